@@ -1,12 +1,12 @@
-# Everything runs in .venv, made on first use and renewed when pyproject.toml or constraints.txt change.
-# Choose the interpreter with `make PYTHON=/path/to/python3.12`, after `make clean` if .venv is there already.
+# Every target runs in .venv. It is created on first use and updated when pyproject.toml or constraints.txt changes.
+# To choose the interpreter: make PYTHON=/path/to/python3.12 (run `make clean` first if .venv exists).
 
 PYTHON ?= python3
 VENV := .venv
 PEERS := .venv-peers
 PY := $(VENV)/bin/python
 
-# A PYTHON someone asked for is used or refused; the default may give way to a newer interpreter.
+# If PYTHON is set, only that interpreter is tried. If the default python3 is too old, newer ones are tried.
 ifeq ($(origin PYTHON),file)
 CANDIDATES := $(PYTHON) python3.13 python3.12 python3.11
 else
@@ -15,34 +15,50 @@ endif
 
 TRAINERS := pytorch-ignite torchtnt lightning 'transformers[torch]' keras
 PINNED := pyproject.toml constraints.txt
-# Python compiles what is imported when it is; compiling all of torch takes a minute.
+# --no-compile saves a minute for torch: Python compiles modules when they are first imported.
 PIP_INSTALL := -m pip install -qq --no-compile --disable-pip-version-check -c constraints.txt
 
-# Compiled modules are kept, whatever the shell says: each process of the tests would compile everything again.
+# Write bytecode even if the shell disables it. Otherwise every test process would compile all modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-all faults test-parallel lint style bench bench-parallel bench-peers docs pictures clean
+.PHONY: help demo test test-all faults test-parallel test-gpu lint style bench bench-parallel bench-gpu bench-peers docs pictures clean
 
-help: ## list the targets
+help: ## list all targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
-demo: $(VENV)/.stamp-demo ## train on handwritten digits with the whole list of callbacks (a minute)
+demo: $(VENV)/.stamp-demo ## train a small network on handwritten digits (1 minute)
 	@$(VENV)/bin/hookpoint demo
 
-test: style ## check style and types, and run the tests (about seven minutes on two cores)
+test: style ## check style and types, run the tests (7 minutes on two cores)
 	@$(PY) -m mypy & types=$$!; $(PY) -m pytest -n auto --dist worksteal; tests=$$?; \
 	wait $$types || { echo "mypy found errors: see above" >&2; exit 1; }; exit $$tests
 
-test-all: lint ## lint, then run every test: the slow ones too, every kill point, more generated examples
+test-all: lint ## like test, with slow tests, all kill points and more generated examples
 	@$(PY) -m pytest -n auto --dist worksteal -m ''
 
-faults: $(VENV)/.stamp-dev ## kill, fill and damage runs in every way there is (half an hour; a sample is part of test)
+faults: $(VENV)/.stamp-dev ## run all fault tests: kills, full disks, damage, signals (30 minutes; test runs a sample)
 	@HOOKPOINT_FAULTS=all $(PY) -m pytest -n auto --dist worksteal -m '' tests/faults
 
-test-parallel: $(VENV)/.stamp-dev ## train in several processes in every way there is, and kill them (a sample is part of test)
+test-parallel: $(VENV)/.stamp-dev ## run all tests of distributed training, including kills (test runs a sample)
 	@HOOKPOINT_FAULTS=all $(PY) -m pytest -m '' tests/parallel tests/examples/test_parallel.py
+
+# On a machine without pip, GPU_PYTHON=python3 uses that interpreter as it is: the checks need torch, numpy and safetensors.
+ifdef GPU_PYTHON
+GPU_PY := PYTHONPATH=src $(GPU_PYTHON)
+test-gpu bench-gpu:
+else
+GPU_PY := $(PY)
+test-gpu: $(VENV)/.stamp-dev
+bench-gpu: $(VENV)/.stamp-bench
+endif
+
+test-gpu: ## check compile= and cuda_graph= on a GPU (three minutes)
+	@$(GPU_PY) -m tests.gpu
+
+bench-gpu: ## measure a whole step on a GPU: bare, as a CUDA graph, compiled (five minutes)
+	@$(GPU_PY) benchmarks/fused_step.py
 
 lint: style ## check style, formatting and types
 	@$(PY) -m mypy
@@ -51,7 +67,7 @@ style: $(VENV)/.stamp-dev
 	@$(PY) -m ruff check
 	@$(PY) -m ruff format --check
 
-bench: $(VENV)/.stamp-bench ## measure dispatch, a training step, memory, saving, long files and many callbacks
+bench: $(VENV)/.stamp-bench ## benchmark dispatch, training steps, memory, saving, long files and many callbacks
 	@$(PY) benchmarks/dispatch.py
 	@$(PY) benchmarks/step_overhead.py
 	@$(PY) benchmarks/memory.py
@@ -59,27 +75,27 @@ bench: $(VENV)/.stamp-bench ## measure dispatch, a training step, memory, saving
 	@$(PY) benchmarks/long_files.py
 	@$(PY) benchmarks/limits.py
 
-bench-parallel: $(VENV)/.stamp-bench ## measure a step of two processes
+bench-parallel: $(VENV)/.stamp-bench ## benchmark a training step on two processes
 	@$(PY) benchmarks/parallel.py
 
-bench-peers: $(PEERS)/.stamp-bench ## dispatch and a step beside other trainers (installs them in .venv-peers)
+bench-peers: $(PEERS)/.stamp-bench ## benchmark dispatch and training steps against other libraries (installs them in .venv-peers)
 	@$(PEERS)/bin/python benchmarks/dispatch.py
 	@$(PEERS)/bin/python benchmarks/step_overhead.py
 
-docs: $(VENV)/.stamp-docs ## write the pages that derive from the source, and build the site in build/site
+docs: $(VENV)/.stamp-docs ## generate the reference pages and build the site in build/site
 	@$(PY) docs/make_points.py
 	@$(PY) docs/make_callbacks.py
 	@$(PY) docs/make_errors.py
 	@$(VENV)/bin/zensical build --strict --clean
 
-pictures: $(VENV)/.stamp-dev ## train an example and draw it for the README (minutes)
+pictures: $(VENV)/.stamp-dev ## run the demo and redraw the images in the README (1 minute)
 	@$(PY) docs/make_pictures.py
 
-clean: ## remove the environments, caches and build outputs
+clean: ## remove environments, caches and build outputs
 	@rm -rf $(VENV) $(PEERS) build dist .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@find . -name .git -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +
 
-# The build backend is installed first and isolation is off, because -c does not reach isolated builds.
+# pip does not apply -c to isolated builds, so the build backend is installed first and isolation is off.
 $(VENV)/.stamp-base: $(VENV)/.stamp-venv $(PINNED)
 	@$(PY) $(PIP_INSTALL) hatchling
 	@touch $@
@@ -90,7 +106,7 @@ $(VENV)/.stamp-demo: $(VENV)/.stamp-base
 	@touch $@
 
 $(VENV)/.stamp-dev: $(VENV)/.stamp-base
-	@echo "setting up $(VENV) for lint and test ..."
+	@echo "setting up $(VENV) for development ..."
 	@$(PY) $(PIP_INSTALL) --no-build-isolation -e '.[dev]'
 	@touch $@
 
@@ -116,5 +132,5 @@ $(VENV)/.stamp-venv $(PEERS)/.stamp-venv:
 	        "$$python" -m venv --clear $(@D) && touch $@; exit; \
 	    fi; \
 	done; \
-	echo "hookpoint needs Python 3.11 or later, and found none as: $(CANDIDATES); try make PYTHON=/path/to/python3.11" >&2; \
+	echo "hookpoint needs Python 3.11 or later; tried $(CANDIDATES). Run make PYTHON=/path/to/python3.11" >&2; \
 	exit 1

@@ -88,7 +88,7 @@ GROUPS = {
             "at another point."
         ),
         "NotACallback": (
-            "Pass an instance, not a class. Decorate a plain function with `@on(point)`. Replace a nested list by a "
+            "Pass an instance, not a class. Decorate a plain function with `@on(point)`. Replace a nested list with a "
             "`CallbackPipeline`. A subclass of `Callback` needs a handler, `setup`, `run` or a state; for methods named as in "
             "another system, the message lists the names to use."
         ),
@@ -148,7 +148,7 @@ GROUPS = {
             "what later points need in `run.store`, or log it."
         ),
         "NotAssignable": (
-            "You assigned to a method or a clock, or misspelt a name. To share values between callbacks, use `run.store`."
+            "You assigned to a method or a clock, or misspelled a name. To share values between callbacks, use `run.store`."
         ),
         "OutsideRun": "Use `run` inside `with Loop(...) as run:`. A run inside a run needs its own `Loop` or `Runner`.",
         "NonFiniteLoss": (
@@ -166,8 +166,8 @@ GROUPS = {
             "only slow, raise `data_timeout_seconds`. See [a run that hangs](runner.md#find-out-why-a-run-hangs)."
         ),
         "OutOfStep": (
-            "The message lists what each rank was about to do, in which callback and at which point, or which rank waited in "
-            "vain. A collective call must not depend on something that only one rank knows. See "
+            "The message lists what each rank was about to do, in which callback and at which point, or which rank timed out "
+            "waiting. A collective call must not depend on something that only one rank knows. See "
             "[verdicts on multiple ranks](verdicts.md#on-multiple-ranks)."
         ),
     },
@@ -216,10 +216,11 @@ GROUPS = {
 
 def page() -> str:
     """Return the text of errors.md."""
-    named = {name for group in GROUPS.values() for name in group}
-    there = {name for name, value in vars(errors).items() if _is_error(value)}
-    if named != there:
-        raise SystemExit(f"docs/make_errors.py: no text for {sorted(there - named)}, no class {sorted(named - there)}")
+    described = {name for group in GROUPS.values() for name in group}
+    defined = {name for name, value in vars(errors).items() if _is_error(value)}
+    if described != defined:
+        undescribed, unknown = sorted(defined - described), sorted(described - defined)
+        raise SystemExit(f"docs/make_errors.py: no text for {undescribed}; no class {unknown}")
     return "\n".join([INTRODUCTION, *(line for title, group in GROUPS.items() for line in _group(title, group))])
 
 

@@ -1,4 +1,4 @@
-"""Run `hookpoint demo` and draw it for the README, into docs/images: `make pictures`. No test runs it: it takes a minute."""
+"""Run `hookpoint demo` and redraw the README images in docs/images: `make pictures`. It takes a minute; no test runs it."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ import hookpoint
 ROOT = Path(__file__).parents[1]
 IMAGES = Path(__file__).with_name("images")
 COLUMNS, ROWS = 96, 28
-MOST_BYTES = 200_000
+MAX_BYTES = 200_000
 
-# As rich has it, but with fonts that readers have: a picture in a README fetches nothing.
+# rich's template with local fonts: an image in a README cannot load web fonts.
 FONTS = "ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace"
 TEMPLATE = re.sub(r"@font-face \{\{.*?\}\}\s*|<!--.*?-->\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
 TEMPLATE = TEMPLATE.replace("Fira Code, monospace", FONTS).replace("font-family: arial", "font-family: sans-serif")
@@ -38,60 +38,61 @@ THEME = TerminalTheme(BACK, FRONT, DARK, [*BRIGHT, (255, 255, 255)])
 
 
 class Screen:
-    """What a terminal shows: lines with their colours, of which the last ones may be drawn again."""
+    """The lines that a terminal shows, with colour codes. Handles output that moves the cursor up and redraws lines."""
 
-    _PIECES = re.compile(
+    _TOKENS = re.compile(
         r"\x1b\[(?P<numbers>[?\d;]*)(?P<letter>[A-Za-z])|(?P<control>[\r\n])|(?P<text>[^\x1b\r\n]+)|(?P<other>.)"
     )
 
     def __init__(self) -> None:
         self.lines = [""]
         self._row = 0
-        self._is_at_begin = True
+        self._is_at_line_start = True
 
     def feed(self, stream: str) -> None:
-        for piece in self._PIECES.finditer(stream):
-            if piece["control"] == "\n":
+        for token in self._TOKENS.finditer(stream):
+            if token["control"] == "\n":
                 self._row += 1
                 self.lines += [""] * (self._row + 1 - len(self.lines))
-                self._is_at_begin = True
-            elif piece["control"] == "\r":
-                self._is_at_begin = True
-            elif piece["letter"] == "A":
-                self._row = max(0, self._row - int(piece["numbers"] or 1))
-            elif piece["letter"] == "K":
+                self._is_at_line_start = True
+            elif token["control"] == "\r":
+                self._is_at_line_start = True
+            elif token["letter"] == "A":
+                self._row = max(0, self._row - int(token["numbers"] or 1))
+            elif token["letter"] == "K":
                 self.lines[self._row] = ""
-            elif piece["text"] or piece["letter"] == "m":
-                if self._is_at_begin and piece["text"]:
-                    self.lines[self._row], self._is_at_begin = "", False
-                self.lines[self._row] += piece[0]
+            elif token["text"] or token["letter"] == "m":
+                if self._is_at_line_start and token["text"]:
+                    self.lines[self._row], self._is_at_line_start = "", False
+                self.lines[self._row] += token[0]
 
 
-def recorded(command: list[str], folder: Path) -> str:
-    """Run a command in a terminal of its own; return what it wrote there."""
-    ours, its = pty.openpty()
-    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
-    surroundings = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor", "PYTHONUNBUFFERED": "1"}
-    surroundings.pop("NO_COLOR", None)
-    surroundings["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), surroundings.get("PATH", "")])
+def record(command: list[str], folder: Path) -> str:
+    """Run a command in a pseudo-terminal and return its output."""
+    controller, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+    environment = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor", "PYTHONUNBUFFERED": "1"}
+    environment.pop("NO_COLOR", None)
+    environment["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), environment.get("PATH", "")])
     stream = b""
-    with subprocess.Popen(command, cwd=folder, env=surroundings, stdin=its, stdout=its, stderr=its) as process:
-        os.close(its)
+    with subprocess.Popen(command, cwd=folder, env=environment, stdin=terminal, stdout=terminal, stderr=terminal) as process:
+        os.close(terminal)
         try:
-            while piece := os.read(ours, 65_536):
-                stream += piece
-        except OSError:  # Linux says so when the other end is closed
+            while chunk := os.read(controller, 65_536):
+                stream += chunk
+        except OSError:  # on Linux, a closed terminal is an error, not an end of file
             pass
-    os.close(ours)
+    os.close(controller)
+    output = stream.decode(errors="replace")
     if process.returncode:
-        raise SystemExit(f"{' '.join(command)} ended with {process.returncode}:\n{stream.decode(errors='replace')[-2000:]}")
-    return stream.decode(errors="replace")
+        raise SystemExit(f"{' '.join(command)} failed with exit code {process.returncode}:\n{output[-2000:]}")
+    return output
 
 
-def terminal_picture(title: str, lines: list[str]) -> str:
-    """Return lines of a terminal as an SVG that needs no other file."""
+def terminal_svg(title: str, lines: list[str]) -> str:
+    """Draw terminal lines as a self-contained SVG."""
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, color_system="truecolor")
-    for line in [*lines, ""]:  # the picture cuts into a last line
+    for line in [*lines, ""]:  # the image crops the last line
         console.print(Text.from_ansi(line), overflow="crop", no_wrap=True)
     return console.export_svg(title=title, theme=THEME, code_format=TEMPLATE, unique_id="terminal")
 
@@ -101,19 +102,19 @@ def main(epochs: int) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         screen = Screen()
-        screen.feed(recorded(["hookpoint", "demo", "--epochs", str(epochs)], folder).replace(f"{ROOT}/", ""))
+        screen.feed(record(["hookpoint", "demo", "--epochs", str(epochs)], folder).replace(f"{ROOT}/", ""))
         lines = screen.lines
         while not Text.from_ansi(lines[-1]).plain.strip():
             lines.pop()
-        typed = f"\x1b[1m$ hookpoint demo --epochs {epochs}\x1b[0m"
-        shown = [typed, *lines[:4], "\x1b[2m...\x1b[0m", *lines[6 - ROWS :]] if len(lines) >= ROWS else [typed, *lines]
-        (IMAGES / "terminal.svg").write_text(terminal_picture("hookpoint demo", shown))
+        prompt = f"\x1b[1m$ hookpoint demo --epochs {epochs}\x1b[0m"
+        shown = [prompt, *lines[:4], "\x1b[2m...\x1b[0m", *lines[6 - ROWS :]] if len(lines) >= ROWS else [prompt, *lines]
+        (IMAGES / "terminal.svg").write_text(terminal_svg("hookpoint demo", shown))
         metrics = ["loss", "val-error-top1", "learning_rate"]
         hookpoint.plot(folder / "runs" / "digits", path=IMAGES / "curves.png", metrics=metrics, x="epoch")
-    for picture in sorted(IMAGES.iterdir()):
-        print(f"{picture.relative_to(ROOT)}  {picture.stat().st_size:,} bytes")
-        if picture.stat().st_size > MOST_BYTES:
-            raise SystemExit(f"{picture.name} is too large for a README: more than {MOST_BYTES:,} bytes")
+    for image in sorted(IMAGES.iterdir()):
+        print(f"{image.relative_to(ROOT)}  {image.stat().st_size:,} bytes")
+        if image.stat().st_size > MAX_BYTES:
+            raise SystemExit(f"{image.name} is too large for a README: the limit is {MAX_BYTES:,} bytes")
 
 
 if __name__ == "__main__":

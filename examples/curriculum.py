@@ -1,6 +1,6 @@
 """Add more noise to the samples as the model improves, in two worker processes.
 
-With `--prove`, kill the training in the middle of epochs, resume it, and compare it with an uninterrupted one.
+With `--prove`, kill the run in the middle of epochs, resume it, and compare it with an uninterrupted one.
 """
 
 from __future__ import annotations

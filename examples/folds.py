@@ -1,4 +1,4 @@
-"""Hook whole trainings: seeds and cross-validation folds, each with its own run."""
+"""Add points around complete training runs, over seeds and cross-validation folds."""
 
 from __future__ import annotations
 

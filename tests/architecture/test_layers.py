@@ -40,7 +40,7 @@ FOLDERS = {
     " summaries notify debug .",
     "storage": "disk checkpoint workdir .",
     "parallel": "team shared strategy data averaging async_sgd tensor pipeline checkpoint launch .",
-    "engine": "data .",
+    "engine": "data step fused .",
 }
 FOR_EVERYONE = {"_exports", "_version"}
 STANDARD_LIBRARY_ONLY = {"core"}

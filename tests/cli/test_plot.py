@@ -119,7 +119,7 @@ def test_values_that_are_not_finite_are_read_and_marked(here, plot):
         (["-m", "los"], 2, "there is no metric 'los'; did you mean loss? Known: loss, val_loss"),
         (["-o", "a.gif"], 2, "unknown format of 'a.gif'; use .png, .svg or .pdf"),
         (["-o", "none/a.png"], 73, "cannot write none/a.png: No such file or directory"),
-        (["-o", "a.png", "--terminal"], 2, "--terminal and -o FILE exclude each other"),
+        (["-o", "a.png", "--terminal"], 2, "--terminal and -o FILE cannot be combined"),
         (["--terminal", "--width", "5"], 2, "--width must be from 24 to 1000 columns, got 5"),
         (["--height", "100000"], 2, "--height must be from 200 to 10000 pixels, got 100000"),
         (["--smooth", "1"], 2, "1.0 is not in the range 0<=x<1"),

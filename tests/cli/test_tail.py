@@ -115,7 +115,7 @@ class TestFileFollower:
             writer.write(row(5)[10:])
             writer.flush()
             assert steps(file.new()) == [5]
-        assert not file.was_cut
+        assert not file.was_truncated
 
     def test_no_file_yet(self, tmp_path):
         file = FileFollower(tmp_path / "scalars.jsonl")
@@ -138,11 +138,11 @@ class TestFileFollower:
         file.last(1)
         os.truncate(path, len(row(1)) * 4)
         assert file.new() == []
-        assert file.was_cut
+        assert file.was_truncated
         with open(path, "a") as writer:
             writer.write(row(5, 20) + row(6, 21))
         assert steps(file.new()) == [5, 6]
-        assert not file.was_cut
+        assert not file.was_truncated
 
     def test_cut_back_and_longer_again_before_we_look(self, tmp_path):
         path = tmp_path / "scalars.jsonl"
@@ -151,7 +151,7 @@ class TestFileFollower:
         file.last(1)
         path.write_text("".join(map(row, range(1, 5))) + "".join(row(step, step + 100) for step in range(5, 30)))
         assert steps(file.new()) == list(range(5, 30))
-        assert file.was_cut
+        assert file.was_truncated
         assert file.new() == []
 
     def test_another_file_in_its_place(self, tmp_path):

@@ -12,7 +12,7 @@ from hookpoint import Callback, Every, Loop, Runner
 from hookpoint import callbacks as cb
 from hookpoint.core.checkpoint.plain_names import names_of, plain_state
 from hookpoint.core.errors import CannotResume
-from hookpoint.storage.checkpoint.fingerprint import fingerprint
+from hookpoint.storage.checkpoint.fingerprint import Fingerprint
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # dynamo's own
 
@@ -199,9 +199,9 @@ def as_before(workdir, model):
         write_checkpoint(
             folder,
             state,
-            lambda files, manifest=manifest, weights=weights: Manifest.made_now(
+            lambda files, manifest=manifest, weights=weights: Manifest(
                 files=files,
-                identity={**manifest["identity"], "model": fingerprint(weights)},
+                identity={**manifest["identity"], "model": str(Fingerprint.of(weights))},
                 **{name: manifest[name] for name in ("step", "elapsed", "tags", "clocks")},
             ),
         )

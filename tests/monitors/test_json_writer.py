@@ -404,7 +404,7 @@ def test_appending_nothing_makes_no_file(tmp_path):
 
 @pytest.mark.parametrize("piece_bytes", [1, 7, 64, 2**16])
 def test_cutting_finds_every_later_line(tmp_path, monkeypatch, piece_bytes):
-    monkeypatch.setattr("hookpoint.storage.disk.whole_lines.PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr("hookpoint.storage.disk.complete_lines.PIECE_BYTES", piece_bytes)
     path = tmp_path / "scalars.jsonl"
     lines = [f'{{"step": {step}}}\n' for step in range(1, 30)]
     path.write_text("".join(lines) + '{"step": 30, "lo')

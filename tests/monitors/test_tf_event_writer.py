@@ -380,7 +380,7 @@ def test_many_resumes_in_a_second_leave_every_value(tmp_path, monkeypatch):
 
 
 def test_a_clock_that_was_set_back_is_not_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(tf_event_writer, "LONGEST_WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(tf_event_writer, "MAX_WAIT_SECONDS", 0.1)
     write_losses(tmp_path, TFEventWriter(), 2, 0.0)
     (written,) = (tmp_path / "tensorboard").iterdir()
     written.rename(written.with_name(written.name.replace(written.name.split(".")[3], "9999999999")))

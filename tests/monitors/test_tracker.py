@@ -8,7 +8,8 @@ import os
 import pytest
 
 from hookpoint import Loop
-from hookpoint.monitors._tracker import RemoteRun, Tracker, event_line
+from hookpoint.core.log.records import Record
+from hookpoint.monitors._tracker import RemoteRun, Tracker, event_lines
 
 
 class Remote(RemoteRun):
@@ -94,6 +95,8 @@ def test_variables_are_set_for_the_run_unless_the_user_has_set_them(tmp_path):
 
 
 def test_an_event_is_a_line_without_secrets():
-    assert event_line({"reason": "loss is low", "by": None, "url": "https://me:pw@host"}, 8) == (
-        "step 8, reason=loss is low, url=https://***@host"
-    )
+    fields = {"reason": "loss is low", "by": None, "url": "https://me:pw@host"}
+    assert event_lines(Record("event", {"stop": fields}, step=8, epoch=1)) == {
+        "stop": "step 8, reason=loss is low, url=https://***@host"
+    }
+    assert event_lines(Record("event", {"epoch_end": {"complete": True}}, step=8, epoch=1)) == {}

@@ -66,7 +66,7 @@ def test_a_run_that_ends_between_two_looks(train_run, monkeypatch):
     folder = train_run()
     contents = [{"format": 1, "status": "running"}, json.loads((folder / "run.json").read_text())]
     monkeypatch.setattr(
-        "hookpoint.run_folder.run_folder.facts_of", lambda path: contents.pop(0) if len(contents) > 1 else contents[0]
+        "hookpoint.run_folder.run_folder.read_run_file", lambda path: contents.pop(0) if len(contents) > 1 else contents[0]
     )
     run = RunFolder(folder)
     assert run.status == "finished"
@@ -94,7 +94,7 @@ def test_without_run_json_and_scalars_checkpoints_tell_the_step(train_run):
 def test_without_scalars_the_last_values_are_those_that_the_run_kept(train_run):
     run = RunFolder(train_run(monitors=[]))
     assert run.values == {"loss": 1.25, "val_loss": 1.5}
-    assert run.last.is_there is False
+    assert run.last.exists is False
 
 
 def test_best_from_events_where_the_run_kept_none(train_run):

@@ -109,7 +109,7 @@ def test_lines_that_lie_across_pieces(tmp_path, monkeypatch):
 
 
 def test_a_very_long_line_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("hookpoint.run_folder._plain_file.MOST_LINE_BYTES", 100)
+    monkeypatch.setattr("hookpoint.run_folder._plain_file.MAX_LINE_BYTES", 100)
     monkeypatch.setattr("hookpoint.run_folder._plain_file.PIECE_BYTES", 50)
     with pytest.raises(OSError, match="a line that is too long"):
         read_series(write(tmp_path / "scalars.jsonl", "x" * 200))

@@ -40,13 +40,13 @@ def test_it_is_for_the_owner_only(tmp_path):
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe", b'{"status": 3}', b'{"name": "other program"}', b"null"])
 def test_what_makes_no_sense_is_no_run(tmp_path, content):
     (tmp_path / "run.json").write_bytes(content)
-    assert read_run_file(tmp_path) is None
+    assert read_run_file(tmp_path) == {}
     RunFile(tmp_path).update({"status": "running", "started": "now"})
     assert read_run_file(tmp_path)["started"] == "now"
 
 
 def test_no_folder_no_run(tmp_path):
-    assert read_run_file(tmp_path / "nothing") is None
+    assert read_run_file(tmp_path / "nothing") == {}
 
 
 @pytest.mark.parametrize("name", ["stat", "open", "read"])

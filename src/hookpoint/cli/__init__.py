@@ -1,1 +1,1 @@
-"""The command `hookpoint`: what run folders say, and what is done with them, without importing torch."""
+"""The command line: inspect, follow, check and clean run folders. Only commands that train or prove import torch."""

@@ -38,11 +38,11 @@ NOT_EMPTY = (errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY)
 def clean(
     run: RunFolder, logs: bool, previous: bool, everything: bool, tags: tuple[str, ...], dry_run: bool, yes: bool
 ) -> None:
-    """Delete old checkpoints of RUN, after printing them and the space that this frees.
+    """Print old checkpoints of RUN and the space that they use, then delete them.
 
-    These stay: the newest valid checkpoint, which is verified first; the newest of each best-... tag; the best-... folders;
-    checkpoints that are damaged or were saved after an exception; and checkpoints with a tag that is not a saver's, such as
-    "manual". Files that are not hookpoint's stay. A run that a process is writing to is refused.
+    These stay: the newest valid checkpoint, which is verified first; the newest one with each best-... tag; the best-...
+    folders; checkpoints that are damaged or were saved after an exception; checkpoints with a tag that is not a saver's, such
+    as "manual"; and files that hookpoint did not create. A run that a process is writing to is refused.
 
     \b
     Examples:
@@ -56,37 +56,37 @@ def clean(
         fresh = RunFolder(run.path)
         return plan_deletions(fresh, logs=logs, previous=previous, everything=everything, tags=frozenset(tags))
 
-    first = plan()
-    if not first.deletions:
-        kept = f"; {counted(len(first.kept), 'checkpoint')} kept" if first.kept else ""
+    printed = plan()
+    if not printed.deletions:
+        kept = f"; {counted(len(printed.kept), 'checkpoint')} kept" if printed.kept else ""
         note(f"nothing to delete in {shown(run.path)}{kept}")
         return
-    _print(first)
+    _print(printed)
     if dry_run:
         return
     if not yes and not _is_confirmed():
         note("nothing was deleted")
         return
-    freed = first.freed_bytes
-    with _held(run.path, and_gone=everything):
-        sure = [one for one in plan().deletions if one in first.deletions]  # nothing that was not shown
-        left = [path for one in sure for path in _delete(one)]
-    note(f"deleted {counted(sum(len(one.files) for one in sure), 'file')}, {size(freed)}")
-    if left:
-        note(f"not deleted, because of other files in it: {', '.join(shown(path) for path in left[:5])}")
+    freed = printed.freed_bytes
+    with _locked(run.path, delete=everything):
+        deletions = [deletion for deletion in plan().deletions if deletion in printed.deletions]  # only what was printed
+        not_empty = [path for deletion in deletions for path in _delete(deletion)]
+    note(f"deleted {counted(sum(len(deletion.files) for deletion in deletions), 'file')}, {size(freed)}")
+    if not_empty:
+        note(f"not deleted, because of other files in it: {', '.join(map(shown, not_empty[:5]))}")
 
 
 def _refuse_running(run: RunFolder) -> None:
     holder = holder_of(run.path)
     if holder is not None:
-        gone = f", or delete {shown(run.path / LOCK)} if that process has ended"
-        raise CommandError(f"{shown(holder)} is writing to {shown(run.path)}; wait until it ends{gone}", IN_USE)
+        cure = f"wait until it ends, or delete {shown(run.path / LOCK)} if that process has ended"
+        raise CommandError(f"{shown(holder)} is writing to {shown(run.path)}; {cure}", IN_USE)
 
 
 def _print(plan: Plan) -> None:
     limit = width()
     columns, inner = [Column(min_width=20), Column(drop=1), Column(wraps=True)], None if limit is None else limit - 2
-    deleted = [(shown(one.what), counted(len(one.files), "file"), shown(one.why)) for one in plan.deletions]
+    deleted = [(shown(item.what), counted(len(item.files), "file"), shown(item.why)) for item in plan.deletions]
     kept = [(shown(name), "", shown(why)) for name, why in plan.kept]
     for title, rows in (("to delete:", deleted), ("to keep:", kept)):
         put([title, *(f"  {line}" for line in table(columns, rows, inner))] if rows else [])
@@ -101,11 +101,11 @@ def _is_confirmed() -> bool:
     return answer.strip().lower() in ("y", "yes")
 
 
-def _delete(one: Deletion) -> list[Path]:
-    """Delete files, then empty folders; return the folders that are not empty."""
-    left: list[Path] = []
+def _delete(deletion: Deletion) -> list[Path]:
+    """Delete files, then empty folders. Return the folders that are not empty."""
+    not_empty: list[Path] = []
     try:
-        files, folders = _hidden(one)
+        files, folders = _hide(deletion)
         for path in files:
             path.unlink(missing_ok=True)
         for folder in folders:
@@ -116,36 +116,36 @@ def _delete(one: Deletion) -> list[Path]:
             except OSError as error:
                 if error.errno not in NOT_EMPTY:
                     raise
-                left.append(folder)
+                not_empty.append(folder)
     except OSError as error:
-        raise CommandError(f"{shown(one.what)} could not be deleted: {error.strerror or error}", NOT_WRITTEN) from error
-    return [folder for folder in left if folder.name not in (PREVIOUS, CHECKPOINTS)]
+        raise CommandError(f"{shown(deletion.what)} could not be deleted: {error.strerror or error}", NOT_WRITTEN) from error
+    return [folder for folder in not_empty if folder.name not in (PREVIOUS, CHECKPOINTS)]
 
 
-def _hidden(one: Deletion) -> tuple[Sequence[Path], Sequence[Path]]:
-    """Rename a checkpoint before its files are deleted, so that a kill leaves no half of it; return its files and folders.
+def _hide(deletion: Deletion) -> tuple[Sequence[Path], Sequence[Path]]:
+    """Rename a checkpoint before its files are deleted, so that none is visible half deleted. Return its files and folders.
 
     If the folder contains other files, it keeps its name, and the manifest is renamed instead: the next `clean` recognizes it.
     """
-    folder, files = one.checkpoint, list(one.files)
+    folder, files = deletion.checkpoint, list(deletion.files)
     if folder is None or is_leftover(folder.name) or not files:
-        return files, one.folders
+        return files, deletion.folders
     if {path.name for path in files} == set(disk.names(folder)):
         new = folder.with_name(disk.hidden("deleting", folder.name))
         disk.rename(folder, new)
         disk.sync_folder(folder.parent)
         return [new / path.name for path in files], (new,)
     if files[0].name == MANIFEST:
-        mark = folder / disk.hidden("deleting", MANIFEST)
-        disk.rename(files[0], mark)
+        manifest = folder / disk.hidden("deleting", MANIFEST)
+        disk.rename(files[0], manifest)
         disk.sync_folder(folder)
-        files = [*files[1:], mark]
-    return files, one.folders
+        files = [*files[1:], manifest]
+    return files, deletion.folders
 
 
 @contextmanager
-def _held(workdir: Path, *, and_gone: bool) -> Iterator[None]:
-    """Lock the run against other processes; delete its folder at the end if requested."""
+def _locked(workdir: Path, *, delete: bool) -> Iterator[None]:
+    """Lock the run against other processes. With `delete`, delete its folder at the end, if it is empty."""
     had_lock = os.path.lexists(workdir / LOCK)
     lock = WorkdirLock(workdir)
     logger = logging.getLogger("hookpoint")
@@ -158,10 +158,10 @@ def _held(workdir: Path, *, and_gone: bool) -> Iterator[None]:
         logger.disabled = was_disabled
     try:
         yield
-        if and_gone or not had_lock:
+        if delete or not had_lock:
             (workdir / LOCK).unlink(missing_ok=True)
     finally:
         lock.release()
-    if and_gone:
+    if delete:
         with suppress(OSError):  # it contains other files
             workdir.rmdir()

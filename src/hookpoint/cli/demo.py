@@ -28,8 +28,8 @@ DRAWN = ("loss", "val-error-top1", "learning_rate")
 @click.command()
 @click.option("--workdir", default="runs/digits", show_default=True, help="Folder of the run.")
 @click.option("--epochs", type=click.IntRange(1), default=EPOCHS, show_default=True, help="Epochs to train in total.")
-@click.option("--anew", is_flag=True, help="Start from scratch; an earlier run moves to previous/.")
-def demo(workdir: str, epochs: int, anew: bool) -> int:
+@click.option("--anew", "from_scratch", is_flag=True, help="Start from scratch; an earlier run moves to previous/.")
+def demo(workdir: str, epochs: int, from_scratch: bool) -> int:
     """Train a small network on handwritten digits, with progress, validation, checkpoints, a schedule, logs and curves.
 
     This takes about a minute on two cores, without a GPU or a download. Interrupt it and run it again: it resumes, and ends
@@ -45,11 +45,11 @@ def demo(workdir: str, epochs: int, anew: bool) -> int:
     missing = [name for package, name in NEEDED.items() if find_spec(package) is None]
     if missing:
         raise CommandError(f"the demo needs {' and '.join(missing)}: pip install 'hookpoint[demo]'", NOT_WRITTEN)
-    was_finished = _is_finished(RunFolder(workdir), epochs) and not anew
+    was_finished = _is_finished(RunFolder(workdir), epochs) and not from_scratch
     try:
-        runpy.run_path(os.fspath(source))["train"](workdir, epochs, "never" if anew else "auto")
+        runpy.run_path(os.fspath(source))["train"](workdir, epochs, "never" if from_scratch else "auto")
     except KeyboardInterrupt:
-        note(f"interrupted; {_typed('demo', workdir, f'--epochs {epochs}' if epochs != EPOCHS else '')} resumes it")
+        note(f"interrupted; {_command('demo', workdir, f'--epochs {epochs}' if epochs != EPOCHS else '')} resumes it")
         return INTERRUPTED
     put(_summary(RunFolder(workdir), source, _picture(workdir), was_finished=was_finished))
     return 0
@@ -79,10 +79,8 @@ def _picture(workdir: str) -> Path | None:
 
 def _summary(run: RunFolder, source: Path, picture: Path | None, *, was_finished: bool) -> list[str]:
     done = run.facts.get("epochs_done", run.epoch)
-    best = [
-        f"{shown(name)} {best.value:.4g} at step {best.step}" for name, best in run.all_best.items() if best.value is not None
-    ]
-    where = {
+    best = [f"{shown(name)} {best.value:.4g} at step {best.step}" for name, best in run.all_best.items()]
+    facts = {
         "best": ", ".join(best),
         "checkpoints": f"{run.path}/checkpoints/",
         "logs": f"{run.path}/scalars.jsonl, events.jsonl, tensorboard/",
@@ -91,38 +89,37 @@ def _summary(run: RunFolder, source: Path, picture: Path | None, *, was_finished
     }
     workdir = str(run.path)
     next_ = {
-        _typed("plot", workdir, "--terminal"): "draw the curves here",
-        _typed("show", workdir): "show details",
-        f"{_beside('tensorboard')} --logdir {run.path}": "histograms and more, in a browser",
-        _typed("demo", workdir, f"--epochs {2 * int(done or 1)}"): "train longer",
-        _typed("demo", workdir, "--anew"): "start from scratch; this run moves to previous/",
+        _command("plot", workdir, "--terminal"): "draw the curves here",
+        _command("show", workdir): "show details",
+        f"{_program('tensorboard')} --logdir {run.path}": "histograms and more, in a browser",
+        _command("demo", workdir, f"--epochs {2 * int(done or 1)}"): "train longer",
+        _command("demo", workdir, "--anew"): "start from scratch; this run moves to previous/",
     }
     state = "was already finished" if was_finished else run.status
     return [
         "",
         heading(f"{shown(run.name)} {state}: {done} epochs, {run.step} steps, {duration(run.seconds)}"),
-        *(f"  {line}" for line in table([Column(), Column()], [row for row in where.items() if row[1]])),
+        *(f"  {line}" for line in table([Column(), Column()], [row for row in facts.items() if row[1]])),
         "",
         heading("next"),
         *(f"  {line}" for line in table([Column(), Column()], [*next_.items()])),
     ]
 
 
-def _typed(command: str, workdir: str, options: str = "") -> str:
+def _command(name: str, workdir: str, options: str = "") -> str:
     """Return a command line for this run."""
     is_default = workdir == "runs/digits"
-    of_run = ("" if is_default else f" --workdir {workdir}") if command == "demo" else f" {'digits' if is_default else workdir}"
-    return f"{_beside('hookpoint')} {command}{of_run}{' ' if options else ''}{options}"
+    run = ("" if is_default else f"--workdir {workdir}") if name == "demo" else "digits" if is_default else workdir
+    return " ".join(filter(None, (_program("hookpoint"), name, run, options)))
 
 
-def _beside(program: str) -> str:
+def _program(name: str) -> str:
     """Return the name of a program, or its path next to Python if it is not on the PATH."""
-    here = Path(sys.executable).with_name(program)
-    found = shutil.which(program)
-    return _short(here) if found is None and here.exists() else program
+    beside_python = Path(sys.executable).with_name(name)
+    return _short(beside_python) if shutil.which(name) is None and beside_python.exists() else name
 
 
 def _short(path: Path) -> str:
     """Return a path relative to the current folder, if it is below."""
-    seen = os.path.relpath(path)
-    return str(path) if seen.startswith(os.pardir) else seen
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith(os.pardir) else relative

@@ -26,19 +26,19 @@ def explain(what: str) -> None:
     """Print which callbacks run at which point, in which order, and why.
 
     CALLBACKS is a name in MODULE: a list of callbacks, one callback, Hooks, an object with hooks, or a function without
-    arguments that returns one of these. MODULE is imported, from the current folder first. If the callbacks do not compile,
-    the exit code is 1.
+    arguments that returns one of these. MODULE is imported; the current folder is searched first. The exit code is 1 if the
+    callbacks do not compile.
 
     \b
     Examples:
       hookpoint explain train:callbacks
       hookpoint explain experiments.resnet:make_callbacks
     """
-    given = named_object(what)
+    target = named_object(what)
     try:
-        if callable(given) and not isinstance(given, Callback | Hooks | list | tuple):
-            given = given()
-        hooks = _hooks(given)
+        if callable(target) and not isinstance(target, Callback | Hooks | list | tuple):
+            target = target()
+        hooks = _hooks(target)
     except HookpointError as error:
         raise CommandError(one_line(str(error)), NO) from error
     except Exception as error:
@@ -46,16 +46,15 @@ def explain(what: str) -> None:
     put(fitted([printable(line) for line in hooks.explain().splitlines()], width()))
 
 
-def _hooks(given: Any) -> Hooks:
-    if isinstance(given, Hooks):
-        return given
-    if isinstance(getattr(given, "hooks", None), Hooks):
-        return given.hooks  # type: ignore[no-any-return]
-    return Hooks(given if isinstance(given, list | tuple) else [given])
+def _hooks(target: Any) -> Hooks:
+    hooks = getattr(target, "hooks", target)
+    if isinstance(hooks, Hooks):
+        return hooks
+    return Hooks(target if isinstance(target, list | tuple) else [target])
 
 
 def fitted(lines: list[str], limit: int | None) -> list[str]:
-    """Return a table that fits, from one with aligned columns and dashes in its second line."""
+    """Fit a table with aligned columns, and dashes in its second line, to a width."""
     if limit is None or len(lines) < 2 or max(map(len, lines)) <= limit:
         return lines
     end = lines.index("") if "" in lines else len(lines)

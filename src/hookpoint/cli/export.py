@@ -38,8 +38,8 @@ def export(run: RunFolder, output: str, form: str | None) -> None:
     """Write the metrics of RUN as a wide table: one row per step, epoch and kind, one column per metric.
 
     The column "at" is "step" for means since the last log step, "epoch" for means of whole passes, and "value" for single
-    values. Missing values are empty fields in CSV and missing keys in JSON. NaN and infinities are nan, inf and -inf, in JSON
-    as strings. In CSV, control characters in names are escaped, and names that look like a formula start with a '. An
+    values. Missing values are empty fields in CSV and missing keys in JSON. NaN and infinity are nan, inf and -inf; in JSON,
+    these are strings. In CSV, control characters in names are escaped, and names that look like a formula get a leading '. An
     existing file is replaced once the new one is complete.
 
     \b
@@ -51,34 +51,34 @@ def export(run: RunFolder, output: str, form: str | None) -> None:
     source = run.path / SCALARS
     if not os.path.lexists(source):
         raise CommandError(f"{shown(run.path)} has no {SCALARS}; JSONWriter writes it")
-    found = WideTable(source)
+    table = WideTable(source)
     if output == STDOUT:
-        write(found, sys.stdout)
+        write(table, sys.stdout)
         return
     _refuse_own_files(run, Path(output))
     with _new_file(Path(output)) as file:
-        count = write(found, file)
-    note(f"{shown(output)}: {counted(count, 'row')}, {counted(len(found.columns), 'column')}")
+        count = write(table, file)
+    note(f"{shown(output)}: {counted(count, 'row')}, {counted(len(table.columns), 'column')}")
 
 
 def _format(output: str, form: str | None) -> str:
-    by_name = os.path.splitext(output)[1].lower().removeprefix(".")
-    if form is None and by_name not in WRITERS and output != STDOUT:
+    extension = os.path.splitext(output)[1].lower().removeprefix(".")
+    if form is None and extension not in WRITERS and output != STDOUT:
         raise CommandError(f"unknown format of {shown(output)}; use .csv, .json or .jsonl, or pass --format", USAGE)
-    return form or (by_name if by_name in WRITERS else "csv")
+    return form or (extension if extension in WRITERS else "csv")
 
 
-def _write_csv(found: WideTable, file: TextIO) -> int:
+def _write_csv(table: WideTable, file: TextIO) -> int:
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(map(_cell, found.columns))
+    writer.writerow(map(_cell, table.columns))
     count = 0
-    for row in found.rows():
+    for row in table.rows():
         count += 1
         if row["at"] not in KINDS:
             row["at"] = _cell(row["at"])
         if type(row.get("iteration", 0)) is not int:
             row["iteration"] = _cell(str(row["iteration"]))
-        writer.writerow([*map(row.get, found.columns, repeat(""))])
+        writer.writerow([*map(row.get, table.columns, repeat(""))])
     return count
 
 
@@ -88,26 +88,24 @@ def _cell(text: str) -> str:
     >>> _cell("loss"), _cell("a" + chr(27) + "[2J"), _cell("=1+1")
     ('loss', 'a\\\\x1b[2J', "'=1+1")
     """
-    plain_text = "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
-    return f"'{plain_text}" if plain_text.startswith(FORMULAS) else plain_text
+    escaped = "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+    return f"'{escaped}" if escaped.startswith(FORMULAS) else escaped
 
 
-def _write_json(found: WideTable, file: TextIO) -> int:
-    count = _write_lines(found, file, start="[\n  ", between=",\n  ")
+def _write_json(table: WideTable, file: TextIO) -> int:
+    count = _write_lines(table, file, first="[\n  ", before=",\n  ", after="")
     file.write("\n]\n" if count else "[]\n")
     return count
 
 
-def _write_lines(found: WideTable, file: TextIO, *, start: str = "", between: str = "\n") -> int:
+def _write_lines(table: WideTable, file: TextIO, *, first: str = "", before: str = "", after: str = "\n") -> int:
     count = 0
-    for count, row in enumerate(found.rows(), 1):
+    for count, row in enumerate(table.rows(), 1):
         try:
             line = _encode(row)
         except ValueError:  # NaN or infinity
             line = _encode(plain(row))
-        file.write((start if count == 1 else between) + line)
-    if between == "\n" and count:
-        file.write("\n")
+        file.write((first if count == 1 else before) + line + after)
     return count
 
 

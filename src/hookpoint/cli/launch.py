@@ -14,12 +14,12 @@ from hookpoint.run_folder.formatting import shown
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("-n", "--processes", default="auto", show_default=True, help="Processes here; auto is one per GPU, or one.")
+@click.option("-n", "--processes", default="auto", show_default=True, help="Processes per node; auto is one per GPU, or one.")
 @click.argument("arguments", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[TORCHRUN OPTIONS] SCRIPT [ARGUMENTS]")
 def launch(processes: str, arguments: tuple[str, ...]) -> None:
     """Run a script in multiple processes that train together, with torchrun.
 
-    A Runner distributes its work by itself; see docs/parallel.md. Options before SCRIPT are those of torchrun, such as
+    A Runner distributes its work by itself; see docs/parallel.md. Options before SCRIPT are passed to torchrun, such as
     --max-restarts 3 to resume from the last checkpoint when a process dies, or --nnodes 2 --rdzv-endpoint HOST:PORT on each
     of two machines. Without --nnodes, all processes run on this machine and listen on loopback only.
 
@@ -37,13 +37,9 @@ def launch(processes: str, arguments: tuple[str, ...]) -> None:
         raise CommandError(f"there is no script {shown(arguments[0])}", USAGE)
     sys.stdout.flush()
     # Replace this process: torchrun receives signals directly, and forwards them.
-    start = [sys.executable, "-m", "hookpoint.parallel.launch.launcher", "--nproc-per-node", _number(processes)]
+    if processes == "auto":
+        import torch
+
+        processes = "gpu" if torch.cuda.is_available() else "1"
+    start = [sys.executable, "-m", "hookpoint.parallel.launch.launcher", "--nproc-per-node", processes]
     os.execv(sys.executable, [*start, *arguments])
-
-
-def _number(processes: str) -> str:
-    if processes != "auto":
-        return processes
-    import torch
-
-    return "gpu" if torch.cuda.is_available() else "1"

@@ -26,7 +26,7 @@ COMMANDS = {  # the module in hookpoint.cli, and the command in it
     "explain": "Explain which callback runs when, and why.",
     "points": "List the points of a run.",
     "launch": "Run a script in multiple processes, with torchrun.",
-    "prove": "Check that a training resumes exactly after a kill.",
+    "prove": "Check that training resumes exactly after a kill.",
 }
 
 EPILOG = """\
@@ -57,7 +57,7 @@ DEBUG = "--debug"
 
 
 class Commands(click.Group):
-    """A group that imports only the command that is used, and prints errors in one line."""
+    """A group that imports a command only when it is used, and prints errors in one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -83,41 +83,43 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         ctx.color = wants_colour()
         try:
-            answer = super().invoke(ctx)
+            result = super().invoke(ctx)
             sys.stdout.flush()
-            return answer
+            return result
         except BrokenPipeError:
-            return _without_reader()
+            return _discard_output()
 
     def main(self, args: Sequence[str] | None = None, *positional: Any, **options: Any) -> NoReturn:
         """Run a command and exit with its code."""
-        given = list(sys.argv[1:] if args is None else args)
-        debug = DEBUG in given
+        arguments = list(sys.argv[1:] if args is None else args)
+        debug = DEBUG in arguments
         options["standalone_mode"] = False
-        _never_fail_to_encode()
-        sys.exit(self._guarded([one for one in given if one != DEBUG], debug, positional, options))
+        for stream in (sys.stdout, sys.stderr):
+            if hasattr(stream, "reconfigure"):
+                stream.reconfigure(errors="replace")  # never fail to encode
+        sys.exit(self._exit_code([argument for argument in arguments if argument != DEBUG], debug, positional, options))
 
-    def _guarded(self, args: list[str], debug: bool, positional: tuple[Any, ...], options: dict[str, Any]) -> int:
+    def _exit_code(self, args: list[str], debug: bool, positional: tuple[Any, ...], options: dict[str, Any]) -> int:
         try:
-            answer = super().main(args, *positional, **options)
-            return answer if isinstance(answer, int) else 0
-        except SystemExit as end:  # from click, if a pipe is closed
-            return end.code if isinstance(end.code, int) else 1
+            result = super().main(args, *positional, **options)
+            return result if isinstance(result, int) else 0
+        except SystemExit as exited:  # from click, if a pipe is closed
+            return exited.code if isinstance(exited.code, int) else 1
         except (click.Abort, KeyboardInterrupt):
-            return _ended("", 130)
+            return _fail("", 130)
         except click.UsageError as error:
             return _wrong_usage(error)
         except click.ClickException as error:
-            return _ended(error.format_message(), error.exit_code)
+            return _fail(error.format_message(), error.exit_code)
         except BrokenPipeError:
-            return _without_reader()
+            return _discard_output()
         except Exception as error:
             if debug:
                 raise
             from hookpoint.run_folder.command_error import command_error_of, one_line
 
-            refused = command_error_of(error)
-            return _ended(one_line(str(refused)), refused.code)
+            command_error = command_error_of(error)
+            return _fail(one_line(str(command_error)), command_error.code)
 
 
 @click.group("hookpoint", cls=Commands, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
@@ -132,31 +134,26 @@ def main() -> None:
 def _wrong_usage(error: click.UsageError) -> int:
     from hookpoint.run_folder.command_error import one_line
 
-    help_of = error.ctx.command_path if error.ctx is not None else "hookpoint"
+    command = error.ctx.command_path if error.ctx is not None else "hookpoint"
     if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):  # of click 8.2 and later
         click.echo(error.format_message(), err=True)
         return error.exit_code
-    return _ended(one_line(f"{error.format_message().rstrip('.')} ({help_of} --help)"), error.exit_code)
+    return _fail(one_line(f"{error.format_message().rstrip('.')} ({command} --help)"), error.exit_code)
 
 
-def _ended(message: str, code: int) -> int:
+def _fail(message: str, code: int) -> int:
+    """Print why a command fails, and return its exit code."""
     try:
         if message:
             click.echo(f"hookpoint: {message}", err=True)
         sys.stdout.flush()
     except OSError:
-        _without_reader()
+        _discard_output()
     return code
 
 
-def _without_reader() -> int:
+def _discard_output() -> int:
     """Discard the rest of the output: the reader, such as head, has closed the pipe."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
-
-
-def _never_fail_to_encode() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")

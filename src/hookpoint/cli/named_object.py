@@ -12,24 +12,24 @@ from hookpoint.run_folder.command_error import REFUSED, USAGE, CommandError
 from hookpoint.run_folder.formatting import shown
 
 
-def named_object(given: str) -> Any:
-    """Return the object that module:name stands for. This runs the module's code."""
-    module_name, _, path = given.partition(":")
+def named_object(name: str) -> Any:
+    """Return the object called module:name. This runs the module's code."""
+    module_name, _, path = name.partition(":")
     if module_name.endswith(".py"):
         module_name = module_name.removesuffix(".py").replace(os.sep, ".")
     if not path or not all(part.isidentifier() for part in (*module_name.split("."), *path.split("."))):
-        raise CommandError(f"{shown(given)} is not of the form module:name; for train.py, type train:callbacks", USAGE)
+        raise CommandError(f"{shown(name)} is not of the form module:name; for train.py, type train:callbacks", USAGE)
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    found: Any = _module(module_name)
+    target: Any = _module(module_name)
     for part in path.split("."):
-        if not hasattr(found, part):
-            names = [name for name in vars(found) if not name.startswith("_")] if hasattr(found, "__dict__") else []
+        if not hasattr(target, part):
+            names = [name for name in getattr(target, "__dict__", ()) if not name.startswith("_")]
             near = get_close_matches(part, names, n=3)
             hint = f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(sorted(names)[:8]) or 'nothing'}"
             raise CommandError(f"{shown(module_name)} has no {shown(part)}; {hint}", USAGE)
-        found = getattr(found, part)
-    return found
+        target = getattr(target, part)
+    return target
 
 
 def _module(name: str) -> Any:
@@ -47,5 +47,5 @@ def _module(name: str) -> Any:
 
 
 def failed(name: str, error: Exception) -> CommandError:
-    """Return the error of a command for an error in the user's code."""
+    """Return the CommandError for an error in the user's code."""
     return CommandError(f"{shown(name)} raised {type(error).__name__}: {shown(error)} (--debug shows where)", REFUSED)

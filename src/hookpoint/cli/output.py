@@ -14,14 +14,14 @@ import click
 
 from hookpoint.core.text.plain_values import plain
 
-LEAST_WIDTH, UNLIMITED = 40, 1_000_000
+MIN_WIDTH, UNLIMITED = 40, 1_000_000
 COLOURS = {"running": "cyan", "finished": "green", "stopped": "yellow", "failed": "red", "killed": "red"}
 
 
 def width() -> int | None:
-    """Return the columns of the terminal, or None if the output is not a terminal."""
+    """Return the number of columns of the terminal, or None if the output is not a terminal."""
     is_terminal = not sys.stdout.closed and sys.stdout.isatty()
-    return max(shutil.get_terminal_size().columns, LEAST_WIDTH) if is_terminal else None
+    return max(shutil.get_terminal_size().columns, MIN_WIDTH) if is_terminal else None
 
 
 def wants_colour() -> bool | None:
@@ -45,7 +45,7 @@ def note(line: str) -> None:
 
 
 def rendered(renderable: Any, width: int | None = None) -> list[str]:
-    """Return the lines of a rich object, with escape codes of colours."""
+    """Return the lines of a rich object, with escape codes for colours."""
     from rich.console import Console
 
     console = Console(width=width or UNLIMITED, file=StringIO(), force_terminal=True, color_system="standard", no_color=False)

@@ -15,14 +15,14 @@ from hookpoint.core.text.terminal import printable
 from hookpoint.plots.figure import FigureData, X
 from hookpoint.plots.figure_layout import PlotOptions
 from hookpoint.plots.panels import TooManyPanels, UnknownCurve
-from hookpoint.plots.terminal_backend import CHARACTERS, DEFAULT_ROWS, LEAST_ROWS, LEAST_WIDTH, Look, columns_of, lines_of
+from hookpoint.plots.terminal_backend import CHARACTERS, DEFAULT_ROWS, MIN_ROWS, MIN_WIDTH, Look, columns_of, lines_of
 from hookpoint.run_folder.command_error import NOT_WRITTEN, USAGE, CommandError
 from hookpoint.run_folder.run_curves import figure_of_runs
 from hookpoint.run_folder.run_folder import RunFolder
 
 PIXELS = (200, 10_000, "pixels")
-COLUMNS = (LEAST_WIDTH, 1_000, "columns")
-ROWS = (LEAST_ROWS, 200, "rows")
+COLUMNS = (MIN_WIDTH, 1_000, "columns")
+ROWS = (MIN_ROWS, 200, "rows")
 
 
 @click.command(short_help="Plot metrics.")
@@ -50,9 +50,9 @@ def plot(
 ) -> None:
     """Plot the curves of one or more runs. Each run has a colour, each metric a panel.
 
-    Training and validation share a panel; a ring marks the best value. Without -m, the most important metrics are plotted.
+    Training and validation share a panel. A ring marks the best value. Without -m, the most important metrics are plotted.
     Without -o, the picture is curves.png in the folder of the run, or in the current folder for multiple runs. A PNG has twice
-    the --width and --height in pixels.
+    as many pixels as --width and --height say.
 
     \b
     Examples:
@@ -61,11 +61,11 @@ def plot(
       hookpoint plot mine --terminal --smooth 0.9
     """
     if terminal and output is not None:
-        raise click.UsageError("--terminal and -o FILE exclude each other")
+        raise click.UsageError("--terminal and -o FILE cannot be combined")
     sizes = (("--width", width, COLUMNS if terminal else PIXELS), ("--height", height, ROWS if terminal else PIXELS))
-    for option, given, (least, most, unit) in sizes:
-        if given is not None and not least <= given <= most:
-            raise click.UsageError(f"{option} must be from {least} to {most} {unit}, got {given}")
+    for option, value, (low, high, unit) in sizes:
+        if value is not None and not low <= value <= high:
+            raise click.UsageError(f"{option} must be from {low} to {high} {unit}, got {value}")
     options = PlotOptions(metrics, smooth, log, x)
     try:
         figure = _in_terminal(runs, options, width, height) if terminal else _in_file(runs, output, options, width, height)
@@ -88,12 +88,12 @@ def _in_file(
         raise CommandError(str(error), USAGE) from None
     except NoPictures as error:
         raise CommandError(str(error), NOT_WRITTEN) from None
-    elsewhere = "; choose another place with -o FILE" if output is None else ""
+    hint = "; choose another file with -o FILE" if output is None else ""
     figure = figure_of_runs(runs, options, columns=columns_of(width))
     try:
         draw(figure, target, width=width, height=height)
     except OSError as error:
-        raise CommandError(f"cannot write {target}: {error.strerror or error}{elsewhere}", NOT_WRITTEN) from None
+        raise CommandError(f"cannot write {target}: {error.strerror or error}{hint}", NOT_WRITTEN) from None
     put([f"wrote {printable(str(target))}"])
     return figure
 

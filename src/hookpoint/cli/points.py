@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import click
 
 from hookpoint.cli.output import put, put_json, width
@@ -18,7 +20,7 @@ from hookpoint.run_folder.formatting import shown
 def points(name: str | None, as_json: bool) -> None:
     """List the points of a run in the order in which they fire, or describe the point NAME.
 
-    NAME may also be its name in Keras, tensorpack, MindSpore or BigDL Orca.
+    NAME may also be the name of a point in Keras, tensorpack, MindSpore or BigDL Orca.
 
     \b
     Examples:
@@ -39,13 +41,13 @@ def points(name: str | None, as_json: bool) -> None:
 
 
 def _find(name: str) -> list[Point]:
-    found = [point for point in POINTS if point.name == name]
-    found = found or [point for point in POINTS if any(spelling.name == name for spelling in point.spellings)]
-    if not found:
+    points = [point for point in POINTS if point.name == name]
+    points = points or [point for point in POINTS if any(spelling.name == name for spelling in point.spellings)]
+    if not points:
         meant = near_miss(name, [point.name for point in POINTS])
         hint = f"did you mean {meant}?" if meant else "hookpoint points lists them"
         raise CommandError(f"there is no point {shown(name)}; {hint}", USAGE)
-    return found
+    return points
 
 
 def _description(point: Point, limit: int | None) -> list[str]:
@@ -54,18 +56,11 @@ def _description(point: Point, limit: int | None) -> list[str]:
         ("offers", ", ".join(point.offers)),
         ("mode", ", ".join(point.modes)),
         ("only in", "the MainCallback" if point.main_only else "callbacks of a HookedLoader" if point.in_data else ""),
-        *((one.system, f"{one.name}{f': {one.differs}' if one.differs else ''}".replace("`", "")) for one in point.spellings),
+        *((other.system, ": ".join(filter(None, (other.name, other.differs))).replace("`", "")) for other in point.spellings),
     ]
     return table([Column(), Column(wraps=True)], [row for row in rows if row[1]], None if limit is None else limit - 2)
 
 
 def _facts(point: Point) -> dict[str, object]:
-    return {
-        "name": point.name,
-        "fires": point.fires,
-        "offers": point.offers,
-        "modes": point.modes,
-        "main_only": point.main_only,
-        "in_data": point.in_data,
-        "spellings": [{"system": one.system, "name": one.name, "differs": one.differs} for one in point.spellings],
-    }
+    names = [{"system": other.system, "name": other.name, "differs": other.differs} for other in point.spellings]
+    return {**asdict(point), "spellings": names}

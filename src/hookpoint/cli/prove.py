@@ -1,4 +1,4 @@
-"""`hookpoint prove`: check that a training resumes exactly after a kill."""
+"""`hookpoint prove`: check that training resumes exactly after a kill."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from hookpoint.run_folder.formatting import shown
 def prove(what: str, kill_at: tuple[int, ...], workdir: Path | None) -> int:
     """Train twice, the second time with kills and resumes, and compare the results bit for bit.
 
-    MAKE_RUNNER is a function in MODULE that takes a folder. It returns a runner and the arguments of its fit as a tuple, or
+    MAKE_RUNNER is a function in MODULE that takes a folder. It returns a Runner and a tuple of the arguments of its fit, or
     trains by itself. It must save checkpoints. Without --kill-at, the training is killed after a quarter, a half and three
-    quarters of its steps. MODULE is imported from the current folder first. The exit code is 1 if anything differs.
+    quarters of its steps. MODULE is imported; the current folder is searched first. The exit code is 1 if anything differs.
 
     \b
     Examples:
@@ -40,6 +40,6 @@ def prove(what: str, kill_at: tuple[int, ...], workdir: Path | None) -> int:
     return FINE if proof.ok else NO
 
 
-def _is_importable(given: Any) -> bool:
-    """Return whether another process can import it by name."""
-    return "<" not in getattr(given, "__qualname__", "<") and getattr(given, "__module__", "__main__") != "__main__"
+def _is_importable(function: Any) -> bool:
+    """Return whether another process can import a function by name."""
+    return "<" not in getattr(function, "__qualname__", "<") and getattr(function, "__module__", "__main__") != "__main__"

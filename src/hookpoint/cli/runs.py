@@ -63,8 +63,8 @@ def runs(
 
     A run is "killed" if its files say that it is running but no process writes to it, and "unknown" if no file says how it
     ended. The best value is that of a saver, or else a guess by the metric's name; "newest" marks a guess from the end of a
-    long file. The last value is of the same metric, or has its name if there is no best value. A narrow terminal shows fewer
-    columns; --json and pipes show all.
+    long file. The last value is that of the same metric; if there is no best value, it is shown with its name. A narrow
+    terminal shows fewer columns; --json and pipes show all.
 
     \b
     Examples:
@@ -75,20 +75,20 @@ def runs(
     where = default_folder() if folder is None else folder
     if not os.path.isdir(where):
         raise CommandError(f"there is no folder {shown(where)}", USAGE)
-    every = [(RunFolder(path), os.path.relpath(path, where)) for path in find_runs(where, levels=levels, previous=previous)]
-    found = _sorted([pair for pair in every if not wanted or pair[0].status in wanted], SORTS[sort], reverse)
+    pairs = [(RunFolder(path), os.path.relpath(path, where)) for path in find_runs(where, levels=levels, previous=previous)]
+    pairs = _sorted([(run, name) for run, name in pairs if not wanted or run.status in wanted], SORTS[sort], reverse)
     if as_json:
-        put_json([_facts(run, name) for run, name in found])
-    elif found:
-        put(table(COLUMNS, [_row(run, name) for run, name in found], width()))
+        put_json([_facts(run, name) for run, name in pairs])
+    elif pairs:
+        put(table(COLUMNS, [_row(run, name) for run, name in pairs], width()))
     else:
         note(f"no runs in {shown(where)}" + (f" that are {' or '.join(wanted)}" if wanted else ""))
 
 
-def _sorted(found: list[tuple[RunFolder, str]], key: Key, reverse: bool) -> list[tuple[RunFolder, str]]:
+def _sorted(pairs: list[tuple[RunFolder, str]], key: Key, reverse: bool) -> list[tuple[RunFolder, str]]:
     """Return the runs in order. Those without a key come last in both directions."""
-    keyed = sorted((pair for pair in found if key(*pair) is not None), key=lambda pair: (key(*pair), pair[1]), reverse=reverse)
-    return [*keyed, *(pair for pair in found if key(*pair) is None)]
+    keyed = sorted((pair for pair in pairs if key(*pair) is not None), key=lambda pair: (key(*pair), pair[1]), reverse=reverse)
+    return [*keyed, *(pair for pair in pairs if key(*pair) is None)]
 
 
 def _row(run: RunFolder, name: str) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
@@ -18,11 +19,13 @@ from hookpoint.run_folder.describe_event import describe_event
 from hookpoint.run_folder.formatting import counted, duration, moment, moment_of, number, shown, size
 from hookpoint.run_folder.run_folder import RunFolder
 from hookpoint.storage.checkpoint.layout import PREVIOUS, RUN_FILES, Place
+from hookpoint.storage.run_file import as_list
 
 NAMED = (Column(), Column(wraps=True))
 VALUES = (Column(min_width=12), Column(), Column(), Column(drop=1))
 VERSIONS = ("hookpoint", "python", "torch", "numpy", "cuda", "platform")
-PARTS = (*RUN_FILES, PREVIOUS)
+FILES = (*RUN_FILES, PREVIOUS)
+CHECKPOINT_KEYS = ("measured", "tags", "size_bytes", "own_bytes", "problem")
 
 
 @click.command()
@@ -42,13 +45,13 @@ def show(run: RunFolder, events: int, as_json: bool) -> None:
         put_json(everything(run, events))
         return
     limit = width()
-    put(_standing(run, limit))
+    put(_summary(run, limit))
     for head, lines in _sections(run, events, None if limit is None else limit - 2):
         if lines:
             put(["", heading(head), *(f"  {line}" for line in lines)])
 
 
-def _standing(run: RunFolder, limit: int | None) -> list[str]:
+def _summary(run: RunFolder, limit: int | None) -> list[str]:
     holder = f", {run.holder}" if run.holder is not None else ""
     of = f" of {run.epochs}" if run.epochs is not None else ""
     where = [f"epoch {run.epoch}{of}"] if run.epoch is not None else []
@@ -59,8 +62,8 @@ def _standing(run: RunFolder, limit: int | None) -> list[str]:
         ("because", shown(run.reason)),
         ("at", ", ".join(where)),
         ("started", moment(run.started) + (f", trained for {took}" if took else "")),
-        ("resumed", ", ".join(moment(moment_of(one)) for one in _list(run.facts.get("resumed")))),
-        ("inexact", shown("; ".join(map(str, _list(run.facts.get("inexact")))))),
+        ("resumed", ", ".join(moment(moment_of(time)) for time in as_list(run.facts.get("resumed")))),
+        ("inexact", shown("; ".join(map(str, as_list(run.facts.get("inexact")))))),
         ("command", shown(run.facts.get("command", ""))),
         ("in", shown(run.facts.get("folder", ""))),
         ("on", shown(run.facts.get("host", ""))),
@@ -73,9 +76,9 @@ def _standing(run: RunFolder, limit: int | None) -> list[str]:
 def _sections(run: RunFolder, events: int, limit: int | None) -> Iterator[tuple[str, list[str]]]:
     yield "best", _best(run, limit)
     yield "last values", _last(run, limit)
-    for name in ("config", "hyper", "objects"):
-        yield {"hyper": "settings"}.get(name, name), _settings(run.facts.get(name), limit)
-    callbacks = ", ".join(map(shown, _list(run.facts.get("callbacks"))))
+    for title, name in (("config", "config"), ("settings", "hyper"), ("objects", "objects")):
+        yield title, _settings(run.facts.get(name), limit)
+    callbacks = ", ".join(map(shown, as_list(run.facts.get("callbacks"))))
     yield "callbacks", table([Column(wraps=True)], [(callbacks,)], limit) if callbacks else []
     yield "versions", _versions(run, limit)
     yield "events", _events(run, events, limit)
@@ -84,20 +87,13 @@ def _sections(run: RunFolder, events: int, limit: int | None) -> Iterator[tuple[
 
 
 def _best(run: RunFolder, limit: int | None) -> list[str]:
-    saved = run.best_checkpoints
-    rows = [
-        (
-            shown(best.metric),
-            number(best.value),
-            "" if best.step is None else f"step {best.step}",
-            _GUESSES[best.source].format(best.mode)
-            if best.source in _GUESSES
-            else f"saved as {shown(saved[best.metric])}"
-            if best.metric in saved
-            else "",
-        )
-        for best in _kept_best(run)
-    ]
+    saved, rows = run.best_checkpoints, []
+    for best in _best_values(run):
+        step = "" if best.step is None else f"step {best.step}"
+        source = f"saved as {shown(saved[best.metric])}" if best.metric in saved else ""
+        if best.source in _GUESSES:
+            source = _GUESSES[best.source].format(best.mode)
+        rows.append((shown(best.metric), number(best.value), step, source))
     return table(VALUES, rows, limit)
 
 
@@ -116,20 +112,20 @@ def _last(run: RunFolder, limit: int | None) -> list[str]:
 _AT = {"epoch": "mean of the pass", "step": "", "value": ""}
 
 
-def _settings(given: Any, limit: int | None) -> list[str]:
-    if not isinstance(given, Mapping):
+def _settings(settings: Any, limit: int | None) -> list[str]:
+    if not isinstance(settings, Mapping):
         return []
-    rows = [(shown(name), shown(value)) for name, value in _flat(given)]
+    rows = [(shown(name), shown(value)) for name, value in _flat(settings)]
     return table((Column(min_width=12), Column(wraps=True)), rows, limit)
 
 
-def _flat(given: Mapping[Any, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+def _flat(settings: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield nested settings with dotted names."""
-    for name, value in given.items():
-        if isinstance(value, Mapping) and value and before.count(".") < 8:
-            yield from _flat(value, f"{before}{name}.")
+    for name, value in settings.items():
+        if isinstance(value, Mapping) and value and prefix.count(".") < 8:
+            yield from _flat(value, f"{prefix}{name}.")
         else:
-            yield f"{before}{name}", value
+            yield f"{prefix}{name}", value
 
 
 def _versions(run: RunFolder, limit: int | None) -> list[str]:
@@ -137,8 +133,8 @@ def _versions(run: RunFolder, limit: int | None) -> list[str]:
     if not isinstance(identity, Mapping):
         return []
     plain = {name: value for name, value in identity.items() if isinstance(value, str | int) and name != "format"}
-    order = [*(name for name in VERSIONS if name in plain), *(name for name in plain if name not in VERSIONS)]
-    return table(NAMED, [(shown(name), shown(plain[name])) for name in order], limit)
+    in_order = {name: plain[name] for name in (*VERSIONS, *plain) if name in plain}
+    return table(NAMED, [(shown(name), shown(value)) for name, value in in_order.items()], limit)
 
 
 def _events(run: RunFolder, count: int, limit: int | None) -> list[str]:
@@ -149,44 +145,41 @@ def _events(run: RunFolder, count: int, limit: int | None) -> list[str]:
 
 def _checkpoints(run: RunFolder, limit: int | None) -> list[str]:
     rows = []
-    for one in run.checkpoints:
-        if one.manifest is None:
-            what = shown(one.problem)
+    for checkpoint in run.checkpoints:
+        if checkpoint.manifest is None:
+            what = shown(checkpoint.problem)
         else:
-            what = _files_of(run, one) if one.is_best else ", ".join(map(shown, one.tags))
-            what += f" ({', '.join(_measured(one))})" if one.measured else ""
-        rows.append((shown(one.path.name), size(one.size_bytes), what))
+            what = _linked_checkpoint(run, checkpoint) if checkpoint.is_best else ", ".join(map(shown, checkpoint.tags))
+            what += f" ({_measured(checkpoint)})" if checkpoint.measured else ""
+        rows.append((shown(checkpoint.path.name), size(checkpoint.size_bytes), what))
     if rows:
-        total = sum(one.own_bytes for one in run.checkpoints)
+        total = sum(checkpoint.own_bytes for checkpoint in run.checkpoints)
         rows.append((counted(len(rows), "folder"), size(total), "each file counted once"))
     return table([Column(min_width=16), Column(right=True), Column(wraps=True)], rows, limit)
 
 
-def _files_of(run: RunFolder, best: Listed) -> str:
-    """Return the checkpoint whose files a best-… folder links to; by name if its step has more than one."""
-    same = [one.path.name for one in run.checkpoints if not one.is_best and one.manifest == best.manifest]
-    place = Place.of(same[0]) if same else None
-    return f"the files of {shown(same[0])}" if place is not None and place.number > 1 else f"the files of step {best.step}"
+def _linked_checkpoint(run: RunFolder, best: Listed) -> str:
+    """Return the checkpoint whose files a best-… folder links to: by name if its step has more than one, else by step."""
+    names = [other.path.name for other in run.checkpoints if not other.is_best and other.manifest == best.manifest]
+    place = Place.of(names[0]) if names else None
+    return f"the files of {shown(names[0])}" if place is not None and place.number > 1 else f"the files of step {best.step}"
 
 
-def _measured(one: Listed) -> list[str]:
+def _measured(checkpoint: Listed) -> str:
     """Return the values that a checkpoint was saved for, each once."""
-    return list(dict.fromkeys(f"{shown(value.get('metric'))} {number(value['value'])}" for value in one.measured.values()))
+    values = (f"{shown(value.get('metric'))} {number(value['value'])}" for value in checkpoint.measured.values())
+    return ", ".join(dict.fromkeys(values))
 
 
 def _sizes(run: RunFolder) -> list[tuple[str, int]]:
     seen: set[tuple[int, int]] = set()
-    found = [(name, bytes_of(run.path / name, seen)) for name in PARTS if os.path.lexists(run.path / name)]
+    sizes = [(name, bytes_of(run.path / name, seen)) for name in FILES if os.path.lexists(run.path / name)]
     other = bytes_of(run.path, seen)
-    return [*found, *([("other", other)] if other else []), ("all", sum(count for _, count in found) + other)]
+    return [*sizes, *([("other", other)] if other else []), ("all", sum(count for _, count in sizes) + other)]
 
 
-def _list(given: Any) -> list[Any]:
-    return given if isinstance(given, list) else []
-
-
-def _kept_best(run: RunFolder) -> list[BestValue]:
-    """Return the best values that the run has stored, or else the one found otherwise."""
+def _best_values(run: RunFolder) -> list[BestValue]:
+    """Return the best values that run.json contains, or else the one from events or a guess."""
     if run.best is None:
         return []
     return [*run.all_best.values()] if run.best.source == "run" else [run.best]
@@ -194,29 +187,23 @@ def _kept_best(run: RunFolder) -> list[BestValue]:
 
 def everything(run: RunFolder, events: int) -> dict[str, Any]:
     """Return what the command shows, for programs."""
-    best = {
-        one.metric: {"value": one.value, "step": one.step, "mode": one.mode, "source": one.source} for one in _kept_best(run)
-    }
+    best = {value.metric: asdict(value) for value in _best_values(run)}
     return {
         **run.summary(),
-        "best": best,
+        "best": {name: {key: value[key] for key in value if key != "metric"} for name, value in best.items()},
         "best_checkpoints": run.best_checkpoints,
-        "last": {name: {"value": one.value, "step": one.step, "at": one.at} for name, one in run.last.points.items()},
+        "last": {name: asdict(point) for name, point in run.last.points.items()},
         "run": run.facts,
-        "events": list(reversed(list(islice(run.events(), events)))),
+        "events": list(islice(run.events(), events))[::-1],
         "checkpoints": [
             {
-                "name": one.path.name,
-                "step": one.step,
-                "epoch": None if one.manifest is None else one.manifest.moment.epoch,
-                "iteration": None if one.manifest is None else one.manifest.moment.iteration,
-                "measured": one.measured,
-                "tags": one.tags,
-                "size_bytes": one.size_bytes,
-                "own_bytes": one.own_bytes,
-                "problem": one.problem,
+                "name": checkpoint.path.name,
+                "step": checkpoint.step,
+                "epoch": None if checkpoint.manifest is None else checkpoint.manifest.moment.epoch,
+                "iteration": None if checkpoint.manifest is None else checkpoint.manifest.moment.iteration,
+                **{key: getattr(checkpoint, key) for key in CHECKPOINT_KEYS},
             }
-            for one in run.checkpoints
+            for checkpoint in run.checkpoints
         ],
         "size_bytes": dict(_sizes(run)),
     }

@@ -13,10 +13,10 @@ MIN_WRAP_WIDTH = 24
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column, and how it yields if the table is too wide.
+    """A column, and how it adapts if the table is too wide.
 
-    Cells are shortened down to `min_width`, 0 for never. Then columns are dropped, the one with the highest `drop` first, 0 for
-    never. If a column `wraps`, its text continues on the next line. `styles` has rich styles by the text of a cell.
+    Cells are shortened down to `min_width`; 0 means never. Then columns are dropped, the one with the highest `drop` first; 0
+    means never. If a column `wraps`, its text continues on the next line. `styles` maps the text of a cell to a rich style.
     """
 
     title: str = ""
@@ -39,13 +39,13 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int |
     from rich.table import Table
     from rich.text import Text
 
-    def least(at: int) -> int:
+    def min_width(at: int) -> int:
         column, longest = columns[at], max(cell_len(row[at]) for row in (titles, *rows))
         return min(longest, MIN_WRAP_WIDTH if column.wraps else column.min_width or longest)
 
     titles = [column.title for column in columns]
     shown = [at for at in range(len(columns)) if any(row[at] for row in rows)]
-    while width is not None and sum(map(least, shown)) + GAP * (len(shown) - 1) > width:
+    while width is not None and sum(map(min_width, shown)) + GAP * (len(shown) - 1) > width:
         last = max(shown, key=lambda at: columns[at].drop)
         if not columns[last].drop:
             break

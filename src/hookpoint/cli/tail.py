@@ -13,7 +13,7 @@ from hookpoint.cli.output import coloured_status, flowed, note, put, width
 from hookpoint.cli.run_argument import run_argument
 from hookpoint.run_folder.describe_event import describe_event
 from hookpoint.run_folder.file_follower import FileFollower
-from hookpoint.run_folder.formatting import LONGEST, duration, moment, moment_of, number, shown
+from hookpoint.run_folder.formatting import MAX_CHARACTERS, duration, moment, moment_of, number, shown
 from hookpoint.run_folder.run_folder import EVENTS, RUNNING, SCALARS, RunFolder
 from hookpoint.run_folder.scalars_file import OWN_KEYS, number_of
 
@@ -29,8 +29,8 @@ AT = {"step": "     ", "epoch": "mean ", "value": "value"}
 def tail(run: RunFolder, count: int, follow: bool, seconds: float, as_json: bool) -> None:
     """Print the newest records and events of RUN, then new ones as they are written.
 
-    "mean" marks means of whole passes, "value" single values. Ends with the run, or with Ctrl-C. If a resumed run truncates its
-    records, new ones follow.
+    "mean" marks means of whole passes, "value" single values. The command ends with the run, or with Ctrl-C. If a resumed run
+    truncates its records, the new ones follow.
 
     \b
     Examples:
@@ -45,7 +45,7 @@ def tail(run: RunFolder, count: int, follow: bool, seconds: float, as_json: bool
         now = RunFolder(run.path)
         status = now.status  # read it before the files: nothing written before the end is missed
         rows = _in_order(file.new() for file in files)
-        if files[0].was_cut:
+        if files[0].was_truncated:
             note("-- the run resumed from an earlier step; later records were removed --")
         _put(rows, as_json)
         if status != RUNNING:
@@ -74,7 +74,7 @@ def _lines(row: dict[str, Any], limit: int | None) -> list[str]:
     if is_event:
         return flowed(prefix, describe_event(row).split(" "), limit, gap=" ")
     named = ((name, number_of(value)) for name, value in row.items() if name not in OWN_KEYS)
-    longest = LONGEST if limit is None else limit // 2
+    longest = MAX_CHARACTERS if limit is None else limit // 2
     return flowed(prefix, [f"{shown(name, longest)} {number(value)}" for name, value in named if value is not None], limit)
 
 

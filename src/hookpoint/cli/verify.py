@@ -14,7 +14,7 @@ from hookpoint.run_folder.command_error import FINE, NO
 from hookpoint.run_folder.find_run import find_run
 from hookpoint.run_folder.formatting import counted, shown
 from hookpoint.storage.checkpoint.checkpoint_folder import is_like_a_checkpoint
-from hookpoint.storage.checkpoint.layout import CHECKPOINTS
+from hookpoint.storage.checkpoint.layout import CHECKPOINTS, checkpoints, workdir_of
 from hookpoint.storage.verify import Verification
 from hookpoint.storage.verify import verify as verified
 
@@ -41,22 +41,22 @@ def verify(path: Path, as_json: bool) -> int:
       hookpoint verify mine
       hookpoint verify runs/mine/checkpoints/step-00001200
     """
-    found = _still_there(path, verified(path))
+    result = _existing(path, verified(path))
     if as_json:
-        put_json({"ok": found.ok, "checkpoints": [row._asdict() for row in found.rows]})
-    elif not found.rows:
+        put_json({"ok": result.ok, "checkpoints": [row._asdict() for row in result.rows]})
+    elif not result.rows:
         note(f"no checkpoints in {shown(path)}")
     else:
-        rows = [(shown(row.name), "" if row.step is None else f"step {row.step}", shown(row.verdict)) for row in found.rows]
+        rows = [(shown(row.name), "" if row.step is None else f"step {row.step}", shown(row.verdict)) for row in result.rows]
         put(table([Column(min_width=16), Column(drop=1), Column(wraps=True)], rows, width()))
-        bad = sum(not row.ok for row in found.rows)
-        note(f"{counted(len(found.rows), 'checkpoint')}, {bad or 'none'} damaged")
-    return FINE if found.ok else NO
+        bad = sum(not row.ok for row in result.rows)
+        note(f"{counted(len(result.rows), 'checkpoint')}, {bad or 'none'} damaged")
+    return FINE if result.ok else NO
 
 
-def _still_there(path: Path, found: Verification) -> Verification:
-    """Leave out checkpoints that a running training has deleted meanwhile."""
+def _existing(path: Path, result: Verification) -> Verification:
+    """Leave out checkpoints that a running process has deleted meanwhile."""
     if is_like_a_checkpoint(path.resolve()):
-        return found
-    folder = path if path.resolve().name == CHECKPOINTS else path / CHECKPOINTS
-    return Verification(tuple(row for row in found.rows if row.ok or os.path.lexists(folder / row.name)))
+        return result
+    folder = checkpoints(workdir_of(path.resolve()))
+    return Verification(tuple(row for row in result.rows if row.ok or os.path.lexists(folder / row.name)))

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from hookpoint.core.callback.main_callback import MainCallback
 from hookpoint.core.errors import BadArgument
 from hookpoint.core.log.logbook import renamed
 from hookpoint.core.run.run import Run
@@ -22,11 +21,6 @@ MULTIPLE = {
     "write": 'a dict, {"body": ..., "head": ...}, and main=a MainCallback that uses each of them',
     "give": "or the object itself, if there is only one",
 }
-
-
-def overrides(main: Any, *methods: str) -> bool:
-    """Return whether a MainCallback overrides any of these methods."""
-    return any(getattr(type(main), method) is not getattr(MainCallback, method) for method in methods)
 
 
 def check_instances(**arguments: Any) -> None:

@@ -14,6 +14,7 @@ from hookpoint.core.fields import named_fields, target_field
 from hookpoint.core.log import metric_objects
 from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.run import Run, now_of
+from hookpoint.engine.data.as_loader import map_tensors
 
 
 class MetricSet(Callback):
@@ -30,8 +31,9 @@ class MetricSet(Callback):
 
     is_internal = True
 
-    def __init__(self, metrics: Mapping[str, Any]) -> None:
+    def __init__(self, metrics: Mapping[str, Any], *, copies: bool = False) -> None:
         super().__init__()
+        self._copies = copies  # a CUDA graph overwrites outputs and targets, which an object may keep
         self._functions = {}
         self._objects: dict[str, dict[str, Any]] = {"train": {}, "val": {}}
         self._samples = {"train": 0, "val": 0}
@@ -97,6 +99,8 @@ class MetricSet(Callback):
                     given = scores = metric_objects.scores_in(outputs, metric) if scores is None else scores
                 if name in self._functions:
                     run.log(name, metric(given, targets))
+                elif self._copies and mode == "train":
+                    metric.update(*map_tensors((given, targets), torch.clone))
                 else:
                     metric.update(given, targets)
         self._samples[mode] += now_of(run).samples

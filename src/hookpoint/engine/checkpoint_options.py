@@ -16,7 +16,7 @@ from hookpoint.core.run.run import Run
 from hookpoint.engine.data.data_position import TorchPositions
 from hookpoint.engine.data.rng import TorchRandomness
 from hookpoint.engine.data.torch_loader_workers import TorchLoaderWorkers
-from hookpoint.engine.modules import unwrapped
+from hookpoint.engine.step.modules import unwrapped
 from hookpoint.parallel.strategy.strategy import LocalUpdates, PerRankModel, Pipelined
 from hookpoint.parallel.team.world import world_size
 

@@ -7,42 +7,50 @@ import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
 from typing import Any, Literal, TypeVar
 
 import torch
 
 from hookpoint.core.callback.callback import Callback
-from hookpoint.core.callback.main_callback import MainCallback
+from hookpoint.core.callback.main_callback import MainCallback, overrides
 from hookpoint.core.callback.on import on
 from hookpoint.core.checkpoint.plain_names import COMPILED
 from hookpoint.core.checkpoint.stateful import OBJECTS
 from hookpoint.core.checkpoint.store import Resume
 from hookpoint.core.data.array_batches import AUTO, BatchSize
-from hookpoint.core.errors import BadArgument, BadData, BadLoop, OutsideRun
+from hookpoint.core.errors import BadArgument, BadData, OutsideRun
 from hookpoint.core.log.metric_objects import by_name
 from hookpoint.core.loop.batches import batches_over
 from hookpoint.core.loop.evaluation import LOADER_CHECK, abort_on_error, evaluate
 from hookpoint.core.loop.loop import Loop
 from hookpoint.core.loop.options import LoopOptions
 from hookpoint.core.loop.services import machine_of
-from hookpoint.core.run.run import Run, now_of, set_stepper
+from hookpoint.core.run.run import Run, set_stepper
 from hookpoint.core.run_view import Dispatch
 from hookpoint.core.schedule.armed_schedule import ArmedSchedule
 from hookpoint.core.schedule.when import Every, When
 from hookpoint.engine import _checks
-from hookpoint.engine._distributed_step import distribution
-from hookpoint.engine._forward import FunctionMain
 from hookpoint.engine._metric_names_of_fit import names_of_fit
 from hookpoint.engine._metric_set import MetricSet
 from hookpoint.engine._strict_sync import StrictSync
-from hookpoint.engine._torch_stepper import Precision, TorchStepper, check_step_options, is_computed, learning_rate
 from hookpoint.engine.async_floats import device_floats
 from hookpoint.engine.checkpoint_options import checkpoint_options
 from hookpoint.engine.data.as_loader import as_loader, loaders_of_fit, move
 from hookpoint.engine.data.hooked_loader import settings_of
 from hookpoint.engine.data.rng import deterministic_algorithms, seed_all, separate_rng
-from hookpoint.engine.modules import check_optimizer, choose_device, evaluating, load_weights, modules_of, training, unwrapped
+from hookpoint.engine.fused.fused_step import FusedStep
+from hookpoint.engine.step.distributed_step import distribution
+from hookpoint.engine.step.forward import FunctionMain
+from hookpoint.engine.step.modules import (
+    check_optimizer,
+    choose_device,
+    evaluating,
+    load_weights,
+    modules_of,
+    training,
+    unwrapped,
+)
+from hookpoint.engine.step.torch_stepper import Precision, check_step_options, is_computed, learning_rate
 from hookpoint.parallel.strategy.strategy import Strategy
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -89,6 +97,8 @@ class Runner:
         config: Any = None,
         resume: Resume = "auto",
         state: Mapping[str, Any] | None = None,
+        compile: bool | Mapping[str, Any] = False,
+        cuda_graph: bool | Literal["auto"] = False,
         strategy: Strategy | Literal["auto"] = "auto",
         allow_world_change: bool = False,
         hang_report_seconds: float | None = 60.0,
@@ -107,12 +117,12 @@ class Runner:
         self._steps_lr_with_optimizer = lr_scheduler_on == "step"
         self._step_options: dict[str, Any] = {"precision": precision, "accumulate": accumulate}
         self._step_options |= {"clip_grad_norm": clip_grad_norm, "lr_metric": lr_metric}
-        self._owns_step = precision == "fp16" or accumulate > 1 or clip_grad_norm is not None or self._steps_lr_with_optimizer
         self._seed, self._deterministic = seed, deterministic
         self._callbacks = self._completed(callbacks, extra_callbacks, monitors)
         self._main = FunctionMain(main) if main is not None and not isinstance(main, MainCallback) else main
         self._metrics = by_name(metrics)
-        self._internal: list[Callback] = [*self._distribution.callbacks, *([MetricSet(self._metrics)] if self._metrics else [])]
+        self._internal: list[Callback] = [*self._distribution.callbacks]
+        self._internal += [MetricSet(self._metrics, copies=bool(cuda_graph))] if self._metrics else []
         self._internal += [StrictSync()] if strict_sync else []
         self._options = LoopOptions(
             model=model,
@@ -132,7 +142,6 @@ class Runner:
             hang_report_seconds=hang_report_seconds,
             data_timeout_seconds=data_timeout_seconds,
             floats=device_floats,
-            prepare=partial(move, device=self.device) if self.device.type != "cpu" else None,
             **self._distribution.loop_options,
             **checkpoint_options(
                 *(workdir, model, optimizer),
@@ -147,7 +156,16 @@ class Runner:
         self._run: Run | None = None
         self._has_weights = False  # True after a fit, or after loading those of `resume`
         self._loss_is_finite = True
-        self._make_loop()  # raises errors in the callbacks now, not in fit
+        main_callback = self._make_loop().hooks.main  # raises errors in the callbacks now, not in fit
+        self._fused_step = FusedStep(
+            *(compile, cuda_graph),
+            device=self.device,
+            optimizer=optimizer,
+            precision=precision,
+            strategy=self._distribution.strategy,
+            main=main_callback,
+        )
+        self._options = replace(self._options, prepare=self._fused_step.mover())
 
     def _completed(
         self, callbacks: Iterable[Any], extra_callbacks: Iterable[Any] | None, monitors: Iterable[Any] | None
@@ -204,7 +222,7 @@ class Runner:
         def begin(run: Run) -> None:
             nonlocal train
             train = self._distribution.begin_fit(run, train, self._seed)
-            if not _checks.overrides(run.hooks.main, "on_iter_backward"):
+            if not overrides(run.hooks.main, "on_iter_backward"):
                 _checks.check_steps(self.optimizer)
             run.train_loader, run.val_loader, run.max_epochs = train, val, epochs
             schedule.start(machine_of(run).clocks)
@@ -216,6 +234,7 @@ class Runner:
         with (
             self._running(inside, begin, state=state, names=names) as run,
             training(self.model),
+            self._stepper.training(run),
             deterministic_algorithms(self._deterministic),
         ):
             machine = machine_of(run)
@@ -286,7 +305,7 @@ class Runner:
         self._distribution.begin_epoch(train, run.epoch)
         machine, first_step = machine_of(run), run.step + 1
         batches = batches_over(machine, train, "train")
-        train_step = self._distribution.wrap_step(self._train_step, self._stepper)
+        train_step = self._distribution.wrap_step(self._stepper.train_step, self._stepper)
         for batch in batches:
             del batch  # the run releases it when the iteration ends
             train_step(run)
@@ -304,18 +323,6 @@ class Runner:
         has_warned = getattr(machine.logbook.loss_check, "has_warned", False)
         if was_finite and not self._loss_is_finite and run.is_chief and not has_warned:
             logger.warning("the training loss of epoch %d (steps %d to %d) is %s", run.epoch, first_step, run.step, loss)
-
-    def _train_step(self, run: Run) -> None:
-        now = now_of(run)
-        try:
-            self._forward(run)
-            if now.loss is None:
-                raise BadLoop("the forward set no loss.", set="run.loss in on_iter_forward")
-            self._logbook.log("loss", now.loss, now.samples)
-            self._backward(run)
-        except Exception as error:
-            if not self._stepper.recovers(run, now, error):
-                raise
 
     # Around a run
 
@@ -339,8 +346,7 @@ class Runner:
         try:
             with self._make_loop(inside, begin=prepare, run_points=begin is not None, **given) as run:
                 self._has_weights = True
-                if self._backward == self._stepper.backward_and_step:
-                    self._stepper.count_steps(run)
+                self._stepper.count_steps(run)
                 yield run
         finally:
             self._run = None
@@ -357,16 +363,10 @@ class Runner:
         hooks, options = run.hooks, {**self._step_options, "distribution": self._distribution}
         options["after_step"] = (lambda run: run.fire("on_lr_adjust")) if self._steps_lr_with_optimizer else None
         self._distribution.begin_run(run)
-        self._stepper = TorchStepper(self._distribution.forward(self.model, self.criterion), hooks, self.device, **options)
+        forward = self._distribution.forward(self.model, self.criterion)
+        self._stepper = self._fused_step.stepper(forward, self.model, hooks, **options)
+        self._stepper.begin_run(run)
         set_stepper(run, self._stepper)
-        self._logbook = machine_of(run).logbook
-        self._forward: Dispatch = self._stepper.in_precision(self._stepper.compute)
-        if _checks.overrides(hooks.main, "on_train_forward", "on_iter_forward"):
-            self._forward = self._dispatched(run, "on_train_forward", "train")
-        self._backward: Dispatch = self._stepper.backward_and_step
-        if _checks.overrides(hooks.main, "on_iter_backward"):
-            backward = self._dispatched(run, "on_iter_backward", "train")
-            self._backward = partial(self._checked, backward) if self._owns_step else backward
         run.at_log_step(lambda values: learning_rate(self.optimizer))
 
     def _dispatched(self, run: Run, point: str, mode: str) -> Dispatch:
@@ -374,13 +374,6 @@ class Runner:
         call = run.hooks.dispatch(point, mode=mode)
         assert call is not None
         return self._stepper.in_precision(call) if point.endswith("_forward") else call
-
-    def _checked(self, backward: Dispatch, run: Run) -> None:
-        """Call an overridden on_iter_backward for the first time, and check that it leaves the step to the Runner."""
-        steps = run.step
-        backward(run)
-        self._stepper.refuse_own_step(run.step - steps)
-        self._backward = backward
 
     def _validation(self, val: Iterable[Any], schedule: ArmedSchedule) -> Callable[[Run], None]:
         @on("on_iter_end")

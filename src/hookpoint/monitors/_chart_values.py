@@ -1,4 +1,4 @@
-"""Values in the form that TensorBoard, MLflow and wandb draw."""
+"""Chart values: logged values in the form that TensorBoard, MLflow and wandb draw."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def chart_scalars(record: Record) -> dict[str, float]:
-    """Return scalars by the name of their curve: `loss` for log steps, `epoch/loss` for the mean of a training epoch."""
+    """Return scalars by the name of their curve: `epoch/loss` for the mean of a training epoch, else `loss`."""
     prefix = "epoch/" if record.at == "epoch" and record.mode == "train" else ""
     return {prefix + name: value for name, value in record.scalars().items()}
 
@@ -29,19 +29,25 @@ def to_array(values: Any) -> Any:
 
 
 def finite(values: Any) -> Any:
-    """Return the finite ones of these numbers as a numpy array."""
+    """Return these numbers as a numpy array, without those that are not finite."""
     numbers = to_array(values)
     return numbers[abs(numbers) < float("inf")] if numbers.dtype.kind == "f" else numbers
 
 
 def to_pixels(name: str, image: Any) -> Any:
-    """Return an image (HW or HWC) or a batch (NHWC) as bytes. Floats of at most 1 are scaled by 255."""
+    """Return an image (HW or HWC) or a batch (NHWC) as bytes. If no float is above 1, all are scaled by 255."""
     pixels = to_array(image)
     if pixels.ndim not in (2, 3, 4):
         raise BadArgument(f"image '{name}' has shape {pixels.shape}; expected height x width x channels, or a batch of these.")
     if pixels.dtype == bool or (pixels.dtype.kind == "f" and pixels.max(initial=0) <= 1):
         pixels = pixels * 255
     return pixels.clip(0, 255).astype("uint8")
+
+
+def to_images(name: str, image: Any) -> list[Any]:
+    """Return the pixels of an image, or of each image of a batch."""
+    pixels = to_pixels(name, image)
+    return list(pixels) if pixels.ndim == 4 else [pixels]
 
 
 def call_each(function: Callable[[T], object], items: Iterable[T]) -> None:

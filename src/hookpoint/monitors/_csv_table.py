@@ -10,7 +10,6 @@ from itertools import count
 from pathlib import Path
 from typing import Literal
 
-from hookpoint.monitors._synced_size import synced_size
 from hookpoint.storage.disk import disk
 
 Row = Mapping[str, str]
@@ -19,8 +18,8 @@ Row = Mapping[str, str]
 class CsvTable:
     """Rows of named cells in a CSV file with a header.
 
-    Rows are appended. A new column rewrites the file and replaces it atomically. So does a file whose size is not the expected
-    one, for example after a full disk. Missing cells are empty. Only one process may write to the file.
+    Rows are appended. If there is a new column, or the file does not have the expected size, for example after a full disk, the
+    file is rewritten and replaced atomically. Missing cells are empty. Only one process may write to the file.
     """
 
     def __init__(self, path: Path, separator: str = ",") -> None:
@@ -31,7 +30,7 @@ class CsvTable:
         self._size = -1
 
     def read(self) -> list[Row]:
-        """Return the rows of the file, without an incomplete last one; none if there is no file."""
+        """Return the rows of the file, without an incomplete last row; none if there is no file."""
         content = disk.read(self.path) if disk.is_file(self.path) else b""
         complete = content[: content.rfind(b"\n") + 1].decode(errors="replace")
         lines = list(csv.reader(io.StringIO(complete, newline=""), delimiter=self._separator))
@@ -39,21 +38,15 @@ class CsvTable:
         return [dict(zip(self.columns, line, strict=False)) for line in lines[1:] if line]
 
     def replace(self, rows: Iterable[Row], columns: Iterable[str]) -> None:
-        """Replace the file atomically by one with these rows."""
+        """Replace the file atomically by a new one with these rows and columns."""
         rows, self.columns = [*rows], list(dict.fromkeys(columns))
         quoting: Literal[0, 1] = 0 if "".join(self.columns).isprintable() else 1  # QUOTE_MINIMAL, QUOTE_ALL
         content = self._lines([dict(zip(self.columns, self.columns, strict=True))], quoting) + self._lines(rows)
-        staging = self.path.with_name(disk.hidden("staging", self.path.name))
-        try:
-            disk.write(staging, content)
-            os.replace(staging, self.path)
-        except BaseException:
-            staging.unlink(missing_ok=True)
-            raise
+        disk.replace(self.path, content)
         self.rows, self._size = len(rows), len(content)
 
     def append(self, rows: list[Row]) -> None:
-        """Append rows."""
+        """Append rows, and add columns for new names."""
         columns = self.columns
         new = [name for row in rows for name in row if name not in columns]
         status = disk.status(self.path)
@@ -68,15 +61,15 @@ class CsvTable:
         self.rows += len(rows)
         self._size += len(content)
 
-    def move_aside(self) -> None:
-        """Rename the file, with the next free number."""
+    def rotate(self) -> None:
+        """Rename the file: `log.csv` becomes `log.1.csv`, or gets the next free number."""
         names = (f"{self.path.stem}.{number}{self.path.suffix}" for number in count(1))
         disk.rename(self.path, next(path for name in names if not disk.exists(path := self.path.with_name(name))))
 
     def sync(self) -> None:
         """Wait until the file and its name are on disk."""
         if disk.is_file(self.path):
-            synced_size(self.path)
+            disk.sync_file(self.path)
             disk.sync_folder(self.path.parent)
 
     def _lines(self, rows: Iterable[Row], quoting: Literal[0, 1] = 0) -> bytes:

@@ -1,4 +1,4 @@
-"""EpochValues and StepValues: scalars gathered into one row per epoch or per step."""
+"""EpochValues and StepValues: gather scalars into one row per epoch or per step."""
 
 from __future__ import annotations
 
@@ -27,38 +27,38 @@ class EpochValues:
         return None
 
     def finish(self) -> dict[str, float]:
-        """Return the row so far, which may be empty, and start the next."""
+        """Return the current row, which may be empty, and start the next one."""
         gathered, self.gathered = self.gathered, {}
         return gathered
 
     def named(self, record: Record) -> dict[str, float]:
-        """Return the scalars of a record, renamed if they are called like a key."""
+        """Return the scalars of a record. Those with the name of a key are renamed."""
         return {f"values/{name}" if name in self.keys else name: value for name, value in record.scalars().items()}
 
 
 class StepValues(EpochValues):
-    """Gather the scalars of a step: means of log steps, and whatever is logged at the same step.
+    """Gather the scalars of a step: the means of a log step, and everything else that is logged at the same step.
 
-    The mean of a training pass is left out if log steps have a value of that name: it is a different quantity. Metrics called
-    "step" or "epoch" become "values/step" and "values/epoch".
+    The mean of a training pass is left out if log steps have a value of that name: the two are different quantities. Metrics
+    called "step" or "epoch" become "values/step" and "values/epoch".
     """
 
     keys = (STEP, EPOCH)
 
     def __init__(self) -> None:
         super().__init__()
-        self._of_steps: set[str] = set()
+        self._step_means: set[str] = set()
 
     def take(self, record: Record) -> dict[str, float] | None:
-        """Add a record. Return the row that it ends: that of an earlier step, or of an epoch's last step."""
+        """Add a record. If it ends a row, because its step is another or its epoch ends, return that row."""
         is_end = self.gathered and (self.gathered[STEP] != record.step or "epoch_end" in record.values)
         row = self.finish() if is_end else None
         if record.kind == "scalars":
             values = self.named(record)
             if record.at == "step":
-                self._of_steps.update(values)
+                self._step_means.update(values)
             elif record.at == "epoch" and record.mode == "train":
-                values = {name: value for name, value in values.items() if name not in self._of_steps}
+                values = {name: value for name, value in values.items() if name not in self._step_means}
             if values:
                 self.gathered.update({STEP: record.step, EPOCH: record.epoch, **values})
         return row

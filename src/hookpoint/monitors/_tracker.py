@@ -1,4 +1,4 @@
-"""Tracker: what MLflowMonitor and WandbMonitor have in common."""
+"""Tracker: the common base of MLflowMonitor and WandbMonitor."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from hookpoint.core.text.secrets import masked
 
 logger = logging.getLogger("hookpoint")
 
-MOST_FAILURES = 3  # in a row
-MOST_ERROR_LETTERS = 300
+MAX_FAILURES = 3  # in a row
+MAX_ERROR_CHARACTERS = 300
 
 
 class RemoteRun:
-    """A run at a tracking service. Its methods run off the training thread, one at a time.
+    """A run at a tracking service. Its methods run outside the training thread, one at a time.
 
-    It outlives the training run if the service hangs: the next run gets a new object. A small file in the workdir identifies
-    the remote run, for a resume without a checkpoint.
+    If the service hangs, this object outlives the training run; the next run gets a new one. A small file in the workdir
+    identifies the remote run, so that it can be resumed without a checkpoint.
     """
 
-    sent_step = -1  # the service has all steps up to this one; -1 if the service knows them itself
+    sent_step = -1  # the service has all steps up to this one; stays -1 if the service can tell them itself
 
     def __init__(self, monitor: Tracker, run: Run, address: str) -> None:
         self.monitor = monitor
@@ -63,12 +63,12 @@ class RemoteRun:
         """Send the status and release the client."""
 
     def first_id(self) -> str | None:
-        """Return the id for a fresh run, if it is known before the run is open: a checkpoint may be saved earlier."""
+        """Return the id for a fresh run, if it is known before the remote run is open: a checkpoint may be saved earlier."""
         return self.previous_id(None)
 
     def deliver(self, records: list[Record], checkpoint_id: str | None) -> None:
-        """Send records. Open the remote run first if needed; `checkpoint_id` is the one that the checkpoint names."""
-        self._note_events(records)
+        """Send records. Open the remote run first if needed. `checkpoint_id` is the id of the run in the checkpoint."""
+        self._read_events(records)
         if not self.run_id:
             self.run_id = self.open(self.previous_id(checkpoint_id))
             self._write_file()
@@ -86,7 +86,8 @@ class RemoteRun:
                 raise short(error) from None
             self._write_file(is_over=True)
 
-    def _note_events(self, records: list[Record]) -> None:
+    def _read_events(self, records: list[Record]) -> None:
+        """Note whether the run has saved a checkpoint, and why it ends."""
         for event in (record.values for record in records if record.kind == "event"):
             self._is_saved |= "save" in event
             if self.status == "finished" and "signal" in event:
@@ -95,14 +96,17 @@ class RemoteRun:
                 self.message = masked(str(event["stop"].get("reason", "")))
 
     def previous_id(self, checkpoint_id: str | None) -> str | None:
-        """Return the id to resume, from the checkpoint or the file. A fresh run resumes one killed before its first save."""
+        """Return the id of the run to resume, from the checkpoint or the file.
+
+        A fresh run resumes the remote run of an earlier run that was killed before its first checkpoint.
+        """
         try:
             state = json.loads(self._file.read_text()) if self._file is not None else {}
-            file_id, is_new = str(state["run_id"]), bool(state["is_over"] or state["is_saved"])
+            file_id, is_resumable = str(state["run_id"]), not (state["is_over"] or state["is_saved"])
             step = int(state["step"]) if state["where"] == masked(self.address) else None
         except (OSError, ValueError, KeyError, TypeError):
             step = None
-        if step is None or (self.restored_step is None and is_new):
+        if step is None or not (is_resumable or self.restored_step is not None):
             return checkpoint_id
         if checkpoint_id in (None, file_id):
             self.sent_step = step
@@ -120,10 +124,10 @@ class RemoteRun:
 
 
 class Tracker(Callback):
-    """Send records to a tracking service. Subclasses know the service.
+    """Send records to a tracking service. Subclasses implement the service.
 
-    The remote run is opened with the first record: a resumed run has its state back by then. A service that fails is given up
-    here and not by `on_error`, which would skip the end of the run too.
+    The remote run is opened with the first record: by then, a resumed run has restored its state. If the service fails, this
+    class gives it up, and not `on_error`, which would also skip the end of the run.
     """
 
     ranks = "chief"
@@ -132,12 +136,17 @@ class Tracker(Callback):
     keeps: ClassVar[str] = "the id of the remote run"
 
     service: ClassVar[str]  # in lower case: the package, and our extra
-    variables: ClassVar[Mapping[str, str]]  # of the environment, set during a run unless the user has set them
+    variables: ClassVar[Mapping[str, str]]  # environment variables for the run, unless the user has set them
     remote_class: ClassVar[type[RemoteRun]]
 
-    def __init__(self, params: Mapping[str, Any] | None = None, **options: Unpack[Options]) -> None:
+    def __init__(
+        self, params: Mapping[str, Any] | None = None, names: Mapping[str, Any] | None = None, **options: Unpack[Options]
+    ) -> None:
         super().__init__(**options)
         name, package = type(self).__name__, self.service.lower()
+        for argument, value in (names or {}).items():
+            if value is not None and not (isinstance(value, str) and value.strip()):
+                raise BadArgument(f"{name}: {argument} must be a name, got {value!r}.", write='"mine"')
         if params is not None and not isinstance(params, Mapping):
             raise BadArgument(f"{name}: params must be a dict, got {params!r}.", write='{"name": value}')
         if find_spec(package) is None:
@@ -152,7 +161,7 @@ class Tracker(Callback):
 
     @abstractmethod
     def prepare(self, workdir: Path | None) -> str | None:
-        """Import the client, on the training thread; return the address of the service, or None to do nothing."""
+        """Import the client, on the training thread. Return the address of the service, or None to send nothing."""
 
     def on_setup(self, run: Run) -> None:
         self._restore_variables()
@@ -171,7 +180,7 @@ class Tracker(Callback):
         if remote is None:
             return
         with remote.lock:
-            if self._remote is not remote or remote.failures >= MOST_FAILURES:  # the run may have ended meanwhile
+            if self._remote is not remote or remote.failures >= MAX_FAILURES:  # the run may have ended meanwhile
                 return
             remote.settings.setdefault("max_epochs", run.max_epochs)
             try:
@@ -180,8 +189,8 @@ class Tracker(Callback):
             except Exception as error:
                 if self.on_error == "raise":
                     raise short(error) from None
-                remote.failures = MOST_FAILURES if self.on_error == "disable" else remote.failures + 1
-                effect = "nothing more is sent in this run" if remote.failures >= MOST_FAILURES else "the run continues"
+                remote.failures = MAX_FAILURES if self.on_error == "disable" else remote.failures + 1
+                effect = "nothing more is sent in this run" if remote.failures >= MAX_FAILURES else "the run continues"
                 reason = masked(f"{type(error).__name__}: {short(error)}")
                 logger.warning("%s did not accept records: %s; %s", self.service, reason, effect)
             finally:
@@ -215,20 +224,24 @@ class Tracker(Callback):
 
 
 def short(error: Exception) -> Exception:
-    """Return an error of a client in one line: its own may show addresses with passwords, and tracebacks of many packages."""
+    """Return an error of a client in one line. Its own text may contain passwords in addresses, and long tracebacks."""
     if type(error).__module__.partition(".")[0] not in ("mlflow", "wandb"):
         return error
     lines = masked(str(error)).splitlines() or [type(error).__name__]
-    return ConnectionError(lines[0][:MOST_ERROR_LETTERS])
+    return ConnectionError(lines[0][:MAX_ERROR_CHARACTERS])
 
 
-def event_line(fields: Mapping[str, Any], step: int) -> str:
-    """Return an event as a line: `step 8, reason=loss is low`."""
-    return masked(", ".join([f"step {step}", *(f"{name}={value}" for name, value in fields.items() if value is not None)]))
+def event_lines(record: Record) -> dict[str, str]:
+    """Return the line of an event by its name: `{"stop": "step 8, reason=loss is low"}`. Ends of epochs are left out."""
+    if record.kind != "event" or "epoch_end" in record.values:
+        return {}
+    ((event, fields),) = record.values.items()
+    texts = [f"{name}={value}" for name, value in fields.items() if value is not None]
+    return {event: masked(", ".join([f"step {record.step}", *texts]))}
 
 
 def _plain(value: Any) -> Any:
-    """Return a setting as a number, a boolean or a text."""
+    """Return a setting as a number, a boolean or a string."""
     if isinstance(value, bool | int | float | str):
         return value
     try:

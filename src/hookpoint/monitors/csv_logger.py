@@ -36,8 +36,8 @@ class CSVLogger(Callback):
         of the Runner or Loop), and validation results and other values of this step.
 
     A metric that appears later gets a new column. Missing values are empty cells. A metric called "epoch" becomes
-    "values/epoch". A resumed run truncates the file to the rows that the checkpoint knows, so that each epoch appears once.
-    Without a workdir, the monitor does nothing.
+    "values/epoch". A resumed run truncates the file to the rows that existed at the checkpoint, so that each epoch appears
+    once. Without a workdir, the monitor does nothing.
 
     >>> with Loop([CSVLogger()], workdir="mine", monitors=[]) as run:
     ...     for epoch in run.epochs(2):
@@ -65,7 +65,7 @@ class CSVLogger(Callback):
         **options: Unpack[Options],
     ) -> None:
         super().__init__(**options)
-        if not isinstance(filename, str) or filename in ("", ".", "..") or any(one in filename for one in "/\\\0"):
+        if not isinstance(filename, str) or filename in ("", ".", "..") or any(character in filename for character in "/\\\0"):
             raise BadArgument(f"CSVLogger: filename must be a plain name in the workdir, got {filename!r}.", write='"log.csv"')
         if not isinstance(separator, str) or len(separator) != 1 or separator in '"\r\n\0' or separator.isalnum():
             raise BadArgument(f"CSVLogger: separator must be one character, got {separator!r}.", choose="',', ';' or '\\t'")
@@ -136,13 +136,13 @@ class CSVLogger(Callback):
             self._unwritten, self._rows = [], table.rows
 
     def _previous_rows(self, table: CsvTable) -> list[Row]:
-        """Return the rows of the file that this run continues. A file with other columns is renamed."""
+        """Return the rows of the file that this run continues. A file with other key columns is renamed."""
         if self.append is False or not disk.exists(table.path):
             return []
         rows = table.read()
         keys = self._values.keys
         if tuple(table.columns[: len(keys)]) != keys or not (self._is_resumed or self.append):
-            table.move_aside()
+            table.rotate()
             return []
         if not self._is_resumed:
             return rows
@@ -150,7 +150,7 @@ class CSVLogger(Callback):
 
 
 def before_row(rows: list[Row], row: Row, number: str) -> list[Row]:
-    """Return rows without those at the end of the same or a later epoch or step."""
+    """Return the rows without those at the end that have the same or a later epoch or step than `row`."""
     end = len(rows)
     while end and rows[end - 1][number].isdecimal() and int(rows[end - 1][number]) >= int(row[number]):
         end -= 1

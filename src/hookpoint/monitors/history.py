@@ -11,11 +11,11 @@ from hookpoint.monitors._row_values import EPOCH, EpochValues
 
 
 class History(Callback):
-    """Collect the values of each epoch: `history` has a list per metric, `epoch` the numbers of the epochs, from 1.
+    """Collect the values of each epoch: `history` has a list per metric, `epoch` has the numbers of the epochs.
 
-    As in Keras, a list has a value only for epochs that logged one: with a validation every fifth epoch, it is a fifth as long.
-    Keras counts epochs from 0. Epochs that were cut short count too. The lists are complete when the run has ended; during the
-    run, an epoch appears a moment after its end.
+    As in Keras, a list has no entry for an epoch without a value: with a validation every fifth epoch, it is a fifth as long.
+    Unlike in Keras, epochs are counted from 1. Epochs that were cut short are included. The lists are complete when the run has
+    ended; during the run, an epoch appears shortly after its end.
 
     >>> history = History()
     >>> with Loop([history]) as run:

@@ -18,9 +18,8 @@ from hookpoint.core.run.run import Run
 from hookpoint.core.schedule.moment import Moment
 from hookpoint.core.text.plain_values import plain
 from hookpoint.core.text.secrets import masked
-from hookpoint.monitors._synced_size import synced_size
 from hookpoint.storage.disk import disk
-from hookpoint.storage.disk.whole_lines import end_of_whole_lines, ends_a_line, lines_backwards
+from hookpoint.storage.disk.complete_lines import end_of_complete_lines, ends_a_line, lines_backwards
 
 logger = logging.getLogger("hookpoint")
 
@@ -36,11 +35,11 @@ class JSONWriter(Callback):
         {"step": 50, "iteration": 50, "epoch": 1, "time": 1731664800.125, "at": "step", "loss": 0.6931, "accuracy": 0.5}
 
     `at` is "step" for the mean since the last log step, "epoch" for the mean of a pass, and "value" for single values. NaN and
-    infinity are the strings "nan", "inf" and "-inf"; `read_scalars` converts them back. A metric that has the name of another
-    key gets the prefix `values/`: `values/time`.
+    infinity are the strings "nan", "inf" and "-inf"; `read_scalars` converts them back. A metric named like another key gets
+    the prefix `values/`, such as `values/time`.
 
     Records are written in batches, without waiting for the disk. A line torn by a kill or a full disk is removed before the
-    next is written. A resumed run truncates `filename` to its size at the checkpoint, so that each value appears once.
+    next one is written. A resumed run truncates `filename` to its size at the checkpoint, so that each value appears once.
     events.jsonl is a journal and is never truncated. Without a workdir, and for a validation or prediction outside a run, the
     monitor does nothing.
 
@@ -93,7 +92,7 @@ class JSONWriter(Callback):
         try:
             with self._writing:
                 for path in filter(Path.exists, (self._folder / self.filename, self._folder / EVENTS)):
-                    synced_size(path)
+                    disk.sync_file(path)
                 if self._folder.exists():
                     disk.sync_folder(self._folder)
                 return {"sizes": {self.filename: self._end(self._folder / self.filename)}}
@@ -110,12 +109,12 @@ class JSONWriter(Callback):
             return 0
         with open(path, "rb") as file:
             if self._cut_after is None:
-                return end_of_whole_lines(file)
+                return end_of_complete_lines(file)
             return end_of_kept_lines(file, self._cut_after, (self._sizes or {}).get(self.filename))
 
 
 def read_scalars(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Return the rows of a file that JSONWriter wrote, the oldest first, with NaN and infinities as floats.
+    """Return the rows of a file that JSONWriter wrote, the oldest first, with NaN and infinity as floats.
 
     An incomplete last line is left out: a run may still be writing it. Any other line that is not JSON raises BadData.
     """
@@ -126,8 +125,8 @@ def read_scalars(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
                 row = json.loads(line)
             except ValueError as error:
                 raise BadData(f"{os.fspath(path)}, line {number} is not valid JSON: {error}") from None
-            is_text = {key: isinstance(value, str) and key not in OWN_KEYS for key, value in row.items()}
-            rows.append({key: NOT_FINITE.get(value, value) if is_text[key] else value for key, value in row.items()})
+            texts = {key: value for key, value in row.items() if isinstance(value, str) and key not in OWN_KEYS}
+            rows.append(row | {key: NOT_FINITE.get(text, text) for key, text in texts.items()})
     return rows
 
 
@@ -136,17 +135,17 @@ def append(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     lines = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
     if lines:
         with open(path, "a+b") as file:
-            file.truncate(end_of_whole_lines(file))
+            file.truncate(end_of_complete_lines(file))
             file.write(lines.encode())
 
 
 def end_of_kept_lines(file: BinaryIO, moment: Moment, size: int | None) -> int:
-    """Return where to truncate a file for a run that resumes from a moment: at a size, or else before the first later line.
+    """Return where to truncate a file for a run that resumes from a moment: at `size`, or else before the first later line.
 
-    `size` is that of the file at the checkpoint. If no line ends there, it belongs to another file. Later lines are searched
-    from the end, until there is none within 256 KiB: a run writes its lines in order.
+    `size` is the size of the file at the checkpoint. If no line ends there, it is that of another file. Later lines are
+    searched from the end, until there is none within 256 KiB: a run writes its lines in order.
     """
-    complete = end = end_of_whole_lines(file)
+    complete = end = end_of_complete_lines(file)
     if size is not None and size <= complete and (size == 0 or ends_a_line(file, size)):
         return size
     for start, line in lines_backwards(file, complete):

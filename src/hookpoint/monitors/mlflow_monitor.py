@@ -15,8 +15,8 @@ import hookpoint._version as version
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.errors import BadArgument
 from hookpoint.core.log.records import Record
-from hookpoint.monitors._chart_values import call_each, chart_scalars, to_pixels
-from hookpoint.monitors._tracker import RemoteRun, Tracker, event_line
+from hookpoint.monitors._chart_values import call_each, chart_scalars, to_images
+from hookpoint.monitors._tracker import RemoteRun, Tracker, event_lines
 from hookpoint.storage.checkpoint.layout import safe_name
 
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger("hookpoint")
 
 DATABASES = ("sqlite:", "postgresql", "mysql", "mssql")
-MOST_METRICS, MOST_PARAMS = 1000, 100  # in one call
-MOST_NAME_LETTERS, MOST_VALUE_LETTERS = 250, 5000
+MAX_METRICS, MAX_PARAMS = 1000, 100  # in one call
+MAX_NAME_CHARACTERS, MAX_VALUE_CHARACTERS = 250, 5000
 
 
 class MLflowRun(RemoteRun):
-    """A run at an MLflow server or in a database. MLflow deletes no value, so a resumed run leaves out what MLflow has."""
+    """A run at an MLflow server or in a database. MLflow cannot delete values: a resumed run does not send those it has."""
 
     monitor: MLflowMonitor
 
@@ -38,7 +38,7 @@ class MLflowRun(RemoteRun):
         from mlflow.entities import Param
 
         self._client = _client(self.address)
-        self._sent: dict[str, set[tuple[int, str]]] = {}  # by name, see `_is_sent`
+        self._sent: dict[str, set[tuple[int, str]]] = {}  # steps and values by metric, see `_is_sent`
         run = None if run_id is None else _find_run(self._client, run_id)
         self._is_resumed = run is not None
         if run is None:
@@ -48,11 +48,11 @@ class MLflowRun(RemoteRun):
             run = self._client.create_run(self._experiment_id(), run_name=self.name, tags=tags)
         else:
             self._client.update_run(run.info.run_id, status="RUNNING")
-        present = run.data.params  # MLflow lets none of them change
+        existing = run.data.params  # MLflow refuses to change them
         texts = {metric_name(name): str(value) for name, value in self.settings.items() if value is not None}
-        params = [Param(name, text[:MOST_VALUE_LETTERS]) for name, text in texts.items() if name not in present]
-        for start in range(0, len(params), MOST_PARAMS):
-            self._client.log_batch(run.info.run_id, params=params[start : start + MOST_PARAMS])
+        params = [Param(name, text[:MAX_VALUE_CHARACTERS]) for name, text in texts.items() if name not in existing]
+        for start in range(0, len(params), MAX_PARAMS):
+            self._client.log_batch(run.info.run_id, params=params[start : start + MAX_PARAMS])
         return str(run.info.run_id)
 
     def send(self, records: list[Record]) -> None:
@@ -65,30 +65,26 @@ class MLflowRun(RemoteRun):
             for name, value in {metric_name(name): value for name, value in chart_scalars(record).items()}.items()
             if not self._is_sent(name, record.step, value)
         ]
-        for start in range(0, len(metrics), MOST_METRICS):
-            self._client.log_batch(self.run_id, metrics=metrics[start : start + MOST_METRICS])
-        tags = {
-            metric_name(f"hookpoint.{name}"): event_line(fields, record.step)[:MOST_VALUE_LETTERS]
-            for record in records
-            if record.kind == "event" and "epoch_end" not in record.values
-            for name, fields in record.values.items()
-        }
-        if tags:
-            self._client.log_batch(self.run_id, tags=[RunTag(name, line) for name, line in tags.items()])
+        for start in range(0, len(metrics), MAX_METRICS):
+            self._client.log_batch(self.run_id, metrics=metrics[start : start + MAX_METRICS])
+        events = {name: line for record in records for name, line in event_lines(record).items()}
+        if events:
+            tags = [RunTag(metric_name(f"hookpoint.{name}"), line[:MAX_VALUE_CHARACTERS]) for name, line in events.items()]
+            self._client.log_batch(self.run_id, tags=tags)
         call_each(self._send_media, records)
 
     def finish(self) -> None:
-        self._client.set_tag(self.run_id, "hookpoint.ending", (self.message or self.status)[:MOST_VALUE_LETTERS])
+        self._client.set_tag(self.run_id, "hookpoint.ending", (self.message or self.status)[:MAX_VALUE_CHARACTERS])
         self._client.set_terminated(self.run_id, self.status.upper())
 
     def _is_sent(self, name: str, step: int, value: float) -> bool:
-        """Return whether MLflow has a value of this step. At the restored step itself, only the same value counts."""
+        """Return whether MLflow has a value of this step. At the restored step itself, it must be the same value."""
         if not self._is_resumed:
             return False
         restored = -1 if self.restored_step is None else self.restored_step
         if name not in self._sent:
             history = self._client.get_metric_history(self.run_id, name)
-            self._sent[name] = {(one.step, repr(one.value) if one.step == restored else "") for one in history}
+            self._sent[name] = {(sent.step, repr(sent.value) if sent.step == restored else "") for sent in history}
         return step >= restored and (step, repr(value) if step == restored else "") in self._sent[name]
 
     def _send_media(self, record: Record) -> None:
@@ -96,14 +92,13 @@ class MLflowRun(RemoteRun):
             if record.kind == "text":
                 self._client.log_text(self.run_id, str(value), f"text/{safe_name(name)}/step-{record.step:08d}.txt")
                 continue
-            pixels = to_pixels(name, value)
-            for number, image in enumerate(pixels if pixels.ndim == 4 else [pixels]):
+            for number, image in enumerate(to_images(name, value)):
                 key = safe_name(f"{name}-{number}" if number else name).replace(".", "-")
                 milliseconds = round(record.time * 1000)
                 self._client.log_image(self.run_id, image, key=key, step=record.step, timestamp=milliseconds, synchronous=True)
 
     def _experiment_id(self) -> str:
-        """Return the id of the experiment; create it if needed. Files go beside a database, or where the server puts them."""
+        """Return the id of the experiment; create it if needed. Its files go next to an SQLite database, or to the server."""
         from mlflow.exceptions import MlflowException
 
         name = self.monitor.experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "hookpoint"
@@ -124,23 +119,24 @@ class MLflowMonitor(Tracker):
     """Send scalars, settings, events, images and texts to MLflow. A resumed run continues its MLflow run.
 
     tracking_uri: Server or database. Defaults to the variable MLFLOW_TRACKING_URI, then to `mlflow.db` in the workdir, with
-        files in `mlflow-artifacts`. `mlflow ui --backend-store-uri sqlite:///runs/mine/mlflow.db` (of the full mlflow package)
-        shows it. `file://` stores are refused: current versions of MLflow cannot write them.
+        files in `mlflow-artifacts`. To view it, install the full mlflow package and run
+        `mlflow ui --backend-store-uri sqlite:///runs/mine/mlflow.db`. `file://` stores are refused: current versions of MLflow
+        cannot write them.
     experiment: Defaults to the variable MLFLOW_EXPERIMENT_NAME, then to "hookpoint".
     params: Settings in addition to those of the optimizer. Values that look like secrets are masked.
 
     Names and the x axis are those of TFEventWriter: `loss` for log steps, `epoch/loss` for epochs, by step. Characters that
     MLflow does not allow in a name become `_`. MLflow stores infinity as the largest float, and has no histograms. Events are
-    tags such as `hookpoint.stop`, the latest of each kind. A run ends as FINISHED, FAILED (an exception) or KILLED (a signal),
-    with the reason in `hookpoint.ending`; after `kill -9` it stays RUNNING.
+    tags such as `hookpoint.stop`, the latest of each kind. A run ends as FINISHED, FAILED (after an exception) or KILLED (after
+    a signal), with the reason in `hookpoint.ending`. After `kill -9` it stays RUNNING.
 
-    A resumed run continues the MLflow run that its checkpoint names, or else `mlflow.json` in the workdir. So does a run that
-    was killed before its first checkpoint. MLflow cannot delete values: if a step runs twice, the first value stays. Settings
-    that exist stay as they are. If MLflow no longer has the run, the monitor creates a new one.
+    A resumed run continues the MLflow run that its checkpoint names, or else the one in `mlflow.json` in the workdir. So does a
+    run that was killed before its first checkpoint. MLflow cannot delete values: if a step runs twice, the first value stays.
+    Existing settings stay as they are. If MLflow no longer has the run, the monitor creates a new one.
 
     A server that does not respond never blocks a step. Once 1000 records wait, the oldest are dropped. After three failures in
     a row, nothing more is sent. The end of a run waits 10 s for records and 10 s for MLflow. During a run, MLflow retries at
-    most twice, waits 10 s for a response and sends no usage data, unless its variables are set otherwise.
+    most twice, waits 10 s for a response and sends no usage data, unless its environment variables say otherwise.
 
     >>> with Loop([MLflowMonitor(params={"seed": 1})], workdir="mine") as run:
     ...     for epoch in run.epochs(1):
@@ -170,11 +166,9 @@ class MLflowMonitor(Tracker):
         params: Mapping[str, Any] | None = None,
         **options: Unpack[Options],
     ) -> None:
-        super().__init__(params, **options)
+        super().__init__(params, {"experiment": experiment}, **options)
         if tracking_uri is not None:
             _check_address(tracking_uri)
-        if experiment is not None and not (isinstance(experiment, str) and experiment.strip()):
-            raise BadArgument(f"MLflowMonitor: experiment must be a name, got {experiment!r}.", write='"mine"')
         self.tracking_uri = tracking_uri
         self.experiment = experiment
 
@@ -198,7 +192,7 @@ class MLflowMonitor(Tracker):
 
 
 def load(address: str) -> None:
-    """Import MLflow and what a database needs. Call it on the training thread: filters of warnings are global."""
+    """Import MLflow and what a database needs. Call it on the training thread: warning filters are global."""
     import mlflow
 
     if address.startswith(DATABASES):
@@ -219,7 +213,7 @@ def metric_name(name: str) -> str:
     """
     cleaned = re.sub(r"[^\w.: /-]", "_", name)
     parts = [part if part not in ("", ".", "..") else "_" + part[1:] for part in cleaned.split("/")]
-    return "/".join(parts)[:MOST_NAME_LETTERS].rstrip("/")
+    return "/".join(parts)[:MAX_NAME_CHARACTERS].rstrip("/")
 
 
 def _client(address: str) -> MlflowClient:
@@ -244,7 +238,7 @@ def _find_run(client: MlflowClient, run_id: str) -> Any:
 
 
 def _check_address(uri: Any) -> None:
-    """Refuse anything but an address, and file stores, which MLflow no longer writes."""
+    """Raise BadArgument unless this is the address of a server or database. MLflow no longer writes file stores."""
     if not isinstance(uri, str) or not uri.strip():
         raise BadArgument(f"MLflowMonitor: tracking_uri must be an address, got {uri!r}.", write='"sqlite:///mlflow.db"')
     if uri.startswith("file:") or ("://" not in uri and uri != "databricks"):

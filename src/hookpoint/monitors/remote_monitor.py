@@ -24,7 +24,7 @@ LOCALHOST = ("localhost", "127.0.0.1", "::1")
 class RemoteMonitor(Callback):
     """POST the values of each epoch to a server, as JSON: `{"epoch": 1, "loss": 0.5, "val_loss": 0.7}`.
 
-    root, path: The address. Other machines need https, unless `allow_http=True` says that you trust the network.
+    root, path: The address. Other hosts must use https, unless you trust the network and pass `allow_http=True`.
     send_as_json: If False, send a form with the JSON text as its `field`. That is the default in Keras, which counts epochs
         from 0.
     headers: Added to every request, for example a token.
@@ -34,7 +34,7 @@ class RemoteMonitor(Callback):
     response other than 2xx is a failure, redirects included.
 
     A slow server never blocks a step: once 1000 records wait, the oldest are dropped. After three failures in a row, nothing
-    more is sent. Values logged between passes before a checkpoint are not sent after a resume.
+    more is sent. After a resume, values that were logged between passes before the checkpoint are not sent.
 
     >>> RemoteMonitor("https://example.org", headers={"Authorization": "Bearer ..."}).address
     'https://example.org/publish/epoch/end/'
@@ -101,7 +101,7 @@ class RemoteMonitor(Callback):
 
 
 class NoRedirect(HTTPRedirectHandler):
-    """Do not follow redirects: the headers would be sent there too."""
+    """Refuse redirects: they would send the headers to another address."""
 
     def redirect_request(self, *args: object, **kwargs: object) -> None:
         return None
@@ -113,7 +113,7 @@ def _opener(request: Request) -> OpenerDirector:
 
 
 def _checked(address: str, *, allow_http: bool) -> str:
-    """Return scheme and host of an address, or refuse it."""
+    """Return the scheme and host of an address, or raise BadArgument."""
     url = urlsplit(address)
     is_valid = address.isascii() and address.isprintable() and " " not in address
     try:

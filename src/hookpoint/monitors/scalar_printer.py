@@ -21,11 +21,11 @@ class ScalarPrinter(Callback):
 
     enable_step: Also print the means of each log step.
     enable_epoch: Print the values of each epoch.
-    whitelist, blacklist: Regular expressions, searched for in each name. A name is printed if any of the whitelist matches, or
-        there is no whitelist, and none of the blacklist matches.
+    whitelist, blacklist: Regular expressions, searched for in each name. A name is printed if an expression of the whitelist
+        matches, or there is no whitelist, and no expression of the blacklist matches.
     every_n_epochs: 10 prints epochs 10, 20 and so on, and the last one.
 
-    On a terminal too narrow for one line, the values continue on further lines.
+    On a narrow terminal, the values continue on further lines.
 
     >>> ScalarPrinter(blacklist=["^learning_rate", "/ema$"])  # doctest: +ELLIPSIS
     <...ScalarPrinter object at ...>
@@ -65,10 +65,10 @@ class ScalarPrinter(Callback):
                 self._print(f"step {record.step}", record.scalars())
             row = self._values.take(record) if self.enable_epoch else None
             if row is not None and (record.epoch % self.every_n_epochs == 0 or record.epoch == run.max_epochs):
-                of = "" if run.max_epochs is None else f"/{run.max_epochs}"
-                cut = "" if record.values["epoch_end"]["complete"] else " (cut short)"
+                total = "" if run.max_epochs is None else f"/{run.max_epochs}"
+                note = "" if record.values["epoch_end"]["complete"] else " (cut short)"
                 del row[EPOCH]
-                self._print(f"epoch {record.epoch}{of}{cut}", row)
+                self._print(f"epoch {record.epoch}{total}{note}", row)
 
     def on_run_end(self) -> None:
         self._print("after the last epoch", self._values.finish())
@@ -83,8 +83,8 @@ class ScalarPrinter(Callback):
         return listed and not any(pattern.search(name) for pattern in self._blacklist)
 
 
-def _patterns(given: Iterable[str]) -> list[re.Pattern[str]]:
-    return [re.compile(pattern) for pattern in ([given] if isinstance(given, str) else given)]
+def _patterns(patterns: Iterable[str]) -> list[re.Pattern[str]]:
+    return [re.compile(pattern) for pattern in ([patterns] if isinstance(patterns, str) else patterns)]
 
 
 def _lines(title: str, shown: list[str], width: float) -> list[str]:
@@ -99,7 +99,7 @@ def _lines(title: str, shown: list[str], width: float) -> list[str]:
 
 
 def _width() -> float:
-    """Return the columns of the terminal. A file has no limit: one line per epoch is easier to search."""
+    """Return the number of columns of the terminal. A file has no limit: one line per epoch is easier to search."""
     try:
         if sys.stderr is None or not sys.stderr.isatty():
             return float("inf")

@@ -16,7 +16,7 @@ from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.log.records import Record
 from hookpoint.core.run.run import Run
 from hookpoint.monitors._chart_values import call_each, chart_scalars, finite, to_pixels
-from hookpoint.monitors._synced_size import synced_size
+from hookpoint.storage.disk import disk
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -26,7 +26,7 @@ logger = logging.getLogger("hookpoint")
 NEEDED = ("tensorboard", "torch")  # our extras have the same names
 FORMATS = {2: "HW", 3: "HWC", 4: "NHWC"}  # of images, by their number of dimensions
 FILES = "events.out.tfevents.*"
-LONGEST_WAIT_SECONDS = 1.5  # for a name that sorts after those of other files
+MAX_WAIT_SECONDS = 1.5  # for a name that sorts after those of other files
 _warned: set[str] = set()
 _written: set[Path] = set()  # by this process
 
@@ -36,8 +36,8 @@ class TFEventWriter(Callback):
 
     The x axis is the step. Training values have two curves: `loss` for the mean of each log step, `epoch/loss` for the mean of
     each epoch. Validation results and single values keep their names. Images are height x width, height x width x channels, or
-    a batch of the latter; integers and floats above 1 range from 0 to 255. Histograms leave out values that are not finite. A
-    text with a `graph_def` (the graph of a model) is also written as a graph.
+    a batch of the latter. Integers, and floats if one is above 1, range from 0 to 255. Histograms leave out values that are not
+    finite. A text with a `graph_def` (the graph of a model) is also written as a graph.
 
     A resumed run truncates the files to their size at the checkpoint and deletes later ones, so that each value appears once.
     Without a workdir, and for a validation or prediction outside a run, the monitor does nothing. Without tensorboard or torch,
@@ -63,8 +63,8 @@ class TFEventWriter(Callback):
 
     def on_run_begin(self, run: Run) -> None:
         self._close()
-        is_on = run.workdir is not None and _is_installed()
-        self._folder = Path(run.workdir) / self.subfolder if is_on else None
+        is_enabled = run.workdir is not None and _is_installed()
+        self._folder = Path(run.workdir) / self.subfolder if is_enabled else None
         self._purge_step = run.step + 1 if run.resuming else None
         self._sizes = None
 
@@ -73,9 +73,9 @@ class TFEventWriter(Callback):
         if self._folder is None or not records:
             return
         with self._writing:
-            if self._is_to_cut():
+            if self._must_truncate():
                 self._close()
-                cut_back(self._folder, self._sizes or {})
+                truncate(self._folder, self._sizes or {})
                 self._sizes = None
             if self._writer is None:
                 self._writer = _open(self._folder, self._purge_step)
@@ -89,13 +89,13 @@ class TFEventWriter(Callback):
         self._close()
 
     def state_dict(self) -> dict[str, Any]:
-        if self._folder is None or self._is_to_cut():
+        if self._folder is None or self._must_truncate():
             return {} if self._sizes is None else {"sizes": dict(self._sizes)}
         try:
             with self._writing:
                 if self._writer is not None:
                     self._writer.flush()
-                return {"sizes": {path.name: synced_size(path) for path in sorted(self._folder.glob(FILES))}}
+                return {"sizes": {path.name: disk.sync_file(path) for path in sorted(self._folder.glob(FILES))}}
         except OSError as error:
             logger.warning("TensorBoard's files may not be on disk: %s; a resumed run may lose values", error)
             return {}
@@ -103,7 +103,7 @@ class TFEventWriter(Callback):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._sizes = dict(state["sizes"]) if "sizes" in state else None
 
-    def _is_to_cut(self) -> bool:
+    def _must_truncate(self) -> bool:
         return self._purge_step is not None and self._sizes is not None
 
     def _close(self) -> None:
@@ -112,7 +112,7 @@ class TFEventWriter(Callback):
             writer.close()
 
 
-def cut_back(folder: Path, sizes: Mapping[str, int]) -> None:
+def truncate(folder: Path, sizes: Mapping[str, int]) -> None:
     """Truncate event files to these sizes, and delete all others.
 
     Do nothing if none of the named files exists: the sizes are those of another folder. Files that other writers in this
@@ -138,16 +138,16 @@ def _is_installed() -> bool:
 
 
 def _open(folder: Path, purge_step: int | None) -> SummaryWriter:
-    """Return a writer with a new file. It makes TensorBoard forget values from `purge_step` on.
+    """Return a writer with a new file. It makes TensorBoard forget earlier values from `purge_step` on.
 
-    TensorBoard reads files in the order of their names: a second, then numbers of any length. A new file whose name sorts
-    before an older one would be purged with it. In this case, wait for the next second, on the monitor's thread.
+    TensorBoard reads files in the order of their names: a time in seconds, then numbers of any length. A new file whose name
+    sorts before an older one would be purged with it. In this case, wait for the next second, on the monitor's thread.
     """
     from torch.utils.tensorboard import SummaryWriter
 
     os.makedirs(folder.parent, mode=0o700, exist_ok=True)
     before = set(folder.glob(FILES))
-    deadline = monotonic() + LONGEST_WAIT_SECONDS
+    deadline = monotonic() + MAX_WAIT_SECONDS
     while True:
         writer = SummaryWriter(str(folder), purge_step=purge_step)
         new = set(folder.glob(FILES)) - before
@@ -180,7 +180,7 @@ def _write(writer: SummaryWriter, record: Record) -> None:
 
 
 def _write_scalars(writer: SummaryWriter, record: Record) -> None:
-    """Write a record's scalars as one event: one `add_scalar` call per value would each cost as much."""
+    """Write all scalars of a record as one event. Each `add_scalar` call would cost as much as this event."""
     from tensorboard.compat.proto.summary_pb2 import Summary
 
     values = [Summary.Value(tag=name, simple_value=value) for name, value in chart_scalars(record).items()]

@@ -20,8 +20,8 @@ from hookpoint.core.callback.callback import Options
 from hookpoint.core.errors import BadArgument
 from hookpoint.core.log.records import Record
 from hookpoint.core.text.secrets import masked
-from hookpoint.monitors._chart_values import call_each, chart_scalars, finite, to_pixels
-from hookpoint.monitors._tracker import RemoteRun, Tracker, event_line
+from hookpoint.monitors._chart_values import call_each, chart_scalars, finite, to_images
+from hookpoint.monitors._tracker import RemoteRun, Tracker, event_lines
 
 logger = logging.getLogger("hookpoint")
 
@@ -51,8 +51,8 @@ _warned: set[str] = set()
 class WandbRun(RemoteRun):
     """A run of Weights & Biases, online or in a folder.
 
-    wandb stores one row per step and cannot add to an earlier one: a resumed run leaves out the rows that wandb has. The last
-    of them is known from wandb's server; offline, from our file.
+    wandb stores one row per step and cannot add to an earlier one: a resumed run does not send rows that wandb has. wandb's
+    server knows the last of them. Offline, our file does.
     """
 
     monitor: WandbMonitor
@@ -113,8 +113,8 @@ class WandbRun(RemoteRun):
 
     def _send(self, record: Record) -> None:
         if record.kind == "event":
-            for name, fields in record.values.items() if "epoch_end" not in record.values else ():
-                self._run.summary.update({f"hookpoint/{name}": event_line(fields, record.step)})
+            for name, line in event_lines(record).items():
+                self._run.summary.update({f"hookpoint/{name}": line})
         elif record.step >= self._first_step:
             if self._step is not None and record.step != self._step:
                 self._unflushed.append((monotonic(), self._step))
@@ -139,22 +139,22 @@ class WandbMonitor(Tracker):
     project, entity: As in wandb. The project defaults to the variable WANDB_PROJECT, then to "hookpoint".
     mode: "online" or "offline". Defaults to the variable WANDB_MODE, then to online if there is an API key. Without a key, the
         monitor logs once that it writes offline. Offline needs no account and no network: the run is in `wandb/offline-run-...`
-        of the workdir, and `wandb sync` sends it at any time.
+        in the workdir, and `wandb sync` can send it later.
     params: Added to wandb's config, with the settings of the optimizer. Values that look like secrets are masked.
-    settings: More of wandb's own settings, such as `{"x_disable_stats": False}`.
+    settings: Further settings of wandb, such as `{"x_disable_stats": False}`.
 
     Names and the x axis are those of TFEventWriter: `loss` for log steps, `epoch/loss` for epochs, by step. Events are in the
-    summary, such as `hookpoint/stop`, the latest of each kind. `hookpoint/ending` says how the run ended; wandb's exit code is
-    0, 1 after an exception, 255 after a signal. wandb prints nothing, and captures no output, no signals and no facts about
-    the machine. Its process ends with the run, unless you have other wandb runs open.
+    summary, such as `hookpoint/stop`, the latest of each kind. `hookpoint/ending` says how the run ended. wandb's exit code is
+    0, or 1 after an exception, or 255 after a signal. wandb prints nothing, and captures no output, no signals and no facts
+    about the machine. Its process ends with the run, unless other wandb runs are open.
 
-    A resumed run continues the wandb run that its checkpoint names, or else `wandb.json` in the workdir. So does a run that was
-    killed before its first checkpoint. A row that wandb has is not sent again: if a step runs twice, the first row stays.
-    Offline, each start writes its own folder under the same id. `kill -9` loses the last second or two; the resumed run sends
-    these rows, and a few may then exist twice.
+    A resumed run continues the wandb run that its checkpoint names, or else the one in `wandb.json` in the workdir. So does a
+    run that was killed before its first checkpoint. A row that wandb has is not sent again: if a step runs twice, the first row
+    stays. Offline, each start writes its own folder under the same id. `kill -9` loses the last second or two. The resumed run
+    sends these rows again, so that a few may exist twice.
 
-    A server that does not respond never blocks a step. If a run cannot be opened within 6 s, it is written offline. Whatever
-    wandb cannot send later stays in its folder. Once 1000 records wait, the oldest are dropped. The end of a run waits 10 s for
+    A server that does not respond never blocks a step. If a run cannot be opened within 6 s, it is written offline. What wandb
+    cannot send later stays in its folder. Once 1000 records wait, the oldest are dropped. The end of a run waits 10 s for
     records and 10 s for wandb.
 
     >>> with Loop([WandbMonitor("mine", mode="offline")], workdir="mine") as run:
@@ -182,10 +182,7 @@ class WandbMonitor(Tracker):
         settings: Mapping[str, Any] | None = None,
         **options: Unpack[Options],
     ) -> None:
-        super().__init__(params, **options)
-        for name, value in (("project", project), ("entity", entity)):
-            if value is not None and not (isinstance(value, str) and value.strip()):
-                raise BadArgument(f"WandbMonitor: {name} must be a name, got {value!r}.", write='"mine"')
+        super().__init__(params, {"project": project, "entity": entity}, **options)
         if mode is not None and mode not in MODES:
             raise BadArgument(f"WandbMonitor: unknown mode {mode!r}.", choose="'offline', 'online'")
         self.project, self.entity, self.mode = project, entity, mode
@@ -207,7 +204,7 @@ class WandbMonitor(Tracker):
         return str(workdir.absolute())
 
     def current_mode(self) -> WandbMode:
-        """Return the mode that is set, here or in WANDB_MODE, or the one that works."""
+        """Return the mode that the user has set, here or in WANDB_MODE, or else the one that works."""
         mode = self.mode or os.environ.get("WANDB_MODE")
         return cast(WandbMode, mode) if mode in MODES else "online" if self._has_key() else "offline"
 
@@ -224,27 +221,26 @@ class WandbMonitor(Tracker):
         return False
 
 
-def wandb_settings(given: Mapping[str, Any]) -> Any:
-    """Return wandb's settings: ours, as far as this version knows them, and the given ones."""
+def wandb_settings(extra: Mapping[str, Any]) -> Any:
+    """Return wandb's settings: ours, if this version of wandb knows them, and the extra ones."""
     import wandb
 
     known = wandb.Settings.model_fields
-    return wandb.Settings(**{name: value for name, value in SETTINGS.items() if name in known} | dict(given))
+    return wandb.Settings(**{name: value for name, value in SETTINGS.items() if name in known} | dict(extra))
 
 
 def _values(record: Record) -> dict[str, Any]:
-    """Return what wandb logs, by name."""
+    """Return the values of a record in wandb's types, by name."""
     import wandb
 
     if record.kind == "scalars":
         return dict(chart_scalars(record))
     values: dict[str, Any] = {}
     for name, value in record.values.items():
-        # wandb creates a file of this name; it stays in wandb's folder
+        # wandb creates a file of this name: keep it inside wandb's folder
         name = "/".join(part if part.strip(".") else "_" for part in name.replace("\\", "/").replace("\0", "_").split("/"))
         if record.kind == "image":
-            pixels = to_pixels(name, value)
-            images = [wandb.Image(image) for image in (pixels if pixels.ndim == 4 else [pixels])]
+            images = [wandb.Image(image) for image in to_images(name, value)]
             values[name] = images if len(images) > 1 else images[0]
         elif record.kind == "histogram":
             numbers = finite(value)

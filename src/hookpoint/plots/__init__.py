@@ -1,1 +1,1 @@
-"""Drawing what runs have logged: what to draw is decided in plain objects, then drawn by matplotlib or in a terminal."""
+"""Plots of logged metrics: plain objects describe a figure, then matplotlib or the terminal draws it."""

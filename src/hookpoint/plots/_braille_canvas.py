@@ -1,4 +1,4 @@
-"""Canvas: draw lines with characters, each of eight braille dots or one symbol."""
+"""Canvas: draw lines with characters. Each is a pattern of eight braille dots, or a symbol."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DASHES = ((1, 0), (4, 3), (1, 2), (6, 2))  # dots on and off, by style
 class Canvas:
     """Draw lines between points with coordinates from 0 to 1. y points upwards. `braille=False` draws symbols.
 
-    Each cell has one ink, the last one used. An ink is any text, such as a style.
+    Each cell has one ink: the last one used. An ink is any string, such as a style of rich.
 
     >>> canvas = Canvas(4, 2)
     >>> canvas.line([0, 0.5, 1], [0, 1, 0], ink="red")
@@ -39,25 +39,25 @@ class Canvas:
             column, row = self._place(x, y)
             left, top = before or (column, row)
             length = max(abs(column - left), abs(row - top))
-            for part in range(1 if before and length else 0, length + 1):
+            for dot in range(1 if before and length else 0, length + 1):
                 if count % (on + off) < on or before is None:
-                    share = part / length if length else 0
-                    self._dot(round(left + share * (column - left)), round(top + share * (row - top)), ink, symbol)
+                    fraction = dot / length if length else 0
+                    self._dot(round(left + fraction * (column - left)), round(top + fraction * (row - top)), ink, symbol)
                 count += bool(length)
             before = column, row
 
     def mark(self, x: float, y: float, symbol: str, ink: str) -> None:
-        """Put a symbol at a point, over everything else."""
+        """Draw a symbol at a point, on top of everything else."""
         column, row = self._place(x, y)
         cell = column // self._wide, row // self._high
         self._marks[cell], self._inks[cell] = symbol, ink
 
     def row_of(self, y: float) -> int:
-        """Return the row of a height, from the top."""
+        """Return the row of a y, counted from the top."""
         return self._place(0, y)[1] // self._high
 
     def rows(self) -> list[list[tuple[str, str]]]:
-        """Return the rows from the top, as characters with inks."""
+        """Return the rows from the top, each as characters with inks."""
         return [[self._cell((column, row)) for column in range(self._columns)] for row in range(self._rows)]
 
     def _place(self, x: float, y: float) -> tuple[int, int]:

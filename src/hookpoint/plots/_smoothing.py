@@ -1,22 +1,43 @@
-"""Smooth a curve, or thin it out without losing a spike."""
+"""Smooth a curve, or thin it out without losing extremes."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from math import isfinite, nan  # noqa: F401  # nan is for the example
+from math import isfinite, nan
 from operator import gt
 
-from hookpoint.plots.moving_average import MovingAverage
+
+class MovingAverage:
+    """An exponential moving average with bias correction. `weight` is that of the past: at least 0, less than 1.
+
+    A value that is not finite is ignored: `add` returns NaN.
+
+    >>> average = MovingAverage(0.5)
+    >>> [average.add(value) for value in (4.0, 8.0, nan, 8.0)]
+    [4.0, 6.666666666666667, nan, 7.428571428571429]
+    """
+
+    __slots__ = ("_total", "_weight", "_weights")
+
+    def __init__(self, weight: float) -> None:
+        self._weight = weight
+        self._total = 0.0
+        self._weights = 0.0
+
+    def add(self, value: float) -> float:
+        """Add a value, and return the average."""
+        if not isfinite(value):
+            return nan
+        weight = self._weight
+        self._total = weight * self._total + (1 - weight) * value
+        self._weights = weight * self._weights + (1 - weight)  # 1 - weight**n, without rounding errors
+        return self._total / self._weights
 
 
 def smoothed(values: Iterable[float], weight: float) -> list[float]:
-    """Return the exponential moving average of values. `weight` is that of the past; 0 returns the values.
-
-    >>> smoothed([4.0, 8.0, nan, 8.0], 0.5)
-    [4.0, 6.666666666666667, nan, 7.428571428571429]
-    """
+    """Return the exponential moving average of values. `weight` is that of the past; 0 returns the values."""
     average = MovingAverage(weight)
     return [average.add(value) for value in values]
 
@@ -24,8 +45,8 @@ def smoothed(values: Iterable[float], weight: float) -> list[float]:
 def thinned(xs: Sequence[float], ys: Sequence[float], columns: int) -> tuple[list[float], list[float]]:
     """Return at most four points per column: the first, the lowest, the highest and the last, in order.
 
-    The curve looks the same as one through all points. A column without finite values keeps one that is not finite, as a gap.
-    Short curves are returned as they are.
+    The curve looks the same as one through all points. A column without finite values keeps one value, as a gap. Short curves
+    are returned as they are.
 
     >>> thinned(range(1000), [0.0] * 500 + [9.0] + [0.0] * 499, 2)
     ([0, 499, 500, 501, 999], [0.0, 0.0, 9.0, 0.0, 0.0])

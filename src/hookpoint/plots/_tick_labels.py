@@ -1,4 +1,4 @@
-"""Short numbers and names for axes and legends."""
+"""Tick labels: short numbers and names for axes and legends."""
 
 from __future__ import annotations
 
@@ -27,43 +27,42 @@ def compact(value: float) -> str:
     return f"{value:.6g}"
 
 
-def shortened(text: str, most: int) -> str:
-    """Return a text without its middle if it is too long: names differ at the ends.
+def shortened(text: str, limit: int) -> str:
+    """Leave out the middle of a text that is too long: names differ at the ends.
 
     >>> shortened("a-very-long-name-of-a-run", 11)
     'a-ver…a-run'
     """
-    most = max(3, most)
-    if len(text) <= most:
+    limit = max(3, limit)
+    if len(text) <= limit:
         return text
-    return f"{text[: most // 2]}…{text[len(text) - (most - most // 2 - 1) :]}"
+    return f"{text[: limit // 2]}…{text[len(text) - (limit - limit // 2 - 1) :]}"
 
 
-def ticks(low: float, high: float, most: int) -> list[float]:
-    """Return at most `most` round numbers between two values, evenly spaced.
+def tick_values(low: float, high: float, limit: int) -> list[float]:
+    """Return at most `limit` round numbers between two values, evenly spaced.
 
-    >>> ticks(0.0, 1.0, 5), ticks(3, 487, 6)
+    >>> tick_values(0.0, 1.0, 5), tick_values(3, 487, 6)
     ([0.0, 0.25, 0.5, 0.75, 1.0], [100.0, 200.0, 300.0, 400.0])
     """
-    spread = high - low
-    if not (isfinite(spread) and spread > 0) or most < 1:
-        return [low] if most else []
-    power = 10.0 ** floor(log10(spread / most))
+    width = high - low
+    if not (isfinite(width) and width > 0) or limit < 1:
+        return [low] if limit else []
+    power = 10.0 ** floor(log10(width / limit))
     for stride in (power * factor for factor in (1, 2, 2.5, 5, 10, 20, 25, 50)):
-        first = -floor(-low / stride + 1e-9)
-        found = [number * stride for number in range(first, floor(high / stride + 1e-9) + 1)]
-        if len(found) <= most:
-            return [float(f"{value:.12g}") for value in found]
+        first, last = -floor(-low / stride + 1e-9), floor(high / stride + 1e-9)
+        if last - first < limit:
+            return [float(f"{number * stride:.12g}") for number in range(first, last + 1)]
     return [low]
 
 
 def tick_texts(values: list[float]) -> list[str]:
-    """Return the numbers of an axis with as few digits as needed.
+    """Return the labels of an axis with as few digits as needed.
 
     >>> tick_texts([0.9998, 0.9999, 1.0]), tick_texts([0.0, 2e-9, 4e-9])
     (['0.9998', '0.9999', '1'], ['0', '2e-9', '4e-9'])
     """
-    stride = min((abs(other - one) for one, other in pairwise(values)), default=0.0)
+    stride = min((abs(after - before) for before, after in pairwise(values)), default=0.0)
     for digits in range(2, 12):
         texts = [f"{value:.{digits}g}" for value in values]
         if all(abs(float(text) - value) <= stride / 100 for text, value in zip(texts, values, strict=True)):

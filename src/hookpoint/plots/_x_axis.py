@@ -25,7 +25,7 @@ UNITS = (Unit("seconds", 1), Unit("minutes", 60), Unit("hours", 3600), Unit("day
 
 
 def time_unit(runs: Iterable[Iterable[Series]]) -> Unit:
-    """Return the largest unit that fits three times into the longest run."""
+    """Return the largest unit of which the longest run has at least three, or else seconds."""
     longest = max((last - first for run in runs for first, last in [_span(run)]), default=0.0)
     return next((unit for unit in reversed(UNITS) if longest >= 3 * unit.seconds), UNITS[0])
 
@@ -33,12 +33,12 @@ def time_unit(runs: Iterable[Iterable[Series]]) -> Unit:
 def axis_along(x: X, series: Mapping[tuple[str, str], Series], unit: Unit, epoch_ends: Mapping[int, int] | None = None) -> Axis:
     """Return a function that computes the x of a series. Time starts at the first record; epochs are fractional."""
     if x == "step":
-        return lambda one: one.steps
+        return lambda curve: curve.steps
     if x == "time":
         begin, _ = _span(series.values())
-        return lambda one: [(time - begin) / unit.seconds for time in one.times]
+        return lambda curve: [(time - begin) / unit.seconds for time in curve.times]
     position = _Epochs(series.values(), epoch_ends)
-    return lambda one: [position(step, epoch) for step, epoch in zip(one.steps, one.epochs, strict=True)]
+    return lambda curve: [*map(position, curve.steps, curve.epochs)]
 
 
 def _span(run: Iterable[Series]) -> tuple[float, float]:
@@ -47,17 +47,17 @@ def _span(run: Iterable[Series]) -> tuple[float, float]:
 
 
 class _Epochs:
-    """The position of a step within its epoch. A running epoch counts as long as the one before."""
+    """The position of a step within its epoch. A running epoch is assumed to be as long as the one before."""
 
     def __init__(self, run: Iterable[Series], ends: Mapping[int, int] | None) -> None:
-        series = list(run)
+        curves = list(run)
         self._ends: dict[int, int] = dict(ends or {})
-        for one in series if ends is None else ():
-            for step, epoch in zip(one.steps, one.epochs, strict=True):
+        for curve in curves if ends is None else ():
+            for step, epoch in zip(curve.steps, curve.epochs, strict=True):
                 if step > self._ends.get(epoch, 0):
                     self._ends[epoch] = step
         last = max(self._ends, default=0)
-        is_complete = any(epoch == last for one in series if one.at == "epoch" for epoch in one.epochs[-1:])
+        is_complete = any(epoch == last for curve in curves if curve.at == "epoch" for epoch in curve.epochs[-1:])
         if last > 1 and not is_complete:
             before = self._ends.get(last - 1, 0)
             self._ends[last] = max(self._ends[last], 2 * before - self._ends.get(last - 2, 0))

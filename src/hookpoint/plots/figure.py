@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 X = Literal["step", "epoch", "time"]
-LEAST, MOST = 1e-300, 1e300  # beyond these, differences underflow or overflow
+SMALLEST, LARGEST = 1e-300, 1e300  # beyond these, differences underflow or overflow
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Best:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A line. NaN is a gap. `run` counts runs from 0. `style` is 0 for training, 1 for validation, more for others.
+    """A line. NaN is a gap. `run` is the index of its run. `style` is 0 for training, 1 for validation, higher for others.
 
     `raw` is the curve before smoothing, or None. `broken` has the x of values that are not finite.
     """
@@ -56,12 +56,12 @@ class Panel:
         if self.is_empty:
             return 0.0, 1.0
         if self.log:
-            room = (self.high / self.low) ** 0.06 if self.high > self.low else 1.25
-            return self.low / room, self.high * room
-        spread, size = self.high - self.low, max(abs(self.high), abs(self.low))
-        is_flat = spread <= max(1e-12 * size, LEAST)
-        room = 0.06 * spread if not is_flat else 0.5 * size if size > LEAST else 1.0
-        return self.low - room, self.high + room
+            margin = (self.high / self.low) ** 0.06 if self.high > self.low else 1.25
+            return self.low / margin, self.high * margin
+        height, size = self.high - self.low, max(abs(self.high), abs(self.low))
+        is_flat = height <= max(1e-12 * size, SMALLEST)
+        margin = 0.06 * height if not is_flat else 0.5 * size if size > SMALLEST else 1.0
+        return self.low - margin, self.high + margin
 
 
 @dataclass(frozen=True, slots=True)

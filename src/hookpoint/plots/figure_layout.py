@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, inf, isfinite, isnan, nan
-from typing import Literal, get_args
+from typing import get_args
 
 from hookpoint.core.errors import BadArgument
+from hookpoint.core.log.best import Mode
 from hookpoint.core.text.terminal import printable
 from hookpoint.plots._smoothing import smoothed, thinned
 from hookpoint.plots._x_axis import Axis, axis_along, time_unit
-from hookpoint.plots.figure import LEAST, MOST, Best, Curve, FigureData, Panel, X
+from hookpoint.plots.figure import LARGEST, SMALLEST, Best, Curve, FigureData, Panel, X
 from hookpoint.plots.panels import Group, choose_panels, few, is_learning_rate, is_validation
 from hookpoint.plots.series import Series
 
-Mode = Literal["min", "max"]
 DECADE = 10.0
 _PREFERENCE = {"epoch": 2, "value": 1}  # among series of the same length
 MARKS = 64  # marks of values that are not finite; more would hide the curve
@@ -25,7 +25,7 @@ MARKS = 64  # marks of values that are not finite; more would hide the curve
 class Subject:
     """A run to plot: its series by name and `at`, the metrics that savers watch, and the modes of metrics.
 
-    `epoch_ends` is the last step of each epoch. By default, it is computed from the series.
+    `epoch_ends` has the last step of each epoch. By default, it is computed from the series.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class PlotOptions:
-    """What to plot. Without metrics, the most important ones. `smooth` is the weight of the past, 0 to disable it."""
+    """What to plot: by default the most important metrics. `smooth` is the weight of the past; 0 disables smoothing."""
 
     metrics: Sequence[str] = ()
     smooth: float = 0.0
@@ -65,7 +65,7 @@ def figure_of(subjects: Sequence[Subject], options: PlotOptions, *, columns: int
     panels = [_panel(group, subjects, axes, options, columns, notes) for group in groups]
     xs = [x for panel in panels for curve in panel.curves for x in (*curve.xs, *curve.broken)]
     label = {"step": "step", "epoch": "epoch", "time": unit.label}[options.x]
-    return FigureData(_title(subjects), _distinct(subjects), panels, label, (min(xs, default=0.0), max(xs, default=1.0)), notes)
+    return FigureData(_title(subjects), _labels(subjects), panels, label, (min(xs, default=0.0), max(xs, default=1.0)), notes)
 
 
 def _title(subjects: Sequence[Subject]) -> str:
@@ -75,14 +75,14 @@ def _title(subjects: Sequence[Subject]) -> str:
     return f"{printable(subjects[0].name)}{about}"
 
 
-def _distinct(subjects: Sequence[Subject]) -> list[str]:
+def _labels(subjects: Sequence[Subject]) -> list[str]:
     names = [printable(subject.name) for subject in subjects]
     return [name if names.count(name) == 1 else f"{name} ({number})" for number, name in enumerate(names, 1)]
 
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A series of a run before thinning. Values that cannot be plotted are NaN in `ys`; `broken` has their indices."""
+    """A series of a run before it is thinned out. Values that cannot be plotted are NaN in `ys`; `broken` has their indices."""
 
     run: int
     name: str
@@ -94,23 +94,18 @@ class _Line:
 
     @classmethod
     def of(cls, run: int, name: str, series: Series) -> _Line:
-        ys = [value if -MOST <= value <= MOST else nan for value in series.values]
+        ys = [value if -LARGEST <= value <= LARGEST else nan for value in series.values]
         broken = tuple(index for index, y in enumerate(ys) if isnan(y))
         numbers = [y for y in ys if not isnan(y)]
         return cls(run, name, series, ys, broken, min(numbers, default=inf), max(numbers, default=-inf))
 
     def above_zero(self) -> _Line:
         """Return the line for a log scale."""
-        if self.low > LEAST:
+        if self.low > SMALLEST:
             return self
-        ys = [y if y > LEAST else nan for y in self.ys]
-        low = min((y for y in ys if y > LEAST), default=inf)
-        return replace(self, ys=ys, low=low, high=self.high if self.high > LEAST else -inf)
-
-    @property
-    def is_thinned(self) -> bool:
-        """Whether the series has more values."""
-        return self.series.count > len(self.ys)
+        ys = [y if y > SMALLEST else nan for y in self.ys]
+        low = min((y for y in ys if y > SMALLEST), default=inf)
+        return replace(self, ys=ys, low=low, high=self.high if self.high > SMALLEST else -inf)
 
     def count(self) -> int:
         """Return the number of values that can be plotted."""
@@ -127,12 +122,13 @@ def _panel(
         if (series := _longest(subject, name)) is not None
     ]
     low, high = min(line.low for line in lines), max(line.high for line in lines)
-    log = options.log or (is_learning_rate(group.names[0]) and low > LEAST and low * DECADE <= high)
-    if log and low <= LEAST:
+    log = options.log or (is_learning_rate(group.names[0]) and low > SMALLEST and low * DECADE <= high)
+    if log and low <= SMALLEST:
         positive = [line.above_zero() for line in lines]
         hidden = sum(line.count() for line in lines) - sum(line.count() for line in positive)
-        log = high > LEAST
-        what = "values that are" if any(line.is_thinned for line in lines) else _values(hidden)
+        log = high > SMALLEST
+        is_exact = all(line.series.count == len(line.ys) for line in lines)
+        what = f"{hidden} values that are" if is_exact and hidden != 1 else "1 value that is" if is_exact else "values that are"
         message = f"{what} not above 0 cannot be shown on a log scale" if log else "no log scale: no value is above 0"
         notes.append(f"{printable(group.title)}: {message}")
         lines = positive if log else lines
@@ -153,7 +149,7 @@ def _curve(line: _Line, style: int, axis: Axis, mode: Mode | None, weight: float
     raw = None
     if weight and len(xs) > 1:
         average = line.series.smoothed
-        ys = smoothed(line.ys, weight) if average is None else [y if y > LEAST or not log else nan for y in average.values]
+        ys = smoothed(line.ys, weight) if average is None else [y if y > SMALLEST or not log else nan for y in average.values]
         raw, shown = shown, thinned(xs if average is None else axis(average), ys, columns)
     broken = tuple(xs[index] for index in line.broken[:: ceil(len(line.broken) / MARKS) or 1])
     return Curve(line.run, printable(line.name), style, *shown, raw, broken, _best(line, xs, mode))
@@ -167,14 +163,10 @@ def _best(line: _Line, xs: Sequence[float], mode: Mode | None) -> Best | None:
     return Best(xs[index], value, line.series.steps[index])
 
 
-def _values(count: int) -> str:
-    return "1 value that is" if count == 1 else f"{count} values that are"
-
-
 def _longest(subject: Subject, name: str) -> Series | None:
-    """Return the series of a metric with the most values: steps show more than epochs."""
-    own = [series for (one, _), series in subject.series.items() if one == name and len(series.values)]
-    return max(own, key=lambda series: (series.count, _PREFERENCE.get(series.at, 0)), default=None)
+    """Return the series of a metric with the most values: log steps show more than epochs."""
+    candidates = [series for (metric, _), series in subject.series.items() if metric == name and len(series.values)]
+    return max(candidates, key=lambda series: (series.count, _PREFERENCE.get(series.at, 0)), default=None)
 
 
 def _styles(names: Collection[str]) -> dict[str, int]:

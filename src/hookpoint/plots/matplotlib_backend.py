@@ -30,9 +30,9 @@ STYLES: tuple[Any, ...] = ("solid", (0, (4, 1.6)), (0, (1, 1.2)), (0, (5, 1.5, 1
 RING: dict[str, Any] = {"ls": "", "marker": "o", "markersize": 8, "markerfacecolor": "none", "markeredgewidth": 1.8}
 CROSS: dict[str, Any] = {"ls": "", "marker": "x", "markersize": 5, "markeredgewidth": 1.4, "clip_on": False}
 INK, FAINT, GRID = "#222222", "#666666", "#e4e4e4"
-MOST_POINTS_MARKED = 40
-LONGEST_NAME = 44
-LEAST_PANEL, LEAST_HEIGHT = 260, 130  # pixels of a readable panel
+MAX_POINTS_MARKED = 40
+MAX_NAME_CHARACTERS = 44
+MIN_WIDTH, MIN_HEIGHT = 260, 130  # pixels of a readable panel
 PANEL = {1: (760, 460), 2: (500, 380), 3: (440, 330)}  # pixels of a panel, by panels per row
 LOOK: dict[Any, Any] = {
     "font.family": ["DejaVu Sans"],  # included in matplotlib: the same picture on every machine
@@ -71,14 +71,14 @@ class NoPictures(HookpointError, ImportError):
 
 
 class NoSuchFormat(HookpointError, ValueError):
-    """The extension of a file is not that of a picture."""
+    """The file name does not have the extension of a picture."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"unknown format of '{printable(name)}'; use .png, .svg or .pdf")
 
 
 def check(path: str | os.PathLike[str]) -> str:
-    """Return the format of a picture. Raises NoSuchFormat, or NoPictures without matplotlib."""
+    """Return the format of a picture by its extension. Raises NoSuchFormat, or NoPictures if matplotlib is not installed."""
     kind = Path(path).suffix.lower().removeprefix(".")
     if kind not in FORMATS:
         raise NoSuchFormat(Path(path).name)
@@ -90,15 +90,15 @@ def check(path: str | os.PathLike[str]) -> str:
 
 
 def columns_of(width: int | None) -> int:
-    """Return the largest width of a panel in pixels: curves need no more points."""
+    """Return the largest width of a panel in pixels. Curves need no more points than that."""
     return SHARPNESS * (width or max(wide for wide, _ in PANEL.values()))
 
 
 def draw(data: FigureData, path: str | os.PathLike[str], *, width: int | None = None, height: int | None = None) -> None:
     """Write a figure to a .png, .svg or .pdf, atomically. `width` and `height` are in pixels; a PNG has twice as many.
 
-    A height that is too small for all panels is increased. The same figure results in the same bytes with the same version of
-    matplotlib. Raises NoPictures without matplotlib.
+    A height that is too small for all panels is increased. The same figure gives the same bytes with the same version of
+    matplotlib. Raises NoPictures if matplotlib is not installed.
     """
     target, kind = Path(path), check(path)
     import matplotlib
@@ -119,23 +119,24 @@ def draw(data: FigureData, path: str | os.PathLike[str], *, width: int | None = 
 
 def _across(panels: int, width: int | None) -> int:
     """Return the number of panels per row."""
-    most = {1: 1, 2: 2, 4: 2}.get(panels, 3)
-    return most if width is None else max(1, min(most, width // LEAST_PANEL))
+    across = {1: 1, 2: 2, 4: 2}.get(panels, 3)
+    return across if width is None else max(1, min(across, width // MIN_WIDTH))
 
 
 def _figure(data: FigureData, width: int | None, height: int | None) -> Figure:
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
+    from matplotlib.lines import Line2D
 
     number = max(1, len(data.panels))
     across = _across(number, width)
     down = ceil(number / across)
-    one_wide, one_high = PANEL[across]
-    wide = width or across * one_wide
-    title = _wrapped(data.title, wide - 24, most=2)
+    panel_width, panel_height = PANEL[across]
+    wide = width or across * panel_width
+    title = _wrapped(data.title, wide - 24, max_lines=2)
     legend = _run_names(data, wide)
-    room = 26 * len(title) + 19 * ceil(len(legend) / _names_across(legend, wide))
-    high = max(height or down * one_high + room, down * LEAST_HEIGHT + room)
+    margin = 26 * len(title) + 19 * ceil(len(legend) / _names_across(legend, wide))
+    high = max(height or down * panel_height + margin, down * MIN_HEIGHT + margin)
     layout = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.08, wspace=0.03, hspace=0.05)
     figure = Figure(figsize=(wide / DPI, high / DPI), dpi=DPI, layout=layout)
     figure.suptitle("\n".join(title), fontsize=12, fontweight="bold", x=0.012, ha="left", color=INK)
@@ -143,19 +144,21 @@ def _figure(data: FigureData, width: int | None, height: int | None) -> Figure:
         axes = figure.add_subplot(down, across, place + 1)
         _draw_panel(axes, panel, data, wide / across, is_last=place + across >= number)
     if legend:
-        _run_legend(figure, data, legend, _names_across(legend, wide))
+        lines = [Line2D([], [], color=COLOURS[number % len(COLOURS)], linewidth=3) for number in range(len(legend))]
+        _add_legend(figure, lines, legend, loc="outside lower left", ncols=_names_across(legend, wide))
     return figure
 
 
 def _draw_panel(axes: Axes, panel: Panel, data: FigureData, wide: float, *, is_last: bool) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    title = shortened(panel.title, int(wide / 9))
-    axes.set_title(title)
-    low, high = _with_room(*data.x_range)
-    axes.set_xlim(low, high)
-    is_whole = data.x_label in ("step", "epoch")
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=max(2, min(6, int(wide / 65))), steps=[1, 2, 2.5, 5, 10], integer=is_whole))
+    axes.set_title(shortened(panel.title, int(wide / 9)))
+    low, high = data.x_range
+    margin = 0.02 * (high - low) or 1.0
+    axes.set_xlim(low - margin, high + margin)
+    is_integer = data.x_label in ("step", "epoch")
+    nbins = max(2, min(6, int(wide / 65)))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=nbins, steps=[1, 2, 2.5, 5, 10], integer=is_integer))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: compact(value)))
     if is_last:
         axes.set_xlabel(data.x_label)
@@ -182,15 +185,10 @@ def _log_scale(axes: Axes, panel: Panel) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def _with_room(low: float, high: float) -> tuple[float, float]:
-    room = 0.02 * (high - low) or 1.0
-    return low - room, high + room
-
-
 def _draw_curve(axes: Axes, curve: Curve, colour: str) -> None:
     if curve.raw is not None:
         axes.plot(*curve.raw, color=colour, alpha=0.25, linewidth=1.0, zorder=2)
-    few = len(curve.xs) <= MOST_POINTS_MARKED
+    few = len(curve.xs) <= MAX_POINTS_MARKED
     axes.plot(
         curve.xs,
         curve.ys,
@@ -208,12 +206,12 @@ def _draw_curve(axes: Axes, curve: Curve, colour: str) -> None:
 
 
 def _colour(curve: Curve, data: FigureData) -> str:
-    """Return the colour of a run; for a single run, that of training or validation."""
+    """Return the colour of a curve: by run, or by training and validation if there is a single run."""
     return COLOURS[(curve.run if len(data.runs) > 1 else curve.style) % len(COLOURS)]
 
 
 def _panel_legend(axes: Axes, panel: Panel, data: FigureData, letters: int) -> None:
-    """Add the legend of a panel, in grey if there are multiple runs: their colours are those of the runs."""
+    """Add the legend of a panel. With multiple runs it is grey, because each run has its own colour."""
     from matplotlib.lines import Line2D
 
     is_comparison = len(data.runs) > 1
@@ -221,7 +219,9 @@ def _panel_legend(axes: Axes, panel: Panel, data: FigureData, letters: int) -> N
     colours = {name: FAINT if is_comparison else _colour(curve, data) for name, curve in curves.items()}
     entries: list[tuple[Any, str]] = []
     if len(curves) > 1:
-        entries += [(Line2D([], [], color=colours[name], linestyle=STYLES[one.style]), name) for name, one in curves.items()]
+        entries += [
+            (Line2D([], [], color=colours[name], linestyle=STYLES[curve.style]), name) for name, curve in curves.items()
+        ]
     for name, curve in curves.items():
         if curve.best is not None:
             text = "best of each run" if is_comparison else f"best {number_text(curve.best.y)} at step {curve.best.step:,}"
@@ -230,14 +230,12 @@ def _panel_legend(axes: Axes, panel: Panel, data: FigureData, letters: int) -> N
     if broken:
         entries.append((Line2D([], [], color=broken[0], **CROSS), "NaN or infinite"))
     if entries:
-        legend = axes.legend([line for line, _ in entries], [str(number) for number in range(len(entries))], loc="best")
-        legend.set_zorder(10)
-        for shown, (_, label) in zip(legend.get_texts(), entries, strict=True):
-            shown.set_text(shortened(label, letters))  # matplotlib leaves out labels that start with _
+        labels = [shortened(label, letters) for _, label in entries]
+        _add_legend(axes, [line for line, _ in entries], labels, loc="best").set_zorder(10)
 
 
 def _run_names(data: FigureData, wide: float) -> list[str]:
-    return [shortened(name, min(LONGEST_NAME, int(wide / 8) - 8)) for name in data.runs] if len(data.runs) > 1 else []
+    return [shortened(name, min(MAX_NAME_CHARACTERS, int(wide / 8) - 8)) for name in data.runs] if len(data.runs) > 1 else []
 
 
 def _names_across(names: Sequence[str], wide: float) -> int:
@@ -245,15 +243,14 @@ def _names_across(names: Sequence[str], wide: float) -> int:
     return max(1, min(len(names), int(wide / (7 * longest + 50)))) if names else 1
 
 
-def _run_legend(figure: Figure, data: FigureData, names: Sequence[str], across: int) -> None:
-    from matplotlib.lines import Line2D
+def _add_legend(parent: Figure | Axes, lines: Sequence[Any], labels: Sequence[str], **options: Any) -> Any:
+    """Add a legend to a figure or axes. matplotlib leaves out labels that start with _, so they are set afterwards."""
+    legend = parent.legend(lines, [str(number) for number in range(len(labels))], **options)
+    for text, label in zip(legend.get_texts(), labels, strict=True):
+        text.set_text(label)
+    return legend
 
-    lines = [Line2D([], [], color=COLOURS[number % len(COLOURS)], linewidth=3) for number in range(len(names))]
-    legend = figure.legend(lines, [str(number) for number in range(len(names))], loc="outside lower left", ncols=across)
-    for text, name in zip(legend.get_texts(), names, strict=True):
-        text.set_text(name)
 
-
-def _wrapped(text: str, wide: float, *, most: int) -> list[str]:
+def _wrapped(text: str, wide: float, *, max_lines: int) -> list[str]:
     lines = textwrap.wrap(text, max(20, int(wide / 8.5))) or [""]
-    return lines if len(lines) <= most else [*lines[: most - 1], f"{lines[most - 1][:-1]}…"]
+    return lines if len(lines) <= max_lines else [*lines[: max_lines - 1], f"{lines[max_lines - 1][:-1]}…"]

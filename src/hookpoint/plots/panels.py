@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from hookpoint.core.errors import HookpointError
 from hookpoint.core.text.terminal import printable
 
-MOST_PANELS, MOST_REQUESTED = 6, 36
+MAX_PANELS, MAX_REQUESTED = 6, 36
 
 _PASS = re.compile(r"(?:(train|training)|(val|valid|validation))[-_/]", re.IGNORECASE)
 _RATE = re.compile(r"(?:learning_rate|lr)(?:$|[-_/])")
@@ -32,7 +32,7 @@ class TooManyPanels(HookpointError, ValueError):
     """The requested metrics need more than 36 panels."""
 
     def __init__(self, count: int) -> None:
-        super().__init__(f"these metrics need {count} panels; the limit is {MOST_REQUESTED}: name fewer")
+        super().__init__(f"these metrics need {count} panels; the limit is {MAX_REQUESTED}: name fewer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def choose_panels(
     """
     if requested:
         groups = _grouped(_find(known, requested))
-        if len(groups) > MOST_REQUESTED:
+        if len(groups) > MAX_REQUESTED:
             raise TooManyPanels(len(groups))
         return groups, []
     derived = {name for name in known if name.rpartition("/")[0] in known}  # such as loss/ema
@@ -65,14 +65,14 @@ def choose_panels(
     groups.sort(key=lambda group: _rank(group, watched))
     rates = [group for group in groups if is_learning_rate(group.names[0])]
     rest = [group for group in groups if group not in rates]
-    room = MOST_PANELS - min(1, len(rates))
+    room = MAX_PANELS - min(1, len(rates))
     left_out = [name for group in rest[room:] + rates[1:] for name in group.names]
     return rest[:room] + rates[:1], left_out + sorted(derived)
 
 
-def few(names: Sequence[str], most: int) -> str:
-    """Return the first names as a text."""
-    return ", ".join(map(printable, names[:most])) + (f" and {len(names) - most} more" if len(names) > most else "")
+def few(names: Sequence[str], limit: int) -> str:
+    """Return the first names, and how many more there are."""
+    return ", ".join(map(printable, names[:limit])) + (f" and {len(names) - limit} more" if len(names) > limit else "")
 
 
 def is_learning_rate(name: str) -> bool:
@@ -80,32 +80,34 @@ def is_learning_rate(name: str) -> bool:
 
 
 def is_validation(name: str) -> bool:
-    """Return whether a name is that of a validation: val_loss, validation/loss, val-error-top1."""
-    found = _PASS.match(name)
-    return found is not None and found[2] is not None
+    """Return whether this is the name of a validation metric: val_loss, validation/loss, val-error-top1."""
+    match = _PASS.match(name)
+    return match is not None and match[2] is not None
 
 
 def _find(known: Collection[str], requested: Sequence[str]) -> list[str]:
-    found: dict[str, None] = {}
-    for name in requested:
-        matching = [name] if name in known else sorted(one for one in known if fnmatchcase(one, name))
+    names: dict[str, None] = {}
+    for pattern in requested:
+        matching = [pattern] if pattern in known else sorted(name for name in known if fnmatchcase(name, pattern))
         if not matching:
-            raise UnknownCurve(name, known)
-        found.update(dict.fromkeys(matching))
-    return list(found)
+            raise UnknownCurve(pattern, known)
+        names.update(dict.fromkeys(matching))
+    return list(names)
 
 
 def _grouped(names: Iterable[str]) -> list[Group]:
     groups: dict[str, list[str]] = {}
     for name in names:
         groups.setdefault(_bare(name), []).append(name)
-    return [Group(title if len(own) > 1 else own[0], tuple(sorted(own, key=is_validation))) for title, own in groups.items()]
+    return [
+        Group(title if len(names) > 1 else names[0], tuple(sorted(names, key=is_validation))) for title, names in groups.items()
+    ]
 
 
 def _bare(name: str) -> str:
-    """Return a name without the prefix of its pass."""
-    found = _PASS.match(name)
-    return name[found.end() :] or name if found else name
+    """Return a name without the prefix of its pass: loss for val_loss."""
+    match = _PASS.match(name)
+    return name[match.end() :] or name if match else name
 
 
 def _rank(group: Group, watched: Collection[str]) -> tuple[int, str]:

@@ -7,24 +7,24 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from math import isfinite, nan
 
-from hookpoint.plots.figure import LEAST, MOST
-from hookpoint.plots.moving_average import MovingAverage
+from hookpoint.plots._smoothing import MovingAverage
+from hookpoint.plots.figure import LARGEST, SMALLEST
 
 BUCKETS = 2_048
-LEAST_BUCKETS = 16
+MIN_BUCKETS = 16
 FIRST_WIDTH = 16  # values per bucket
-RAW = 2  # values per bucket that may wait until they are put into buckets
+RAW = 2  # values per bucket that may wait outside of buckets
 
 
 class Series:
     """The values of one metric in the order of the file. `at` is "step", "epoch" or "value", as in JSONWriter.
 
-    A short series stores all values. In a long one, consecutive values share a bucket, which stores the first, the last, the
-    lowest, the highest, the lowest above 0 and the first that is not finite. If there are more than `buckets`, neighbours are
-    merged: memory is bounded, and no extreme is lost. `count` includes the values left out.
+    A short series stores all values. In a long one, consecutive values share a bucket. A bucket stores the first value, the
+    last, the lowest, the highest, the lowest above 0 and the first that is not finite. If there are more than `buckets`,
+    neighbours are merged: memory is bounded, and no extreme is lost. `count` includes the values left out.
 
-    `smooth` is the weight of the past in a moving average of all values, which is thinned out in the same way. `smoothed` is
-    this average, or None as long as no value is left out.
+    `smooth` is the weight of the past in a moving average of all values. The average is thinned out in the same way.
+    `smoothed` is this average, or None as long as no value is left out.
 
     >>> series = Series("loss", "step", buckets=16)
     >>> for step in range(100_000):
@@ -65,13 +65,13 @@ class Series:
         self.times.append(time)
         values.append(value)
         if self._averages is not None:
-            self._averages.add(step, epoch, time, self._average.add(value if -MOST <= value <= MOST else nan))
+            self._averages.add(step, epoch, time, self._average.add(value if -LARGEST <= value <= LARGEST else nan))
         if len(values) >= self._most:
             self._fold()
 
     def limit(self, buckets: int) -> None:
-        """Limit the number of buckets from now on."""
-        self._buckets = max(LEAST_BUCKETS, buckets)
+        """Limit the number of buckets from now on. Existing buckets are merged if necessary."""
+        self._buckets = max(MIN_BUCKETS, buckets)
         self._most = (self._ends[-1] if self._ends else 0) + RAW * self._buckets  # values before the next fold
         if len(self._ends) > self._buckets or len(self.values) >= self._most:
             self._fold()
@@ -93,9 +93,9 @@ class Series:
         while len(self._ends) > self._buckets:
             self._last_width += 0 if len(self._ends) % 2 else self._width
             self._width *= 2
-            every = [0, *self._ends]
+            bounds = [0, *self._ends]
             del self._ends[:]
-            self._keep([*every[:-1:2], every[-1]])
+            self._keep([*bounds[:-1:2], bounds[-1]])
         self._most = self._ends[-1] + RAW * self._buckets
 
     def _keep(self, bounds: Sequence[int]) -> None:
@@ -115,16 +115,16 @@ def _indices_to_keep(values: array[float], begin: int, end: int) -> list[int]:
     """Return the indices of the values that a bucket stores."""
     part = values[begin:end]
     low, high = min(part), max(part)
-    if isfinite(sum(part)) and low >= -MOST and high <= MOST:
+    if isfinite(sum(part)) and low >= -LARGEST and high <= LARGEST:
         kept = {begin, begin + part.index(low), begin + part.index(high), end - 1}
-        if low <= LEAST < high:
-            kept.add(begin + part.index(min(value for value in part if value > LEAST)))
+        if low <= SMALLEST < high:
+            kept.add(begin + part.index(min(value for value in part if value > SMALLEST)))
         return sorted(kept)
-    numbers = [index for index in range(begin, end) if -MOST <= values[index] <= MOST]
-    others = [index for index in range(begin, end) if not -MOST <= values[index] <= MOST]
+    numbers = [index for index in range(begin, end) if -LARGEST <= values[index] <= LARGEST]
+    others = [index for index in range(begin, end) if not -LARGEST <= values[index] <= LARGEST]
     kept = {begin, end - 1, *others[:1]}
     if numbers:
         kept |= {numbers[0], min(numbers, key=values.__getitem__), max(numbers, key=values.__getitem__), numbers[-1]}
-        above = [index for index in numbers if values[index] > LEAST]
+        above = [index for index in numbers if values[index] > SMALLEST]
         kept |= {min(above, key=values.__getitem__)} if above else set()
     return sorted(kept)

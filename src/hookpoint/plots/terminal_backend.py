@@ -1,4 +1,4 @@
-"""Plot in a terminal: curves of braille, or of symbols without colours or unicode."""
+"""Plot in a terminal: draw curves with braille dots, or with symbols if there are no colours or no unicode."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from math import ceil, floor, log10
 from rich.text import Text
 
 from hookpoint.plots._braille_canvas import Canvas
-from hookpoint.plots._tick_labels import compact, number_text, shortened, tick_texts, ticks
+from hookpoint.plots._tick_labels import compact, number_text, shortened, tick_texts, tick_values
 from hookpoint.plots.figure import Curve, FigureData, Panel
 
 INKS = ("cyan", "yellow", "green", "magenta", "red", "blue", "bright_cyan", "bright_yellow", "bright_green", "bright_magenta")
 SYMBOLS = "*+o#@%&=$~"
-LEAST_WIDTH, LEAST_ROWS, DEFAULT_ROWS = 24, 4, 12
+MIN_WIDTH, MIN_ROWS, DEFAULT_ROWS = 24, 4, 12
 QUIET = "bright_black"
 CHARACTERS = "⣿│┤└─┬╌●•×…"  # an encoding without these gets ASCII
 
@@ -49,13 +49,13 @@ _ASCII = _Frame("|", "+", "+", "-", "+", "O", "*", "x", "--", "- ")
 
 
 def columns_of(look: Look) -> int:
-    """Return the largest width of a panel in dots: curves need no more points."""
+    """Return the largest width of a panel in dots. Curves need no more points than that."""
     return 2 * look.width
 
 
 def lines_of(figure: FigureData, look: Look) -> list[Text]:
-    """Return the lines to print. They fit the terminal, if it has at least 24 columns."""
-    width = max(LEAST_WIDTH, look.width)
+    """Return the lines to print. They fit a terminal of at least 24 columns."""
+    width = max(MIN_WIDTH, look.width)
     lines = [Text(_fitting(figure.title, width, look), "bold")]
     for panel in figure.panels:
         lines += [Text(), Text(_fitting(panel.title, width, look), "bold"), *_panel_lines(panel, figure, width, look)]
@@ -70,10 +70,10 @@ def lines_of(figure: FigureData, look: Look) -> list[Text]:
 
 def _panel_lines(panel: Panel, figure: FigureData, width: int, look: Look) -> list[Text]:
     frame = _ASCII if look.is_ascii else _LINES
-    rows = max(LEAST_ROWS, look.rows)
+    rows = max(MIN_ROWS, look.rows)
     if panel.is_empty:
         return [Text("no finite values", QUIET)]
-    values = _y_ticks(panel, max(3, rows // 3))
+    values = _y_tick_values(panel, max(3, rows // 3))
     texts = tick_texts(values)
     room = max(map(len, texts), default=0)
     across = width - room - 2
@@ -90,19 +90,17 @@ def _panel_lines(panel: Panel, figure: FigureData, width: int, look: Look) -> li
 def _drawn(panel: Panel, figure: FigureData, across: int, rows: int, look: Look, frame: _Frame) -> Canvas:
     braille = not _uses_symbols(figure, look)
     canvas = Canvas(across, rows, braille=braille)
-    low, high = _x_limits(figure)
     for number, curve in enumerate(panel.curves):
-        xs = [(x - low) / (high - low) for x in curve.xs]
-        ys = [_up(panel, y) for y in curve.ys]
+        xs, ys = [_right(figure, x) for x in curve.xs], [_up(panel, y) for y in curve.ys]
         canvas.line(xs, ys, ink=_curve_ink(curve, figure), style=curve.style, symbol=SYMBOLS[number % len(SYMBOLS)])
     for curve in panel.curves:
         ink = _curve_ink(curve, figure)
         if len(curve.xs) == 1 and braille:  # a single dot is hard to see
-            canvas.mark((curve.xs[0] - low) / (high - low), _up(panel, curve.ys[0]), frame.point, ink)
+            canvas.mark(_right(figure, curve.xs[0]), _up(panel, curve.ys[0]), frame.point, ink)
         for x in curve.broken:
-            canvas.mark((x - low) / (high - low), 0.0, frame.broken, ink)
+            canvas.mark(_right(figure, x), 0.0, frame.broken, ink)
         if curve.best is not None:
-            canvas.mark((curve.best.x - low) / (high - low), _up(panel, curve.best.y), frame.best, f"bold {ink}")
+            canvas.mark(_right(figure, curve.best.x), _up(panel, curve.best.y), frame.best, f"bold {ink}")
     return canvas
 
 
@@ -121,11 +119,10 @@ def _legend(panel: Panel, figure: FigureData, look: Look, frame: _Frame, width: 
             entries.append(_entry(symbol, _curve_ink(curve, figure), _fitting(name, width - 6, look)))
     elif not _uses_symbols(figure, look) and len(inks) > 1:
         for name, curve in {curve.name: curve for curve in panel.curves}.items():
-            entries.append(
-                _entry(frame.dashed if curve.style % 2 else frame.solid, inks[name], _fitting(name, width - 6, look))
-            )
+            line = frame.dashed if curve.style % 2 else frame.solid
+            entries.append(_entry(line, inks[name], _fitting(name, width - 6, look)))
     marked = [(curve.name, curve.best) for curve in panel.curves if curve.best is not None]
-    for name, best in marked if not is_comparison else marked[:1]:
+    for name, best in marked[:1] if is_comparison else marked:
         text = "best of each run" if is_comparison else f"best {number_text(best.y)} at step {best.step:,}"
         entries.append(_entry(frame.best, inks[name], text))
     if any(curve.broken for curve in panel.curves):
@@ -141,26 +138,32 @@ def _curve_ink(curve: Curve, figure: FigureData) -> str:
     return INKS[(curve.run if len(figure.runs) > 1 else curve.style) % len(INKS)]
 
 
+def _right(figure: FigureData, x: float) -> float:
+    """Return the horizontal position of an x, from 0 to 1."""
+    low, high = _x_limits(figure)
+    return (x - low) / (high - low)
+
+
 def _up(panel: Panel, y: float) -> float:
-    """Return the height of a value, from 0 to 1."""
+    """Return the vertical position of a value, from 0 to 1."""
     low, high = panel.limits
     if panel.log:
         return (log10(y) - log10(low)) / (log10(high) - log10(low)) if y > 0 else float("nan")
     return (y - low) / (high - low)
 
 
-def _y_ticks(panel: Panel, most: int) -> list[float]:
+def _y_tick_values(panel: Panel, limit: int) -> list[float]:
     low, high = panel.limits
     if panel.low == panel.high:
         return [panel.low]
     if not panel.log or high / low < 5:
-        return ticks(low, high, most)
+        return tick_values(low, high, limit)
     powers = range(floor(log10(low)), ceil(log10(high)) + 1)
     for digits in ((1, 2, 5), (1, 3), (1,)):
-        found = [value for power in powers for digit in digits if low <= (value := digit * 10.0**power) <= high]
-        if len(found) <= most:
-            return found
-    return found[:: ceil(len(found) / most)]
+        values = [value for power in powers for digit in digits if low <= (value := digit * 10.0**power) <= high]
+        if len(values) <= limit:
+            return values
+    return values[:: ceil(len(values) / limit)]
 
 
 def _x_limits(figure: FigureData) -> tuple[float, float]:
@@ -172,13 +175,14 @@ def _x_axis(figure: FigureData, room: int, across: int, frame: _Frame) -> list[T
     """Return the axis, and its numbers and unit. Numbers that would touch are left out."""
     low, high = _x_limits(figure)
     is_integer = figure.x_label in ("step", "epoch")
-    places = [value for value in ticks(low, high, max(2, across // 10)) if not is_integer or value == int(value)]
     axis = [frame.bottom] * across
     numbers = [" "] * across
     name = f" {figure.x_label}"
     free = 0
-    for value in places:
-        column = round((value - low) / (high - low) * (across - 1))
+    for value in tick_values(low, high, max(2, across // 10)):
+        if is_integer and value != int(value):
+            continue
+        column = round(_right(figure, value) * (across - 1))
         text = compact(value)
         begin = min(max(0, column - len(text) // 2), across - len(text) - len(name))
         if begin >= free and begin <= column < begin + len(text) + 1:
@@ -201,6 +205,6 @@ def _wrapped(entries: Sequence[Text], width: int) -> list[Text]:
     return lines
 
 
-def _fitting(text: str, most: int, look: Look) -> str:
-    short = shortened(text, most)
+def _fitting(text: str, limit: int, look: Look) -> str:
+    short = shortened(text, limit)
     return short.replace("…", "~").encode("ascii", "replace").decode() if look.is_ascii else short

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -9,15 +10,17 @@ from importlib.util import find_spec
 from os import PathLike
 from typing import Any
 
+from hookpoint.core.callback.callback import Callback
 from hookpoint.core.checkpoint.store import Resume, Store
 from hookpoint.core.data.array_batches import as_batches
-from hookpoint.core.log.metrics import Floats, floats_one_by_one
 from hookpoint.core.loop import loop as core
 from hookpoint.core.loop.options import LoopOptions
+from hookpoint.core.run.run import Run
 from hookpoint.core.run.stepper import PlainStepper
 from hookpoint.core.team.team import Solo, Team, place_from_environment
 from hookpoint.presets._defaults import with_defaults
-from hookpoint.presets._scheduler_check import SchedulerCheck
+
+logger = logging.getLogger("hookpoint")
 
 
 class Loop(core.Loop):
@@ -26,16 +29,16 @@ class Loop(core.Loop):
     The defaults are a progress bar, moving averages and a printout of each epoch's metrics, plus JSON lines and TensorBoard
     files if there is a `workdir`. `extra_callbacks=` and `monitors=` replace them; `[]` disables them.
 
-    Callbacks are compiled on construction: their mistakes raise before anything runs. Entering installs handlers for Ctrl-C,
-    SIGTERM and SIGHUP in the main thread; leaving restores the old ones. The first signal ends the run at the next boundary,
-    the second at once. Entering a loop again starts a fresh run.
+    Callbacks are compiled on construction, so mistakes in them raise before anything runs. Entering installs handlers for
+    Ctrl-C, SIGTERM and SIGHUP in the main thread; leaving restores the old ones. The first signal ends the run at the next
+    boundary, the second at once. Entering a loop again starts a fresh run.
 
-    samples: A function that returns the number of samples in a batch, if its tensors do not show it.
+    samples: A function that returns the number of samples in a batch. By default, it is read from the tensors in the batch.
     max_crashes: How often a run in a workdir may end with the same exception at the same moment before it refuses to start;
         None for no limit.
     wait_seconds: How long a rank waits for the others before it reports its position and raises an error.
-    hang_report_seconds: Report a wait for data or other ranks after this time.
-    data_timeout_seconds: Raise an error after waiting for data for this time.
+    hang_report_seconds: Report a wait for data or for other ranks that takes longer than this.
+    data_timeout_seconds: Raise an error if a wait for data takes longer than this.
 
     Under `torchrun`, or with torch.distributed initialized, the loops of all ranks form one run. A request of any rank takes
     effect on all ranks at the same step, means are global, and only the chief prints and writes. All ranks must enter the loop
@@ -75,7 +78,7 @@ class Loop(core.Loop):
         hang_report_seconds: float | None = 60.0,
         data_timeout_seconds: float | None = None,
     ) -> None:
-        checkpoints = _checkpoint_options(workdir, model, optimizer, allow_world_change)
+        backend = _backend_options(workdir, model, optimizer, allow_world_change)
         options = LoopOptions(
             model=model,
             optimizer=optimizer,
@@ -93,10 +96,8 @@ class Loop(core.Loop):
             state=state,
             hang_report_seconds=hang_report_seconds,
             data_timeout_seconds=data_timeout_seconds,
-            stepper=_stepper(model),
-            floats=_floats(),
             team=partial(_team, wait_seconds),
-            **{**checkpoints, "store": checkpoints.get("store") if store is None else store},
+            **{**backend, "store": backend.get("store") if store is None else store},
         )
         checks = [] if lr_scheduler is None else [SchedulerCheck()]
         super().__init__([*with_defaults(callbacks, extra_callbacks, monitors), *checks], options)
@@ -116,32 +117,18 @@ def _team(seconds: float) -> Team:
     return join_team(seconds=seconds)
 
 
-def _floats() -> Floats:
-    """Return the function that converts logged values to floats: torch's if torch is in use."""
-    if not _uses_torch():
-        return floats_one_by_one
-    from hookpoint.engine.async_floats import device_floats
-
-    return device_floats
-
-
-def _stepper(model: Any) -> PlainStepper:
-    """Return the stepper of your own loop. If torch is in use, it evaluates torch modules."""
-    if not _uses_torch():
-        return PlainStepper()
-    from hookpoint.engine.data.as_loader import as_loader
-    from hookpoint.engine.modules import evaluating, modules_of
-
-    batches = partial(as_loader, shuffle=False) if modules_of(model) else as_batches
-    return PlainStepper(evaluating=evaluating, batches=batches)
-
-
-def _checkpoint_options(workdir: Any, model: Any, optimizer: Any, allow_world_change: bool) -> dict[str, Any]:
-    """Return the options for checkpoints in a workdir: torch's if torch is in use."""
+def _backend_options(workdir: Any, model: Any, optimizer: Any, allow_world_change: bool) -> dict[str, Any]:
+    """Return the options that depend on whether torch is in use: for stepping, reading values and checkpoints."""
     if _uses_torch():
+        from hookpoint.engine.async_floats import device_floats
         from hookpoint.engine.checkpoint_options import checkpoint_options
+        from hookpoint.engine.data.as_loader import as_loader
+        from hookpoint.engine.step.modules import evaluating, modules_of
 
-        return checkpoint_options(workdir, model, optimizer, allow_world_change=allow_world_change)
+        batches = partial(as_loader, shuffle=False) if modules_of(model) else as_batches
+        stepper = PlainStepper(evaluating=evaluating, batches=batches)
+        checkpoints = checkpoint_options(workdir, model, optimizer, allow_world_change=allow_world_change)
+        return {"stepper": stepper, "floats": device_floats, **checkpoints}
     if workdir is None:
         return {}
     from hookpoint.storage.checkpoint_store import CheckpointStore
@@ -149,3 +136,28 @@ def _checkpoint_options(workdir: Any, model: Any, optimizer: Any, allow_world_ch
 
     store = CheckpointStore(workdir, allow_world_change=allow_world_change)
     return {"store": store, "identity": partial(collect, world_size=1, seed=None)}
+
+
+class SchedulerCheck(Callback):
+    """Warn at the end of the first training epoch if a scheduler has not been stepped.
+
+    A Runner steps its scheduler; your own loop has to do it. Schedulers count their steps in `last_epoch`.
+    """
+
+    is_internal = True
+    _before: list[Any] | None = None
+
+    def on_run_begin(self, run: Run) -> None:
+        self._before = _counts(run)
+
+    def on_epoch_end(self, run: Run) -> None:
+        if self._before is None or not run.step or not run.epoch_complete:
+            return
+        if any(before is not None and before == now for before, now in zip(self._before, _counts(run), strict=True)):
+            message = "the lr_scheduler was not stepped in epoch %d: call run.adjust_lr() or scheduler.step() in the loop"
+            logger.warning(message, run.epoch)
+        self._before = None
+
+
+def _counts(run: Run) -> list[Any]:
+    return [getattr(scheduler, "last_epoch", None) for scheduler in run.schedulers]

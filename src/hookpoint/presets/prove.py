@@ -32,11 +32,11 @@ class Difference:
     """A difference between the runs: its place in the state, and both values."""
 
     where: str
-    whole: str
+    uninterrupted: str
     resumed: str
 
     def __str__(self) -> str:
-        return f"{self.where}: {self.whole} without kills, {self.resumed} with them"
+        return f"{self.where}: {self.uninterrupted} without kills, {self.resumed} with kills"
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def prove(make_runner: Train, *, kill_at: Sequence[int] = (), workdir: str | os.
     kill_at: Steps after which a process is killed (SIGKILL). Defaults to a quarter, a half and three quarters of the run.
     workdir: A new folder to store the runs in.
 
-    The state of the last checkpoint, except times, and the lines of scalars.jsonl are compared.
+    It compares the state of the last checkpoint, except times, and the lines of scalars.jsonl.
 
         def make_runner(workdir):
             torch.manual_seed(0)
@@ -85,14 +85,14 @@ def prove(make_runner: Train, *, kill_at: Sequence[int] = (), workdir: str | os.
             print(prove(make_runner, kill_at=[3, 8]))
     """
     with nullcontext(workdir) if workdir is not None else TemporaryDirectory(prefix="hookpoint-prove-") as folder:
-        whole, resumed = Path(folder) / "whole", Path(folder) / "resumed"
+        uninterrupted, resumed = Path(folder) / "whole", Path(folder) / "resumed"
         Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
-        for path in (whole, resumed):
+        for path in (uninterrupted, resumed):
             if path.exists():
                 raise BadArgument(f"prove: {path} already exists.", write="workdir= with a new folder")
         say("training without kills ...")
-        _run(make_runner, whole, None)
-        expected = _last(whole)
+        _run(make_runner, uninterrupted, None)
+        expected = _last(uninterrupted)
         steps = expected["clocks"]["step"]
         stops = _kills(kill_at, steps)
         for stop in (*stops, None):
@@ -100,7 +100,7 @@ def prove(make_runner: Train, *, kill_at: Sequence[int] = (), workdir: str | os.
             _run(make_runner, resumed, stop)
         differences: list[Difference] = []
         count = _compare("", _comparable(expected), _comparable(_last(resumed)), differences)
-        records = _compare_records(whole, resumed, differences)
+        records = _compare_records(uninterrupted, resumed, differences)
         return Proof(steps, stops, count, records, tuple(differences))
 
 
@@ -124,9 +124,9 @@ def _train(make_runner: Train, workdir: Path, kill_after: int | None) -> None:
             attrgetter(seed)(import_module(package))(0)
     if kill_after is not None:
         EVERYWHERE.append(KillAfter(kill_after))
-    made = make_runner(workdir)
-    if isinstance(made, tuple):
-        runner, arguments = made
+    result = make_runner(workdir)
+    if isinstance(result, tuple):
+        runner, arguments = result
         runner.fit(**arguments)
 
 
@@ -142,8 +142,8 @@ def _run(make_runner: Train, workdir: Path, kill_after: int | None) -> None:
         raise
     expected = 0 if kill_after is None else -signal.SIGKILL
     if process.exitcode != expected:
-        what = f"the run ended before step {kill_after}" if process.exitcode == 0 else "the training failed, see above"
-        raise HookpointError(f"{what} (exit code {process.exitcode}).", check="make_runner, or kill_at")
+        problem = f"the run ended before step {kill_after}" if process.exitcode == 0 else "the training failed, see above"
+        raise HookpointError(f"{problem} (exit code {process.exitcode}).", check="make_runner, or kill_at")
 
 
 def _kills(kill_at: Sequence[int], steps: int) -> tuple[int, ...]:
@@ -154,31 +154,30 @@ def _kills(kill_at: Sequence[int], steps: int) -> tuple[int, ...]:
 
 
 def _last(workdir: Path) -> Mapping[str, Any]:
-    found = newest_good(workdir)
-    if found is None:
+    checkpoint = newest_good(workdir)
+    if checkpoint is None:
         raise BadArgument("prove: make_runner must save checkpoints.", add="a saver, such as callbacks.ModelSaver()")
-    return found.state
+    return checkpoint.state
 
 
 def _comparable(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return the state without times, and without the sizes of files that contain times."""
     clocks = {name: value for name, value in state["clocks"].items() if name != "elapsed"}
-    callbacks = {name: one for name, one in state["callbacks"].items() if not name.startswith(("JSON", "TFEvent"))}
+    callbacks = {name: value for name, value in state["callbacks"].items() if not name.startswith(("JSON", "TFEvent"))}
     return {**state, "clocks": clocks, "callbacks": callbacks}
 
 
-def _compare(where: str, one: Any, other: Any, differences: list[Difference]) -> int:
+def _compare(where: str, expected: Any, actual: Any, differences: list[Difference]) -> int:
     """Compare two trees of values, add their differences, and return the number of values."""
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        keys = [*one, *(key for key in other if key not in one)]
-        pairs: list[tuple[Any, Any, Any]] = [(key, one.get(key, "nothing"), other.get(key, "nothing")) for key in keys]
-    elif isinstance(one, list | tuple) and type(one) is type(other) and len(one) == len(other):
-        pairs = [(key, mine, its) for key, (mine, its) in enumerate(zip(one, other, strict=True))]
+    if isinstance(expected, Mapping) and isinstance(actual, Mapping):
+        pairs = [(key, expected.get(key, "nothing"), actual.get(key, "nothing")) for key in {**expected, **actual}]
+    elif isinstance(expected, list | tuple) and type(expected) is type(actual) and len(expected) == len(actual):
+        pairs = list(zip(range(len(expected)), expected, actual, strict=True))
     else:
-        if _bits(one) != _bits(other):
-            differences.append(Difference(where, _shown(one), _shown(other)))
-        return int(one.numel()) if hasattr(one, "numel") else 1
-    return sum(_compare(f"{where}/{key}" if where else str(key), mine, its, differences) for key, mine, its in pairs)
+        if _bits(expected) != _bits(actual):
+            differences.append(Difference(where, _shown(expected), _shown(actual)))
+        return int(expected.numel()) if hasattr(expected, "numel") else 1
+    return sum(_compare(f"{where}/{key}" if where else str(key), a, b, differences) for key, a, b in pairs)
 
 
 def _bits(value: Any) -> Any:
@@ -196,7 +195,7 @@ def _shown(value: Any) -> str:
     return f"{value.dtype!s}{list(value.shape)}" if hasattr(value, "shape") else repr(value)[:60]
 
 
-def _compare_records(whole: Path, resumed: Path, differences: list[Difference]) -> int:
-    paths = [folder / JSONWriter().filename for folder in (whole, resumed)]
+def _compare_records(uninterrupted: Path, resumed: Path, differences: list[Difference]) -> int:
+    paths = [folder / JSONWriter().filename for folder in (uninterrupted, resumed)]
     rows = [[{**row, "time": None} for row in read_scalars(path)] if path.exists() else [] for path in paths]
     return _compare("scalars.jsonl", rows[0], rows[1], differences) and len(rows[0])

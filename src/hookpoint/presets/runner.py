@@ -18,7 +18,7 @@ class Runner(engine.Runner):
 
     main: A MainCallback that changes forward, backward or the learning-rate step. It may also be in the list of callbacks.
     metrics: Maps names to functions of (outputs, targets), or to objects with update, compute and reset.
-    device: "auto" is the device of the model, or the GPU.
+    device: "auto" uses the device of the model or, if that is the CPU, a GPU if there is one.
     seed: Seeds all random generators at the start of a fit.
     init_weights: A state dict to start from.
     resume: What a fit resumes from, and which weights `validate` and `predict` load before the first fit: "auto", "must",
@@ -31,10 +31,14 @@ class Runner(engine.Runner):
     samples: A function that returns the number of samples in a batch.
     max_crashes: How often a run in a workdir may end with the same exception at the same moment before it refuses to start;
         None for no limit.
+    compile: Compile forward and loss with torch.compile, as one function. A dict has options for torch.compile; `dynamic` is
+        False by default.
+    cuda_graph: Capture the whole training step as a CUDA graph and replay it, with the same results bit for bit. "auto" trains
+        without a graph if the step cannot be captured.
     strategy: How the ranks started by torchrun share the work: "auto" (DataParallel()), Sharded(), TensorParallel(),
         PipelineParallel(), ParameterAveraging() or AsyncSGD().
-    hang_report_seconds: Report a wait for data or other ranks after this time.
-    data_timeout_seconds: Raise an error after waiting for data for this time.
+    hang_report_seconds: Report a wait for data or for other ranks that takes longer than this.
+    data_timeout_seconds: Raise an error if a wait for data takes longer than this.
 
     >>> import torch
     >>> model = torch.nn.Linear(4, 1)

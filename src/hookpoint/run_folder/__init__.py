@@ -1,1 +1,1 @@
-"""Read the folder of a run: what the command line and the plots show."""
+"""Read the folder of a run, for the command line and the plots."""

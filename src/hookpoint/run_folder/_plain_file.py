@@ -1,4 +1,4 @@
-"""Read lines of untrusted files of any length."""
+"""Read lines from untrusted files of any length."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from hookpoint.storage.disk.whole_lines import MOST_LINE_BYTES, end_of_whole_lines, lines_backwards
+from hookpoint.storage.disk.complete_lines import MAX_LINE_BYTES, end_of_complete_lines, lines_backwards
 
 PIECE_BYTES = 2**20
 
@@ -23,28 +23,28 @@ def open_plain(path: str | os.PathLike[str]) -> BinaryIO:
     return file
 
 
-def whole_lines(file: BinaryIO) -> Iterator[bytes]:
-    """Yield the lines from the current position, without line ends. An incomplete last line is left out.
+def complete_lines(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines from the current position, without newlines. An incomplete last line is left out.
 
-    A line of more than 16 MiB raises OSError.
+    Raises OSError for a line of more than 16 MiB.
     """
     for lines in line_batches(file):
         yield from lines
 
 
 def line_batches(file: BinaryIO) -> Iterator[list[bytes]]:
-    """Yield the same lines as `whole_lines`, in batches of about a megabyte."""
+    """Yield the same lines as `complete_lines`, in batches of about a megabyte."""
     rest = b""
     while piece := file.read(PIECE_BYTES):
         lines = (rest + piece).split(b"\n")
         rest = lines.pop()
         if lines:
             yield lines
-        if len(rest) > MOST_LINE_BYTES:
+        if len(rest) > MAX_LINE_BYTES:
             raise OSError(errno.EFBIG, "has a line that is too long for a record", file.name)
 
 
-def newest_lines(file: BinaryIO, most_bytes: int) -> Iterator[bytes]:
-    """Yield the lines in the last `most_bytes`, the last first."""
-    end = end_of_whole_lines(file, MOST_LINE_BYTES)
-    return (line for _, line in lines_backwards(file, end, max(0, end - most_bytes)))
+def newest_lines(file: BinaryIO, max_bytes: int) -> Iterator[bytes]:
+    """Yield the lines in the last `max_bytes`, the last line first."""
+    end = end_of_complete_lines(file, MAX_LINE_BYTES)
+    return (line for _, line in lines_backwards(file, end, max(0, end - max_bytes)))

@@ -9,12 +9,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from hookpoint.run_folder._plain_file import newest_lines, open_plain, whole_lines
+from hookpoint.run_folder._plain_file import complete_lines, newest_lines, open_plain
 from hookpoint.run_folder.scalars_file import OWN_KEYS, number_of, record_of
 
-MOST_LINES = 2_000
-MOST_BYTES = 8 * 2**20  # lines of many metrics are long
-MOST_LOG_STEPS = 50  # earlier records of log steps are not parsed
+MAX_LINES = 2_000
+MAX_BYTES = 8 * 2**20  # lines of many metrics are long
+MAX_LOG_STEPS = 50  # earlier records of log steps are not parsed
 OF_A_STEP = b'"at": "step"'
 
 
@@ -29,9 +29,12 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Last:
-    """The step, epoch and time of the newest record, the time of the first, and the newest value of each metric."""
+    """The step, epoch and time of the newest record, the time of the first, and the newest value of each metric.
 
-    is_there: bool = False
+    `exists` is whether there is a file.
+    """
+
+    exists: bool = False
     step: int | None = None
     epoch: int | None = None
     time: float | None = None
@@ -43,29 +46,27 @@ def last_of(path: Path) -> Last:
     """Read the first line and the end of a file that JSONWriter wrote. Lines that are not records are skipped."""
     try:
         with open_plain(path) as file:
-            first = record_of(next(whole_lines(file), b""))
+            first = record_of(next(complete_lines(file), b""))
     except OSError:
         return Last()
     rows = list(_newest(path))
     if not rows:
-        return Last(is_there=True)
+        return Last(exists=True)
     points: dict[str, Point] = {}
     for row in rows:
-        for name, given in row.items():
-            if name not in OWN_KEYS and name not in points and (value := number_of(given)) is not None:
+        for name, raw in row.items():
+            if name not in OWN_KEYS and name not in points and (value := number_of(raw)) is not None:
                 points[name] = Point(value, row["step"], row["at"])
-    newest = rows[0]
-    began = first["time"] if first is not None else rows[-1]["time"]
-    in_order = {name: points[name] for name in sorted(points, key=lambda name: (points[name].at != "epoch", name))}
-    return Last(True, newest["step"], newest["epoch"], float(newest["time"]), float(began), in_order)
+    newest, oldest = rows[0], rows[-1] if first is None else first
+    epochs_first = {name: points[name] for name in sorted(points, key=lambda name: (points[name].at != "epoch", name))}
+    return Last(True, newest["step"], newest["epoch"], float(newest["time"]), float(oldest["time"]), epochs_first)
 
 
 def _newest(path: Path) -> Iterator[dict[str, Any]]:
-    for number, line in enumerate(islice(_lines(path), MOST_LINES)):
-        if number < MOST_LOG_STEPS or OF_A_STEP not in line:
-            row = record_of(line)
-            if row is not None:
-                yield row
+    for number, line in enumerate(islice(_lines(path), MAX_LINES)):
+        is_wanted = number < MAX_LOG_STEPS or OF_A_STEP not in line
+        if is_wanted and (row := record_of(line)) is not None:
+            yield row
 
 
 def rows_backwards(path: Path) -> Iterator[dict[str, Any]]:
@@ -75,4 +76,4 @@ def rows_backwards(path: Path) -> Iterator[dict[str, Any]]:
 
 def _lines(path: Path) -> Iterator[bytes]:
     with suppress(OSError), open_plain(path) as file:
-        yield from newest_lines(file, MOST_BYTES)
+        yield from newest_lines(file, MAX_BYTES)

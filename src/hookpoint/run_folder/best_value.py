@@ -1,4 +1,4 @@
-"""The best value of a metric: stored by the run, or guess_best by the metric's name."""
+"""The best value of a metric: stored by the run, or guessed from its records."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from hookpoint.run_folder._plain_file import newest_lines, open_plain
 from hookpoint.run_folder.scalars_file import number_of, records_of
 
 FIRST = ("val_loss", "loss")
-MOST_BYTES = 8 * 2**20
+MAX_BYTES = 8 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class BestValue:
     """The best value of a metric, its step, and its source: "run", "events", "guess" or "newest".
 
-    "guess" is the best of all records, "newest" the best at the end of a long file.
+    "guess" is the best value of all records, "newest" the best one at the end of a long file.
     """
 
     metric: str
@@ -34,7 +34,7 @@ class BestValue:
 
     @classmethod
     def of(cls, metric: str, facts: Any, source: str) -> BestValue | None:
-        """Return the best value that a file contains, or None if it is invalid."""
+        """Return the best value that a file states, or None if it is invalid."""
         if not isinstance(facts, dict):
             return None
         value, step, mode = number_of(facts.get("value")), facts.get("step"), facts.get("mode")
@@ -49,25 +49,23 @@ def metric_to_watch(names: Collection[str]) -> tuple[str, str] | None:
     >>> metric_to_watch(["rate", "loss", "val_loss"]), metric_to_watch(["rate", "val_acc"]), metric_to_watch(["rate"])
     (('val_loss', 'min'), ('val_acc', 'max'), None)
     """
-    for name in (*(one for one in FIRST if one in names), *names):
-        try:
+    for name in (*(name for name in FIRST if name in names), *names):
+        with suppress(ValueError):
             return name, mode_of(name, "auto")
-        except ValueError:
-            continue
     return None
 
 
 def guess_best(path: Path, names: Collection[str]) -> BestValue | None:
-    """Return the best value of the most important metric: of its epoch means, or else of all its values.
+    """Return the best value of the most important metric: the best of its epoch means, or else of all its values.
 
-    Only the last 8 MiB of the file are read. If the file is longer, the source is "newest", not "guess".
+    Reads only the last 8 MiB of the file. If the file is longer, the source is "newest", not "guess".
     """
     watched = metric_to_watch(names)
     if watched is None:
         return None
     with suppress(OSError), open_plain(path) as file:
-        lines = [*newest_lines(file, MOST_BYTES)][::-1]
-        source = "guess" if file.seek(0, os.SEEK_END) <= MOST_BYTES else "newest"
+        lines = [*newest_lines(file, MAX_BYTES)][::-1]
+        source = "guess" if file.seek(0, os.SEEK_END) <= MAX_BYTES else "newest"
         return _best(lines, *watched, "epoch", source) or _best(lines, *watched, None, source)
     return None
 
@@ -75,12 +73,8 @@ def guess_best(path: Path, names: Collection[str]) -> BestValue | None:
 def _best(lines: Iterable[bytes], metric: str, mode: str, at: str | None, source: str) -> BestValue | None:
     key = json.dumps(metric).encode()
     kind = b"" if at is None else f'"at": {json.dumps(at)}'.encode()  # as JSONWriter writes it
-    better: tuple[float, int] | None = None
-    sign = 1.0 if mode == "min" else -1.0
-    for row in records_of([line for line in lines if key in line and kind in line]):  # do not parse the others
-        if row is None or (at is not None and row["at"] != at):
-            continue
-        value = number_of(row.get(metric))
-        if value is not None and not math.isnan(value) and (better is None or sign * value < sign * better[0]):
-            better = value, row["step"]
-    return None if better is None else BestValue(metric, *better, mode, source)
+    rows = records_of([line for line in lines if key in line and kind in line])  # do not parse the others
+    values = [(number_of(row.get(metric)), row["step"]) for row in rows if row is not None and at in (None, row["at"])]
+    numbers = [(value, step) for value, step in values if value is not None and not math.isnan(value)]
+    best = (min if mode == "min" else max)(numbers, key=lambda pair: pair[0], default=None)
+    return None if best is None else BestValue(metric, *best, mode, source)

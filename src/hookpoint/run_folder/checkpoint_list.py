@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hookpoint.core.errors import CannotResume, DamagedCheckpoint
-from hookpoint.storage.checkpoint.checkpoint_folder import read_manifest
+from hookpoint.storage.checkpoint.checkpoint_folder import UNREADABLE, problem_of, read_manifest
 from hookpoint.storage.checkpoint.layout import Place
 from hookpoint.storage.checkpoint.manifest import Manifest
 from hookpoint.storage.workdir.catalog import best_folders, places
@@ -19,9 +18,9 @@ from hookpoint.storage.workdir.catalog import best_folders, places
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A checkpoint or best-… folder. If its manifest is invalid, it is None, and `problem` says why.
+    """A checkpoint or best-… folder. If its manifest is invalid, `manifest` is None, and `problem` says why.
 
-    `size_bytes` is the size of its files, `own_bytes` without those that an earlier one in the list has too.
+    `size_bytes` is the size of its files. `own_bytes` leaves out files that an earlier folder of the list also has.
     """
 
     path: Path
@@ -43,7 +42,7 @@ class Listed:
 
     @property
     def measured(self) -> dict[str, Any]:
-        """The values that it was saved for, by tag."""
+        """The values that the checkpoint was saved for, by tag."""
         return {} if self.manifest is None else dict(self.manifest.measured)
 
     @property
@@ -61,14 +60,14 @@ def checkpoints_of(workdir: Path) -> list[Listed]:
 
 
 def newest_step(workdir: Path) -> int | None:
-    """Return the step of the newest checkpoint, by its name."""
+    """Return the step of the newest checkpoint, from its name."""
     with suppress(OSError):
         return next((place.step for place, _ in reversed(places(workdir))), None)
     return None
 
 
 def bytes_of(path: Path, seen: set[tuple[int, int]]) -> int:
-    """Return the size of the files at a path that were not seen yet. Unreadable files do not count."""
+    """Return the size of the files at a path that are not in `seen`, and add them to it. Unreadable files do not count."""
     sizes = {(status.st_dev, status.st_ino): status.st_size for status in files_in(path)}
     total = sum(size for key, size in sizes.items() if key not in seen)
     seen.update(sizes)
@@ -78,24 +77,22 @@ def bytes_of(path: Path, seen: set[tuple[int, int]]) -> int:
 def files_in(path: Path) -> Iterator[os.stat_result]:
     """Yield the status of the file at a path, or of every file in a folder. Links are not followed."""
     try:
-        found = os.lstat(path)
+        status = os.lstat(path)
     except OSError:
         return
-    if not stat.S_ISDIR(found.st_mode):
-        yield found
+    if not stat.S_ISDIR(status.st_mode):
+        yield status
         return
     for folder, folders, names in os.walk(path):
-        for name in (*names, *(one for one in folders if os.path.islink(os.path.join(folder, one)))):
+        for name in (*names, *(name for name in folders if os.path.islink(os.path.join(folder, name)))):
             with suppress(OSError):
                 yield os.lstat(os.path.join(folder, name))
 
 
 def _listed(path: Path, seen: set[tuple[int, int]]) -> Listed:
-    size_bytes, own_bytes = bytes_of(path, set()), bytes_of(path, seen)
+    manifest, problem = None, ""
     try:
-        return Listed(path, read_manifest(path), "", size_bytes, own_bytes)
-    except (DamagedCheckpoint, CannotResume) as error:
-        problem = str(error).splitlines()[0].removeprefix(f"{path} is ").rstrip(".")
-    except OSError as error:
-        problem = f"cannot be read: {error.strerror or error}"
-    return Listed(path, None, problem, size_bytes, own_bytes)
+        manifest = read_manifest(path)
+    except UNREADABLE as error:
+        problem = problem_of(path, error)
+    return Listed(path, manifest, problem, bytes_of(path, set()), bytes_of(path, seen))

@@ -1,4 +1,4 @@
-"""CommandError: why a command fails, in one line, and its exit code."""
+"""CommandError: the reason why a command fails, in one line, and its exit code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class CommandError(Exception):
 
 
 def command_error_of(error: BaseException) -> CommandError:
-    """Return any error as one of a command."""
+    """Convert any error to a CommandError."""
     if isinstance(error, CommandError):
         return error
     if isinstance(error, HookpointError):

@@ -1,4 +1,4 @@
-"""Events of events.jsonl as sentences."""
+"""Describe the events in events.jsonl."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hookpoint.run_folder.scalars_file import OWN_KEYS, number_of
 
 
 def describe_event(event: Mapping[str, Any]) -> str:
-    """Return an event as a sentence. For unknown events, and those with missing fields, list the fields.
+    """Describe an event in one line. If it is unknown or a field is missing, list its fields.
 
     >>> describe_event({"event": "best", "metric": "loss", "value": 0.5, "previous": 0.75})
     'best loss so far: 0.5 (before: 0.75)'
@@ -20,15 +20,11 @@ def describe_event(event: Mapping[str, Any]) -> str:
     'failed with KeyboardInterrupt'
     """
     try:
-        text = _SENTENCES[event["event"]](event)
+        text = _TEXTS[event["event"]](event)
     except (KeyError, TypeError):
-        text = _listed(event)
+        fields = ", ".join(f"{name} {_value(value)}" for name, value in event.items() if name not in OWN_KEYS)
+        text = f"{event.get('event')}: {fields}" if fields else str(event.get("event"))
     return shown(text)
-
-
-def _listed(event: Mapping[str, Any]) -> str:
-    fields = ", ".join(f"{name} {_value(value)}" for name, value in event.items() if name not in OWN_KEYS)
-    return f"{event.get('event')}: {fields}" if fields else str(event.get("event"))
 
 
 def _value(value: Any) -> str:
@@ -49,7 +45,7 @@ def _best(event: Mapping[str, Any]) -> str:
     return f"best {event['metric']} so far: {_value(event['value'])}{before}"
 
 
-_SENTENCES: dict[str, Callable[[Mapping[str, Any]], str]] = {
+_TEXTS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "best": _best,
     "exception": lambda event: f"failed with {event['type']}" + (f": {event['text']}" if event["text"] else ""),
     "restore": lambda event: (

@@ -9,9 +9,9 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from hookpoint.run_folder._plain_file import open_plain, whole_lines
+from hookpoint.run_folder._plain_file import complete_lines, open_plain
 from hookpoint.run_folder.scalars_file import record_of
-from hookpoint.storage.disk.whole_lines import end_of_whole_lines, lines_backwards
+from hookpoint.storage.disk.complete_lines import end_of_complete_lines, lines_backwards
 
 MARK_BYTES = 256  # bytes before the position that identify the file
 
@@ -19,8 +19,8 @@ MARK_BYTES = 256  # bytes before the position that identify the file
 class FileFollower:
     """Return the last records of a file, then new ones at each call.
 
-    A resumed run truncates its file. New records are then those with a later time than any before. A file that replaces
-    another one, as in a fresh run, is read from the start.
+    When a resumed run truncates its file, new records are those with a later time than all before. A file that replaces another
+    one, as in a fresh run, is read from the start.
     """
 
     def __init__(self, path: Path) -> None:
@@ -29,7 +29,7 @@ class FileFollower:
         self._position = 0
         self._mark = b""
         self._latest = float("-inf")
-        self.was_cut = False
+        self.was_truncated = False
 
     def last(self, count: int) -> list[dict[str, Any]]:
         """Return the last `count` records, the oldest first, and continue from there. Only the end of the file is read."""
@@ -44,15 +44,15 @@ class FileFollower:
 
     def new(self) -> list[dict[str, Any]]:
         """Return the records since the last call, the oldest first; none if there is no such file."""
-        self.was_cut = False
+        self.was_truncated = False
         try:
             with open_plain(self._path) as file:
                 status = os.fstat(file.fileno())
                 file_id = status.st_dev, status.st_ino
                 if file_id != self._file_id:
                     self._file_id, self._position, self._mark = file_id, 0, b""
-                elif status.st_size < self._position or not self._is_same(file):
-                    return self._after_a_cut(file)
+                elif status.st_size < self._position or not self._has_mark(file):
+                    return self._after_truncation(file)
                 file.seek(self._position)
                 return self._read(file)
         except OSError:
@@ -60,7 +60,7 @@ class FileFollower:
 
     def _read(self, file: BinaryIO) -> list[dict[str, Any]]:
         rows = []
-        for line in whole_lines(file):
+        for line in complete_lines(file):
             self._position += len(line) + 1
             self._mark = (self._mark + line + b"\n")[-MARK_BYTES:]
             row = record_of(line)
@@ -69,20 +69,20 @@ class FileFollower:
                 self._latest = max(self._latest, row["time"])
         return rows
 
-    def _after_a_cut(self, file: BinaryIO) -> list[dict[str, Any]]:
-        self.was_cut = True
+    def _after_truncation(self, file: BinaryIO) -> list[dict[str, Any]]:
+        self.was_truncated = True
         rows = list(takewhile(lambda row: row["time"] > self._latest, self._backwards(file)))
         self._latest = max([self._latest, *(row["time"] for row in rows)])
         return rows[::-1]
 
     def _backwards(self, file: BinaryIO) -> Iterator[dict[str, Any]]:
-        """Move behind the last complete line, and return the records before it, the newest first."""
-        status, end = os.fstat(file.fileno()), end_of_whole_lines(file)
+        """Move to the end of the last complete line, and return the records up to there, the newest first."""
+        status, end = os.fstat(file.fileno()), end_of_complete_lines(file)
         file.seek(max(0, end - MARK_BYTES))
         self._file_id, self._position = (status.st_dev, status.st_ino), end
         self._mark = file.read(min(end, MARK_BYTES))
         return (row for _, line in lines_backwards(file, end) if (row := record_of(line)) is not None)
 
-    def _is_same(self, file: BinaryIO) -> bool:
+    def _has_mark(self, file: BinaryIO) -> bool:
         file.seek(self._position - len(self._mark))
         return file.read(len(self._mark)) == self._mark

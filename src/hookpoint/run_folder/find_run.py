@@ -1,4 +1,4 @@
-"""Find run folders: all below a folder, or one by path or name."""
+"""Find run folders: all below a folder, or one by its path or name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hookpoint.storage.checkpoint.layout import CHECKPOINTS, PREVIOUS, TENSOR_DU
 
 RUNS = "runs"  # the default folder
 LEVELS = 4
-MOST_FOLDERS = 50_000  # the folder may be the root of a disk
+MAX_FOLDERS = 50_000  # the folder may be the root of a disk
 NEVER = frozenset({CHECKPOINTS, TENSOR_DUMPS, "tensorboard", "node_modules", "site-packages", "__pycache__"})
 
 
@@ -27,7 +27,7 @@ def default_folder() -> Path:
 def find_runs(folder: Path, *, levels: int = LEVELS, previous: bool = False) -> Iterator[Path]:
     """Yield the run folders at and below a folder, each once, real folders before links.
 
-    Hidden folders are skipped, and earlier runs in previous/ unless requested. So is anything that cannot be read.
+    Hidden folders and anything that cannot be read are skipped; so are earlier runs in previous/, unless requested.
     """
     seen: set[tuple[int, int]] = set()
     level = [os.fspath(folder)]
@@ -37,18 +37,18 @@ def find_runs(folder: Path, *, levels: int = LEVELS, previous: bool = False) -> 
             try:
                 status = os.stat(path)
                 key = status.st_dev, status.st_ino
-                if key in seen or len(seen) >= MOST_FOLDERS:
+                if key in seen or len(seen) >= MAX_FOLDERS:
                     continue
                 seen.add(key)
                 with os.scandir(path) as entries:
-                    found = sorted(entries, key=lambda entry: (entry.is_symlink(), entry.name))
+                    contents = sorted(entries, key=lambda entry: (entry.is_symlink(), entry.name))
             except OSError:
                 continue
-            if looks_like_a_run(path, {entry.name for entry in found}):
+            if looks_like_a_run(path, {entry.name for entry in contents}):
                 yield Path(path)
             skipped = NEVER if previous else NEVER | {PREVIOUS}
             if depth < levels:
-                deeper += [entry.path for entry in found if entry.name not in skipped and _is_open_folder(entry)]
+                deeper += [entry.path for entry in contents if entry.name not in skipped and _is_visible_folder(entry)]
         level = sorted(deeper, key=os.path.islink)
 
 
@@ -58,24 +58,22 @@ def run_names() -> dict[str, Path]:
     return {os.path.relpath(path, folder): path for path in find_runs(folder)}
 
 
-def find_run(given: str) -> RunFolder:
-    """Return the run at a path or of a name."""
-    as_path, as_name = Path(given), Path(RUNS) / given
-    candidates = [path for path in (as_path, as_name) if os.path.isdir(path)]
-    for path in candidates:
-        run = RunFolder(path)
+def find_run(name: str) -> RunFolder:
+    """Return the run at a path, or the one with a name under runs/."""
+    folders = [path for path in (Path(name), Path(RUNS) / name) if os.path.isdir(path)]
+    for run in map(RunFolder, folders):
         if run.is_run:
             return run
-    if candidates:
-        raise CommandError(_no_run_in(candidates[0]), REFUSED)
-    if as_path.exists():
-        raise CommandError(f"{shown(given)} is not a folder; expected the folder of a run", USAGE)
+    if folders:
+        raise CommandError(_no_run_in(folders[0]), REFUSED)
+    if Path(name).exists():
+        raise CommandError(f"{shown(name)} is not a folder; expected the folder of a run", USAGE)
     names = run_names()
-    near = difflib.get_close_matches(given, names, n=3, cutoff=0.5)
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     if near:
-        raise CommandError(f"there is no run {shown(given)}; did you mean {' or '.join(map(shown, near))}?", USAGE)
+        raise CommandError(f"there is no run {shown(name)}; did you mean {' or '.join(map(shown, near))}?", USAGE)
     hint = "hookpoint runs lists them" if names else "there is none here"
-    raise CommandError(f"there is no run {shown(given)}; expected a run folder or a name under {RUNS}/ ({hint})", USAGE)
+    raise CommandError(f"there is no run {shown(name)}; expected a run folder or a name under {RUNS}/ ({hint})", USAGE)
 
 
 def _no_run_in(path: Path) -> str:
@@ -88,7 +86,7 @@ def _no_run_in(path: Path) -> str:
     return f"there is no run in {shown(path)}: it has no run.json, scalars.jsonl or checkpoints{hint}"
 
 
-def _is_open_folder(entry: os.DirEntry[str]) -> bool:
+def _is_visible_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return not entry.name.startswith(".") and entry.is_dir()
     except OSError:  # a loop of links

@@ -8,17 +8,17 @@ from typing import Any
 
 from hookpoint.core.text.terminal import printable
 
-LONGEST = 400  # characters of a text from a file
+MAX_CHARACTERS = 400  # characters of a text from a file
 
 
-def shown(given: Any, longest: int = LONGEST) -> str:
+def shown(value: Any, longest: int = MAX_CHARACTERS) -> str:
     """Return a value from a file as one line of plain text, without control characters."""
-    text = " ".join(str(given).split()) if not isinstance(given, float) else number(given)
+    text = " ".join(str(value).split()) if not isinstance(value, float) else number(value)
     return printable(text if len(text) <= longest else f"{text[: longest - 1]}…")
 
 
 def number(value: float) -> str:
-    """Return a value with five digits.
+    """Return a value with five significant digits.
 
     >>> number(0.123456789), number(12.0), number(float("nan"))
     ('0.12346', '12', 'nan')
@@ -46,25 +46,25 @@ def duration(seconds: float | None) -> str:
     """
     if seconds is None or not math.isfinite(seconds):
         return ""
-    left = max(int(seconds), 0)
-    parts: list[str] = []
+    rest = max(int(seconds), 0)
+    units: list[str] = []
     for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
-        count, left = divmod(left, length)
-        if count or parts or unit == "s":
-            parts.append(f"{count}{unit}")
-    return " ".join(part for part in parts[:2] if not part.startswith("0") or len(parts) == 1)
+        count, rest = divmod(rest, length)
+        if count or units or unit == "s":
+            units.append(f"{count}{unit}")
+    return " ".join(text for text in units[:2] if not text.startswith("0") or len(units) == 1)
 
 
-def moment(given: datetime | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:
+def moment(time: datetime | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:
     """Return a time in the local time zone; "" for None."""
-    return "" if given is None else given.astimezone().strftime(form)
+    return "" if time is None else time.astimezone().strftime(form)
 
 
-def moment_of(given: Any) -> datetime | None:
-    """Return a time from a file: seconds since 1970 or an ISO text; None if it is invalid."""
+def moment_of(value: Any) -> datetime | None:
+    """Parse a time from a file: seconds since 1970, or ISO 8601. Return None if it is invalid."""
     try:
-        found = datetime.fromisoformat(given) if isinstance(given, str) else datetime.fromtimestamp(given)
-        return found.astimezone()
+        time = datetime.fromisoformat(value) if isinstance(value, str) else datetime.fromtimestamp(value)
+        return time.astimezone()
     except (TypeError, ValueError, OverflowError, OSError):
         return None
 

@@ -14,10 +14,10 @@ KEYS = ("step", "iteration", "epoch", "at", "time")  # older files have no itera
 
 
 class WideTable:
-    """The rows of scalars.jsonl. The first pass finds the columns, the second yields the rows; the file is never in memory.
+    """The rows of scalars.jsonl. The first pass finds the columns, the second yields the rows. The file is never in memory.
 
     Records of one moment (step, iteration, epoch) with the same `at` form one row. If a value was logged twice, the last one
-    counts; the time is that of the last record. Records appended between the passes are left out. Lines that are not records
+    counts. The time is that of the last record. Records appended between the passes are left out. Lines that are not records
     raise BadLines.
     """
 
@@ -41,29 +41,26 @@ class WideTable:
             if row is None:
                 row = open_rows[at] = {key: record[key] for key in KEYS if key in record}
             row["time"] = record["time"]
-            for name, given in record.items():
-                if type(given) is float and name != "event":  # the common case; includes the time
-                    row[name] = given
-                elif name not in OWN_KEYS and (value := number_of(given)) is not None:
+            for name, raw in record.items():
+                if type(raw) is float and name != "event":  # the common case; includes the time
+                    row[name] = raw
+                elif name not in OWN_KEYS and (value := number_of(raw)) is not None:
                     row[name] = value
         yield from open_rows.values()
 
     def _find_columns(self) -> None:
-        names: dict[str, None] = {}
-        keys: set[str] = set(OWN_KEYS) - {"iteration"}  # known names
+        names: dict[str, None] = {}  # in order of appearance
+        known: set[str] = set(OWN_KEYS) - {"iteration"}
         with open_plain(self._path) as file:
             self._size_bytes = os.fstat(file.fileno()).st_size
             for record in valid_records(self._path, line_batches(file)):
-                if not keys.issuperset(record):
-                    found = [
-                        name for name in record if name not in keys and (name in KEYS or number_of(record[name]) is not None)
-                    ]
-                    names.update(dict.fromkeys(found))
-                    keys.update(found)
-        self.columns = (
-            *(key for key in KEYS if key != "iteration" or key in names),
-            *(name for name in names if name not in KEYS),
-        )
+                if not known.issuperset(record):
+                    new = [name for name in record if name not in known]
+                    new = [name for name in new if name in KEYS or number_of(record[name]) is not None]
+                    names.update(dict.fromkeys(new))
+                    known.update(new)
+        keys = [key for key in KEYS if key != "iteration" or key in names]
+        self.columns = (*keys, *(name for name in names if name not in KEYS))
 
     def _records(self) -> Iterator[dict[str, Any]]:
         left = self._size_bytes

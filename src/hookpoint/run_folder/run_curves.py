@@ -1,4 +1,4 @@
-"""The figure of run folders: curves, and the text above them."""
+"""Run curves: the figure of one or more run folders."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from hookpoint.run_folder.formatting import duration, moment, shown
 from hookpoint.run_folder.run_folder import RUNNING, SCALARS, RunFolder
 from hookpoint.run_folder.scalars_file import read_series
 
-LEAST_BUCKETS = 512
+MIN_BUCKETS = 512
 
 
 def figure_of_runs(runs: Sequence[RunFolder], options: PlotOptions, *, columns: int) -> FigureData:
-    """Return the figure of run folders. If all requested metrics are named in full, only these are read."""
+    """Return the figure of run folders. Only the requested metrics are read, unless one of them is a pattern."""
     names = None if not options.metrics or any(set(name) & set("*?[") for name in options.metrics) else options.metrics
 
     def read(names: Collection[str] | None) -> FigureData:
@@ -35,7 +35,7 @@ def _subject(run: RunFolder, label: str, names: Collection[str] | None, options:
     ends: dict[int, int] | None = {} if options.x == "epoch" else None
     try:
         series = read_series(
-            run.path / SCALARS, names, buckets=max(LEAST_BUCKETS, columns), smooth=options.smooth, epoch_ends=ends
+            run.path / SCALARS, names, buckets=max(MIN_BUCKETS, columns), smooth=options.smooth, epoch_ends=ends
         )
     except FileNotFoundError:
         raise CommandError(f"nothing to plot: {shown(run.path)} has no {SCALARS}; JSONWriter writes it") from None
@@ -44,13 +44,13 @@ def _subject(run: RunFolder, label: str, names: Collection[str] | None, options:
     stored = {name: best.mode for name, best in run.all_best.items()}
     modes: dict[str, Mode] = {}
     for name, _ in series:
-        with suppress(ValueError):  # no mode is known for this name
+        with suppress(ValueError):  # the name does not tell the mode
             modes[name] = mode_of(name, stored.get(name) or "auto")
     return Subject(label, series, _about(run), tuple(stored), modes, ends)
 
 
 def _labelled(runs: Sequence[RunFolder]) -> list[tuple[RunFolder, str]]:
-    """Return each run with its label. Multiple runs are labelled by their folders: names are often that of the model."""
+    """Return each run with its label. Multiple runs are labelled by folder: their names are often the same."""
     folders = [run.path.resolve().name for run in runs]
     if len(runs) == 1:
         return [(runs[0], runs[0].name if runs[0].name == folders[0] else f"{runs[0].name} ({folders[0]})")]

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from datetime import datetime
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,14 @@ from hookpoint.storage.workdir.lock import Holder, holder_of
 RUNNING, FINISHED, STOPPED, FAILED, KILLED, UNKNOWN = "running", "finished", "stopped", "failed", "killed", "unknown"
 ALL_STATUSES = (RUNNING, FINISHED, STOPPED, FAILED, KILLED, UNKNOWN)
 SCALARS, EVENTS = "scalars.jsonl", "events.jsonl"
-MOST_EVENTS = 2_000
+MAX_EVENTS = 2_000
 
 
 class RunFolder:
-    """The state of a run. Nothing is written, and files are read on demand.
+    """The state of a run. Files are read on demand; nothing is written.
 
-    Files may be foreign, incomplete, or being written: invalid contents are ignored. Values are cached; create a new RunFolder
-    to read them again. Of files that grow, only the end is read.
+    Files may be foreign, incomplete, or being written: invalid content is ignored. Values are cached. Create a new RunFolder to
+    read them again. Only the end of files that grow is read.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -39,13 +40,13 @@ class RunFolder:
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """The contents of run.json; empty if there is none."""
-        return facts_of(self.path)
+        """The content of run.json; empty if there is none."""
+        return read_run_file(self.path)
 
     @cached_property
     def is_run(self) -> bool:
         """Whether the folder contains run.json, scalars or checkpoints."""
-        return bool(self.facts) or self.last.is_there or newest_step(self.path) is not None
+        return bool(self.facts) or self.last.exists or newest_step(self.path) is not None
 
     @property
     def name(self) -> str:
@@ -54,7 +55,7 @@ class RunFolder:
 
     @cached_property
     def holder(self) -> Holder | None:
-        """The process that is writing to it."""
+        """The process that is writing to the folder."""
         return holder_of(self.path)
 
     @cached_property
@@ -62,7 +63,7 @@ class RunFolder:
         """The status in run.json, or "killed" if that is "running" and no process writes to the folder."""
         status = self.facts.get("status")
         if status == RUNNING and self.holder is None:
-            status = facts_of(self.path).get("status")  # it may have ended meanwhile
+            status = read_run_file(self.path).get("status")  # it may have ended meanwhile
             if status == RUNNING:
                 return KILLED
             del self.facts
@@ -99,21 +100,20 @@ class RunFolder:
 
     @property
     def step(self) -> int | None:
-        known = [one for one in (self._integer("step"), self.last.step, newest_step(self.path)) if one is not None]
-        if self.status in (FINISHED, STOPPED, FAILED) and known:
-            return known[0]
-        return max(known, default=None)
+        steps = [step for step in (self._integer("step"), self.last.step, newest_step(self.path)) if step is not None]
+        has_ended = self.status in (FINISHED, STOPPED, FAILED)
+        return steps[0] if steps and has_ended else max(steps, default=None)
 
     @property
     def values(self) -> dict[str, float]:
         """The newest value of each metric, from scalars.jsonl or else run.json."""
         if self.last.points:
             return {name: point.value for name, point in self.last.points.items()}
-        return {name: value for name, given in self._dict("metrics").items() if (value := number_of(given)) is not None}
+        return {name: value for name, raw in self._dict("metrics").items() if (value := number_of(raw)) is not None}
 
     @property
     def last_value(self) -> tuple[str, float] | None:
-        """The newest value of the most important metric: the one with the best value, or else by its name."""
+        """The newest value of the most important metric: the one that has a best value, or else selected by its name."""
         values, best = self.values, self.best
         watched = metric_to_watch(values)
         metric = best.metric if best is not None else watched[0] if watched is not None else next(iter(values), "")
@@ -121,7 +121,7 @@ class RunFolder:
 
     @cached_property
     def best(self) -> BestValue | None:
-        """The best value, from events, run.json or a guess. Events are newer while the run has not ended."""
+        """The best value: from events, from run.json, or guessed. Until the run has ended, events are newer than run.json."""
         stored = self._stored_best()
         event = self._event_best() if stored is None or self.status in (RUNNING, KILLED) else None
         return event or stored or guess_best(self.path / SCALARS, self.values)
@@ -136,12 +136,12 @@ class RunFolder:
 
     @property
     def started(self) -> datetime | None:
-        """The first start; without run.json, the time of the oldest record."""
+        """The time of the first start; without run.json, that of the oldest record."""
         return moment_of(self.facts.get("started")) or moment_of(self.last.first_time)
 
     @property
     def seconds(self) -> float | None:
-        """The training time of all starts; without run.json, from the first to the last record."""
+        """The training time of all starts; without run.json, the time from the first to the last record."""
         stored = self.facts.get("elapsed_seconds")
         elapsed = float(stored) if isinstance(stored, int | float) else 0.0
         if self.status in (RUNNING, KILLED) and self.facts:
@@ -162,11 +162,13 @@ class RunFolder:
 
     @property
     def best_checkpoints(self) -> dict[str, str]:
-        """The checkpoint with the best value of each metric, from manifests: the newest with a best-… tag."""
-        best: dict[str, str] = {}
-        for one in sorted(self.checkpoints, key=lambda one: not one.is_best):  # names of steps win over best-…
-            best |= {str(value.get("metric")): one.path.name for tag, value in one.measured.items() if tag.startswith(BEST)}
-        return best
+        """The checkpoint with the best value of each metric: the newest one whose manifest has its best-… tag."""
+        return {
+            str(value.get("metric")): checkpoint.path.name
+            for checkpoint in sorted(self.checkpoints, key=lambda checkpoint: not checkpoint.is_best)  # steps override best-…
+            for tag, value in checkpoint.measured.items()
+            if tag.startswith(BEST)
+        }
 
     def events(self) -> Iterator[dict[str, Any]]:
         """Yield the events, the newest first."""
@@ -178,9 +180,7 @@ class RunFolder:
         return best[preferred[0]] if preferred else None
 
     def _event_best(self) -> BestValue | None:
-        for number, event in enumerate(self.events()):
-            if number == MOST_EVENTS:
-                return None
+        for event in islice(self.events(), MAX_EVENTS):
             if event["event"] == "best" and isinstance(event.get("metric"), str) and event["step"] <= (self.step or 0):
                 return BestValue.of(event["metric"], event, "events")
         return None
@@ -194,15 +194,10 @@ class RunFolder:
         return value if type(value) is int else None
 
 
-def facts_of(folder: Path) -> dict[str, Any]:
-    """Return the contents of run.json; empty if there is none."""
-    return read_run_file(folder) or {}
-
-
 def looks_like_a_run(folder: str, names: set[str]) -> bool:
-    """Return whether a folder with these names is that of a run, reading as little as possible."""
-    if NAME in names and facts_of(Path(folder)):
-        return True
-    if SCALARS in names and os.path.isfile(os.path.join(folder, SCALARS)):
-        return True
-    return CHECKPOINTS in names and newest_step(Path(folder)) is not None
+    """Return whether a folder that contains these names is that of a run, reading as little as possible."""
+    return (
+        (NAME in names and bool(read_run_file(folder)))
+        or (SCALARS in names and os.path.isfile(os.path.join(folder, SCALARS)))
+        or (CHECKPOINTS in names and newest_step(Path(folder)) is not None)
+    )

@@ -1,4 +1,4 @@
-"""Read scalars.jsonl: its records, and the series of each metric."""
+"""Read scalars.jsonl: its records, and the series of its metrics."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from hookpoint.run_folder._plain_file import line_batches, open_plain
 
 OWN_KEYS = frozenset({"step", "iteration", "epoch", "time", "at", "event"})  # all other keys are metrics
 NOT_FINITE = {name: float(name) for name in ("nan", "inf", "-inf")}
-MOST_NUMBERS = 5  # bad lines that are listed
+MAX_NUMBERS = 5  # bad lines that are listed
 AT_ONCE = 1_000  # lines decoded together
 ALL_BUCKETS = 32 * BUCKETS  # of all series of a file
-MOST_EPOCHS = 100_000  # stored ends of epochs
-_MOST = 2**63  # the limit of an integer array
+MAX_EPOCHS = 100_000  # stored ends of epochs
+_LARGEST = 2**63  # the limit of an integer array
 _decode = json.JSONDecoder().raw_decode
 
 
 class BadLines(HookpointError, ValueError):
-    """A file has lines that are not records. `numbers` lists the first ones, from 1; `count` is the number of all."""
+    """A file has lines that are not records. `numbers` has the first line numbers, from 1. `count` is the number of all."""
 
     def __init__(self, path: str | os.PathLike[str], numbers: Collection[int], count: int) -> None:
         shown = ", ".join(str(number) for number in numbers)
@@ -34,7 +34,7 @@ class BadLines(HookpointError, ValueError):
 
 
 def valid_records(path: str | os.PathLike[str], batches: Iterable[Sequence[bytes]]) -> Iterator[dict[str, Any]]:
-    """Yield the records of lines. At the end, raise BadLines if other lines were found."""
+    """Yield the records in batches of lines. At the end, raise BadLines if some lines are not records."""
     numbers: list[int] = []
     number = count = 0
     for lines in batches:
@@ -44,7 +44,7 @@ def valid_records(path: str | os.PathLike[str], batches: Iterable[Sequence[bytes
                 yield row
                 continue
             count += 1
-            if count <= MOST_NUMBERS:
+            if count <= MAX_NUMBERS:
                 numbers.append(number)
     if count:
         raise BadLines(path, numbers, count)
@@ -58,13 +58,13 @@ def read_series(
     smooth: float = 0.0,
     epoch_ends: dict[int, int] | None = None,
 ) -> dict[tuple[str, str], Series]:
-    """Return the series of a file that JSONWriter wrote, or those of `names`, by name and `at`, in order of appearance.
+    """Return the series of a file that JSONWriter wrote, by name and `at`, in order of appearance. `names` selects metrics.
 
     An incomplete last line is left out: a run may still be writing it. So are values that are not numbers. Other lines that are
     not records raise BadLines.
 
     About 30 MB of memory are enough for any file: long series are thinned out to `buckets` buckets, or fewer if there are many
-    series. `smooth` is the weight of their moving averages. `epoch_ends` is filled with the last step of each epoch.
+    series. `smooth` is the weight of the past in their moving averages. `epoch_ends` receives the last step of each epoch.
     """
     wanted = None if names is None else frozenset(names)
     found: dict[tuple[str, str], Series] = {}
@@ -72,26 +72,23 @@ def read_series(
         for row in valid_records(path, line_batches(file)):
             step, epoch, time, at = row.pop("step"), row.pop("epoch"), row.pop("time"), row.pop("at")
             row.pop("iteration", None)
-            if epoch_ends is not None and step > epoch_ends.get(epoch, 0) and len(epoch_ends) < MOST_EPOCHS:
+            if epoch_ends is not None and step > epoch_ends.get(epoch, 0) and len(epoch_ends) < MAX_EPOCHS:
                 epoch_ends[epoch] = step
-            for name, given in row.items():
+            for name, raw in row.items():
                 if wanted is not None and name not in wanted:
                     continue
-                value = given if type(given) is float else number_of(given)
+                value = raw if type(raw) is float else number_of(raw)
                 if value is None or name == "event":
                     continue
                 series = found.get((name, at))
                 if series is None:
-                    series = found[name, at] = Series(name, at, buckets=_share(buckets, len(found) + 1), smooth=smooth)
+                    limit = min(buckets, ALL_BUCKETS // (len(found) + 1))
+                    series = found[name, at] = Series(name, at, buckets=limit, smooth=smooth)
                     if len(found) & (len(found) - 1) == 0:  # a power of two: twice as many as at the last check
-                        for one in found.values():
-                            one.limit(_share(buckets, len(found)))
+                        for each in found.values():
+                            each.limit(limit)
                 series.add(step, epoch, time, value)
     return found
-
-
-def _share(buckets: int, series: int) -> int:
-    return min(buckets, ALL_BUCKETS // series)
 
 
 def records_of(lines: Sequence[bytes]) -> Iterator[dict[str, Any] | None]:
@@ -108,7 +105,7 @@ def records_of(lines: Sequence[bytes]) -> Iterator[dict[str, Any] | None]:
 
 
 def record_of(line: bytes) -> dict[str, Any] | None:
-    """Return a line as a record with a step, an epoch, a time and an `at` of the right types, or None."""
+    """Parse a line as a record with a step, an epoch, a time and an `at` of the right types. Return None if it is not one."""
     try:
         row: Any
         try:
@@ -130,18 +127,18 @@ def _checked(row: Any) -> dict[str, Any] | None:
         if type(row.get("iteration")) is float:  # a metric of this name, in a file of an older version
             row["values/iteration"] = row.pop("iteration")
         is_record = type(step) is int and type(epoch) is int and type(at) is str and type(time) in (float, int)
-        return row if is_record and abs(step) < _MOST and abs(epoch) < _MOST and abs(time) < _MOST else None
+        return row if is_record and abs(step) < _LARGEST and abs(epoch) < _LARGEST and abs(time) < _LARGEST else None
     except (TypeError, KeyError, AttributeError):
         return None
 
 
-def number_of(given: Any) -> float | None:
-    """Return a value of a record as a float, also the strings "nan", "inf" and "-inf"; None if it is not a number."""
-    if type(given) is float:
-        return given
-    if isinstance(given, int):
+def number_of(value: Any) -> float | None:
+    """Return a value of a record as a float; None if it is not a number. The strings "nan", "inf" and "-inf" are numbers."""
+    if type(value) is float:
+        return value
+    if isinstance(value, int):
         try:
-            return float(given)
+            return float(value)
         except OverflowError:
-            return NOT_FINITE["inf"] if given > 0 else NOT_FINITE["-inf"]
-    return NOT_FINITE.get(given) if isinstance(given, str) else None
+            return NOT_FINITE["inf"] if value > 0 else NOT_FINITE["-inf"]
+    return NOT_FINITE.get(value) if isinstance(value, str) else None

@@ -1,1 +1,1 @@
-"""Files: checkpoints, who may write them, and which of them stay."""
+"""Storage: write, read and verify checkpoints, and manage the folder of a run."""

@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from hookpoint.core.checkpoint.store import Checkpoint, Keep, Request, Resume, S
 from hookpoint.core.errors import CannotSave, DamagedCheckpoint, OutsideRun
 from hookpoint.storage.checkpoint import state_files
 from hookpoint.storage.checkpoint.background import Background
-from hookpoint.storage.checkpoint.checkpoint_folder import Staged, cannot_save, discard, new_staging, verified, write_checkpoint
+from hookpoint.storage.checkpoint.checkpoint_folder import Staged, discard, new_staging, saving_to, verified, write_checkpoint
 from hookpoint.storage.checkpoint.layout import checkpoints, is_being_deleted, next_place
 from hookpoint.storage.checkpoint.load_shards import filled
 from hookpoint.storage.checkpoint.manifest import File, Manifest
@@ -38,13 +38,13 @@ logger = logging.getLogger("hookpoint")
 class CheckpointStore:
     """Store the checkpoints of a run in `workdir/checkpoints`, safe against a kill at any moment.
 
-    A checkpoint is a folder that is created atomically. Before an old one is deleted, the new one is read back. One store owns
-    the workdir at a time, from `open` to `close`. A save in the background costs the caller a copy to host memory, whose
+    A checkpoint is a folder that is created atomically. A new checkpoint is read back before an old one is deleted. One store
+    owns the workdir at a time, from `open` to `close`. A save in the background costs the caller a copy to host memory; its
     buffers are reused.
 
     `state["finite"]` names the tensors that must be finite, for each part in `state["parts"]`; None means all of them. It is
-    not saved. "auto" and "must" do not resume from a checkpoint with the tag "exception". A checkpoint of another world size is
-    refused, unless `allow_world_change` is set.
+    not saved. "auto" and "must" do not resume from a checkpoint with the tag "exception". A checkpoint saved with another world
+    size is refused unless `allow_world_change` is set.
 
     >>> store = CheckpointStore("runs/mine")
     >>> store.open("auto", {})  # nothing to resume from
@@ -71,32 +71,31 @@ class CheckpointStore:
     def open(self, resume: Resume, identity: Mapping[str, Any]) -> Checkpoint | None:
         """Lock the workdir, repair it after a kill, and return the checkpoint to resume from, or None for a new run.
 
-        "auto" and "must" use the newest good checkpoint, a path only that one. Files in the way of the run are moved to
-        previous/. Raises CannotSave if nothing can be written, WorkdirInUse, or CannotResume; the lock is then released.
+        "auto" and "must" select the newest good checkpoint, and a path selects the checkpoint there. Files of an earlier run
+        are moved to previous/. Raises CannotSave if nothing can be written, WorkdirInUse, or CannotResume; the lock is then
+        released.
         """
         self._identity = json.loads(json.dumps(dict(identity), default=str))
         self._rules, self._limits = {}, set()
-        try:
+        with saving_to(self.workdir):
             disk.make_folder(self.workdir)
             self._lock.acquire()
             try:
                 tensors = getattr(identity.get("model"), "tensors", None)
-                found = open_workdir.prepare(self.workdir, resume, self._identity, self._allow_world_change, tensors)
+                checkpoint = open_workdir.prepare(self.workdir, resume, self._identity, self._allow_world_change, tensors)
             except BaseException:
                 self._lock.release()
                 raise
-        except OSError as error:
-            raise cannot_save(self.workdir, error) from error
         self._is_open = True
         self._run_file = RunFile(self.workdir)
-        return found
+        return checkpoint
 
     def check(self, state: Mapping[str, Any]) -> None:
-        """Raise NotSaveable if the state could not be read back. It is written to memory for that."""
+        """Raise NotSaveable if the state could not be read back. To find out, write it to memory."""
         state_files.check(Snapshots().take(state, outlives_the_call=False))
 
     def fill(self, found: Checkpoint, parts: Mapping[str, Any]) -> Checkpoint:
-        """Return a checkpoint with its sharded tensors, laid out like those of this run's parts."""
+        """Return a checkpoint with its sharded tensors. They are sharded like those of `parts`, the objects of this run."""
         return Checkpoint(found.path, filled(found.state, Path(found.path), parts))
 
     def write(
@@ -108,9 +107,9 @@ class CheckpointStore:
         request: Request,
         staged: tuple[Path, Mapping[str, Sequence[Any]]] | None = None,
     ) -> Saved | None:
-        """Save the state; return None if it is saved in the background. It may change afterwards. `collect` returns the result.
+        """Save the state, which may change afterwards. Return None if it is saved in the background: `collect` has the result.
 
-        `staged` is a folder of `stage`, and the results of `put_shards` of all ranks.
+        `staged` is a folder from `stage`, with the results of `put_shards` on all ranks.
         """
         self._refuse_if_closed()
         started = time.monotonic()
@@ -118,10 +117,20 @@ class CheckpointStore:
         self._rules |= request.rules
         self._limits.update(request.limits)
         self._rules |= {str(tag): keep for tag, keep in request.tags.items() if keep is not None}
-        taken = self._snapshots.take(state, outlives_the_call=request.in_background)
-        begun = None if staged is None else Staged(staged[0], {name: File(*file) for name, file in staged[1].items()})
-        tags, measured = list(map(str, request.tags)), {str(tag): one for tag, one in request.measured.items()}
-        save = partial(self._save, taken, int(step), float(elapsed), tags, started, begun, measured)
+        snapshot = self._snapshots.take(state, outlives_the_call=request.in_background)
+        files = None if staged is None else Staged(staged[0], {name: File(*file) for name, file in staged[1].items()})
+        clocks = snapshot["clocks"] if isinstance(snapshot.get("clocks"), dict) else {}
+        tags, measured = tuple(map(str, request.tags)), {str(tag): value for tag, value in request.measured.items()}
+        describe = partial(
+            Manifest,
+            step=int(step),
+            elapsed=float(elapsed),
+            tags=tags,
+            clocks=clocks,
+            identity=self._identity,
+            measured=measured,
+        )
+        save = partial(self._save, snapshot, int(step), describe, files, started)
         if not request.in_background:
             return save()
         self._background.start(save)
@@ -149,19 +158,18 @@ class CheckpointStore:
     def described(self, resume: Resume) -> dict[str, Any]:
         """Return the recorded crashes of the run in the workdir, and whether it has a checkpoint. Nothing is locked.
 
-        Only "auto", the default, continues the count. It starts at 0 with another `resume`, or after the program was edited.
+        Only "auto", the default, continues the count. With another `resume`, or after the program was edited, it starts at 0.
         """
-        found = RunFile(self.workdir).earlier().get("crashes") if resume == "auto" else None
-        found = None if is_edited_since(found) else found
-        try:
-            return {"crashes": found, "has_checkpoint": bool(places(self.workdir))} if found else {}
-        except OSError as error:
-            raise cannot_save(self.workdir, error) from error
+        crashes = RunFile(self.workdir).earlier().get("crashes") if resume == "auto" else None
+        if not crashes or is_edited_since(crashes):
+            return {}
+        with saving_to(self.workdir):
+            return {"crashes": crashes, "has_checkpoint": bool(places(self.workdir))}
 
     def close(self) -> None:
         """Wait for the background and release the workdir. May be called more than once."""
         self._background.wait()
-        for error in self._background.left():
+        for error in self._background.errors():
             logger.error("a checkpoint was not saved: %s", error)
         self._snapshots = Snapshots()
         self._is_open = False
@@ -185,20 +193,20 @@ class CheckpointStore:
         folder = Path(path)
         return Checkpoint(folder, state_files.read_state(folder, verified(folder, shards=False).files))
 
-    def packed(self, share: Mapping[str, Any]) -> bytes:
-        """Return a part of a state as bytes. Raise NotSaveable if it could not be read back."""
+    def packed(self, rank_state: Mapping[str, Any]) -> bytes:
+        """Return the state of one rank as bytes. Raise NotSaveable if it could not be read back."""
         from hookpoint.storage.checkpoint.torch_file import write_tree
 
         memory = io.BytesIO()
-        write_tree(Snapshots().take(share, outlives_the_call=False), memory)
+        write_tree(Snapshots().take(rank_state, outlives_the_call=False), memory)
         return memory.getvalue()
 
     def unpacked(self, data: bytes) -> dict[str, Any]:
-        """Return the state from `packed` bytes."""
+        """Return the state of one rank from `packed` bytes."""
         from hookpoint.storage.checkpoint.torch_file import read_tree
 
-        share: dict[str, Any] = read_tree(io.BytesIO(data))
-        return share
+        rank_state: dict[str, Any] = read_tree(io.BytesIO(data))
+        return rank_state
 
     def refuse_if_not_finite(self, parts: Mapping[str, Any], finite: Mapping[str, Iterable[str] | None]) -> None:
         """Raise NotFinite if one of the named tensors of a part contains NaN or infinity; None means all."""
@@ -208,73 +216,54 @@ class CheckpointStore:
             refuse_if_not_finite(parts, finite)
 
     def stage(self, step: int) -> Path:
-        """Create the hidden folder of a new checkpoint, to which all ranks may write."""
+        """Create the hidden folder of a new checkpoint. All ranks may write to it."""
         self._refuse_if_closed()
         folder = new_staging(self._target(step))
-        try:
+        with saving_to(folder):
             disk.make_new_folder(folder)
-        except OSError as error:
-            raise cannot_save(folder, error) from error
         return folder
 
     def put_shards(self, folder: str | os.PathLike[str], tensors: Mapping[str, Any], group: Any) -> dict[str, list[Any]]:
-        """Write this rank's shards, together with the group, and return size and digest of its files."""
+        """Write this rank's shards, while the other ranks of the group write theirs. Return size and digest of its files."""
         from hookpoint.storage.checkpoint.shard_files import write_shards
 
-        try:
+        with saving_to(Path(folder)):
             written = write_shards(Path(folder), tensors, group)
-        except OSError as error:
-            raise cannot_save(Path(folder), error) from error
         return {name: [file.size, file.sha256] for name, file in written.items()}
 
     def unstage(self, folder: str | os.PathLike[str]) -> None:
-        """Remove a staged folder that is not used."""
+        """Remove a folder from `stage` that is not needed."""
         discard(Path(folder))
 
     # Saving, on the training thread or in the background
 
     def _target(self, step: int) -> Path:
         folder = checkpoints(self.workdir)
-        try:
+        with saving_to(folder):
             disk.make_folder(folder)
             return folder / next_place(disk.names(folder), step).name
-        except OSError as error:
-            raise cannot_save(folder, error) from error
 
     def _save(
-        self,
-        state: dict[str, Any],
-        step: int,
-        elapsed: float,
-        tags: list[str],
-        started: float,
-        staged: Staged | None,
-        measured: Mapping[str, Any],
+        self, state: dict[str, Any], step: int, describe: Callable[..., Manifest], staged: Staged | None, started: float
     ) -> Saved:
         finite = state.pop("finite", None)
         if finite and isinstance(state.get("parts"), dict):
             self.refuse_if_not_finite(state["parts"], finite)
         target = self._target(step)
-        clocks = state["clocks"] if isinstance(state.get("clocks"), dict) else {}
-        known = {"clocks": clocks, "identity": self._identity, "measured": measured}
-        describe = partial(Manifest.made_now, step=step, elapsed=elapsed, tags=tags, **known)
-        made = write_checkpoint(target, state, lambda files: describe(files=files), staged)
+        manifest = write_checkpoint(target, state, describe, staged)
         _read_back(target)
-        self._name(target, made)
-        self._delete_old()
-        return Saved(target, step, tags, time.monotonic() - started)
-
-    def _name(self, target: Path, made: Manifest) -> None:
-        for tag in filter(best_links.is_named, made.tags):
+        for tag in filter(best_links.is_named, manifest.tags):
             try:
                 best_links.put(target, tag)
-            except (OSError, DamagedCheckpoint) as error:  # DamagedCheckpoint: a new manifest cannot be read
+            except (OSError, DamagedCheckpoint) as error:  # DamagedCheckpoint: the new manifest cannot be read
                 logger.warning("%s could not be linked to %s; the next start will try again: %s", tag, target, error)
-        if not made.is_of_exception:
+        if not manifest.is_of_exception:
             best_links.point_last(target)
+        self._delete_old()
+        return Saved(target, step, list(manifest.tags), time.monotonic() - started)
 
     def _delete_old(self) -> None:
-        """Delete old checkpoints. They are hidden first, so that none is ever visible half deleted."""
+        """Delete old checkpoints. Each is hidden first, so that a half-deleted one is never visible."""
         folder = checkpoints(self.workdir)
         try:
             hidden = [folder / name for name in disk.names(folder) if is_being_deleted(name)]  # left by a failure
@@ -296,17 +285,16 @@ class CheckpointStore:
 
 
 def _read_back(target: Path) -> None:
-    """Read a new checkpoint back. If it is damaged, rename it and raise CannotSave.
+    """Verify a new checkpoint. If it is damaged, rename it and raise CannotSave.
 
-    Shards were read back by the ranks that wrote them.
+    Shards are not read: the ranks that wrote them have verified them.
     """
     try:
-        verified(target, shards=False)
+        with saving_to(target):
+            verified(target, shards=False)
     except DamagedCheckpoint as error:
         try:
             move_damaged(target, error)
         except OSError as failure:
             logger.warning("%s It could not be renamed: %s", error, failure)
         raise CannotSave(f"{target} does not contain what was written.", check="the disk", errno=errno.EIO) from error
-    except OSError as error:
-        raise cannot_save(target, error) from error

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hookpoint.core.checkpoint.plain_names import plain_state
-from hookpoint.core.errors import CannotResume, DamagedCheckpoint
+from hookpoint.core.errors import CannotResume
 from hookpoint.storage._load_averages import averaged_weights
 from hookpoint.storage.checkpoint.checkpoint_folder import (
     is_like_a_checkpoint,
@@ -17,21 +17,21 @@ from hookpoint.storage.checkpoint.checkpoint_folder import (
     verified,
     verify_file,
 )
-from hookpoint.storage.checkpoint.layout import CHECKPOINTS, MANIFEST
+from hookpoint.storage.checkpoint.layout import MANIFEST, WEIGHTS, workdir_of
 from hookpoint.storage.checkpoint.load_shards import filled
 from hookpoint.storage.disk import disk
-from hookpoint.storage.workdir.catalog import places
-
-WEIGHTS = "model.safetensors"
+from hookpoint.storage.workdir.find_checkpoint import search
 
 
 def load_weights(path: str | os.PathLike[str], *, averaged: bool | str = False) -> dict[str, Any]:
     """Return the weights in a checkpoint, a best-… folder, a workdir or a .safetensors file.
 
-    The result maps names to tensors on the host, ready for `model.load_state_dict`; for more than one model, there is one
-    mapping per model. For a workdir, the newest good checkpoint is used. Files with a manifest are verified first, and
-    DamagedCheckpoint is raised if they have changed. With `averaged=True`, the result contains the averages of a callback
-    instead of the trained weights. If more than one callback averages, pass its name.
+    The result maps names to tensors on the host, ready for `model.load_state_dict`. With more than one model, it has one such
+    mapping per model. In a workdir, the newest good checkpoint is used. Files that a manifest lists are verified first:
+    DamagedCheckpoint is raised if they have changed.
+
+    `averaged=True` returns the weights that a callback has averaged, instead of the trained ones. If more than one callback
+    averages, pass its name.
 
     >>> import torch
     >>> from hookpoint.storage.checkpoint_store import CheckpointStore
@@ -43,28 +43,27 @@ def load_weights(path: str | os.PathLike[str], *, averaged: bool | str = False) 
     <All keys matched successfully>
     """
     refuse_link(Path(path))
-    given = Path(os.path.realpath(path))
-    if disk.is_folder(given):
-        folder = given if is_like_a_checkpoint(given) else _newest_good(given)
-        return dict(plain_state(averaged_weights(folder, averaged) if averaged else _of_checkpoint(folder)))
-    if disk.is_file(given) and averaged:
+    resolved = Path(os.path.realpath(path))
+    if disk.is_folder(resolved):
+        folder = resolved if is_like_a_checkpoint(resolved) else _newest_good(resolved)
+        return dict(plain_state(averaged_weights(folder, averaged) if averaged else _read_checkpoint(folder)))
+    if disk.is_file(resolved) and averaged:
         raise CannotResume(f"{path} is a weights file without averages.", give="the checkpoint's folder")
-    if disk.is_file(given):
-        return dict(plain_state(_of_file(given)))
+    if disk.is_file(resolved):
+        return dict(plain_state(_read_file(resolved)))
     raise CannotResume(f"{path} does not exist.", give="a workdir, a checkpoint, or a .safetensors file")
 
 
-def _of_checkpoint(folder: Path) -> dict[str, Any]:
-    manifest = read_manifest(folder)
-    if WEIGHTS in manifest.files:  # without reading the optimizer state
-        return _of_file(folder / WEIGHTS)
+def _read_checkpoint(folder: Path) -> dict[str, Any]:
+    if WEIGHTS in read_manifest(folder).files:  # the optimizer state is not read
+        return _read_file(folder / WEIGHTS)
     model = filled(read_checkpoint(folder).state.get("parts", {}).get("model"), folder)
     if not isinstance(model, dict):
         raise CannotResume(f"{folder} contains no model weights.", give="the workdir of a run with a model")
     return dict(model)
 
 
-def _of_file(file: Path) -> dict[str, Any]:
+def _read_file(file: Path) -> dict[str, Any]:
     from hookpoint.storage.checkpoint.weights_file import read_weights
 
     if disk.exists(file.parent / MANIFEST):
@@ -76,16 +75,15 @@ def _of_file(file: Path) -> dict[str, Any]:
     except (OSError, MemoryError):
         raise
     except Exception as error:  # SafetensorError, or a header with unknown names
-        raise CannotResume(f"{file} cannot be read: {error}", give="a file in the format of safetensors") from error
+        raise CannotResume(f"{file} cannot be read: {error}", give="a .safetensors file") from error
 
 
-def _newest_good(given: Path) -> Path:
-    workdir = given.parent if given.name == CHECKPOINTS else given
-    problems = []
-    for _, folder in reversed(places(workdir)):
-        try:
-            if not verified(folder).is_of_exception:
-                return folder
-        except DamagedCheckpoint as error:
-            problems.append(str(error))
-    raise CannotResume("\n  ".join([f"there is no good checkpoint in {given}.", *problems]))
+def _newest_good(path: Path) -> Path:
+    def verify(folder: Path) -> Path:
+        verified(folder)
+        return folder
+
+    folder, damaged = search(workdir_of(path), verify)
+    if folder is None:
+        raise CannotResume("\n  ".join([f"there is no good checkpoint in {path}.", *map(str, damaged.values())]))
+    return folder

@@ -17,11 +17,11 @@ logger = logging.getLogger("hookpoint")
 NAME = "run.json"
 FORMAT = 1
 STATUSES = ("running", "finished", "stopped", "failed")
-MOST_BYTES = 16 * 2**20  # a longer file is not read
+MAX_BYTES = 16 * 2**20  # a longer file is not read
 
 
 class RunFile:
-    """Update run.json atomically. A resumed run keeps its first start, and the reasons why it is inexact.
+    """Update run.json atomically. A resumed run keeps the time of its first start, and the reasons why it is inexact.
 
     >>> disk.make_folder(Path("runs/mine"))
     >>> file = RunFile("runs/mine")
@@ -35,7 +35,7 @@ class RunFile:
         self._facts: dict[str, Any] | None = None
 
     def update(self, facts: Mapping[str, Any]) -> None:
-        """Add facts to the file."""
+        """Add facts to the file. They replace earlier facts with the same name."""
         if self._facts is None:
             self._facts = self._with_earlier_starts(facts)
         else:
@@ -45,40 +45,41 @@ class RunFile:
     def earlier(self) -> dict[str, Any]:
         """Return the content of the file. If it cannot be read, log that and return an empty dict."""
         try:
-            return _read(self._path) or {}
+            return _read(self._path)
         except OSError as error:
             logger.warning("%s could not be read; earlier starts of the run are lost: %s", self._path, error)
             return {}
 
     def _with_earlier_starts(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         earlier = self.earlier()
-        resumed = _list(earlier.get("resumed"))
-        made = {"format": FORMAT, **facts, "resumed": resumed}
+        resumed = as_list(earlier.get("resumed"))
+        merged = {"format": FORMAT, **facts, "resumed": resumed}
         if isinstance(earlier.get("started"), str):
-            made |= {"started": earlier["started"], "resumed": [*resumed, facts.get("started")]}
-        inexact = [*_list(earlier.get("inexact")), *_list(facts.get("inexact"))]
-        return {**made, "inexact": inexact} if inexact else made
+            merged |= {"started": earlier["started"], "resumed": [*resumed, facts.get("started")]}
+        inexact = [*as_list(earlier.get("inexact")), *as_list(facts.get("inexact"))]
+        return {**merged, "inexact": inexact} if inexact else merged
 
 
-def _list(found: Any) -> list[Any]:
-    return found if isinstance(found, list) else []
+def as_list(value: Any) -> list[Any]:
+    """Return a value from a file if it is a list, else an empty list."""
+    return value if isinstance(value, list) else []
 
 
-def read_run_file(workdir: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """Return the content of run.json in a workdir, or None if there is no valid one."""
+def read_run_file(workdir: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the content of run.json in a workdir. It is empty if there is no valid file."""
     try:
         return _read(Path(workdir) / NAME)
     except OSError:
-        return None
+        return {}
 
 
-def _read(path: Path) -> dict[str, Any] | None:
-    found = disk.status(path, follow=True)
-    if found is None or not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:  # a pipe would block
-        return None
+def _read(path: Path) -> dict[str, Any]:
+    status = disk.status(path, follow=True)
+    if status is None or not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:  # a pipe would block
+        return {}
     try:
         facts = json.loads(disk.read(path))
     except (FileNotFoundError, ValueError, RecursionError):
-        return None
-    is_ours = isinstance(facts, dict) and type(facts.get("format")) is int and facts.get("status") in STATUSES
-    return facts if is_ours else None
+        return {}
+    is_valid = isinstance(facts, dict) and type(facts.get("format")) is int and facts.get("status") in STATUSES
+    return facts if is_valid else {}

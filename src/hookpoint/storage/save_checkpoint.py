@@ -15,7 +15,7 @@ from hookpoint.storage.disk import disk
 def save_checkpoint(save_obj: Any, ckpt_file_name: str | os.PathLike[str]) -> None:
     """Write the weights of a model, or a state dict, to one safetensors file. `load_weights` reads it.
 
-    The file is written atomically. It contains only weights: use `run.save("tag")` to save a checkpoint to resume from.
+    The file is written atomically and contains only weights. To save a checkpoint to resume from, use `run.save("tag")`.
 
     >>> import torch
     >>> save_checkpoint(torch.nn.Linear(2, 1), "0.75.ckpt")

@@ -1,31 +1,32 @@
-"""Saved weights: read the weights of a checkpoint to evaluate a model, without a lock, also while a run writes to the workdir.
+"""Saved weights: read the weights of a checkpoint to evaluate a model, without a lock, even while a run writes to the workdir.
 
-That run may delete a checkpoint while it is read, or replace a best-… folder. That is not damage: the caller tries again.
+That run may delete a checkpoint or replace a best-… folder while it is being read. That is not damage: `Gone` is raised, and
+the caller tries again.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hookpoint.core.checkpoint.store import Resume
 from hookpoint.core.errors import CannotResume, DamagedCheckpoint
 from hookpoint.storage.checkpoint.checkpoint_folder import read_manifest, verified, verify_file
-from hookpoint.storage.checkpoint.layout import checkpoints
+from hookpoint.storage.checkpoint.layout import WEIGHTS, checkpoints
 from hookpoint.storage.checkpoint.load_shards import filled
 from hookpoint.storage.checkpoint.manifest import Manifest
 from hookpoint.storage.checkpoint.state_files import read_state
 from hookpoint.storage.disk import disk
-from hookpoint.storage.workdir.catalog import places
-from hookpoint.storage.workdir.find_checkpoint import folder_at, unreadable
+from hookpoint.storage.workdir.find_checkpoint import all_damaged, folder_at, search, unreadable
 
 logger = logging.getLogger("hookpoint")
 
-WEIGHTS, MODEL = "model.safetensors", "model"
+MODEL = "model"
 
 
 class Gone(Exception):
@@ -34,7 +35,7 @@ class Gone(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SavedWeights:
-    """The state of some parts of a checkpoint. Sharded tensors may be missing."""
+    """The state of some parts of a checkpoint. Sharded tensors may be missing: `complete` loads them."""
 
     path: Path
     manifest: Manifest
@@ -44,7 +45,7 @@ class SavedWeights:
 def find(workdir: Path | None, resume: Resume, names: Collection[str]) -> SavedWeights | None:
     """Return these parts of the newest good checkpoint, or of the one at a path; None if there is none.
 
-    Damaged checkpoints are logged and skipped. Raises CannotResume like a run that resumes, and Gone.
+    Damaged checkpoints are logged and skipped. Raises CannotResume, as when a run resumes, and Gone.
     """
     if resume == "never":
         return None
@@ -58,49 +59,43 @@ def find(workdir: Path | None, resume: Resume, names: Collection[str]) -> SavedW
 
 
 def read(folder: Path, names: Collection[str], manifest: Manifest | None = None) -> SavedWeights:
-    """Verify and return these parts of a checkpoint. Raise Gone if it was deleted or replaced.
+    """Verify and return these parts of a checkpoint. Raise Gone if it was deleted, or no longer has this manifest.
 
     If only the model's weights are requested, nothing else is read. Raises DamagedCheckpoint, or CannotResume without weights.
     """
-    made = manifest
-
-    def work() -> SavedWeights:
-        nonlocal made
+    with _gone_if_changed(folder, manifest):
         found = read_manifest(folder)
-        made = found if made is None else made
-        if found != made:
-            raise Gone(folder)
-        return SavedWeights(folder, found, _parts(folder, found, names))
-
-    return _unless_gone(folder, work, lambda: made)
+    if manifest not in (None, found):
+        raise Gone(folder)
+    with _gone_if_changed(folder, found):
+        return SavedWeights(folder, found, _read_state_of(names, folder, found))
 
 
 def complete(saved: SavedWeights, parts: Mapping[str, Any]) -> SavedWeights:
     """Return the weights with sharded tensors, each with the layout of this rank; or raise Gone."""
-
-    def work() -> SavedWeights:
+    with _gone_if_changed(saved.path, saved.manifest):
         state = filled({"parts": dict(saved.parts)}, saved.path, parts)
         return SavedWeights(saved.path, saved.manifest, state["parts"])
 
-    return _unless_gone(saved.path, work, lambda: saved.manifest)
 
-
-def _unless_gone(folder: Path, work: Callable[[], SavedWeights], made: Callable[[], Manifest | None]) -> SavedWeights:
+@contextmanager
+def _gone_if_changed(folder: Path, manifest: Manifest | None) -> Iterator[None]:
+    """Raise Gone instead of an error in the block if the folder was deleted, or has another manifest by now."""
     try:
-        return work()
+        yield
     except (DamagedCheckpoint, FileNotFoundError) as error:
         try:
-            there = read_manifest(folder)
+            current = read_manifest(folder)
         except (DamagedCheckpoint, FileNotFoundError):
-            there = None
-        if not disk.is_folder(folder) or (made() is not None and there is not None and there != made()):
+            current = None
+        if not disk.is_folder(folder) or (manifest is not None and current not in (None, manifest)):
             raise Gone(folder) from error
         raise
     except OSError as error:
         raise unreadable(folder, error) from error
 
 
-def _parts(folder: Path, manifest: Manifest, names: Collection[str]) -> dict[str, Any]:
+def _read_state_of(names: Collection[str], folder: Path, manifest: Manifest) -> dict[str, Any]:
     if set(names) == {MODEL} and WEIGHTS in manifest.files:
         from hookpoint.storage.checkpoint.weights_file import read_weights
 
@@ -113,12 +108,12 @@ def _parts(folder: Path, manifest: Manifest, names: Collection[str]) -> dict[str
 
 
 def _at_path(path: Path, names: Collection[str]) -> SavedWeights:
-    before = _beside(path)
+    before = _names_near(path)
     try:
         return read(folder_at(path), names)
     except (DamagedCheckpoint, CannotResume) as error:
         hidden = any(path.name in name for name in before if name.startswith("."))  # a best-… folder is being replaced
-        if _beside(path) != before or (hidden and not disk.is_folder(path, follow=True)):
+        if _names_near(path) != before or (hidden and not disk.is_folder(path, follow=True)):
             raise Gone(path) from error
         if isinstance(error, CannotResume):
             raise
@@ -127,32 +122,20 @@ def _at_path(path: Path, names: Collection[str]) -> SavedWeights:
         raise unreadable(path, error) from error
 
 
-def _beside(path: Path) -> list[str]:
+def _names_near(path: Path) -> list[str]:
     """Return the names in and beside a path, to detect a run that writes there."""
     folders = [folder for folder in (path.parent, path, checkpoints(path)) if disk.is_folder(folder, follow=True)]
     return [name for folder in folders for name in disk.names(folder)]
 
 
 def _newest_good(workdir: Path, names: Collection[str]) -> SavedWeights | None:
-    damaged: list[DamagedCheckpoint] = []
-    for _, path in reversed(places(workdir)):
-        try:
-            if read_manifest(path).is_of_exception:
-                continue
-            found = read(path, names)
-        except DamagedCheckpoint as error:
-            if not disk.is_folder(path):
-                raise Gone(path) from error
-            damaged.append(error)
-        else:
-            for problem in damaged:
-                logger.warning("%s It is skipped.", problem)
-            return found
-    if damaged:
-        problems = "\n".join(f"  {error}" for error in damaged)
-        raise CannotResume(
-            f"all checkpoints in {os.fspath(checkpoints(workdir))} are damaged.\n{problems}",
-            restore="them from a backup",
-            keep='or the current weights of the model with resume="never"',
-        )
-    return None
+    found, damaged = search(workdir, partial(read, names=names))
+    for path, error in damaged.items():
+        if not disk.is_folder(path):
+            raise Gone(path) from error
+    if found is None and damaged:
+        keep_current = 'or the current weights of the model with resume="never"'
+        raise all_damaged(workdir, damaged, restore="them from a backup", keep=keep_current)
+    for error in damaged.values():
+        logger.warning("%s It is skipped.", error)
+    return found

@@ -8,23 +8,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from hookpoint.core.errors import CannotResume, DamagedCheckpoint
+from hookpoint.core.errors import CannotResume
 from hookpoint.storage.checkpoint.checkpoint_folder import (
+    UNREADABLE,
     is_like_a_checkpoint,
     is_refused_link,
+    problem_of,
     read_manifest,
     strays,
     verified,
 )
-from hookpoint.storage.checkpoint.layout import CHECKPOINTS, Place
+from hookpoint.storage.checkpoint.layout import Place, workdir_of
 from hookpoint.storage.disk import disk
 from hookpoint.storage.workdir.catalog import best_folders, places
 
 
 class Verified(NamedTuple):
-    """One checkpoint: its folder's name, its step if known, and its problem, if any.
+    """One checkpoint: the name of its folder, its step if known, and its problem, if any.
 
-    A good checkpoint has a `problem` if its folder contains files that its manifest does not list.
+    A good checkpoint also has a `problem` if its folder contains files that the manifest does not list.
     """
 
     name: str
@@ -60,7 +62,7 @@ class Verification:
 def verify(path: str | os.PathLike[str]) -> Verification:
     """Compare every checkpoint and best-… folder of a workdir, or the one at a path, with its manifest.
 
-    Reads all files. Changes and unpickles nothing, and does not need torch.
+    Reads all files, but changes and unpickles nothing. Does not need torch.
     """
     folder = Path(path)
     if not disk.is_folder(folder, follow=True):
@@ -73,7 +75,7 @@ def _folders(folder: Path) -> Iterator[Path]:
     if is_like_a_checkpoint(folder):
         yield folder
         return
-    workdir = folder.parent if folder.name == CHECKPOINTS else folder
+    workdir = workdir_of(folder)
     yield from (path for _, path in places(workdir))
     yield from best_folders(workdir)
 
@@ -82,9 +84,6 @@ def _verified(folder: Path) -> Verified:
     step = place.step if (place := Place.of(folder.name)) is not None else None
     try:
         step = read_manifest(folder).step
-        others = strays(folder, verified(folder))
-    except (DamagedCheckpoint, CannotResume) as error:
-        return Verified(folder.name, step, False, str(error).splitlines()[0].removeprefix(f"{folder} is ").rstrip("."))
-    except OSError as error:
-        return Verified(folder.name, step, False, f"cannot be read: {error.strerror or error}")
-    return Verified(folder.name, step, True, others)
+        return Verified(folder.name, step, True, strays(folder, verified(folder)))
+    except UNREADABLE as error:
+        return Verified(folder.name, step, False, problem_of(folder, error))

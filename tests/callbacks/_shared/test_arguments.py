@@ -14,8 +14,10 @@ from hookpoint.core.errors import BadArgument
 @pytest.mark.parametrize(
     ("check", "values", "expected"),
     [
-        (arguments.whole, [-1, 1.5, True, "3", None], "an integer >= 0"),
+        (arguments.integer, [-1, 1.5, True, "3", None], "an integer >= 0"),
         (arguments.number, [math.nan, math.inf, True, "3", None], "a finite number"),
+        (arguments.positive, [0, -1, math.nan, math.inf, True, "3", None], "a number > 0"),
+        (arguments.string, ["", 3, None], "a non-empty string"),
         (arguments.function, [3, None, "print"], "a function"),
         (arguments.file_name, ["", ".", "..", "a/b", "a\\b", "a\0", 3], "the name of a file in the workdir, not a path"),
     ],
@@ -39,7 +41,7 @@ def test_a_single_choice_is_not_a_list():
 
 
 def test_good_values_are_returned():
-    assert arguments.whole("Mine", "given", 2, least=2) == 2
+    assert arguments.integer("Mine", "given", 2, least=2) == 2
     assert arguments.number("Mine", "given", -0.5) == -0.5
     assert arguments.function("Mine", "given", print) is print
     assert arguments.file_name("Mine", "given", "a.txt") == "a.txt"

@@ -4,7 +4,7 @@ import numpy
 import pytest
 import torch
 
-from hookpoint.callbacks._shared.async_array import AsyncArray, as_of_now
+from hookpoint.callbacks._shared.async_array import AsyncArray, snapshot
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.bool])
@@ -75,11 +75,11 @@ def test_a_conjugated_tensor_has_its_own_numbers():
 
 
 def test_on_the_host_it_is_there():
-    assert AsyncArray(torch.ones(2)).is_there
+    assert AsyncArray(torch.ones(2)).is_ready
 
 
 @pytest.mark.parametrize("value", [torch.ones(2), numpy.ones(2), [1.0, 1.0]])
 def test_anything_can_be_kept_as_of_now(value):
-    late = as_of_now(value)
+    late = snapshot(value)
     value[0] = 5
     assert numpy.asarray(late).tolist() == [1, 1]

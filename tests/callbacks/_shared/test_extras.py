@@ -5,12 +5,12 @@ import sys
 import pytest
 
 from hookpoint.callbacks._shared import extras
-from hookpoint.callbacks._shared.extras import optional, say_once
+from hookpoint.callbacks._shared.extras import optional, warn_once
 
 
 @pytest.fixture(autouse=True)
-def nothing_was_said(monkeypatch):
-    monkeypatch.setattr(extras, "_said", set())
+def nothing_was_logged():
+    extras.warn_once.cache_clear()
 
 
 def test_a_package_that_is_there_is_returned(caplog):
@@ -27,5 +27,5 @@ def test_one_that_is_missing_is_missed_once(monkeypatch, caplog):
 
 def test_each_line_is_said_once(caplog):
     for line in ("one", "two", "one"):
-        say_once(line)
+        warn_once(line)
     assert caplog.messages == ["one", "two"]

@@ -93,7 +93,7 @@ def test_a_resumed_run_does_not_ask_again_for_the_step_it_starts_from(train_on_d
 def test_two_savers_with_one_tag_are_refused_before_anything_is_deleted(disk, first, second, message):
     with pytest.raises(CompileError, match=message) as caught, Loop([first(), second()], store=disk):
         pytest.fail("the run must not begin")
-    assert "give      or the other one another tag=, prefix= or filename=, whichever it takes" in str(caught.value)
+    assert "give      one of them another tag=, prefix= or filename=" in str(caught.value)
     assert disk.saved == []
 
 

@@ -16,6 +16,7 @@ import pytest
 
 from hookpoint.callbacks import InjectShell
 from hookpoint.callbacks.debug import _shells
+from hookpoint.callbacks.debug.inject_shell import TriggerFile
 from hookpoint.core.errors import BadLoop
 from hookpoint.core.loop.loop import Loop
 
@@ -269,12 +270,12 @@ def test_what_is_no_file_of_ones_own_opens_nothing(train_with_file, tmp_path, mo
     calls = opened(monkeypatch)
     train_with_file(InjectShell(shell="python"), tmp_path, make=make)
     assert calls == []
-    assert caplog.messages == [f"{tmp_path}/INJECT_SHELL.tmp {says} and is ignored"]
+    assert caplog.messages == [f"{tmp_path}/INJECT_SHELL.tmp {says}; it is ignored"]
 
 
 def test_a_file_of_another_user_opens_nothing(train_with_file, tmp_path, monkeypatch, caplog):
     calls = opened(monkeypatch)
-    monkeypatch.setattr("hookpoint.callbacks.debug._trigger_file.os.geteuid", lambda: 12345)
+    monkeypatch.setattr("hookpoint.callbacks.debug.inject_shell.os.geteuid", lambda: 12345)
     train_with_file(InjectShell(shell="python"), tmp_path, make=lambda path: path.touch())
     assert calls == []
     assert "belongs to user" in caplog.text
@@ -311,12 +312,12 @@ def test_it_needs_a_workdir(train_with_file):
 
 @pytest.mark.parametrize("file", ["", ".", "..", "a/b", "/tmp/x", "a\\b", "a\0b", None])
 def test_a_path_is_no_name(file):
-    with pytest.raises(ValueError, match="is not a file name"):
+    with pytest.raises(ValueError, match="must be the name of a file in the workdir, not a path"):
         InjectShell(file)
 
 
 def test_another_shell_is_refused():
-    with pytest.raises(ValueError, match=r"InjectShell: shell='bash' is unknown.\n  choose    'ipython', 'pdb', 'python'"):
+    with pytest.raises(ValueError, match=r"InjectShell: shell must be 'ipython', 'pdb' or 'python', got 'bash'."):
         InjectShell(shell="bash")
 
 
@@ -328,3 +329,64 @@ def test_streams_that_are_none_or_closed_are_no_terminal(monkeypatch, stream, tm
         pass
     monkeypatch.setattr(sys, stream, file)
     assert not _shells.is_at_terminal()
+
+
+@pytest.fixture
+def file(tmp_path):
+    return TriggerFile(tmp_path / "file")
+
+
+def test_it_is_there_or_not(file, caplog):
+    assert not file.exists()
+    file.path.touch()
+    assert file.exists()
+    file.remove()
+    assert not file.exists()
+    assert not file.path.exists()
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda path: path.symlink_to("/etc/hostname"), "is a symbolic link"),
+        (lambda path: path.symlink_to("/nowhere"), "is a symbolic link"),
+        (lambda path: path.mkdir(), "is not a regular file"),
+        (os.mkfifo, "is not a regular file"),
+        (lambda path: (path.with_name("mine").touch(), os.link(path.with_name("mine"), path)), "has more than one hard link"),
+    ],
+)
+def test_what_does_not_count_is_named_once_and_left_alone(file, caplog, make, says):
+    make(file.path)
+    assert not file.exists()
+    assert not file.exists()
+    assert caplog.messages == [f"{file.path} {says}; it is ignored"]
+    assert os.path.lexists(file.path)
+
+
+def test_a_file_of_another_user_does_not_count(file, caplog, monkeypatch):
+    file.path.touch()
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    assert not file.exists()
+    assert caplog.messages == [f"{file.path} belongs to user {os.getuid()}, but this process runs as user 12345; it is ignored"]
+
+
+def test_it_is_named_again_after_it_was_gone(file, caplog):
+    for _ in range(2):
+        file.path.mkdir()
+        assert not file.exists()
+        file.path.rmdir()
+        assert not file.exists()
+    assert len(caplog.messages) == 2
+
+
+def test_a_folder_that_cannot_be_looked_into(tmp_path, caplog):
+    (tmp_path / "file").touch()
+    assert not TriggerFile(tmp_path / "file" / "x").exists()
+    assert caplog.messages == [f"{tmp_path}/file/x cannot be checked: Not a directory"]
+
+
+def test_one_that_cannot_be_removed_is_named(file, caplog):
+    file.path.mkdir()
+    file.remove()
+    assert caplog.messages[0].startswith(f"{file.path} could not be removed: ")

@@ -118,7 +118,7 @@ def test_also_when_the_run_is_in_another_thread(train_public, blocked):
 def test_a_command_runs_without_a_shell(train_public, tmp_path, blocked):
     program = "import sys, time, pathlib; pathlib.Path(sys.argv[1]).write_text(sys.argv[2]); time.sleep(600)"
     callback = StartProcOrThread([sys.executable, "-c", program, str(tmp_path / "it ran"), "$HOME; ls"])
-    (command,) = callback._children
+    (command,) = callback._workers
 
     def look(run, batch):
         until(lambda: (tmp_path / "it ran").exists() and (tmp_path / "it ran").read_text())
@@ -275,7 +275,7 @@ try:
                 time.sleep(0.5)
                 print(callback._running[0].is_alive())
 except KeyboardInterrupt:
-    print("interrupted after", run.step, callback._children[0].exitcode)
+    print("interrupted after", run.step, callback._workers[0].exitcode)
 """
 
 

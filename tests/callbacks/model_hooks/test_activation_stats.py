@@ -237,7 +237,7 @@ def test_a_resumed_run_logs_what_it_would_have_logged(cut_off, tmp_path):
 
 
 def test_mistakes_are_refused():
-    with pytest.raises(ValueError, match=r"ActivationStats: stats must be 'mean' or 'std' or 'zeros' or 'max', got 'median'"):
+    with pytest.raises(ValueError, match=r"ActivationStats: stats must be 'mean', 'std', 'zeros' or 'max', got 'median'"):
         ActivationStats("*", stats=["median"])
     with pytest.raises(ValueError, match=r"ActivationStats: every must be an integer >= 1, got 0"):
         ActivationStats("*", every=0)

@@ -9,7 +9,7 @@ import pytest
 
 from hookpoint.callbacks.notify._apprise_transport import AppriseTransport
 from hookpoint.callbacks.notify._messages import Message
-from hookpoint.callbacks.notify._send_queue import SendFailed
+from hookpoint.callbacks.notify._sender import SendFailed
 
 MESSAGE = Message("mine", "epoch 3, step 300", "warning")
 

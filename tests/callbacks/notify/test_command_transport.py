@@ -9,7 +9,7 @@ import pytest
 
 from hookpoint.callbacks.notify._command import Command
 from hookpoint.callbacks.notify._command_transport import CommandTransport
-from hookpoint.callbacks.notify._send_queue import SendFailed
+from hookpoint.callbacks.notify._sender import SendFailed
 
 
 def transport(command, timeout_seconds=60, **given):

@@ -235,8 +235,8 @@ def test_a_server_that_hangs_does_not_hold_up_the_run(train_on_disk, monkeypatch
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"on": "epoch"}, "Notify: 'epoch' is not an event for on=.\n  choose    'start', 'end', 'failure', 'stop', 'best'"),
-        ({"on": ()}, "Notify: () is not an event for on=."),
+        ({"on": "epoch"}, "Notify: on must be 'start', 'end', 'failure', 'stop' or 'best', got 'epoch'."),
+        ({"on": ()}, "Notify: on must be 'start', 'end', 'failure', 'stop' or 'best', got ()."),
         ({"best": "score"}, "is ambiguous"),
         ({"best": ""}, "best"),
         ({"minutes_between": -1}, "Notify: minutes_between must be a finite number >= 0, got -1."),

@@ -181,7 +181,7 @@ def test_bad_numbers_are_refused(bad):
 
 
 def test_wait_and_at_are_two_words_for_one_thing():
-    with pytest.raises(ValueError, match=r"ProfilerTrace: wait=1 and at=2 exclude each other\.\n  give +one of them"):
+    with pytest.raises(ValueError, match=r"ProfilerTrace: wait=1 and at=2 are mutually exclusive\.\n  give +one of them"):
         ProfilerTrace(wait=1, at=2)
 
 

@@ -124,10 +124,10 @@ def test_a_pause_that_never_ended_makes_the_pass_unknown(time, clock, next_one):
 def test_what_has_passed_may_be_taken_off(time, clock):
     time.begin()
     clock.now += 8
-    time.take_off(3)
+    time.subtract(3)
     assert time.seconds == 5
     time.end()
-    time.take_off(3)
+    time.subtract(3)
     assert time.seconds == 5
 
 

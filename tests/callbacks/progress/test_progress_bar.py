@@ -1,18 +1,16 @@
 from __future__ import annotations
 
-import logging
 import pickle
 import re
 import subprocess
 import sys
-from threading import Event
 from time import monotonic, sleep
 
 import pytest
 
 from hookpoint import Callback, Every
 from hookpoint.callbacks import ModelSaver, ProgressBar
-from hookpoint.callbacks.progress.progress_bar import Meter, Ticker
+from hookpoint.callbacks.progress.progress_bar import Meter
 from hookpoint.core.loop.loop import Loop
 
 # What the programs below share: `drawn()` waits until the bar shows how far the run is.
@@ -306,9 +304,6 @@ sys.exit("rich" in sys.modules)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "epoch 1  loss: 1\n")
 
 
-# ProgressTicker
-
-
 def test_a_meter_knows_a_rate_once_something_was_done():
     meter = Meter()
     assert meter.add("a", 0, now=10.0) is None
@@ -345,28 +340,3 @@ def test_a_pass_begun_anew_starts_afresh():
     meter.add("a", 20, now=1.0)
     assert meter.add("a", 0, now=2.0) is None
     assert meter.add("a", 3, now=3.0) == 3.0
-
-
-def test_a_ticker_ticks_on_a_thread_of_its_own_until_it_is_stopped():
-    ticks, third = [], Event()
-
-    def tick():
-        ticks.append(1)
-        if len(ticks) == 3:
-            third.set()
-
-    ticker = Ticker(0.001, tick)
-    assert third.wait(60)
-    ticker.stop()
-    assert not ticker._thread.is_alive()
-
-
-def test_a_ticker_that_fails_says_so_once_and_ends(caplog):
-    def tick():
-        raise OSError("the terminal is gone")
-
-    with caplog.at_level(logging.WARNING):
-        ticker = Ticker(0.001, tick)
-        ticker._thread.join(60)
-        ticker.stop()
-    assert caplog.messages == ["The progress bar failed: OSError: the terminal is gone; the run continues without it"]

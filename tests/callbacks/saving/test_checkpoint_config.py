@@ -73,7 +73,7 @@ def test_the_order_of_arguments_is_mindspores():
         (
             {"integrated_save": False},
             (
-                "CheckpointConfig: integrated_save is not supported: a checkpoint is never in pieces."
+                "CheckpointConfig: integrated_save is not supported: checkpoints are never split."
                 "\n  leave     integrated_save out"
             ),
         ),

@@ -11,7 +11,7 @@ import hookpoint
 from hookpoint import Callback, Every, Runner
 from hookpoint.callbacks import EarlyStopping, MinSaver, ModelSaver
 from hookpoint.callbacks.stopping.early_stopping import Patience
-from hookpoint.core.errors import BadLoop, BadOption, MissingMetric
+from hookpoint.core.errors import BadArgument, BadLoop, MissingMetric
 from hookpoint.core.loop.loop import Loop
 
 NAN = math.nan
@@ -77,9 +77,9 @@ def test_a_share_of_an_infinite_or_negative_best_is_sound(train_until_stopped):
 
 
 def test_a_mode_of_min_delta_that_nobody_knows_is_refused():
-    with pytest.raises(BadOption) as caught:
+    with pytest.raises(BadArgument) as caught:
         EarlyStopping(min_delta_mode="relative")
-    assert str(caught.value) == "EarlyStopping.min_delta_mode is 'relative'.\n  choose    'abs', 'rel'"
+    assert str(caught.value) == "EarlyStopping: min_delta_mode must be 'abs' or 'rel', got 'relative'."
 
 
 @pytest.mark.parametrize(("mode", "sign"), [("min", 1), ("max", -1)])
@@ -176,7 +176,7 @@ def test_a_run_that_it_stopped_is_stopped_again(train_until_stopped, disk, caplo
     run = train_until_stopped(again, [2.0, 2.0, 1.0, 1.0], [ModelSaver()], store=disk, model=model)
     assert (run.epoch, run.step, model.weight) == (2, 4, 2)
     assert caplog.messages[-1].startswith("EarlyStopping(val_loss): no improvement over 2")
-    assert caplog.messages[-1].endswith("; this had stopped the run, raise patience to resume it")
+    assert caplog.messages[-1].endswith(". This stopped the run before; raise patience to resume it")
 
 
 def test_more_patience_goes_on(train_until_stopped, disk):

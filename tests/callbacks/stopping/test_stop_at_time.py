@@ -95,7 +95,7 @@ def test_the_reason(train_by_tens):
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({}, "has no time"),
+        ({}, "needs a time"),
         ({"run_time": -1}, "run_time must be a finite number >= 0, got -1"),
         ({"seconds": float("nan")}, "seconds must be a finite number >= 0, got nan"),
         ({"hours": "8"}, "hours must be a finite number >= 0, got '8'"),

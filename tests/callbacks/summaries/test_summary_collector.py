@@ -11,6 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from hookpoint import Callback, Every, Loop, Runner
 from hookpoint.callbacks import ModelSaver, SummaryCollector, TFEventWriter
+from hookpoint.callbacks.summaries.summary_collector import FIRST, CollectedData, selected
 from hookpoint.core.errors import BadLoop
 
 
@@ -320,7 +321,7 @@ def test_a_model_that_cannot_be_traced_is_left_out_with_one_line(caplog, capsys)
 
     monitor = Monitor()
     make([SummaryCollector(collect_freq=1)], monitors=[monitor], model=Odd()).fit(data(3), epochs=1)
-    assert caplog.messages == ["SummaryCollector: no graph, as the model cannot be traced: only in training"]
+    assert caplog.messages == ["SummaryCollector: the model cannot be traced, so there is no graph: only in training"]
     assert monitor.of("text") == []
     assert len(monitor.of("histogram", "weights/conv.weight")) == 3
     assert capsys.readouterr().out == ""
@@ -335,7 +336,7 @@ def test_a_model_called_by_keyword_only_is_left_out_with_one_line(caplog):
     with Loop([SummaryCollector()], model=model, extra_callbacks=[], monitors=[Monitor()]) as run:
         for x, _ in run.batches(data(2)):
             model(x=x)
-    assert "no graph, as the model cannot be traced: it is called with x by keyword" in caplog.text
+    assert "the model cannot be traced, so there is no graph: it is called with x by keyword" in caplog.text
 
 
 def test_without_an_optimizer_there_are_no_gradients_and_one_line(caplog):
@@ -422,3 +423,49 @@ def test_on_a_gpu_no_step_waits(tmp_path):
 def test_on_a_gpu_there_is_a_graph_too(tmp_path):
     make([SummaryCollector()], monitors=[TFEventWriter()], workdir=tmp_path, device="cuda").fit(data(), epochs=1)
     assert any("Linear[head]" in node.name for node in read(tmp_path).Graph().node)
+
+
+NAMES = [f"layer{number}.{kind}" for number in range(4) for kind in ("weight", "bias")]
+
+
+def test_everything_unless_told_otherwise():
+    assert CollectedData.of(None, True) == CollectedData(True, True, True, FIRST, FIRST)
+    assert CollectedData.of({}, True) == CollectedData.of(None, True)
+
+
+def test_what_is_named_is_changed():
+    data = CollectedData.of({"collect_graph": False, "histogram_regular": "bias"}, True)
+    assert data == CollectedData(True, False, True, "bias", FIRST)
+
+
+def test_without_the_default_action_only_what_is_named():
+    data = CollectedData.of({"collect_metric": True, "gradient_regular": "^layer1"}, False)
+    assert data == CollectedData(True, False, False, None, "^layer1")
+    assert CollectedData.of(None, False) == CollectedData(False, False, False, None, None)
+
+
+def test_the_first_five_parameters_or_those_an_expression_is_found_in():
+    assert selected(FIRST, NAMES) == NAMES[:5]
+    assert selected("bias$", NAMES) == [f"layer{number}.bias" for number in range(4)]
+    assert selected("weight|2", NAMES)[-2:] == ["layer2.bias", "layer3.weight"]
+
+
+@pytest.mark.parametrize("key", ["collect_train_lineage", "collect_eval_lineage", "collect_dataset_graph", "collect_landscape"])
+def test_what_is_not_collected_here_may_be_switched_off(key):
+    assert CollectedData.of({key: False}, True) == CollectedData()
+    with pytest.raises(ValueError, match=f"'{key}': True}} is not supported"):
+        CollectedData.of({key: True}, True)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"collect_metrics": True}, r"'collect_metrics': True} is unknown.\n  choose    collect_graph, collect_input_data"),
+        ({"collect_metric": "yes"}, r"'collect_metric': 'yes'} must be True or False"),
+        ({"histogram_regular": "("}, r"is not a regular expression: missing \)"),
+        ({"gradient_regular": 5}, "is not a regular expression"),
+    ],
+)
+def test_wrong_data_is_refused(given, message):
+    with pytest.raises(ValueError, match=message):
+        CollectedData.of(given, True)

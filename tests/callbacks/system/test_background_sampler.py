@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from hookpoint.callbacks.system._background_sampler import Averages, Sampler
+from hookpoint.callbacks.system._background_sampler import Sampler
 
 SOON = 5.0  # seconds that nothing here takes unless it is broken
 
@@ -46,14 +46,6 @@ def sampler(source):
     source.go.release(1000)
     sampler.close()
     assert not sampler._thread.is_alive()
-
-
-def test_averages_are_those_of_each_figure():
-    averages = Averages()
-    averages.add({0: 10.0, 1: 0.0})
-    averages.add({0: 20.0})
-    assert averages.take() == {0: 15.0, 1: 0.0}
-    assert averages.take() == {}
 
 
 def test_samples_come_while_it_is_on(sampler, source):

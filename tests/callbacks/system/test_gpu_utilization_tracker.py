@@ -12,8 +12,8 @@ from hookpoint.core.loop.loop import Loop
 
 
 @pytest.fixture(autouse=True)
-def nothing_was_said(monkeypatch):
-    monkeypatch.setattr(extras, "_said", set())
+def nothing_was_logged():
+    extras.warn_once.cache_clear()
 
 
 class Gpus:

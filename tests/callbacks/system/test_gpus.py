@@ -12,8 +12,8 @@ from hookpoint.core.errors import BadLoop
 
 
 @pytest.fixture(autouse=True)
-def nothing_was_said(monkeypatch):
-    monkeypatch.setattr(extras, "_said", set())
+def nothing_was_logged(monkeypatch):
+    extras.warn_once.cache_clear()
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 

@@ -9,12 +9,12 @@ import pytest
 
 from hookpoint.callbacks import HostMemoryTracker
 from hookpoint.callbacks._shared import extras
-from hookpoint.callbacks.system.host_memory_tracker import GB, taken_bytes
+from hookpoint.callbacks.system.host_memory_tracker import GB, used_bytes
 
 
 @pytest.fixture(autouse=True)
-def nothing_was_said(monkeypatch):
-    monkeypatch.setattr(extras, "_said", set())
+def nothing_was_logged():
+    extras.warn_once.cache_clear()
 
 
 def test_free_memory_and_our_own_are_logged_each_epoch(train):
@@ -25,13 +25,13 @@ def test_free_memory_and_our_own_are_logged_each_epoch(train):
 
 
 def test_what_a_child_takes_counts():
-    before = taken_bytes(psutil)
+    before = used_bytes(psutil)
     size = 200 * 2**20
     program = f"kept = b'x' * {size}; print('ready', flush=True); input()"
     child = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         assert child.stdout.readline() == b"ready\n"
-        assert taken_bytes(psutil) - before > 0.9 * size
+        assert used_bytes(psutil) - before > 0.9 * size
     finally:
         child.communicate(b"\n")
 
@@ -42,9 +42,9 @@ def test_what_is_shared_with_a_child_counts_once():
 import os, sys, time
 import psutil
 sys.path[:0] = {sys.path!r}
-from hookpoint.callbacks.system.host_memory_tracker import taken_bytes
+from hookpoint.callbacks.system.host_memory_tracker import used_bytes
 kept = b"x" * 200 * 2**20
-alone = taken_bytes(psutil)
+alone = used_bytes(psutil)
 children = []
 for _ in range(3):
     child = os.fork()
@@ -52,7 +52,7 @@ for _ in range(3):
         time.sleep(60)
         os._exit(0)
     children.append(child)
-print(taken_bytes(psutil) / alone)
+print(used_bytes(psutil) / alone)
 for child in children:
     os.kill(child, 9)
     os.waitpid(child, 0)
@@ -77,7 +77,7 @@ def test_a_process_that_is_gone_or_hidden_takes_nothing(error):
         Error, AccessDenied = psutil.Error, psutil.AccessDenied
 
     Psutil.Process = Process
-    assert taken_bytes(Psutil) == 0
+    assert used_bytes(Psutil) == 0
 
 
 def test_without_psutil_it_says_so_once_and_does_nothing(train, monkeypatch, caplog):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import sys
 
 import numpy
@@ -11,6 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from hookpoint import Every, Runner
 from hookpoint.callbacks import DumpTensorAsImage, ModelSaver, TFEventWriter
 from hookpoint.callbacks._shared import extras as extras_of_callbacks
+from hookpoint.callbacks.tensors.dump_tensor_as_image import Images, png
 from hookpoint.core.errors import BadLoop, BadValue
 
 
@@ -133,7 +135,7 @@ def test_so_does_an_error_of_map_func(train_outputs, tmp_path):
 
 
 def test_without_pillow_it_says_so_once_and_does_nothing(train_outputs, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(extras_of_callbacks, "_said", set())
+    extras_of_callbacks.warn_once.cache_clear()
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
     train_outputs(tmp_path, [DumpTensorAsImage("outputs")])
     assert caplog.messages == ["DumpTensorAsImage does nothing without pillow: pip install 'hookpoint[tensorboard]'"]
@@ -148,7 +150,7 @@ def test_without_pillow_it_says_so_once_and_does_nothing(train_outputs, tmp_path
         ({"prefix": "a/b"}, ValueError, "is not a file name"),
         ({"tensor_name": 3}, TypeError, "is not the name of a tensor"),
         ({"tensor_name": ""}, TypeError, "is not the name of a tensor"),
-        ({"tensor_name": {"mine": len}}, TypeError, "write     lambda run"),
+        ({"tensor_name": {"mine": len}}, TypeError, "or a function: lambda run"),
     ],
 )
 def test_wrong_arguments_are_refused(given, kind, message):
@@ -159,3 +161,80 @@ def test_wrong_arguments_are_refused(given, kind, message):
 def test_it_needs_a_workdir(train_outputs):
     with pytest.raises(BadLoop, match="DumpTensorAsImage needs a workdir"):
         train_outputs(None, [DumpTensorAsImage("outputs")])
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ((8, 9), [(8, 9)]),
+        ((1, 8, 9), [(8, 9)]),
+        ((3, 8, 9), [(8, 9, 3)]),
+        ((8, 9, 1), [(8, 9)]),
+        ((8, 9, 3), [(8, 9, 3)]),
+        ((5, 8, 9), [(8, 9)] * 5),
+        ((2, 1, 8, 9), [(8, 9)] * 2),
+        ((2, 3, 8, 9), [(8, 9, 3)] * 2),
+        ((2, 8, 9, 1), [(8, 9)] * 2),
+        ((2, 8, 9, 3), [(8, 9, 3)] * 2),
+    ],
+)
+def test_images_are_found_whatever_the_layout(shape, expected):
+    assert [image.shape for image in Images(numpy.zeros(shape)).each()] == expected
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (2, 5, 8, 9), (1, 1, 3, 8, 9), (0, 3, 8, 9), (3, 0, 9)])
+def test_what_is_no_image_is_refused(shape):
+    with pytest.raises(BadValue, match="is not an image"):
+        Images(numpy.zeros(shape)).each()
+
+
+def test_neither_are_words_or_complex_numbers():
+    with pytest.raises(BadValue, match="is not an image"):
+        Images(numpy.zeros((2, 2), complex)).each()
+
+
+@pytest.mark.parametrize(
+    ("values", "scale", "expected"),
+    [
+        ([[0.0, 0.5, 1.0]], 255, [[0, 127, 255]]),
+        ([[-1.0, 2.0, 0.0]], 255, [[0, 255, 0]]),
+        ([[float("nan"), float("inf"), -float("inf")]], 255, [[0, 255, 0]]),
+        ([[10.0, 300.0, 20.0]], 1, [[10, 255, 20]]),
+        ([[0, 1, 2]], 100, [[0, 100, 200]]),
+        ([[True, False, True]], 255, [[255, 0, 255]]),
+        (numpy.array([[0, 1, 200]], "uint8"), 255, [[0, 1, 200]]),
+    ],
+)
+def test_values_are_scaled_and_cut_off(values, scale, expected):
+    (image,) = Images(numpy.array(values), scale=scale).each()
+    assert image.dtype == "uint8"
+    assert image.tolist() == expected
+
+
+def test_map_func_makes_images_and_is_called_once():
+    calls = []
+
+    def maps(array):
+        calls.append(array.shape)
+        return [array[0], array[1, :1]]
+
+    pictures = Images(numpy.ones((2, 4, 4)), maps, 100)
+    assert [image.shape for image in pictures.each()] == [(4, 4), (1, 4)]
+    assert pictures.each()[0][0, 0] == 100
+    assert calls == [(2, 4, 4)]
+
+
+def test_monitors_get_the_first_images_of_one_size():
+    assert numpy.asarray(Images(numpy.zeros((20, 3, 4, 5)))).shape == (16, 4, 5, 3)
+    assert numpy.asarray(Images(numpy.zeros((4, 5)))).shape == (1, 4, 5, 1)
+    mixed = Images(numpy.zeros((4, 5)), lambda array: [array, array[:2], array])
+    assert numpy.asarray(mixed).shape == (2, 4, 5, 1)
+    assert numpy.asarray(mixed, dtype="float32").dtype == "float32"
+
+
+@pytest.mark.parametrize("shape", [(4, 6), (4, 6, 3)])
+def test_a_png_has_the_pixels(shape):
+    image = numpy.random.default_rng(0).integers(0, 256, shape, "uint8")
+    with Image.open(io.BytesIO(png(image))) as opened:
+        assert opened.format == "PNG"
+        assert numpy.array_equal(numpy.asarray(opened), image)

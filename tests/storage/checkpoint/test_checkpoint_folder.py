@@ -4,7 +4,6 @@ import errno
 import os
 import shutil
 import stat
-from functools import partial
 
 import pytest
 import torch
@@ -22,7 +21,7 @@ FILES = ["manifest.json", "model.safetensors", "state.pt"]
 
 
 def describe(files):
-    return partial(Manifest.made_now, step=7, elapsed=1.5, tags=["mine"], clocks={}, identity={})(files=files)
+    return Manifest(step=7, elapsed=1.5, tags=("mine",), clocks={}, identity={}, files=files)
 
 
 @pytest.fixture

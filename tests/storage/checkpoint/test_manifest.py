@@ -6,17 +6,17 @@ import json
 import pytest
 
 from hookpoint.core.errors import CannotResume, DamagedCheckpoint
-from hookpoint.storage.checkpoint.manifest import File, Manifest, parsed
+from hookpoint.storage.checkpoint.manifest import File, Manifest, parse_manifest
 
 FILES = {"state.json": File(12, "0" * 64), "model.safetensors": File(5_000_000_000, "f" * 64)}
 
 
 @pytest.fixture
 def manifest():
-    return Manifest.made_now(
+    return Manifest(
         step=1200,
         elapsed=0.1 + 0.2,
-        tags=["last", "best-val/loss", "é\ud800"],
+        tags=("last", "best-val/loss", "é\ud800"),
         clocks={"step": 1200, "pair": (1, 2)},
         identity={"seed": 3, "world_size": 1},
         files=FILES,
@@ -33,8 +33,8 @@ def edited(data, **changes):
 
 
 def test_it_comes_back_as_it_was(manifest):
-    assert parsed(manifest.encoded(), "it") == manifest
-    assert parsed(edited(manifest.encoded()), "it") == manifest
+    assert parse_manifest(manifest.encoded(), "it") == manifest
+    assert parse_manifest(edited(manifest.encoded()), "it") == manifest
 
 
 def test_people_can_read_it(manifest):
@@ -52,14 +52,14 @@ def test_every_changed_byte_is_noticed(manifest):
         for bits in (0x01, 0x20, 0xFF):
             changed = data[:at] + bytes([data[at] ^ bits]) + data[at + 1 :]
             with pytest.raises(DamagedCheckpoint, match=r"^the manifest\.json of it was changed\."):
-                parsed(changed, "it")
+                parse_manifest(changed, "it")
 
 
 def test_every_cut_is_noticed(manifest):
     data = manifest.encoded()
     for end in range(len(data)):
         with pytest.raises(DamagedCheckpoint):
-            parsed(data[:end], "it")
+            parse_manifest(data[:end], "it")
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_every_cut_is_noticed(manifest):
 )
 def test_another_text_of_the_same_content_is_none(manifest, change):
     with pytest.raises(DamagedCheckpoint):
-        parsed(change(manifest.encoded()), "it")
+        parse_manifest(change(manifest.encoded()), "it")
 
 
 @pytest.mark.parametrize(
@@ -98,15 +98,15 @@ def test_another_text_of_the_same_content_is_none(manifest, change):
 )
 def test_what_makes_no_sense_is_refused_even_with_the_right_digest(manifest, changes):
     with pytest.raises(DamagedCheckpoint, match="is invalid"):
-        parsed(edited(manifest.encoded(), **changes), "it")
+        parse_manifest(edited(manifest.encoded(), **changes), "it")
 
 
 def test_one_of_a_later_format_is_not_called_damaged(manifest):
     with pytest.raises(CannotResume, match=r"^it has format 2; this release of hookpoint reads format 1\."):
-        parsed(edited(manifest.encoded(), format=2), "it")
+        parse_manifest(edited(manifest.encoded(), format=2), "it")
 
 
 def test_the_tag_exception_makes_it_one_of_an_exception():
-    made = Manifest.made_now(step=1, elapsed=0.0, tags=["exception"], clocks={}, identity={}, files={})
-    assert parsed(made.encoded(), "it").is_of_exception
+    made = Manifest(step=1, elapsed=0.0, tags=("exception",), clocks={}, identity={}, files={})
+    assert parse_manifest(made.encoded(), "it").is_of_exception
     assert json.loads(made.encoded())["kind"] == "exception"

@@ -75,7 +75,7 @@ def record(tmp_path):
     """Write a record as another process would have, and return its text."""
 
     def write(**fields):
-        here = {name: getattr(Holder.here(), name) for name in Holder.__slots__}
+        here = {name: getattr(Holder.this_process(), name) for name in Holder.__slots__}
         (tmp_path / ".lock").write_text(text := json.dumps({**here, **fields}))
         return text
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hookpoint.core.checkpoint.store import Kept
 from hookpoint.core.errors import BadRetention
-from hookpoint.storage.workdir.retention import KeepAny, KeepEvery, KeepNamed, KeepNewest
+from hookpoint.storage.workdir.retention import KeepAny, KeepEvery, KeepNewest
 
 
 def checkpoints(*elapsed):
@@ -40,21 +40,10 @@ def test_before_the_first_interval_is_over_a_rule_that_waits_keeps_none():
     assert repr(rule) == "KeepEvery(minutes=1)"
 
 
-def test_names_and_steps_are_looked_up_when_the_rule_is_called():
-    best = {"step-2"}
-    rule = KeepNamed(best)
-    assert steps(rule(checkpoints(1, 2, 3))) == [2]
-    best.add("step-3")
-    best.remove("step-2")
-    assert steps(rule(checkpoints(1, 2, 3))) == [3]
-    assert steps(KeepNamed([1, 7])(checkpoints(1, 2, 3))) == [1]
-    assert steps(KeepNamed({3: 0.5})(checkpoints(1, 2, 3))) == [3]
-
-
 def test_what_any_rule_keeps_is_kept_once_and_in_order():
-    rule = KeepAny(KeepNewest(2), KeepNamed({1, 3}), KeepEvery(1))
+    rule = KeepAny(KeepNewest(2), KeepEvery(1))
     assert steps(rule(checkpoints(61, 62, 63, 64))) == [1, 3, 4]
-    assert repr(rule) == "KeepAny(KeepNewest(number=2), KeepNamed(names={1, 3}), KeepEvery(minutes=1))"
+    assert repr(rule) == "KeepAny(KeepNewest(number=2), KeepEvery(minutes=1))"
 
 
 @pytest.mark.parametrize(
@@ -66,11 +55,6 @@ def test_what_any_rule_keeps_is_kept_once_and_in_order():
         (lambda: KeepEvery(0), "KeepEvery: minutes must be a number > 0, got 0."),
         (lambda: KeepEvery(float("nan")), "KeepEvery: minutes must be a number > 0, got nan."),
         (lambda: KeepEvery("5"), "KeepEvery: minutes must be a number > 0, got '5'."),
-        (
-            lambda: KeepNamed("step-1"),
-            "KeepNamed: names must be a set, a list or a dict of names or steps, got 'step-1'.",
-        ),
-        (lambda: KeepNamed(3), "KeepNamed: names must be a set, a list or a dict of names or steps, got 3."),
         (
             lambda: KeepAny(),
             "KeepAny: () are not rules.\n  give      rules, such as KeepAny(KeepNewest(3), KeepEvery(60))",
@@ -97,7 +81,6 @@ times = st.lists(st.floats(0, 1e5), max_size=30).map(sorted)
 simple = st.one_of(
     st.builds(KeepNewest, st.integers(1, 5)),
     st.builds(KeepEvery, st.floats(0.01, 500)),
-    st.builds(KeepNamed, st.sets(st.integers(1, 30))),
 )
 rules = st.one_of(simple, st.lists(simple, min_size=1, max_size=3).map(lambda some: KeepAny(*some)))
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from hookpoint.core.errors import BadArgument, BadOption
+from hookpoint.core.errors import BadArgument
 
 
-def whole(owner: str, argument: str, value: Any, *, least: int = 0) -> int:
+def integer(owner: str, argument: str, value: Any, *, least: int = 0) -> int:
     """Return an integer that is at least `least`."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise BadArgument(f"{owner}: {argument} must be an integer >= {least}, got {value!r}.")
@@ -24,6 +25,20 @@ def number(owner: str, argument: str, value: Any, *, least: float = -math.inf) -
     return value
 
 
+def positive(owner: str, argument: str, value: Any, **cures: str) -> float:
+    """Return a finite number above 0."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
+        raise BadArgument(f"{owner}: {argument} must be a number > 0, got {value!r}.", **cures)
+    return value
+
+
+def string(owner: str, argument: str, value: Any) -> str:
+    """Return a string that is not empty."""
+    if not isinstance(value, str) or not value:
+        raise BadArgument(f"{owner}: {argument} must be a non-empty string, got {value!r}.")
+    return value
+
+
 def function(owner: str, argument: str, value: Any, **cures: str) -> Any:
     """Return a callable."""
     if not callable(value):
@@ -31,10 +46,19 @@ def function(owner: str, argument: str, value: Any, **cures: str) -> Any:
     return value
 
 
+def parameters_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Return the parameters of a function; none for a builtin without a signature."""
+    try:
+        return list(inspect.signature(function).parameters.values())
+    except ValueError:
+        return []
+
+
 def choice(owner: str, argument: str, value: Any, allowed: tuple[str, ...]) -> str:
     """Return one of the allowed values."""
     if not isinstance(value, str) or value not in allowed:
-        raise BadArgument(f"{owner}: {argument} must be {' or '.join(map(repr, allowed))}, got {value!r}.")
+        names = f"{', '.join(map(repr, allowed[:-1]))} or {allowed[-1]!r}"
+        raise BadArgument(f"{owner}: {argument} must be {names}, got {value!r}.")
     return value
 
 
@@ -51,16 +75,9 @@ def file_name(owner: str, argument: str, value: Any) -> str:
     return value
 
 
-def is_relative(owner: str, min_delta_mode: str) -> bool:
-    """Return whether `min_delta` is relative to the best value."""
-    if min_delta_mode not in ("abs", "rel"):
-        raise BadOption(owner, "min_delta_mode", min_delta_mode, ("abs", "rel"))
-    return min_delta_mode == "rel"
-
-
-def devices_given(owner: str, given: Iterable[int]) -> tuple[int, ...]:
+def device_indices(owner: str, devices: Iterable[int]) -> tuple[int, ...]:
     """Return device indices without duplicates."""
-    devices = [given] if isinstance(given, int | str) else list(given)
-    if not devices or any(not isinstance(device, int) or isinstance(device, bool) or device < 0 for device in devices):
-        raise BadArgument(f"{owner}: devices must be a list of device indices, got {given!r}.", write="devices=[0, 1]")
-    return tuple(dict.fromkeys(devices))
+    indices = [devices] if isinstance(devices, int | str) else list(devices)
+    if not indices or any(not isinstance(index, int) or isinstance(index, bool) or index < 0 for index in indices):
+        raise BadArgument(f"{owner}: devices must be a list of device indices, got {devices!r}.", write="devices=[0, 1]")
+    return tuple(dict.fromkeys(indices))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hookpoint.callbacks._shared.sharded_tensors import local_shard
+from hookpoint.callbacks._shared.sharded_tensors import local_values
 
 NUMPY_FLOATS = ("torch.float16", "torch.float32", "torch.float64")  # NumPy has neither bfloat16 nor 8-bit floats
 
@@ -18,9 +18,7 @@ class AsyncArray:
     """
 
     def __init__(self, tensor: Any) -> None:
-        tensor = local_shard(tensor.detach())
-        if tensor.is_sparse:
-            tensor = tensor._values()
+        tensor = local_values(tensor.detach())
         self._event: Any = None
         if not tensor.is_cuda:
             self._copy = tensor.clone()
@@ -33,7 +31,7 @@ class AsyncArray:
         self._event.record(torch.cuda.current_stream(tensor.device))
 
     @property
-    def is_there(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether the copy can be read without waiting."""
         return bool(self._copy.is_cpu if self._event is None else self._event.query())
 
@@ -58,8 +56,8 @@ class AsyncArray:
         return self._copy.cpu()
 
 
-def as_of_now(value: Any) -> Any:
-    """Return a snapshot that `numpy.asarray` accepts later: an AsyncArray of a tensor, a NumPy copy of anything else."""
+def snapshot(value: Any) -> Any:
+    """Copy a value for `numpy.asarray` to read later: a tensor to an AsyncArray, anything else to a NumPy array."""
     if hasattr(value, "detach"):
         return AsyncArray(value)
     import numpy

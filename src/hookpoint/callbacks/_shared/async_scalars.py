@@ -50,7 +50,7 @@ class AsyncScalars:
         ready, self._ready = self._ready, []
         if wait:
             self.start()
-        while self._started and (wait or len(self._started) > 2 or getattr(self._started[0][1], "is_there", False)):
+        while self._started and (wait or len(self._started) > 2 or getattr(self._started[0][1], "is_ready", False)):
             tags, values = self._started.popleft()
             ready += zip(tags, values.tensor().tolist() if isinstance(values, AsyncArray) else map(float, values), strict=True)
         return ready

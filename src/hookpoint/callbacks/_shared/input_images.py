@@ -6,15 +6,15 @@ from typing import Any
 
 from hookpoint.core.fields import field_values
 
-MOST_IMAGES = 16
+MAX_IMAGES = 16
 CHANNELS = (1, 3)
 
 
 def images_in(batch: Any) -> Any:
     """Return up to 16 images of a batch as (image, height, width, channel), or None. Does not wait for a device.
 
-    Images are the first array, if it has four dimensions and 1 or 3 channels in the second or the last one. If any value is
-    negative, as in normalized data, all values are rescaled to 0..1.
+    The first array counts, if it has four dimensions and its second or last one has size 1 or 3. If any value is negative, as
+    in normalized data, all values are rescaled to 0..1.
     """
     array = _first_array(batch)
     if array is None or array.ndim != 4 or 0 in array.shape:
@@ -25,7 +25,7 @@ def images_in(batch: Any) -> Any:
         array = array.detach()
     else:
         import numpy as xp  # type: ignore[no-redef]
-    images = array[:MOST_IMAGES]
+    images = array[:MAX_IMAGES]
     if images.shape[1] in CHANNELS:
         images = xp.moveaxis(images, 1, -1)
     elif images.shape[-1] not in CHANNELS:

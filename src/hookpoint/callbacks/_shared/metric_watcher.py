@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any, ClassVar, Protocol, Unpack
 
-from hookpoint.callbacks._shared.unseen_values import NewValues
+from hookpoint.callbacks._shared.new_values import NewValues
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.callback.callback_info import schedule_of, set_default_name
 from hookpoint.core.errors import BadArgument

@@ -1,11 +1,12 @@
-"""The modules and parameters of a model under all their names, without the prefixes of torch.compile."""
+"""The modules, parameters and buffers of a model under all their names, without the prefixes of torch.compile."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
-from hookpoint.core.checkpoint.plain_names import COMPILED, plain_name
+from hookpoint.core.checkpoint.plain_names import COMPILED
+from hookpoint.core.checkpoint.stateful import named_items
 
 
 def named_modules(model: Any) -> Iterator[tuple[str, Any]]:
@@ -14,29 +15,25 @@ def named_modules(model: Any) -> Iterator[tuple[str, Any]]:
     A shared module is yielded under each of its names. Containers without a forward and the wrappers of torch.compile are
     left out.
     """
-    for name, module in _named(model, "named_modules"):
+    for name, module in named_items(model, "named_modules", remove_duplicate=False):
         if not hasattr(module, COMPILED) and _has_forward(module):
             yield name, module
 
 
 def named_parameters(model: Any) -> Iterator[tuple[str, Any]]:
     """Yield the parameters of a model, or of each model in a list or mapping; a tied one under each of its names."""
-    return _named(model, "named_parameters")
+    return named_items(model, "named_parameters", remove_duplicate=False)
+
+
+def named_buffers(model: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the buffers of a model, or of each model in a list or mapping; a shared one under each of its names."""
+    return named_items(model, "named_buffers", remove_duplicate=False)
 
 
 def is_compiled(model: Any) -> bool:
     """Return whether a model, or a module in it, is compiled with torch.compile."""
-    modules = (module for _, module in _named(model, "named_modules"))
+    modules = (module for _, module in named_items(model, "named_modules"))
     return any(hasattr(module, COMPILED) or getattr(module, "_compiled_call_impl", None) is not None for module in modules)
-
-
-def _named(model: Any, method: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(model, Mapping | list | tuple):
-        for key, value in model.items() if isinstance(model, Mapping) else enumerate(model):
-            yield from ((f"{key}.{name}" if name else str(key), item) for name, item in _named(value, method))
-    elif hasattr(model, method):
-        for name, item in getattr(model, method)(remove_duplicate=False):
-            yield plain_name(name), item
 
 
 def _has_forward(module: Any) -> bool:

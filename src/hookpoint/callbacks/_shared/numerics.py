@@ -16,7 +16,7 @@ MAX_LISTED = 3
 def largest(values: Iterable[Any]) -> Any:
     """Return the largest magnitude in tensors, arrays and numbers, on its device. It is finite if all values are.
 
-    Integers are ignored. Without any value, the result is 0. Each rank looks at its local shards.
+    Integers are ignored. The result is 0 if there is no value. Each rank checks its local shards only.
 
     >>> largest([0.5, -2.0, 7]), largest([1.0, float("nan")])
     (2.0, nan)

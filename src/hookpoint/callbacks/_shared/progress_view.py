@@ -63,7 +63,7 @@ class View:
 def as_line(view: View, width: int, *, ascii_only: bool = False) -> list[Styled]:
     """Return one line of (text, style) pieces, at most `width` wide; pieces that do not fit are left out.
 
-    Numbers are padded, so that the bar does not change its length all the time.
+    Numbers are padded to keep the bar from changing its length with every value.
     """
     pieces = _pieces(view, width)
     text = GAP.join(text for text, _ in pieces)

@@ -21,8 +21,8 @@ class Saver(Callback):
     """Request checkpoints with its own tags, at most one per tag and moment; derived classes decide when.
 
     `rules` maps each tag to its retention rule, or to None to keep all. `limits` names the tags whose rule also counts the
-    checkpoint at the end of the run. Two savers with the same tag would delete each other's checkpoints, so that on_setup
-    raises. A saver runs on all ranks, whatever `ranks` says: the store decides which ranks write.
+    checkpoint at the end of the run. on_setup raises if two savers use the same tag: they would delete each other's
+    checkpoints. A saver runs on all ranks, whatever `ranks` says: the store decides which ranks write.
     """
 
     saves = same_on_all_ranks = True
@@ -42,7 +42,7 @@ class Saver(Callback):
             rules = entry.subject.rules if isinstance(entry.subject, Saver) and entry.subject is not self else {}
             for tag in self.rules.keys() & rules.keys():
                 savers = f"{self.name or type(self).__name__} and {entry.name}"
-                give = "or the other one another tag=, prefix= or filename=, whichever it takes"
+                give = "one of them another tag=, prefix= or filename="
                 problem = f"{savers} both use the tag '{tag}' and would delete each other's checkpoints."
                 raise CompileError(problem, keep="one of them", give=give)
 
@@ -58,8 +58,8 @@ class Saver(Callback):
         """Discard the state of the previous run."""
         self._requested, self._unconfirmed = {}, {}
 
-    def ask(self, run: Run, tag: str, *, in_background: bool = False, measured: Mapping[str, Any] | None = None) -> None:
-        """Request a checkpoint of this moment, once. `measured` is the metric value it is saved for."""
+    def request(self, run: Run, tag: str, *, in_background: bool = False, measured: Mapping[str, Any] | None = None) -> None:
+        """Request a checkpoint of this moment, once. `measured` is the manifest entry for the metric value."""
         last, now = self._requested.get(tag), run.moment
         if last is None or not last.is_same(now):
             self._requested[tag] = now
@@ -73,7 +73,7 @@ class Saver(Callback):
     def was_lost(self, run: Run, tag: str) -> bool:
         """Return, once, whether the last requested checkpoint was not written.
 
-        In the middle of an accumulation window, a request is served with the next step.
+        A request in the middle of an accumulation window is served at the next step.
         """
         moment = self._unconfirmed.get(tag)
         if moment is None or (run.step <= moment.step + 1 and run.epoch <= moment.epoch):
@@ -104,36 +104,20 @@ def is_claimed(run: Run, tag: str, besides: Callback) -> bool:
 
 
 def is_in_training(run: Run) -> bool:
-    """Return whether the current pass runs inside a training pass, as a validation in the body of an iteration."""
+    """Return whether the current pass runs inside a training pass, such as a validation in the body of an iteration."""
     passes = machine_of(run).scopes.passes
     return bool(passes) and passes[0].mode == "train"
 
 
-def refuse_place(owner: str, argument: str, path: object) -> None:
-    """Reject a checkpoint folder: a run resumes from the `checkpoints/` folder of its workdir."""
+def reject_path(owner: str, argument: str, path: object) -> None:
+    """Raise if a path for checkpoints is passed: they are always in the workdir, where a run resumes from them."""
     if path is not None:
         leave = f"{argument} out, and pass workdir={_folder(path)!r} to the Runner or Loop"
         raise BadArgument(f"{owner}: {argument} is not supported; checkpoints are in the workdir.", leave=leave)
 
 
 def _folder(path: object) -> str:
-    """Return the folder of a path, of a file, or of a template for file names."""
+    """Return the folder in a path, which may end with a file name or a template for file names."""
     plain = PurePath(*takewhile(lambda name: "{" not in name, PurePath(str(path)).parts))
     folder = plain.parent if plain.suffix in FILES else plain
     return "runs/mine" if folder == PurePath() else str(folder)
-
-
-def named(owner: str, argument: str, value: Any) -> str:
-    """Return a non-empty string, or raise BadArgument."""
-    if not isinstance(value, str) or not value:
-        raise BadArgument(f"{owner}: {argument} must be a non-empty string, got {value!r}.")
-    return value
-
-
-def positive(owner: str, argument: str, value: Any, *, kind: type = int, **cures: str) -> Any:
-    """Return a number above 0, or raise BadArgument."""
-    is_number = isinstance(value, int if kind is int else int | float) and not isinstance(value, bool)
-    if not is_number or not 0 < value < float("inf"):
-        what = "an integer >= 1" if kind is int else "a number > 0"
-        raise BadArgument(f"{owner}: {argument} must be {what}, got {value!r}.", **cures)
-    return value

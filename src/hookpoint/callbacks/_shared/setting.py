@@ -21,10 +21,10 @@ class Setting:
 
     Each change sends the event "setting" and logs a line. A learning rate is that of the first parameter group; the other
     groups keep their ratios to it. Any other setting is changed in each group from the value that group has. If two callbacks
-    change the same setting, a warning names both, once. A checkpoint stores the value unless the optimizer already does.
+    change the same setting, one warning names both. A checkpoint stores the value unless the optimizer already does.
 
-    In a distributed run, all ranks get a new value at the same step: at once with `same_on_all_ranks`, which says that every
-    rank sets the same value, and otherwise one step later.
+    In a distributed run, all ranks apply a new value at the same step: immediately with `same_on_all_ranks`, which promises
+    that every rank sets the same value, otherwise one step later.
     """
 
     def __init__(self, param: str | HyperParam, *, same_on_all_ranks: bool = False) -> None:
@@ -54,12 +54,14 @@ class Setting:
         self.value(run)
         settings = [getattr(entry.subject, "setting", None) for entry in run.hooks.entries]
         targets = self.targets(run)
-        self._rivals = [one for one in settings if isinstance(one, Setting) and one is not self and targets & one.targets(run)]
+        self._rivals = [
+            other for other in settings if isinstance(other, Setting) and other is not self and targets & other.targets(run)
+        ]
         self.has_warned = False
         if not run.resuming:
             self.has_written, self._stored = False, None
         if run.lr_scheduler is not None and self._own is None and self._key == "lr" and not takes_over:
-            self._warn_of(f"the lr_scheduler, {type(run.lr_scheduler).__name__}")
+            self._warn_about(f"the lr_scheduler, {type(run.lr_scheduler).__name__}")
 
     def is_called(self, name: str) -> bool:
         """Return whether this is a name of the setting: `lr` and `learning_rate` are the same."""
@@ -105,7 +107,7 @@ class Setting:
         self.has_written = True
         for rival in self._rivals:
             if rival.has_written:
-                self._warn_of(rival.owner)
+                self._warn_about(rival.owner)
                 rival.has_warned = True
         if not quietly:
             before, after = _merged(old), _merged([self._get(run, name) for name in names])
@@ -133,7 +135,7 @@ class Setting:
         return split_name(self.name)[0]
 
     def targets(self, run: Run) -> frozenset[Any]:
-        """Return what the setting changes: a user's object, or entries of parameter groups."""
+        """Return identifiers of what the setting changes: an object, or entries of parameter groups."""
         if self._own is not None:
             return frozenset([getattr(self._own, "identity", id(self._own))])
         return frozenset((self._key, address) for address in run.hyper.addresses(self.name))
@@ -158,7 +160,7 @@ class Setting:
         """Return whether a change must be sent to the other ranks."""
         return run.hyper.request is not None and not self._same_on_all_ranks
 
-    def _warn_of(self, other: str) -> None:
+    def _warn_about(self, other: str) -> None:
         if not self.has_warned:
             self.has_warned = True
             logger.warning("%s and %s both set %s; the last write wins", other, self.owner, self.name)

@@ -21,6 +21,12 @@ def local_shard(tensor: Any) -> Any:
     return tensor.to_local() if is_sharded(tensor) else tensor
 
 
+def local_values(tensor: Any) -> Any:
+    """Return the shard of a tensor that this rank has, or of a sparse tensor its values, without a copy."""
+    tensor = local_shard(tensor)
+    return tensor._values() if getattr(tensor, "is_sparse", False) else tensor
+
+
 def full_tensor(tensor: Any) -> Any:
     """Return a tensor with the values of all ranks. A collective if the tensor is sharded."""
     return tensor.full_tensor() if is_sharded(tensor) else tensor

@@ -1,1 +1,1 @@
-"""A shell inside a run, and processes beside it."""
+"""A shell inside a run, and background processes."""

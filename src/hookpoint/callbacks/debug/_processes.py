@@ -53,56 +53,56 @@ class Command:
             self._process.wait(timeout)
 
 
-def described(child: Any) -> str:
+def described(worker: Any) -> str:
     """Return the type and name of a process, thread or command."""
-    name = getattr(child, "name", None)
-    return f"{type(child).__name__} {name}" if isinstance(name, str) else type(child).__name__
+    name = getattr(worker, "name", None)
+    return f"{type(worker).__name__} {name}" if isinstance(name, str) else type(worker).__name__
 
 
-def was_started(child: Any) -> bool:
+def was_started(worker: Any) -> bool:
     """Return whether a process or thread, which can be started only once, was started."""
     from multiprocessing.process import BaseProcess  # not at the top: it gives the main module a second name
 
-    return isinstance(child, threading.Thread | BaseProcess) and child.ident is not None
+    return isinstance(worker, threading.Thread | BaseProcess) and worker.ident is not None
 
 
-def start(child: Any) -> None:
-    """Start it so that Ctrl-C does not reach it, and a SIGTERM ends it."""
+def start(worker: Any) -> None:
+    """Start a worker so that Ctrl-C does not reach it and SIGTERM ends it."""
     with _own_signals():
-        child.start()
+        worker.start()
 
 
-def has_died(child: Any) -> bool:
+def has_died(worker: Any) -> bool:
     """Return whether a process has ended with an exit code other than 0."""
-    return not _is_alive(child) and getattr(child, "exitcode", None) not in (None, 0)
+    return not _is_alive(worker) and getattr(worker, "exitcode", None) not in (None, 0)
 
 
-def stop(child: Any, seconds: float) -> bool:
-    """Ask it to end, wait at most `seconds`, then kill it if possible. Return whether it has ended."""
-    ask: Callable[[], object] | None = getattr(child, "stop", None) or getattr(child, "terminate", None)
-    if ask is not None and _is_alive(child) is not False:
+def stop(worker: Any, seconds: float) -> bool:
+    """Ask a worker to end, wait at most `seconds`, then kill it if possible. Return whether it has ended."""
+    ask: Callable[[], object] | None = getattr(worker, "stop", None) or getattr(worker, "terminate", None)
+    if ask is not None and _is_alive(worker) is not False:
         ask()
-    _join(child, seconds if ask is not None else min(seconds, 0.1))
-    if _is_alive(child) and hasattr(child, "kill"):
-        logger.warning("%s did not end within %g s and was killed", described(child), seconds)
-        child.kill()
-        _join(child, seconds)
-    return not _is_alive(child)
+    _join(worker, seconds if ask is not None else min(seconds, 0.1))
+    if _is_alive(worker) and hasattr(worker, "kill"):
+        logger.warning("%s did not end within %g s and was killed", described(worker), seconds)
+        worker.kill()
+        _join(worker, seconds)
+    return not _is_alive(worker)
 
 
-def _is_alive(child: Any) -> bool | None:
-    """Return whether it is running, or None if that is unknown."""
-    ask = getattr(child, "is_alive", None)
+def _is_alive(worker: Any) -> bool | None:
+    """Return whether a worker is running, or None if that is unknown."""
+    ask = getattr(worker, "is_alive", None)
     return bool(ask()) if callable(ask) else None
 
 
-def _join(child: Any, seconds: float) -> None:
-    join = getattr(child, "join", None)
-    if callable(join) and child is not threading.current_thread():
+def _join(worker: Any, seconds: float) -> None:
+    join = getattr(worker, "join", None)
+    if callable(join) and worker is not threading.current_thread():
         deadline = monotonic() + seconds
         try:
             join(timeout=seconds)
-        except TypeError:  # without a time limit: wait in a thread that may be abandoned
+        except TypeError:  # it takes no timeout: wait in a thread that can be abandoned
             waiter = threading.Thread(target=join, daemon=True)
             waiter.start()
             waiter.join(max(0.0, deadline - monotonic()))
@@ -135,12 +135,12 @@ def _own_signals() -> Iterator[None]:
 
 @cache
 def _reset_signals_after_fork() -> None:
-    """Make sure, once per process, that forked processes have none of this process's handlers."""
+    """Make forked processes reset the signal handlers they inherit. Registered once per process."""
     os.register_at_fork(before=_hold_signals, after_in_parent=_release_signals, after_in_child=_reset_signals)
 
 
 def _hold_signals() -> None:
-    """Block signals until the new process has its own handlers: an earlier one would be lost."""
+    """Block signals until the new process has reset its handlers: until then, a signal would be lost."""
     if getattr(_forking, "is_ours", False):
         _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, [getattr(signal, name) for name in LOOP_SIGNALS])
 

@@ -10,7 +10,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from importlib.util import find_spec
 
 from hookpoint.core.run.run import Run
 
@@ -18,7 +17,7 @@ HOW_TO_LEAVE = "`run` is the run. exit() or Ctrl-D resumes it."
 
 
 def is_at_terminal() -> bool:
-    """Return whether input and output are a terminal from which this process may read."""
+    """Return whether stdin and stdout are a terminal from which this process may read."""
     try:
         if not all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout)):
             return False
@@ -69,10 +68,6 @@ def debugger(run: Run) -> None:
 
 
 SHELLS: dict[str, Callable[[Run], None]] = {"ipython": ipython, "pdb": debugger, "python": python}
-
-
-def is_installed(shell: str) -> bool:
-    return shell != "ipython" or find_spec("IPython") is not None
 
 
 class Leave:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
+import os
 from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, Unpack
 
+from hookpoint.callbacks._shared.arguments import choice, file_name
+from hookpoint.callbacks._shared.workdir import file_problem, require_workdir
 from hookpoint.callbacks.debug import _shells
-from hookpoint.callbacks.debug._trigger_file import TriggerFile
 from hookpoint.callbacks.progress.progress_bar import ProgressBar
 from hookpoint.core.callback.callback import Callback, Options
-from hookpoint.core.errors import BadArgument, BadLoop
 from hookpoint.core.run.run import Run
 
 logger = logging.getLogger("hookpoint")
@@ -20,11 +22,12 @@ logger = logging.getLogger("hookpoint")
 class InjectShell(Callback):
     """Open a shell in the run's terminal when a file appears in its workdir: `touch runs/mine/INJECT_SHELL.tmp`.
 
-    The run waits until the shell is left, by exit(), `q` or Ctrl-D. The variable `run` can be read and changed. `shell` is
+    The run waits until you leave the shell with exit(), `q` or Ctrl-D. The variable `run` can be read and changed. `shell` is
     "ipython" (`pip install 'hookpoint[shell]'`; without it, Python's prompt), "pdb" or "python". The file is removed when the
-    shell opens. It must be a regular file of the user who trains, not a link: whoever can create it can run code. Without a
-    terminal, a warning is logged and the run continues. Ctrl-C in the shell interrupts the typed command. The progress bar is
-    hidden meanwhile. Other ranks wait at their next collective, until their timeouts expire. The time counts in `run.elapsed`.
+    shell opens. It must be a regular file of the user who runs the training, not a link: anyone who can create it can run code.
+    Without a terminal, a warning is logged and the run continues. Ctrl-C in the shell interrupts the typed command. The
+    progress bar is hidden while the shell is open. Other ranks wait at their next collective, until their timeouts expire. The
+    time counts in `run.elapsed`.
 
     Triggered at the end of each complete epoch, unless `.when(...)` says otherwise.
 
@@ -40,23 +43,18 @@ class InjectShell(Callback):
         self, file: str = "INJECT_SHELL.tmp", shell: Literal["ipython", "pdb", "python"] = "ipython", **options: Unpack[Options]
     ) -> None:
         super().__init__(**options)
-        if not isinstance(file, str) or file in ("", ".", "..") or any(character in file for character in "/\\\0"):
-            raise BadArgument(f"InjectShell: file={file!r} is not a file name in the workdir.", write='file="INJECT_SHELL.tmp"')
-        if shell not in _shells.SHELLS:
-            raise BadArgument(f"InjectShell: shell={shell!r} is unknown.", choose=", ".join(map(repr, _shells.SHELLS)))
-        self.file = file
-        self.shell = shell
+        self.file = file_name("InjectShell", "file", file)
+        self.shell = choice("InjectShell", "shell", shell, tuple(_shells.SHELLS))
         self._file = TriggerFile(Path(file))
 
     def on_setup(self, run: Run) -> None:
-        if run.workdir is None:
-            raise BadLoop(f"{self.name or 'InjectShell'} needs a workdir.", give='workdir="runs/name"')
+        require_workdir(self.name or "InjectShell", run)
 
     def on_run_begin(self, run: Run) -> None:
         self._file = TriggerFile(Path(run.workdir) / self.file)
 
     def on_trigger(self, run: Run) -> None:
-        if self._file.is_there():
+        if self._file.exists():
             if _shells.is_at_terminal():
                 self._file.remove()
                 self._open(run)
@@ -65,15 +63,56 @@ class InjectShell(Callback):
 
     def _open(self, run: Run) -> None:
         shell = self.shell
-        if not _shells.is_installed(shell):
+        if shell == "ipython" and find_spec("IPython") is None:
             logger.warning("IPython is not installed: pip install 'hookpoint[shell]'; using Python's shell")
             shell = "python"
         with ExitStack() as stack:
             for entry in run.hooks.entries:
                 if isinstance(entry.subject, ProgressBar):
-                    stack.enter_context(entry.subject.out_of_the_way(run))
+                    stack.enter_context(entry.subject.hidden(run))
             stack.enter_context(_shells.interruptible())
             try:
                 _shells.SHELLS[shell](run)
             except (Exception, KeyboardInterrupt) as error:  # an error in the shell must not end the run
                 logger.warning("the shell failed with %s: %s; the run continues", type(error).__name__, error)
+
+
+class TriggerFile:
+    """Check for a file. It counts only if it is a regular file of this user, with one hard link, and not a symbolic link.
+
+    Nothing raises. Anything else at that path is logged once, until it is removed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._logged = ""
+
+    def exists(self) -> bool:
+        """Return whether the file exists and counts."""
+        try:
+            status = os.lstat(self.path)
+        except FileNotFoundError:
+            self._logged = ""
+            return False
+        except OSError as error:
+            self.warn(f"cannot be checked: {error.strerror}")
+            return False
+        problem = file_problem(status)
+        if not problem and status.st_nlink != 1:  # another user may have linked a file of this user
+            problem = "has more than one hard link"
+        if problem:
+            self.warn(f"{problem}; it is ignored")
+        return not problem
+
+    def remove(self) -> None:
+        """Remove the file, or log that it still exists."""
+        try:
+            os.unlink(self.path)
+        except OSError as error:
+            logger.warning("%s could not be removed: %s", self.path, error.strerror)
+
+    def warn(self, text: str) -> None:
+        """Log a warning about the file, once as long as it exists."""
+        if text != self._logged:
+            self._logged = text
+            logger.warning("%s %s", self.path, text)

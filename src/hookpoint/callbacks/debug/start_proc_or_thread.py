@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from time import monotonic
 from typing import Any, Literal, Unpack
 
-from hookpoint.callbacks._shared.arguments import number
+from hookpoint.callbacks._shared.arguments import choice, number
 from hookpoint.callbacks.debug import _processes
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.errors import BadArgument, BadLoop
@@ -16,11 +16,10 @@ from hookpoint.core.run.run import Run
 logger = logging.getLogger("hookpoint")
 
 CHECK_EVERY_SECONDS = 1.0
-POLICIES = ("log", "stop")
 
 
 class StartProcOrThread(Callback):
-    """Start a process, a thread or a command when the run begins, and stop it when the run ends, also after an exception.
+    """Start a process, a thread or a command when the run begins, and stop it when the run ends, even with an exception.
 
     `startable` is one of these:
 
@@ -29,20 +28,19 @@ class StartProcOrThread(Callback):
     - a function without arguments that returns any of these. It is called for each run, as a process or thread can be started
       only once.
 
-    Ctrl-C reaches only the training process, not what is started here, unless it comes from a fork server that was already
-    running.
+    Ctrl-C does not reach processes that are started here, except those of a fork server that was already running.
 
-    With `stop_at_last`, its `stop` or `terminate` method is called, then `join`. What has not ended after `stop_seconds` is
-    killed if possible. A thread without a `stop` method cannot be stopped, and a warning is logged. Without `stop_at_last`,
-    everything keeps running. A process that exits with a code other than 0 is noticed within a second of training:
-    `if_it_dies="log"` logs it once, "stop" also stops the run.
+    With `stop_at_last`, the `stop` or `terminate` method is called, then `join`. A process that has not ended after
+    `stop_seconds` is killed if possible. A thread without a `stop` method cannot be stopped, and a warning is logged. Without
+    `stop_at_last`, everything keeps running. A process that exits with a code other than 0 is noticed within a second of
+    training: `if_it_dies="log"` logs it once, "stop" also stops the run.
 
     Listens to on_setup, on_run_begin, on_train_iter_end, on_epoch_end and on_run_end. Sends the event "process died".
 
     >>> import threading
-    >>> with Loop([StartProcOrThread(lambda: threading.Thread(target=print, args=["beside the run"]))]) as run:
+    >>> with Loop([StartProcOrThread(lambda: threading.Thread(target=print, args=["in a thread"]))]) as run:
     ...     for batch in run.batches(range(2)): pass
-    beside the run
+    in a thread
     """
 
     keeps = ""
@@ -58,33 +56,31 @@ class StartProcOrThread(Callback):
         **options: Unpack[Options],
     ) -> None:
         super().__init__(**options)
-        if if_it_dies not in POLICIES:
-            raise BadArgument(f"StartProcOrThread: if_it_dies must be 'log' or 'stop', got {if_it_dies!r}.")
         self.stop_seconds = number("StartProcOrThread", "stop_seconds", stop_seconds, least=0.0)
         self.stop_at_last = stop_at_last
-        self.if_it_dies = if_it_dies
+        self.if_it_dies = choice("StartProcOrThread", "if_it_dies", if_it_dies, ("log", "stop"))
         is_factory = callable(startable) and (isinstance(startable, type) or not _starts(startable))
         self._factory = startable if is_factory else None
-        self._children = [] if is_factory else _children(startable)
+        self._workers = [] if is_factory else _workers(startable)
         self._running: list[Any] = []
         self._reported: list[Any] = []
         self._next_check = 0.0
 
     def on_setup(self) -> None:
-        own = self.name or "StartProcOrThread"
-        for child in self._children:
-            if _processes.was_started(child):
+        owner = self.name or "StartProcOrThread"
+        for worker in self._workers:
+            if _processes.was_started(worker):
                 raise BadLoop(
-                    f"{own}: {_processes.described(child)} was started before and cannot be started again.",
+                    f"{owner}: {_processes.described(worker)} was started before and cannot be started again.",
                     give="a function that creates one for each run: StartProcOrThread(lambda: Process(target=work))",
                 )
 
     def on_run_begin(self) -> None:
-        self._stop()
+        self.on_run_end()
         self._reported, self._next_check = [], 0.0
-        for child in self._children if self._factory is None else _children(self._factory()):
-            _processes.start(child)
-            self._running.append(child)
+        for worker in self._workers if self._factory is None else _workers(self._factory()):
+            _processes.start(worker)
+            self._running.append(worker)
 
     def on_train_iter_end(self, run: Run) -> None:
         if monotonic() >= self._next_check:
@@ -94,29 +90,26 @@ class StartProcOrThread(Callback):
         self._check(run)
 
     def on_run_end(self) -> None:
-        self._stop()
+        running, self._running = self._running, []
+        for worker in reversed(running) if self.stop_at_last else ():
+            try:
+                if not _processes.stop(worker, self.stop_seconds):
+                    daemon = "" if getattr(worker, "daemon", True) else "; the program waits for it"
+                    logger.warning("%s cannot be stopped and keeps running%s", _processes.described(worker), daemon)
+            except Exception as error:  # the other workers must be stopped too
+                logger.warning("%s could not be stopped: %s: %s", _processes.described(worker), type(error).__name__, error)
 
     def _check(self, run: Run) -> None:
         self._next_check = monotonic() + CHECK_EVERY_SECONDS
-        for child in self._running:
-            if _processes.has_died(child) and child not in self._reported:
-                self._reported.append(child)
-                line = f"{_processes.described(child)} died with exit code {child.exitcode}"
-                run.put_event("process died", child=_processes.described(child), exitcode=child.exitcode)
+        for worker in self._running:
+            if _processes.has_died(worker) and worker not in self._reported:
+                self._reported.append(worker)
+                line = f"{_processes.described(worker)} died with exit code {worker.exitcode}"
+                run.put_event("process died", child=_processes.described(worker), exitcode=worker.exitcode)
                 if self.if_it_dies == "stop":
                     run.stop(f"{self.name or 'StartProcOrThread'}: {line}")
                 else:
                     logger.warning("%s; the run continues", line)
-
-    def _stop(self) -> None:
-        running, self._running = self._running, []
-        for child in reversed(running) if self.stop_at_last else ():
-            try:
-                if not _processes.stop(child, self.stop_seconds):
-                    daemon = "" if getattr(child, "daemon", True) else "; the program waits for it"
-                    logger.warning("%s cannot be stopped and keeps running%s", _processes.described(child), daemon)
-            except Exception as error:  # the others must be stopped too
-                logger.warning("%s could not be stopped: %s: %s", _processes.described(child), type(error).__name__, error)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_running": [], "_reported": []}
@@ -126,22 +119,22 @@ def _starts(candidate: Any) -> bool:
     return callable(getattr(candidate, "start", None)) and not isinstance(candidate, type)
 
 
-def _children(startable: Any) -> list[Any]:
+def _workers(startable: Any) -> list[Any]:
     """Return the objects to start, with lists of strings as commands."""
     items = list(startable) if isinstance(startable, Iterable) and not isinstance(startable, str) else [startable]
     if _is_command(items) and not isinstance(startable, str):
         items = [items]
-    children = [_processes.Command(item) if isinstance(item, list | tuple) and _is_command(item) else item for item in items]
-    for child in children:
-        if not _starts(child):
+    workers = [_processes.Command(item) if isinstance(item, list | tuple) and _is_command(item) else item for item in items]
+    for worker in workers:
+        if not _starts(worker):
             raise BadArgument(
-                f"StartProcOrThread cannot start {child!r}.",
+                f"StartProcOrThread cannot start {worker!r}.",
                 give="a Process, a Thread, an object with start(), a command as a list of strings, a list of these,"
                 " or a function that returns one",
             )
-    if not children:
+    if not workers:
         raise BadArgument("StartProcOrThread: startable is empty.", give="a Process, a Thread or a list of them")
-    return children
+    return workers
 
 
 def _is_command(words: Any) -> bool:

@@ -1,4 +1,4 @@
-"""HyperFile: lines of `name:value` that a person edits while a program reads them."""
+"""HyperFile: a file of `name:value` lines that a person edits while the run reads it."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import errno
 import math
 import os
 import re
-import stat
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from hookpoint.callbacks._shared.workdir import file_problem
+
 MAX_BYTES = 64 * 1024
 MAX_SHOWN = 40
-FRESH_SECONDS = 2.0  # for so long after a change, a last line without a line break may be incomplete
-SETTLE_SECONDS = 0.05  # such a file counts as complete if it does not change for so long
+FRESH_SECONDS = 2.0  # after a change, during which a last line without a line break may be incomplete
+SETTLE_SECONDS = 0.05  # without a change, after which such a file counts as complete
 ATTEMPTS = 3
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
-IS_LINK = "is a symbolic link, which is not followed"
 
 
 class Line(NamedTuple):
@@ -38,7 +38,7 @@ class Problem(NamedTuple):
 
     @property
     def key(self) -> str:
-        """What identifies a problem between two reads."""
+        """The same string for the same problem in different reads."""
         return self.content or self.reason
 
 
@@ -51,43 +51,43 @@ class Reading:
 
 
 class HyperFile:
-    """Read such a file safely, whatever it contains.
+    """Read a file of `name:value` lines safely, whatever it contains.
 
-    Only a regular file is read, owned by the user of this process, of at most 64 KiB, and never through a symbolic link. A read
-    never raises and never blocks. A file that was changed a moment ago and does not end with a line break may be incomplete: it
-    is read again after 50 milliseconds, and an invalid last line is left for the next read.
+    It must be a regular file of at most 64 KiB that belongs to the user of this process, not a symbolic link. Reading never
+    raises and never blocks. A file that was changed less than two seconds ago and does not end with a line break may be
+    incomplete: it is read again after 50 milliseconds, and an invalid last line is left for the next read.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._settled: bytes | None = None
+        self._stable: bytes | None = None
 
     def read(self) -> Reading:
         """Return the current content; a missing file is empty."""
         try:
             content, is_fresh = self._load()
             for _ in range(ATTEMPTS):
-                if not content or content.endswith(b"\n") or not is_fresh or content == self._settled:
+                if not content or content.endswith(b"\n") or not is_fresh or content == self._stable:
                     break
                 time.sleep(SETTLE_SECONDS)
                 before, (content, is_fresh) = content, self._load()
                 if content == before:
-                    self._settled = content
+                    self._stable = content
         except FileNotFoundError:
             return Reading()
         except OSError as error:
-            link = error.errno == errno.ELOOP
-            return Reading(problems=[Problem(0, IS_LINK if link else f"cannot be read: {error.strerror}")])
+            is_link = error.errno == errno.ELOOP
+            return Reading(problems=[Problem(0, "is a symbolic link" if is_link else f"cannot be read: {error.strerror}")])
         except Refused as refused:
             return Reading(problems=[Problem(0, str(refused))])
-        may_be_half = is_fresh and not content.endswith(b"\n")
-        if may_be_half and content != self._settled:  # the file keeps changing
+        may_be_incomplete = is_fresh and not content.endswith(b"\n")
+        if may_be_incomplete and content != self._stable:  # the file keeps changing
             content = content[: content.rfind(b"\n") + 1]
-            may_be_half = False
-        return parse(content, may_be_half=may_be_half)
+            may_be_incomplete = False
+        return parse(content, may_be_incomplete=may_be_incomplete)
 
     def _load(self) -> tuple[bytes, bool]:
-        """Return the content, and whether it was changed a moment ago."""
+        """Return the content, and whether it was changed recently."""
         _check_file(os.lstat(self.path))  # before opening: opening a device may have side effects
         descriptor = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:
@@ -99,16 +99,12 @@ class HyperFile:
 
 
 class Refused(Exception):
-    """The file must not be read."""
+    """The file is not safe to read."""
 
 
 def _check_file(status: os.stat_result) -> None:
-    if stat.S_ISLNK(status.st_mode):
-        raise Refused(IS_LINK)
-    if not stat.S_ISREG(status.st_mode):
-        raise Refused("is not a regular file")
-    if status.st_uid != os.geteuid():
-        raise Refused(f"belongs to user {status.st_uid}, but this process runs as user {os.geteuid()}")
+    if problem := file_problem(status):
+        raise Refused(problem)
     _check_size(status.st_size)
 
 
@@ -117,8 +113,8 @@ def _check_size(size: int) -> None:
         raise Refused(f"is larger than {MAX_BYTES // 1024} KiB")
 
 
-def parse(content: bytes, *, may_be_half: bool = False) -> Reading:
-    """Parse the lines. With `may_be_half`, an invalid last line is ignored, as it may be incomplete.
+def parse(content: bytes, *, may_be_incomplete: bool = False) -> Reading:
+    """Parse the lines. With `may_be_incomplete`, an invalid last line is ignored, as it may be incomplete.
 
     >>> reading = parse(b"# by hand\\nlearning_rate: 0.01\\nmomentum=0.9\\n")
     >>> reading.lines, reading.problems[0].reason
@@ -134,7 +130,7 @@ def parse(content: bytes, *, may_be_half: bool = False) -> Reading:
                 reason = f"sets {_short(result.name)} again, after line {earlier}; the last valid line counts"
                 reading.problems.append(Problem(number, reason, f"{result.name} again"))
             reading.lines.append(result)
-        elif result is not None and not (may_be_half and number == len(raw_lines)):
+        elif result is not None and not (may_be_incomplete and number == len(raw_lines)):
             reading.problems.append(result)
     return reading
 

@@ -15,7 +15,7 @@ from hookpoint.core.run.run import Run
 class HyperParamSetter(Callback):
     """Change a setting during the run; derived classes decide when, and to what.
 
-    `same_on_all_ranks` is True if that depends on the clocks alone, so that every rank does the same at the same step.
+    `same_on_all_ranks` is True if the value depends on the clocks alone, so every rank sets the same value at the same step.
     """
 
     same_on_all_ranks = False

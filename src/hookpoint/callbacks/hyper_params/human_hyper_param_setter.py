@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import ClassVar, Unpack
 
 from hookpoint.callbacks._shared.arguments import file_name as checked_file_name
+from hookpoint.callbacks._shared.workdir import require_workdir
 from hookpoint.callbacks.hyper_params._hyper_file import HyperFile, Problem, Reading
 from hookpoint.callbacks.hyper_params._hyper_param_setter import HyperParamSetter
 from hookpoint.core.callback.callback import Options
-from hookpoint.core.errors import BadLoop
 from hookpoint.core.run.hyper import HyperParam
 from hookpoint.core.run.run import Run
 
@@ -20,15 +20,15 @@ MAX_REPORTED = 5
 
 
 class HumanHyperParamSetter(HyperParamSetter):
-    """Set a hyper-parameter to the value in a line `name:value` of a file in the workdir, without interrupting the training.
+    """Set a hyper-parameter to the value in a line `name:value` of a file in the workdir, without interrupting training.
 
         # hyper.txt
         learning_rate: 0.001
 
-    The line applies while it is in the file, even against other callbacks. When it is deleted, the value stays. Blank lines and
-    comments after `#` are ignored. An invalid line is reported once, with its number, and the other lines still count: NaN,
-    infinity and values that the setting rejects are invalid. A file that is being written is read again later. A symbolic link,
-    a file of another user, and a file larger than 64 KiB are not read.
+    The line applies while it is in the file, and overrides other callbacks. When it is deleted, the value stays. Blank lines
+    and comments after `#` are ignored. An invalid line is reported once, with its number, and the other lines still count. NaN,
+    infinity and values that the setting rejects are invalid. A file that is being written is read again later. Symbolic links,
+    files of other users and files larger than 64 KiB are not read.
 
     Multiple HumanHyperParamSetters may share a file, with one line each. `param` is a name in `run.hyper`, or a HyperParam. The
     file is read at on_epoch_begin and on trigger, after the callbacks that compute settings. Sends the events "setting" and
@@ -54,8 +54,7 @@ class HumanHyperParamSetter(HyperParamSetter):
         self._known_problems: set[str] = set()
 
     def on_setup(self, run: Run) -> None:
-        if run.workdir is None:
-            raise BadLoop(f"{self.name} needs a workdir with {self.file_name}.", give='workdir="runs/name"')
+        require_workdir(str(self.name), run)
 
     def on_run_begin(self, run: Run) -> None:
         super().on_run_begin(run)
@@ -74,14 +73,14 @@ class HumanHyperParamSetter(HyperParamSetter):
                 try:
                     self.setting.set(run, line.value)
                     break
-                except Exception as error:  # of any HyperParam: a value it rejects must not end the run
+                except Exception as error:  # of any kind: a rejected value must not end the run
                     reason = str(error).partition("\n")[0]
                     content = f"{line.name} refused {line.value!r}"
-                    problems.append(Problem(line.number, f"is refused: {reason} It says {line.value!r}", content))
+                    problems.append(Problem(line.number, f"was rejected: {reason} The value is {line.value!r}", content))
         self._report(run, problems)
 
     def _file_problems(self, run: Run, reading: Reading) -> list[Problem]:
-        """Return the problems of the file as such. Only the first callback that shares the file reports them."""
+        """Return the problems that concern all callbacks sharing the file. Only the first of them reports these."""
         setters = [entry.subject for entry in run.hooks.entries if isinstance(entry.subject, HumanHyperParamSetter)]
         settings = [setter.setting for setter in setters if setter.file_name == self.file_name]
         if settings[:1] != [self.setting]:
@@ -102,4 +101,4 @@ class HumanHyperParamSetter(HyperParamSetter):
             logger.warning("%s %s", place, problem.reason)
             run.put_event("setting_refused", file=self.file_name, line=problem.line, reason=problem.reason)
         if new[MAX_REPORTED:]:
-            logger.warning("%s: %d more lines are skipped", self.file_name, len(new) - MAX_REPORTED)
+            logger.warning("%s: %d more problems are not shown", self.file_name, len(new) - MAX_REPORTED)

@@ -72,7 +72,7 @@ class LearningRateScheduler(HyperParamSetter):
 def _takes_rate(schedule: Callable[..., Any]) -> bool:
     """Return whether a schedule takes two arguments; without a signature, assume so.
 
-    MindSpore's form, a function of the rate and the step, would silently get the epoch as the rate. It raises.
+    A function of the rate and the step, as in MindSpore, raises: it would get the epoch as the rate.
     """
     try:
         signature = inspect.signature(schedule)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Unpack
 
-from hookpoint.callbacks._shared.arguments import is_relative, number, whole
+from hookpoint.callbacks._shared.arguments import choice, integer, number
 from hookpoint.callbacks._shared.setting import Setting
 from hookpoint.callbacks.hyper_params._hyper_param_setter import MetricParamSetter
 from hookpoint.core.callback.callback import Options
@@ -22,7 +22,7 @@ class ReduceLROnPlateau(MetricParamSetter):
         monitor: Name of the metric. A missing metric raises.
         factor: Number between 0 and 1.
         patience: Number of values without improvement before a reduction.
-        mode: "min", "max", or "auto", which depends on the metric's name.
+        mode: "min", "max", or "auto", which infers it from the metric's name.
         min_delta: Smallest change that counts as an improvement.
         min_delta_mode: "abs", or "rel" for a `min_delta` relative to the best value, as torch's `threshold_mode`.
         cooldown: Number of values after a reduction that do not count.
@@ -31,7 +31,7 @@ class ReduceLROnPlateau(MetricParamSetter):
         param: Another setting, such as "lr@critic".
 
     The rate and `min_lr` are those of the first parameter group. The other groups, of every optimizer, keep their ratios to it.
-    The rates are the same as with Keras. Unlike there, NaN is never the best value, and an epoch without a new value does not
+    The rates are the same as in Keras. Unlike in Keras, NaN is never the best value, and an epoch without a new value does not
     count. With a step schedule, a value is the mean of what was logged since the last trigger.
 
     Reads `monitor` and sends the event "setting". Logs `learning_rate` at on_epoch_end unless it is logged already.
@@ -67,10 +67,10 @@ class ReduceLROnPlateau(MetricParamSetter):
         self.may_write = (self.setting.name,)
         self._plateau = self._decision = Plateau(
             mode_of(monitor, mode),
-            patience=whole("ReduceLROnPlateau", "patience", patience),
+            patience=integer("ReduceLROnPlateau", "patience", patience),
             min_delta=number("ReduceLROnPlateau", "min_delta", min_delta, least=0.0),
-            relative=is_relative("ReduceLROnPlateau", min_delta_mode),
-            cooldown=whole("ReduceLROnPlateau", "cooldown", cooldown),
+            relative=choice("ReduceLROnPlateau", "min_delta_mode", min_delta_mode, ("abs", "rel")) == "rel",
+            cooldown=integer("ReduceLROnPlateau", "cooldown", cooldown),
         )
 
     def on_epoch_end(self, run: Run) -> None:

@@ -1,4 +1,4 @@
-"""ScheduledHyperParamSetter: set a setting by a table of epochs or steps."""
+"""ScheduledHyperParamSetter: set a hyper-parameter by a table of epochs or steps."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 import math
 from bisect import bisect_right
 from collections.abc import Iterable
+from itertools import pairwise
 from operator import index
 from typing import Any, ClassVar, Literal, Unpack
 
@@ -29,7 +30,7 @@ class ScheduledHyperParamSetter(HyperParamSetter):
     `run.hyper`, or a HyperParam. A learning rate is set in the first parameter group; the other groups keep their ratios to it.
 
     A run that resumes from its own checkpoint keeps the restored value until the next point. A run that resumes without this
-    callback's state gets the value that applies by now. Sends the event "setting"; with linear steps, once per epoch.
+    callback's state gets the value that applies at its step. Sends the event "setting"; with linear steps, once per epoch.
 
     >>> class Model: dropout = 0.5
     >>> setter = ScheduledHyperParamSetter(ObjAttrParam(Model, "dropout"), [(0, 0.5), (2, 0.25)])
@@ -83,7 +84,7 @@ class ScheduledHyperParamSetter(HyperParamSetter):
         self._advance(run, run.step if self.step_based else run.epoch if run.mode is None else run.epoch - 1)
 
     def _catch_up(self, run: Run) -> None:
-        """Set the value that interrupted epochs skipped, or that a run without this callback's state has missed."""
+        """Set the value that is due if interrupted epochs, or a run without this callback's state, have skipped it."""
         self._is_behind = False
         self._advance(run, run.step if self.step_based else run.epoch - 1)
 
@@ -121,9 +122,9 @@ class ValueSchedule:
         self.at = [at for at, _ in pairs]
         self.values = [value for _, value in pairs]
         self.interp = interp
-        twice = [at for at, following in zip(self.at, self.at[1:], strict=False) if at == following]
-        if not pairs or twice:
-            problem = f"has two values at {twice[0]}" if twice else "is empty"
+        duplicates = [at for at, following in pairwise(self.at) if at == following]
+        if not pairs or duplicates:
+            problem = f"has two values at {duplicates[0]}" if duplicates else "is empty"
             raise BadSchedule(f"the schedule {problem}.", write="[(30, 1e-2), (60, 1e-3)]")
         if pairs != unsorted:
             logger.warning("The points of a schedule are not sorted; using %s", pairs)

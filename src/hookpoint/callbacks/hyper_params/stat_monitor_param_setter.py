@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any, ClassVar, Unpack
 
-from hookpoint.callbacks._shared.arguments import function, number, whole
+from hookpoint.callbacks._shared.arguments import function, integer, number
 from hookpoint.callbacks._shared.setting import Setting
 from hookpoint.callbacks.hyper_params._hyper_param_setter import MetricParamSetter
 from hookpoint.core.callback.callback import Options
@@ -19,8 +19,8 @@ class StatMonitorParamSetter(MetricParamSetter):
     """Set a hyper-parameter to `value_func(old)` when a metric has not decreased by `threshold` in its last `last_k` values.
 
     With `reverse`, it must increase. The lowest of the last values is compared with the first of them. After a change, the
-    values are discarded, so that the next change comes `last_k` values later at the earliest. NaN is not progress. An epoch
-    without a new value does not count, and a missing metric raises. `param` is a name in `run.hyper`, or a HyperParam.
+    values are discarded, so the next change comes `last_k` values later at the earliest. NaN is not progress. An epoch without
+    a new value does not count, and a missing metric raises. `param` is a name in `run.hyper`, or a HyperParam.
 
     Reads `stat_name` and sends the event "setting". With a step schedule, a value is the mean of what was logged since the last
     trigger.
@@ -48,7 +48,7 @@ class StatMonitorParamSetter(MetricParamSetter):
         self.value_func = function("StatMonitorParamSetter", "value_func", value_func, write="lambda old: old * 0.1")
         self._stagnation = self._decision = Stagnation(
             number("StatMonitorParamSetter", "threshold", threshold, least=0.0),
-            whole("StatMonitorParamSetter", "last_k", last_k, least=2),
+            integer("StatMonitorParamSetter", "last_k", last_k, least=2),
             reverse=reverse,
         )
 
@@ -62,8 +62,8 @@ class Stagnation:
 
     Lower is better or, with `reverse`, higher. NaN is worse than any number.
 
-    >>> stands_still = Stagnation(0.5, 3)
-    >>> [stands_still.take(value) for value in [9.0, 8.0, 7.0, 7.0, 6.75, 5.0]]
+    >>> stagnation = Stagnation(0.5, 3)
+    >>> [stagnation.take(value) for value in [9.0, 8.0, 7.0, 7.0, 6.75, 5.0]]
     [False, False, False, False, True, False]
     """
 

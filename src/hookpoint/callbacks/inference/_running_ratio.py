@@ -56,7 +56,7 @@ class RunningRatio:
 
 
 def to_double(value: Any) -> Any:
-    """Return a value detached and in double precision if possible: sums of many halves would stop growing."""
+    """Return a value detached and in double precision if possible: half-precision sums stop growing."""
     if hasattr(value, "detach"):
         value = value.detach()
         if not value.is_floating_point():

@@ -21,7 +21,7 @@ class BinaryClassificationStats:
     and the targets the labels. A prediction above `threshold` is positive: 0.5 suits 0 and 1 and probabilities, 0 suits logits.
     A label above 0.5 is positive. Logs `<prefix>_precision`, `_recall`, `_true_positives`, `_false_positives`,
     `_false_negatives` and `_true_negatives`. Precision is 0.0 without positive predictions, recall is 0.0 without positive
-    labels. A batch costs a few operations on its device, and no wait.
+    labels. A batch costs a few operations on its device and does not wait for them.
 
     >>> BinaryClassificationStats("is_fraud", prefix="fraud").names[:2]
     ('fraud_precision', 'fraud_recall')
@@ -52,7 +52,7 @@ class BinaryClassificationStats:
             raise BadValue(f"{reader}: {shapes}.", give="one prediction per label")
         predicted, actual = predicted.reshape(-1), actual.reshape(-1)
         pairs = ((predicted, actual), (predicted, ~actual), (~predicted, actual), (~predicted, ~actual))
-        self._counts = tuple(count + (one & other).sum() for count, (one, other) in zip(self._counts, pairs, strict=True))
+        self._counts = tuple(count + (left & right).sum() for count, (left, right) in zip(self._counts, pairs, strict=True))
 
     def share(self, run: Run) -> None:
         self._counts = tuple(int(run.reduce(count)) for count in self._counts)

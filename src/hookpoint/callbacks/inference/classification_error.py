@@ -1,4 +1,4 @@
-"""ClassificationError: the share of misclassified samples in a data set."""
+"""ClassificationError: the fraction of misclassified samples in a data set."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ TOP = re.compile(r"wrong-top([1-9]\d*)")
 
 
 class ClassificationError:
-    """Measure the share of misclassified samples over the data set, exact for any batch sizes.
+    """Measure the fraction of misclassified samples over the data set, exact for any batch sizes.
 
     `wrong` selects how. "wrong-top1", "wrong-top5" and so on compare the outputs, or their "logits", with the targets, unless
-    an output has that name. Any other name is that of an output. A function computes it from outputs and targets. Both yield a
-    vector with 0 for each correct sample. With "wrong-top…", samples with a negative target do not count, as criteria ignore
-    them, and samples with a NaN score are wrong. A batch costs a few operations on its device, and no wait.
+    an output has that name. Any other name is that of an output, and a function gets outputs and targets; both yield a vector
+    with 0 for each correct sample. With "wrong-top…", samples with a negative target do not count, as criteria ignore them, and
+    samples with a NaN score are wrong. A batch costs a few operations on its device and does not wait for them.
 
     >>> ClassificationError("wrong-top5", "val-error-top5").names
     ('val-error-top5',)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, ClassVar, Unpack
 
-from hookpoint.callbacks._shared.arguments import function
+from hookpoint.callbacks._shared.arguments import function, parameters_of
 from hookpoint.callbacks.inference._outputs import number, outputs_of, targets_of
 from hookpoint.callbacks.inference._running_ratio import RunningRatio
 from hookpoint.callbacks.inference.inferencer import Inferencer
@@ -34,10 +33,11 @@ class InferenceRunner(Callback):
         forward: Function of the batch that returns the outputs, or of the run, whose outputs, targets and loss it may set. By
             default, a Runner's MainCallback computes a batch; in your own loop, the model and criterion of the Loop do.
 
-    Each trigger is a validation pass with its points, in eval mode and without gradients. It restores modes and random numbers.
-    What other callbacks log in it stays out of the metrics, unless a `ScalarStats` names it. A pass that a signal interrupts
-    logs nothing. A list may contain any number of InferenceRunners. Writes the names of its inferencers. In a distributed run,
-    each rank runs over its data. Results become floats when they are read, so that no batch waits for the device.
+    Each trigger runs a validation pass, which fires its points, in eval mode and without gradients. Modes and random generators
+    are restored. Values that other callbacks log in the pass are not added to the metrics, unless a `ScalarStats` names them. A
+    pass that a signal interrupts logs nothing. A list may contain any number of InferenceRunners. Writes the names of its
+    inferencers. In a distributed run, each rank evaluates its shard of the data. Results are converted to floats when they are
+    read, so no batch waits for the device.
 
     >>> odd = InferenceRunner([[1, 2], [3]], metrics={"odd": lambda outputs, targets: sum(outputs) / len(outputs)},
     ...                       forward=lambda batch: [number % 2 for number in batch])
@@ -75,15 +75,15 @@ class InferenceRunner(Callback):
         self.infs: list[Inferencer] = [*inferencers, *(MetricStats(name, metric) for name, metric in by_name(metrics).items())]
         self.writes = tuple(name for inferencer in self.infs for name in inferencer.names)
         # Other inferencers may return more than their names.
-        self.writes_anything = any(not is_ours(type(one)) or getattr(one, "writes_anything", False) for one in self.infs)
-        twice = [name for name in self.writes if self.writes.count(name) > 1]
-        if twice:
-            raise BadArgument(f"InferenceRunner: '{twice[0]}' is measured twice.", give="one of the two another name")
+        self.writes_anything = any(not is_ours(type(inf)) or getattr(inf, "writes_anything", False) for inf in self.infs)
+        duplicates = [name for name in self.writes if self.writes.count(name) > 1]
+        if duplicates:
+            raise BadArgument(f"InferenceRunner: '{duplicates[0]}' is measured twice.", give="one of the two another name")
         if not self.infs:
             raise BadArgument("InferenceRunner has nothing to measure.", give="inferencers, or metrics={name: metric}")
         set_default_name(self, f"InferenceRunner({self.writes[0] if self.writes else type(self.infs[0]).__name__})")
-        self._shares: Run | None = None
-        self._forward, self._takes_run = forward, forward is not None and _takes_run(forward)
+        self._distributed_run: Run | None = None
+        self._forward = None if forward is None else partial(_compute, forward, _takes_run(forward))
 
     def on_setup(self, run: Run) -> None:
         if self._forward is None and run.model is None and run.hooks.main is None:
@@ -98,34 +98,29 @@ class InferenceRunner(Callback):
     def on_trigger(self, run: Run) -> None:
         for inferencer in self.infs:
             inferencer.reset()
-        self._shares = run if run.team.size > 1 and self.ranks == "all" else None  # each rank has a shard of the data
-        forward = None if self._forward is None else partial(_compute, self._forward, self._takes_run)
-        run.evaluate(self.data, batch_size=self.batch_size, forward=forward, update=self._update, results=self._results)
+        self._distributed_run = run if run.team.size > 1 and self.ranks == "all" else None  # each rank has a shard of the data
+        run.evaluate(self.data, batch_size=self.batch_size, forward=self._forward, update=self._update, results=self._results)
 
     def _update(self, run: Run) -> None:
         for inferencer in self.infs:
             inferencer.update(run)
 
     def _results(self, logged: Mapping[str, Any]) -> dict[str, Any]:
-        for inferencer in self.infs if self._shares is not None else ():
+        for inferencer in self.infs if self._distributed_run is not None else ():
             if hasattr(inferencer, "share"):
-                inferencer.share(self._shares)
-        self._shares = None
+                inferencer.share(self._distributed_run)
+        self._distributed_run = None
         return {name: value for inferencer in self.infs for name, value in inferencer.results(logged).items()}
+
+
+def _takes_run(forward: Callable[[Any], Any]) -> bool:
+    return any(parameter.name in RUN_NAMES for parameter in parameters_of(forward)[:1])
 
 
 def _compute(forward: Callable[[Any], Any], takes_run: bool, run: Run) -> None:
     outputs = forward(run if takes_run else run.batch)
     if outputs is not None:
         run.outputs = outputs
-
-
-def _takes_run(forward: Callable[[Any], Any]) -> bool:
-    try:
-        first = next(iter(inspect.signature(forward).parameters), None)
-    except ValueError:  # a builtin without a signature
-        return False
-    return first in RUN_NAMES
 
 
 def _check(inferencer: Any) -> None:
@@ -148,9 +143,9 @@ def _check(inferencer: Any) -> None:
 class MetricStats:
     """Measure a metric over the data set: an object with update, compute and reset, as in torchmetrics, or a function.
 
-    An object is copied, so that it contains no other passes, and moved to the device of the run if it can be. A function
-    `(outputs, targets) -> number or tensor` is averaged by samples. In a distributed run, torchmetrics objects synchronize
-    themselves; other results are averaged by samples.
+    An object is copied, so it contains no other passes, and moved to the device of the run if possible. A function `(outputs,
+    targets) -> number or tensor` is averaged by samples. In a distributed run, torchmetrics objects synchronize themselves;
+    other results are averaged by samples.
     """
 
     def __init__(self, name: str, metric: Any) -> None:

@@ -36,7 +36,7 @@ class Inferencer(Protocol):
             """The names of what `results` returns."""
 
     def reset(self) -> None:
-        """Start from scratch: a pass over the data set begins."""
+        """Start from scratch, as a pass over the data set begins."""
 
     def update(self, run: Run) -> None:
         """Add the batch that was just computed."""

@@ -13,15 +13,15 @@ MIN_NORM = 1e-12  # avoids a division by zero if all weights are 0
 
 
 def dense(tensor: Any) -> Any:
-    """Return a tensor detached, and of a sparse one its values. A sharded tensor stays sharded."""
+    """Return a detached tensor, or the values of a sparse one. A sharded tensor stays sharded."""
     tensor = tensor.detach()
     return tensor.coalesce().values() if tensor.is_sparse else tensor
 
 
 def sizes(gradients: Iterable[Any]) -> dict[str, Any]:
-    """Return the total norm of the gradients, the largest magnitude, and the share of values that are NaN or infinite.
+    """Return the total norm of the gradients, the largest magnitude, and the fraction of values that are NaN or infinite.
 
-    Sharded gradients are measured as a whole. That is a collective.
+    A collective if gradients are sharded: the result covers all shards.
 
     >>> import torch
     >>> sizes([torch.tensor([3.0, 0.0]), torch.tensor([-4.0, 0.0])])
@@ -64,7 +64,7 @@ def update_norms(pairs: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
 
 
 def joined_sizes(ranks: list[list[float]]) -> dict[str, float]:
-    """Combine the sizes of ranks with different layers: norm, maximum, share of nonfinite values (if any), and count of each.
+    """Combine the sizes of ranks with different layers. A rank has norm, maximum, nonfinite fraction and count, or only count.
 
     >>> joined_sizes([[3.0, 2.0, 0.0, 10], [4.0, 3.0, 0.5, 10], [0]])
     {'norm': 5.0, 'max': 3.0, 'nonfinite': 0.25}
@@ -72,11 +72,11 @@ def joined_sizes(ranks: list[list[float]]) -> dict[str, float]:
     known = [sizes for sizes in ranks if len(sizes) > 1]
     if not known:
         return {}
-    norms, maxima, shares, counts = zip(*known, strict=True)
+    norms, maxima, fractions, counts = zip(*known, strict=True)
     return {
         "norm": math.hypot(*norms),
         "max": next(filter(math.isnan, maxima), max(maxima)),
-        "nonfinite": sum(share * count for share, count in zip(shares, counts, strict=True)) / sum(counts),
+        "nonfinite": sum(fraction * count for fraction, count in zip(fractions, counts, strict=True)) / sum(counts),
     }
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import MethodType
 from typing import Any
 
+from hookpoint.callbacks._shared.arguments import parameters_of
 from hookpoint.callbacks._shared.named_modules import is_compiled
 
 logger = logging.getLogger("hookpoint")
@@ -87,8 +87,7 @@ def _not_compiled(call: HookCall) -> Callable[..., Any]:
 class HookCall:
     """Call a function with the arguments of a torch hook, plus `name=` if it has such a parameter.
 
-    Exceptions get a note with the place. In a copy of the model, as another callback may make, or in a model that is pickled,
-    the hook does nothing.
+    Exceptions get a note that names the callback and the module. In a copied or pickled model, the hook does nothing.
     """
 
     __slots__ = ("_function", "_options", "name", "was_called", "where")
@@ -121,10 +120,7 @@ def takes_name(function: Callable[..., Any], arguments: int) -> bool:
     >>> takes_name(lambda module, args, output, *, name: None, 3), takes_name(lambda name, args, output: None, 3)
     (True, False)
     """
-    try:
-        parameters = list(inspect.signature(function).parameters.values())
-    except ValueError:  # a builtin without a signature
-        return False
-    positional = [one.name for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-    takes = any(one.name == "name" and one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY) for one in parameters)
-    return takes and "name" not in positional[:arguments]
+    for index, param in enumerate(parameters_of(function)):
+        if param.name == "name":
+            return param.kind is param.KEYWORD_ONLY or (param.kind is param.POSITIONAL_OR_KEYWORD and index >= arguments)
+    return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, ClassVar, Unpack
 
-from hookpoint.callbacks._shared.arguments import whole
+from hookpoint.callbacks._shared.arguments import integer
 from hookpoint.callbacks._shared.name_pattern import NamePattern, Pattern
 from hookpoint.callbacks._shared.named_modules import named_modules, named_parameters
 from hookpoint.callbacks.model_hooks._hook_handles import HookHandles
@@ -41,7 +41,7 @@ class MeasuredSteps:
     """Select every n-th step or, without `every`, the log steps."""
 
     def __init__(self, owner: str, every: int | None) -> None:
-        self.every = None if every is None else whole(owner, "every", every, least=1)
+        self.every = None if every is None else integer(owner, "every", every, least=1)
 
     def check(self, owner: str, run: Run) -> None:
         """Raise if there are no log steps to measure at."""

@@ -12,7 +12,7 @@ STATS = ("mean", "std", "zeros", "max")
 
 
 class TensorStats:
-    """Compute the mean, standard deviation, share of zeros and largest magnitude over multiple tensors.
+    """Compute the mean, standard deviation, fraction of zeros and largest magnitude over multiple tensors.
 
     >>> import torch
     >>> stats = TensorStats()
@@ -48,10 +48,10 @@ class TensorStats:
         if len(sizes) == 1:
             mean, variance, highest = means[0], variances[0], maxima[0]
         else:
-            shares = [one / size for one in sizes]
-            mean = sum(one * share for one, share in zip(means, shares, strict=True))
-            squares = [one + (other - mean) ** 2 for one, other in zip(variances, means, strict=True)]
-            variance = sum(one * share for one, share in zip(squares, shares, strict=True))
+            weights = [count / size for count in sizes]
+            mean = sum(value * weight for value, weight in zip(means, weights, strict=True))
+            squares = [value + (center - mean) ** 2 for value, center in zip(variances, means, strict=True)]
+            variance = sum(value * weight for value, weight in zip(squares, weights, strict=True))
             highest = torch.stack(maxima).amax()
         return {"mean": mean, "std": variance**0.5, "zeros": sum(zeros) / size, "max": highest}
 

@@ -15,16 +15,16 @@ from hookpoint.core.run.run import Run
 
 
 class ActivationStats(PatternCallback):
-    """Log the mean, standard deviation, share of zeros and largest magnitude of module outputs in training.
+    """Log the mean, standard deviation, fraction of zeros and largest magnitude of module outputs in training.
 
         pattern: Names of modules, as for `ModuleHooks`.
         every: Measure the batches of every n-th step; by default, those of the log steps (`log_every` of the Runner or Loop).
         stats: Which of "mean", "std", "zeros" and "max" to log, as `activation/<module>/mean` and so on.
 
-    A logged value is the mean since the last log step. If a module returns multiple values, the first tensor counts. Multiple
-    calls of a module are measured as one; calls that activation checkpointing repeats are not counted twice. The callback runs
-    on the chief and measures its batches. In a compiled model, the hooks stay for the whole run, with graph breaks as with
-    `ModuleHooks`.
+    A logged value is the mean since the last log step. If a module returns multiple values, the first tensor counts. If it is
+    called more than once, its outputs are measured together; calls that activation checkpointing repeats count once. The
+    callback runs on the chief and measures its batches. In a compiled model, the hooks stay for the whole run, with graph
+    breaks as with `ModuleHooks`.
 
     >>> import torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
@@ -36,8 +36,8 @@ class ActivationStats(PatternCallback):
     """
 
     ranks = "chief"
-    writes_anything = True  # the module names are known in the run only
-    step_cost: ClassVar[str] = "two comparisons; a measured step pays for hooks and a few passes over each output on its device"
+    writes_anything = True  # the names of the modules are known only in the run
+    step_cost: ClassVar[str] = "two comparisons; a measured step adds hooks and a few passes over each output on its device"
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class ActivationStats(PatternCallback):
         self.steps = MeasuredSteps("ActivationStats", every)
         self._modules: dict[str, Any] = {}
         self._measured: dict[str, TensorStats] | None = None
-        self._stays = False
+        self._keeps_hooks = False
 
     def on_setup(self, run: Run) -> None:
         self.steps.check("ActivationStats", run)
@@ -61,8 +61,8 @@ class ActivationStats(PatternCallback):
     def on_run_begin(self, run: Run) -> None:
         self.on_run_end()
         self._modules = self.find_modules(run)
-        self._stays = is_compiled(run.model)  # otherwise each registration would compile it again
-        if self._stays:
+        self._keeps_hooks = is_compiled(run.model)  # otherwise each registration would compile it again
+        if self._keeps_hooks:
             self._hook(run)
 
     def on_train_iter_begin(self, run: Run) -> None:
@@ -73,17 +73,17 @@ class ActivationStats(PatternCallback):
 
     def on_train_iter_end(self, run: Run) -> None:
         if self._measured is not None:
-            for name, stats in self._rest().items():
+            for name, stats in self._stop_measuring().items():
                 values = stats.values()
                 run.log({f"activation/{name}/{stat}": values[stat] for stat in self.stats if stat in values})
 
     def on_iter_skip(self, run: Run) -> None:
         if run.mode == "train":
-            self._rest()
+            self._stop_measuring()
 
     def on_run_end(self) -> None:
-        self._stays, self._modules = False, {}
-        self._rest()
+        self._keeps_hooks, self._modules = False, {}
+        self._stop_measuring()
 
     on_exception = on_run_end
 
@@ -97,10 +97,10 @@ class ActivationStats(PatternCallback):
             if tensor is not None:
                 self._measured.setdefault(name, TensorStats()).add(tensor)
 
-    def _rest(self) -> dict[str, TensorStats]:
+    def _stop_measuring(self) -> dict[str, TensorStats]:
         """Stop measuring until the next measured step; return the measurements."""
         measured, self._measured = self._measured or {}, None
-        if not self._stays:
+        if not self._keeps_hooks:
             self._handles.remove()
         return measured
 

@@ -20,7 +20,7 @@ MAX_COPYING = 2  # batches whose copies may still be running
 
 
 class FeatureTap(PatternCallback):
-    """Collect module outputs during a prediction on the host: `tap.features["layer"]` has one row per sample.
+    """Collect module outputs on the host during a prediction: `tap.features["layer"]` has one row per sample.
 
         pattern: Names of modules, as for `ModuleHooks`.
         pool: Function that reduces an output on its device before it is copied.
@@ -30,12 +30,12 @@ class FeatureTap(PatternCallback):
 
     `features` has the rows of the last complete pass, in the order of the data and in their own dtype. If a module returns
     multiple values, the first tensor is collected. If it is called more than once per batch, the rows are `layer`, `layer#2`
-    and so on. A skipped batch is left out, as from the predictions. Shapes must not differ between batches; `pool` can make
-    them equal. In a distributed run, each rank collects its samples.
+    and so on. A skipped batch is left out, as in the predictions. Shapes must not differ between batches; `pool` can make them
+    equal. In a distributed run, each rank collects its samples.
 
-    The host needs memory for the pooled outputs of all samples, twice that of one layer while it is concatenated and, with a
-    GPU, pinned memory for three batches. A `TransformerEncoderLayer` does not use its fast path, and a compiled model is
-    compiled again, as with `ModuleHooks`. Nested tensors of a `TransformerEncoder` are padded with 0.
+    The host needs memory for the pooled outputs of all samples, for a second copy of each layer while its rows are concatenated
+    and, with a GPU, pinned memory for three batches. A `TransformerEncoderLayer` does not use its fast path, and a compiled
+    model is compiled again, as with `ModuleHooks`. Nested tensors of a `TransformerEncoder` are padded with 0.
 
     Listens to on_pred_epoch_begin, on_pred_iter_begin, on_pred_iter_end and on_pred_epoch_end, or to those of `modes`.
 
@@ -47,7 +47,7 @@ class FeatureTap(PatternCallback):
     torch.Size([7, 3])
     """
 
-    step_cost: ClassVar[str] = "nothing; a batch of a prediction pays for asynchronous copies"
+    step_cost: ClassVar[str] = "nothing; in a prediction, asynchronous copies per batch"
 
     def __init__(
         self,
@@ -193,7 +193,7 @@ class FeatureRows:
         self._batch = {}
 
     def joined(self) -> dict[str, Any]:
-        """Return all rows by name, and discard them. Each name needs twice its memory meanwhile."""
+        """Return all rows by name, and discard them. Concatenating a name needs twice its memory."""
         import torch
 
         while self._copying:

@@ -14,7 +14,7 @@ from hookpoint.core.run.run import Run
 
 
 class GradientStats(PatternCallback):
-    """Log the norm, the largest magnitude and the share of nonfinite values of the gradients that a step uses.
+    """Log the norm, the largest magnitude and the fraction of nonfinite values of the gradients that a step uses.
 
         pattern: Names of parameters, as for `ModuleHooks`.
         per_parameter: Also log `gradient/<parameter>/norm` and so on.
@@ -24,7 +24,7 @@ class GradientStats(PatternCallback):
 
     The names are `gradient/norm`, `gradient/max` and `gradient/nonfinite`. A logged value is the mean since the last log step.
     Gradients are those at on_step_begin: accumulated over all batches of the step, clipped and unscaled. A step that the fp16
-    scaler skips is not seen. A fused optimizer skips by itself, and such a step shows as not finite.
+    scaler skips is not measured. A fused optimizer skips steps itself: such a step is measured, with nonfinite values.
 
     All ranks log the same values, including those of sharded parameters. If ranks have different layers, they wait for each
     other at measured steps. Otherwise only sparse gradients make a step wait for the GPU.
@@ -71,11 +71,15 @@ class GradientStats(PatternCallback):
     def on_train_epoch_begin(self, run: Run) -> None:
         self._parameters = self.find_parameters(run)
 
+    def leaves_graph(self, run: Run) -> bool:
+        """Return whether the next step must run outside of a CUDA graph, to be measured."""
+        return self.steps.has_next(run)
+
     def on_step_begin(self, run: Run) -> None:
         self._before = None
         if not self.steps.has_next(run):
             return
-        gradients = {name: dense(gradient) for name, gradient in step_gradients(run.optimizer, self._parameters.items())}
+        gradients = {name: dense(gradient) for name, gradient in step_gradients(run, self._parameters.items())}
         total = sizes(gradients.values())
         if run.team.has_stages:
             count = sum(gradient.numel() for gradient in gradients.values())

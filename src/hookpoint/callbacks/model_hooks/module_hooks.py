@@ -34,9 +34,8 @@ class ModuleHooks(PatternCallback):
         backward: Called as `backward(module, grad_input, grad_output)`.
         with_kwargs: Also pass the keyword arguments of the forward to the first two, after `args`.
 
-    If a function returns a value, that replaces the input, output or gradient, as in torch. A function with a parameter `name`
-    gets the module's name. An exception in a function ends the run, with a note that names the module, whatever `on_error`
-    says.
+    A value that a function returns replaces the input, output or gradient, as in torch. A function with a parameter `name` gets
+    the module's name. An exception in a function ends the run, with a note that names the module, whatever `on_error` says.
 
     Hooks are active from on_run_begin to on_run_end, in all modes, and during `Runner.validate` and `predict` outside a fit. A
     module with two names has one hook, under the first name that matches. Activation checkpointing calls hooks a second time

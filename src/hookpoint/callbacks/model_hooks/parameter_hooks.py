@@ -29,7 +29,7 @@ class ParameterHooks(PatternCallback):
         post_accumulate_grad: Called as `post_accumulate_grad(parameter)` afterwards.
 
     A function with a parameter `name` gets the parameter's name. With fp16, gradients are still scaled here. With accumulation,
-    they are those of one batch. `GradientStats` and on_step_begin have the gradients of the step. An exception in a function
+    they are those of one batch. For the gradients of the step, use `GradientStats` or on_step_begin. An exception in a function
     ends the run, with a note that names the parameter, whatever `on_error` says.
 
     A frozen parameter has no gradient and no hook. A parameter that is unfrozen or replaced during the run gets its hooks with

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from hookpoint.callbacks.notify._messages import Message
-from hookpoint.callbacks.notify._send_queue import SendFailed
+from hookpoint.callbacks.notify._sender import SendFailed
 from hookpoint.core.errors import BadArgument, text
 from hookpoint.core.text.terminal import printable
 
@@ -19,7 +19,7 @@ LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 
 class AppriseTransport:
-    """Send a title and a text to Apprise URLs. An unencrypted URL is refused if its scheme has an encrypted form."""
+    """Send a title and a text to Apprise URLs. An unencrypted URL raises if its scheme has an encrypted form."""
 
     def __init__(self, owner: str, urls: str | Sequence[str], timeout_seconds: float) -> None:
         self._urls = [urls] if isinstance(urls, str) else list(urls)
@@ -51,7 +51,7 @@ class AppriseTransport:
             raise SendFailed(status, f"Apprise did not deliver a message: {status}")
 
     def cancel(self) -> None:
-        """Do nothing: Apprise ends after its own timeouts."""
+        """Do nothing: Apprise has its own timeouts."""
 
     def _services(self) -> Any:
         services = import_module("apprise").Apprise()

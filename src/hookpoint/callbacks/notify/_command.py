@@ -29,7 +29,7 @@ class Command:
     """Split a command into arguments, and fill its fields such as `{loss}` or `{loss:.3f}`; `{{` and `}}` are braces.
 
     A field is the name of a value, never an expression. `numbers` and `texts` are the names of the fields that may occur. A
-    string is split by shlex before fields are filled, so a value never leaves its argument. Shell syntax is refused, except
+    string is split by shlex before fields are filled, so a value always stays within its argument. Shell syntax raises, except
     for `> /dev/null 2>&1` at the end, which has no effect. With `shell`, the string is a script, and the values are its
     positional parameters, in quotes.
 
@@ -80,19 +80,19 @@ class Command:
     def _mark(self, line: str, numbers: Collection[str], texts: Collection[str]) -> str:
         """Replace each field by a mark, so that nothing in its name is taken for syntax."""
 
-        def mark(found: re.Match[str]) -> str:
-            if found[0] in ("{{", "}}"):
-                return found[0][0]
-            if found[1] is None:
-                raise BadArgument(f"unmatched '{found[0]}' in the command.", write=f"{found[0] * 2} for a brace")
-            name, colon, spec = found[1].rpartition(":")
-            if found[1] in numbers or found[1] in texts:
-                self._fields.append((found[1], ""))
+        def mark(match: re.Match[str]) -> str:
+            if match[0] in ("{{", "}}"):
+                return match[0][0]
+            if match[1] is None:
+                raise BadArgument(f"unmatched '{match[0]}' in the command.", write=f"{match[0] * 2} for a brace")
+            name, colon, spec = match[1].rpartition(":")
+            if match[1] in numbers or match[1] in texts:
+                self._fields.append((match[1], ""))
             elif colon and name in numbers and FORMAT.fullmatch(spec):
                 self._fields.append((name, spec))
             else:
                 raise BadArgument(
-                    f"{{{found[1]}}} is not a field.",
+                    f"{{{match[1]}}} is not a field.",
                     known=listed([*numbers, *texts]),
                     add="metrics to names=",
                     write="{{ and }} for braces",
@@ -106,23 +106,23 @@ class Command:
 
 def _without_redirection(line: str) -> str:
     """Remove `> /dev/null 2>&1` from the end: the output of a command is never shown."""
-    found = REDIRECTION.search(line)
-    return line[: found.start()] if found is not None and "/dev/null" in found[0] else line
+    match = REDIRECTION.search(line)
+    return line[: match.start()] if match is not None and "/dev/null" in match[0] else line
 
 
 def _split(line: str, *, shell: bool) -> list[str]:
-    """Split a line with shlex. Refuse open quotes and, unless it is for a shell, shell syntax."""
+    """Split a line with shlex. Raise for open quotes and, unless `shell`, for shell syntax."""
     bare = QUOTED.sub(lambda quoted: "_" + "".join(_expansions(quoted[0])), line)
     escapes = [pair for quoted in QUOTED.findall(line) if quoted[0] != "'" for pair in ESCAPE.findall(quoted)]
     if "\\\0" in escapes:
         raise BadArgument("a backslash before a field has no effect.", leave="it out")
     if any(sign in bare for sign in "'\"\\"):
         raise BadArgument("the command ends inside a quote or after a backslash.", close="every quote")
-    if not shell and (found := SHELL_SYNTAX.search(bare)):
+    if not shell and (syntax := SHELL_SYNTAX.search(bare)):
         raise BadArgument(
-            f"'{found[0]}' is shell syntax, and the command runs without a shell.",
+            f"'{syntax[0]}' is shell syntax, and the command runs without a shell.",
             give="shell=True to run it in a shell",
-            quote=f"'{found[0]}' to pass it as text",
+            quote=f"'{syntax[0]}' to pass it as text",
         )
     # shlex keeps a backslash before a line break, and before $ and ` in double quotes; a shell removes it.
     return shlex.split(QUOTED.sub(_unescaped, line))
@@ -144,7 +144,7 @@ def _as_parameter(quoted: re.Match[str]) -> str:
 
 
 def _check_program(words: list[str]) -> None:
-    """Refuse a value as the program, or as part of a script that the program runs."""
+    """Raise if a value would be the program, or part of a script that the program runs."""
     program = words[0]
     if MARK.search(program):
         raise BadArgument("the program itself cannot be a field.", write="its name")

@@ -11,7 +11,7 @@ from threading import Lock
 from typing import IO
 
 from hookpoint.callbacks.notify._command import Command, Value
-from hookpoint.callbacks.notify._send_queue import SendFailed
+from hookpoint.callbacks.notify._sender import SendFailed
 from hookpoint.core.text.terminal import printable
 
 MAX_OUTPUT = 200

@@ -17,14 +17,14 @@ from hookpoint.core.text.terminal import printable
 Tone = Literal["info", "success", "warning", "failure"]
 
 MAX_METRICS = 20
-MAX_LENGTH = 1000  # of an error's text; services cut long messages off, or refuse them
+MAX_LENGTH = 1000  # of an error's text; services truncate or reject long messages
 MAX_LINE = 256
 MAX_NOTES = 3
 
 
 @dataclass(frozen=True)
 class Message:
-    """A title, a text, and the tone in which a service may show it."""
+    """A title, a text, and a tone, which services may show as a colour or an icon."""
 
     title: str
     body: str
@@ -32,7 +32,7 @@ class Message:
 
 
 def run_message(run: Run, event: str, *lines: str, tone: Tone = "info", names: Iterable[str] | None = None) -> Message:
-    """Return an event of a run, with its progress and its metrics: all of them, or those in `names`."""
+    """Return a message about an event of a run, with its progress and its metrics: all of them, or those in `names`."""
     epochs = f"/{run.max_epochs}" if run.max_epochs is not None else ""
     progress = [f"epoch {run.epoch}{epochs}, step {run.step}, after {clock(run.elapsed)}"]
     if run.workdir is not None:

@@ -1,15 +1,21 @@
-"""Sender: the base class of callbacks that send messages."""
+"""Sender: the base class of callbacks that send messages, and the queue it sends them from."""
 
 from __future__ import annotations
 
+import logging
+import threading
 from abc import abstractmethod
-from typing import Any, Unpack
+from collections import deque
+from time import monotonic
+from typing import Any, Protocol, Unpack
 
-from hookpoint.callbacks._shared.saver import positive
-from hookpoint.callbacks.notify._send_queue import SendQueue, Transport
+from hookpoint.callbacks._shared.arguments import positive
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.run.run import Run
 
+logger = logging.getLogger("hookpoint")
+
+CAPACITY = 100  # messages
 WAIT_SECONDS = 5.0  # at the end of a run, for messages that are not sent yet
 
 
@@ -21,7 +27,7 @@ class Sender(Callback):
 
     def __init__(self, timeout_seconds: float, **options: Unpack[Options]) -> None:
         super().__init__(**options)
-        self.timeout_seconds = float(positive(type(self).__name__, "timeout_seconds", timeout_seconds, kind=float))
+        self.timeout_seconds = float(positive(type(self).__name__, "timeout_seconds", timeout_seconds))
         self._queue: SendQueue | None = None
 
     @abstractmethod
@@ -29,7 +35,7 @@ class Sender(Callback):
         """Create the transport, or raise if its arguments are wrong."""
 
     def check_transport(self) -> None:
-        """Raise what `transport` raises, with the class's name in front."""
+        """Create a transport to check its arguments; errors start with the name of the class."""
         try:
             self.transport()
         except (TypeError, ValueError) as error:
@@ -47,3 +53,94 @@ class Sender(Callback):
         queue, self._queue = self._queue, None
         if queue is not None:
             queue.finish(WAIT_SECONDS)
+
+
+class SendFailed(Exception):
+    """A message was not sent. Failures of one `kind` are logged once."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+class Transport(Protocol):
+    """Deliver messages."""
+
+    def send(self, message: Any) -> None:
+        """Send a message within a limited time, or raise."""
+
+    def cancel(self) -> None:
+        """Interrupt a send that is under way, if possible. Any thread may call it."""
+
+
+class SendQueue:
+    """Send messages in order, on a thread that starts with the first one.
+
+    The oldest messages are dropped when the queue is full. Nothing raises: the first failure of each kind is logged, and later
+    messages are still sent, as the network may recover.
+    """
+
+    def __init__(self, name: str, transport: Transport, *, capacity: int = CAPACITY) -> None:
+        self.failed = self.dropped = 0
+        self._name = name
+        self._transport = transport
+        self._messages: deque[Any] = deque()
+        self._capacity = capacity
+        self._is_sending = self._is_closed = False
+        self._logged: set[str] = set()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def put(self, message: Any) -> None:
+        """Add a message and return immediately."""
+        with self._changed:
+            if len(self._messages) >= self._capacity:
+                self._messages.popleft()
+                self.dropped += 1
+            self._messages.append(message)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name=f"hookpoint {self._name}", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def finish(self, seconds: float) -> None:
+        """Wait at most `seconds` until all messages are sent, drop the rest, end the thread and log what was not sent."""
+        deadline = monotonic() + seconds
+        with self._changed:
+            while (self._messages or self._is_sending) and monotonic() < deadline:
+                self._changed.wait(0.05)  # short, so that Ctrl-C gets through
+            unsent = len(self._messages) + self._is_sending
+            self._messages.clear()
+            self._is_closed = True
+            self._changed.notify_all()
+        if unsent:
+            self._transport.cancel()
+        counts = {"failed": self.failed, "dropped from a full queue": self.dropped, "not sent before the run ended": unsent}
+        lost = ", ".join(f"{count} {fate}" for fate, count in counts.items() if count)
+        if lost:
+            logger.warning("%s: messages lost: %s", self._name, lost)
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._is_sending = False
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._messages or self._is_closed)
+                if self._is_closed:
+                    return
+                message = self._messages.popleft()
+                self._is_sending = True
+            try:
+                self._transport.send(message)
+            except Exception as error:
+                self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        if self._is_closed:  # the message was cancelled and already counted as not sent
+            return
+        self.failed += 1
+        kind = error.kind if isinstance(error, SendFailed) else type(error).__name__
+        if kind not in self._logged:
+            self._logged.add(kind)
+            text = str(error) if isinstance(error, SendFailed) else f"{kind}: {error}"
+            logger.warning("%s: %s; the run continues, and this is logged once", self._name, text)

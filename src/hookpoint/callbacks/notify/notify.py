@@ -6,30 +6,26 @@ from collections.abc import Sequence
 from time import monotonic
 from typing import Any, Unpack
 
-from hookpoint.callbacks._shared.arguments import number
-from hookpoint.callbacks._shared.saver import named
-from hookpoint.callbacks._shared.unseen_values import NewValues
+from hookpoint.callbacks._shared.arguments import choices, number, string
+from hookpoint.callbacks._shared.new_values import NewValues
 from hookpoint.callbacks.notify._apprise_transport import AppriseTransport
 from hookpoint.callbacks.notify._messages import Tone, clean_text, command_line, error_lines, run_message
 from hookpoint.callbacks.notify._sender import Sender
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.callback.callback_info import set_default_name
-from hookpoint.core.errors import BadArgument
 from hookpoint.core.log.best import Best, mode_of
 from hookpoint.core.run.run import Run
 from hookpoint.core.run.verdicts import Reached
-
-EVENTS = ("start", "end", "failure", "stop", "best")
 
 
 class Notify(Sender):
     """Send a message to a phone, a chat or a mailbox when a run starts, ends or fails, or when a metric reaches a new best.
 
     - `url`: an Apprise URL such as `"ntfys://topic"`, or a list of them (`pip install 'hookpoint[notify]'`). Unencrypted URLs
-      are refused.
+      raise.
     - `on`: the events to report: "start" (also a resume), "end", "failure", "stop" (the end of a run that was stopped, which
       "end" includes) and "best", which needs `best`.
-    - `best`: the metric to watch. `mode` is "min", "max" or "auto", which decides by the metric's name.
+    - `best`: the metric to watch. `mode` is "min", "max" or "auto", which infers it from the metric's name.
     - `minutes_between`: the shortest time between two messages about a new best. The next message counts those in between.
     - `names`: the metrics to include. Default: all.
 
@@ -68,11 +64,8 @@ class Notify(Sender):
         **options: Unpack[Options],
     ) -> None:
         super().__init__(timeout_seconds, **options)
-        self.on = (on,) if isinstance(on, str) else tuple(on)
-        for event in self.on or ((),):
-            if event not in EVENTS:
-                raise BadArgument(f"Notify: {event!r} is not an event for on=.", choose=", ".join(map(repr, EVENTS)))
-        self.best = None if best is None else Best(mode_of(named("Notify", "best", best), mode))
+        self.on = choices("Notify", "on", on, ("start", "end", "failure", "stop", "best"))
+        self.best = None if best is None else Best(mode_of(string("Notify", "best", best), mode))
         self.metric = best
         self.minutes_between = number("Notify", "minutes_between", minutes_between, least=0)
         self.names = names if names is None else (names,) if isinstance(names, str) else tuple(names)
@@ -99,8 +92,7 @@ class Notify(Sender):
     def on_save(self) -> None:
         self._can_resume = True
 
-    def on_load(self) -> None:
-        self._can_resume = True
+    on_load = on_save
 
     def on_trigger(self, run: Run) -> None:
         if self.best is None:

@@ -6,13 +6,12 @@ import os
 from collections.abc import Sequence
 from typing import Any, Unpack
 
-from hookpoint.callbacks._shared.saver import named
+from hookpoint.callbacks._shared.arguments import string
 from hookpoint.callbacks.notify._apprise_transport import AppriseTransport
 from hookpoint.callbacks.notify._command import Command, Value
 from hookpoint.callbacks.notify._command_transport import CommandTransport
 from hookpoint.callbacks.notify._messages import Message, short_line
-from hookpoint.callbacks.notify._send_queue import Transport
-from hookpoint.callbacks.notify._sender import Sender
+from hookpoint.callbacks.notify._sender import Sender, Transport
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.callback.callback_info import set_default_name
 from hookpoint.core.errors import BadArgument
@@ -28,15 +27,15 @@ class SendStat(Sender):
     A command is a list of arguments, or a string that is split like a shell would split it. Its fields are the metrics in
     `names`, `{epoch}`, `{step}`, `{run}` (the run's name), `{workdir}` and `{checkpoint}` (the newest; empty before the first).
     `{loss:.3f}` formats a number, and `{{` is a brace. The command runs without a shell, so a value never becomes a command.
-    Shell syntax is refused, except for `> /dev/null 2>&1` at the end. Pass `shell=True` to use it; values are then quoted.
-    Values that a program passes on to another shell, as in `ssh host "echo {run}"`, are not quoted.
+    Shell syntax raises, except for `> /dev/null 2>&1` at the end. Pass `shell=True` to use it; values are then quoted. Values
+    that a program passes on to another shell, as in `ssh host "echo {run}"`, are not quoted.
 
     `url` is an Apprise URL such as `"ntfys://topic"`, or a list of them (`pip install 'hookpoint[notify]'`). The message
     contains the run's name, the epoch, the step and the metrics.
 
-    A message is sent if at least one of the metrics has a new value. Messages are sent in order, on a background thread. A
-    send that takes longer than `timeout_seconds` is ended. If 100 messages wait, the oldest are dropped. Each kind of failure
-    is logged once. The end of a run waits up to five seconds for the remaining messages. A failure never stops or delays a run.
+    A message is sent if at least one of the metrics has a new value. Messages are sent in order, on a background thread. A send
+    that takes longer than `timeout_seconds` is cancelled. If 100 messages wait, the oldest are dropped. Each kind of failure is
+    logged once. The end of a run waits up to five seconds for the remaining messages. A failure never stops or delays a run.
 
     Triggered at the end of each complete epoch, unless `.when(...)` says otherwise.
 
@@ -67,7 +66,7 @@ class SendStat(Sender):
         owner = type(self).__name__
         self.names = (names,) if isinstance(names, str) else tuple(names)
         for name in self.names:
-            if named(owner, "names", name) in (*NUMBERS, *TEXTS):
+            if string(owner, "names", name) in (*NUMBERS, *TEXTS):
                 raise BadArgument(f"{owner}: '{name}' is a reserved field, not a metric.", leave="it out")
         if (command is None) == (url is None):
             raise BadArgument(f"{owner} takes either a command or url=.")
@@ -97,10 +96,10 @@ class SendStat(Sender):
             self._sent, self._checkpoint = {}, ""
 
     def on_save(self, path: Any) -> None:
-        self._checkpoint = _absolute(path)
+        # A store that writes no files has names instead of paths.
+        self._checkpoint = os.path.abspath(path) if os.path.exists(path) else str(path)
 
-    def on_load(self, path: Any) -> None:
-        self._checkpoint = _absolute(path)
+    on_load = on_save
 
     def on_trigger(self, run: Run) -> None:
         if any(name not in run.metrics for name in self.names):
@@ -124,8 +123,3 @@ class SendStat(Sender):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._sent = {name: list(seen) for name, seen in state["sent"].items()}
-
-
-def _absolute(path: Any) -> str:
-    """Return the absolute path of a checkpoint, or its name if the store does not write files."""
-    return os.path.abspath(path) if os.path.exists(path) else str(path)

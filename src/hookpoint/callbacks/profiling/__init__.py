@@ -1,1 +1,1 @@
-"""Traces, and steps that take too long."""
+"""Traces of a run, and timeouts for slow steps."""

@@ -6,12 +6,15 @@ import json
 import logging
 import os
 from collections.abc import Mapping
+from functools import lru_cache
 from itertools import count
 from pathlib import Path
 from threading import Lock, current_thread, get_ident
 from typing import Any
 
 logger = logging.getLogger("hookpoint")
+
+_quoted = lru_cache(maxsize=1024)(json.dumps)
 
 FLUSH_EVERY = 512  # events; at most this many are lost when the process is killed
 
@@ -20,9 +23,9 @@ class ChromeTrace:
     """Write events in the Trace Event Format, as one JSON array.
 
     Times are nanoseconds of `perf_counter_ns`. A short span is one `complete` event. A long span is a `begin` and an `end`, so
-    that its start is on disk if the process is killed. The closing bracket is then missing, which readers of the format accept.
-    `is_full` is set after `max_events`: the owner then begins no spans, and only ends those that are open. Any thread may
-    write. If the disk fails, a warning is logged once and nothing more is written.
+    its start is on disk even if the process is killed. Then the closing bracket is missing, which readers of the format accept.
+    `is_full` is set after `max_events`: the owner then begins no more spans, and only ends the open ones. Any thread may write.
+    If the disk fails, a warning is logged and nothing more is written.
     """
 
     def __init__(self, path: Path, *, process: int, title: str, began: int, max_events: int) -> None:
@@ -34,7 +37,6 @@ class ChromeTrace:
         self._left = max_events
         self._lines: list[str] = []
         self._threads: dict[int, int] = {}
-        self._strings: dict[str, str] = {}
         self._lock = Lock()
         path.parent.mkdir(parents=True, exist_ok=True)
         # Unbuffered: a forked process would write the contents of an inherited buffer again.
@@ -42,14 +44,14 @@ class ChromeTrace:
         self._write("[" + self._metadata("process_name", 0, title))
 
     def begin(self, name: str, at: int, **args: int | str) -> None:
-        self._add(f'"ph":"B","name":{self._quoted(name)},"ts":{self._time(at)}', args)
+        self._add(f'"ph":"B","name":{_quoted(name)},"ts":{self._time(at)}', args)
 
     def end(self, at: int) -> None:
         self._add(f'"ph":"E","ts":{self._time(at)}', {})
 
     def complete(self, name: str, began: int, ended: int, **args: int | str) -> None:
         span = f'"ts":{self._time(began)},"dur":{(ended - began) / 1000:.3f}'
-        self._add(f'"ph":"X","name":{self._quoted(name)},{span}', args)
+        self._add(f'"ph":"X","name":{_quoted(name)},{span}', args)
 
     def flush(self) -> None:
         with self._lock:
@@ -63,7 +65,7 @@ class ChromeTrace:
             self._close_file()
 
     def _add(self, event: str, args: Mapping[str, int | str]) -> None:
-        pairs = [f'"{name}":{value if isinstance(value, int) else self._quoted(value)}' for name, value in args.items()]
+        pairs = [f'"{name}":{value if isinstance(value, int) else _quoted(value)}' for name, value in args.items()]
         arguments = f',"args":{{{",".join(pairs)}}}' if pairs else ""
         with self._lock:
             thread = self._threads.get(get_ident())
@@ -100,13 +102,6 @@ class ChromeTrace:
     def _metadata(self, kind: str, thread: int, name: str) -> str:
         event = {"ph": "M", "name": kind, "pid": self._process, "tid": thread, "args": {"name": name}}
         return json.dumps(event, separators=(",", ":"))
-
-    def _quoted(self, text: str) -> str:
-        """Return a cached JSON string."""
-        quoted = self._strings.get(text)
-        if quoted is None:
-            quoted = self._strings[text] = json.dumps(text)
-        return quoted
 
     def _time(self, at: int) -> str:
         return f"{(at - self._began) / 1000:.3f}"

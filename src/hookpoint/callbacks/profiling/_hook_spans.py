@@ -27,7 +27,7 @@ ENDS = {**{point.replace("_begin", "_end"): level for point, level in BEGINS.ite
 FORWARDS = ("on_train_forward", "on_val_forward", "on_pred_forward", "on_iter_forward")
 OF_ITERATIONS = (FETCH, ITERATION, BACKWARD, STEP)
 ENDS_FORWARD = ("on_train_forward", "on_iter_backward", "on_backward_begin", "on_train_iter_end", "on_iter_skip")
-# Points of iterations are recorded in a window of steps. DECIDE are the first points of an iteration, the others FOLLOW them.
+# Points of iterations are recorded in a window of steps: the first points of an iteration DECIDE, and the others FOLLOW.
 DECIDE = ("on_batch_fetch_begin", *(f"on_{mode}_iter_begin" for mode in MODES))
 FOLLOW = (
     *(point for points in (BEGINS, ENDS) for point, level in points.items() if level in OF_ITERATIONS and point not in DECIDE),
@@ -40,9 +40,9 @@ FOLLOW = (
 class HookSpans:
     """Track the levels that are open on the run's thread: run, epoch, pass, iteration and the spans inside it.
 
-    A level ends with its point, or with an enclosing level. If an exception cut it off, it ends with the handler it began in.
-    `records` tells whether handlers and points of iterations are recorded now: in the first `steps` steps, and in as many after
-    each `every` steps. Callers check it first, as most steps are not recorded.
+    A level ends with its point, or with an enclosing level. If an exception interrupts it, it ends with the handler it began
+    in. `records` is whether handlers and points of iterations are recorded now: in the first `steps` steps, and in the same
+    number of steps after each `every` steps. Callers check it first, as most steps are not recorded.
     """
 
     def __init__(self, run: Run, trace: ChromeTrace, began: int, steps: int | None, every: int | None) -> None:
@@ -62,8 +62,8 @@ class HookSpans:
         self._floor = 0
         self._close_to(0)
 
-    def leave_all_but_run(self) -> None:
-        """End the spans that an exception cut off."""
+    def end_all_but_run(self) -> None:
+        """End the spans that an exception interrupted."""
         if get_ident() == self._thread:
             self._close_to(1)
             self.records = not self._trace.is_full
@@ -76,21 +76,21 @@ class HookSpans:
             done = run.step - self._first_step
             self._in_window = self._steps is None or (done if self._every is None else done % self._every) < self._steps
             if get_ident() == self._thread:
-                self._close_inside(f"{run.mode} pass")  # of a pass that failed in a handler that was not recorded
+                self._close_inside(f"{run.mode} pass")  # left by a pass that failed in an unrecorded handler
         self.records = self._in_window and not self._trace.is_full
         return self.records
 
     def call(self, name: str, point: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call a handler and record its span."""
-        is_here = get_ident() == self._thread
+        is_run_thread = get_ident() == self._thread
         outer = self._floor
-        if is_here:
+        if is_run_thread:
             self._floor = len(self._levels)
         began = perf_counter_ns()
         try:
             return function(*args, **kwargs)
         finally:
-            if is_here:
+            if is_run_thread:
                 self._close_to(self._floor)
                 self._floor, self.records = outer, not self._trace.is_full
             self._trace.complete(name, began, perf_counter_ns(), point=point, step=self._run.step, epoch=self._run.epoch)
@@ -128,7 +128,7 @@ class HookSpans:
             self._body_began = perf_counter_ns(), len(self._levels), self._floor
 
     def _infer_forward(self, point: str, run: Run) -> None:
-        """Record a forward without a point: the time from the iteration's start to its backward, at the same level."""
+        """Record a forward that has no point: the time from the start of the iteration to its backward, at the same level."""
         body, self._body_began = self._body_began, None
         if body is not None and point.endswith(("backward", "backward_begin")):
             began, *place = body

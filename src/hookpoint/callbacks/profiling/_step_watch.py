@@ -1,18 +1,20 @@
-"""StepWatch: a thread that checks how long the current step takes."""
+"""StepWatch: a thread that checks how long the current step takes; thread_dump: the stacks of all threads."""
 
 from __future__ import annotations
 
 import faulthandler
-import logging
+import threading
+import traceback
 from collections.abc import Callable
 from pathlib import Path
-from threading import Event, Lock, Thread, get_ident
+from threading import Lock, get_ident
 from time import monotonic
 from typing import Any
 
-from hookpoint.callbacks.profiling._thread_dump import is_in_debugger
+from hookpoint.callbacks._shared.ticker import Ticker
+from hookpoint.core.text.thread_frames import frames_by_thread
 
-logger = logging.getLogger("hookpoint")
+DEBUGGERS = ("pdb", "bdb", "code", "IPython", "ipdb", "pydevd", "debugpy", "_pydevd_bundle")
 
 _timer = Lock()  # faulthandler has one timer per process: the first watch gets it
 
@@ -20,9 +22,9 @@ _timer = Lock()  # faulthandler has one timer per process: the first watch gets 
 class StepWatch:
     """Call `on_late` from a thread, once for each step that takes longer than `limit` seconds.
 
-    The thread that created the watch sets `began` when a step begins, and None when it ends. A step that is paused in a
-    debugger is not late. If the interpreter itself hangs, no Python thread runs. Then faulthandler's timer, which works without
-    the interpreter, writes all stacks to the file `stuck`, and with `exits` ends the process.
+    The thread that created the watch sets `began` when a step begins, and resets it to None when the step ends. A step that is
+    paused in a debugger is not late. If the interpreter itself hangs, no Python thread runs. Then faulthandler's timer, which
+    works without the interpreter, writes all stacks to the file `stuck` and, with `exits`, ends the process.
     """
 
     def __init__(
@@ -32,22 +34,21 @@ class StepWatch:
         self.limit = limit
         self.thread = get_ident()
         self._on_late = on_late
-        self._pause = min(max(limit / 8, 0.01), 5.0)
-        self._stuck_after = longest + limit + 4 * self._pause
+        pause = min(max(limit / 8, 0.01), 5.0)
+        self._stuck_after = longest + limit + 4 * pause
         self._exits = exits
         self._stuck = stuck
         self._file: Any = None
         if stuck is not None and _timer.acquire(blocking=False):
             self._file = open(stuck, "ab", buffering=0)  # noqa: SIM115 - the timer writes to it
-        self._closing = Event()
-        self._thread = Thread(target=self._work, args=[owner], name=f"hookpoint {owner}", daemon=True)
-        self._thread.start()
+        self._reported: float | None = None
+        self._check()
+        self._ticker = Ticker(owner, pause, self._check)
 
     def close(self) -> None:
         """End the thread and the timer."""
-        self._closing.set()
         try:
-            self._thread.join(timeout=10)
+            self._ticker.stop(timeout_seconds=10)
         finally:  # also if an interrupt ends the wait
             self.end_timer()
 
@@ -61,17 +62,28 @@ class StepWatch:
             if self._stuck is not None and self._stuck.stat().st_size == 0:
                 self._stuck.unlink()
 
-    def _work(self, owner: str) -> None:
-        reported: float | None = None
-        try:
-            while not self._closing.is_set():
-                if self._file is not None:
-                    faulthandler.dump_traceback_later(self._stuck_after, file=self._file, exit=self._exits)
-                began, now = self.began, monotonic()
-                if began is not None and began != reported and now - began >= self.limit:
-                    reported = began
-                    if not is_in_debugger(self.thread):
-                        self._on_late(now - began)
-                self._closing.wait(self._pause)
-        except Exception as error:
-            logger.warning("%s failed: %s: %s; the run continues without it", owner, type(error).__name__, error)
+    def _check(self) -> None:
+        if self._file is not None:
+            faulthandler.dump_traceback_later(self._stuck_after, file=self._file, exit=self._exits)
+        began, now = self.began, monotonic()
+        if began is not None and began != self._reported and now - began >= self.limit:
+            self._reported = began
+            if not is_in_debugger(self.thread):
+                self._on_late(now - began)
+
+
+def thread_dump(first: int) -> str:
+    """Return the stacks of all threads except the caller, with thread `first` at the top and the most recent call last."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    frames = {ident: frame for ident, frame in frames_by_thread().items() if ident != threading.get_ident()}
+    return "\n".join(
+        f"{names.get(ident, f'thread {ident}')}, most recent call last:\n{''.join(traceback.format_stack(frames[ident]))}"
+        for ident in sorted(frames, key=lambda ident: ident != first)
+    )
+
+
+def is_in_debugger(ident: int) -> bool:
+    """Return whether a debugger or a shell is on the stack of this thread."""
+    frame = frames_by_thread().get(ident)
+    stack = () if frame is None else traceback.walk_stack(frame)
+    return any(str(frame.f_globals.get("__name__", "")).partition(".")[0] in DEBUGGERS for frame, _ in stack)

@@ -18,8 +18,8 @@ _open_profiles: set[int] = set()
 class TorchProfile:
     """Record the process and its device. `stop` may be called at any time.
 
-    torch has one profiler per process. `is_taken` tells whether it is in use. torch does not report a profiler that warms up,
-    so ours are counted here: starting a second one would crash the process.
+    torch has one profiler per process. `is_taken` returns whether it is in use. torch does not report a profiler that is
+    warming up, so ours are tracked here: starting a second one would crash the process.
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:

@@ -7,12 +7,13 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import Any, Unpack
 
-from hookpoint.callbacks._shared.arguments import whole
+from hookpoint.callbacks._shared.arguments import integer
+from hookpoint.callbacks._shared.workdir import rank_suffix, require_workdir
 from hookpoint.callbacks.profiling._chrome_trace import ChromeTrace, next_free
 from hookpoint.callbacks.profiling._hook_spans import BEGINS, DECIDE, ENDS, FOLLOW, HookSpans
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.callback.watcher import Function, Watcher
-from hookpoint.core.errors import BadArgument, BadLoop
+from hookpoint.core.errors import BadArgument
 from hookpoint.core.run.run import Run
 from hookpoint.core.run_view import Dispatch
 
@@ -26,13 +27,14 @@ class HookTrace(Watcher):
 
     The trace has spans for the run from on_setup on, its epochs, passes, data fetches, iterations, forwards, backwards and
     optimizer steps. Inside them are the points, and inside these the handler of each callback. Monitors appear on their own
-    threads. A forward without a point is the time between an iteration's start and its backward. Times are those of the host:
-    a GPU keeps working meanwhile. Use `ProfilerTrace` to see the GPU.
+    threads. A forward without a point is the time between an iteration's start and its backward. Times are those of the host: a
+    GPU may still be working. Use `ProfilerTrace` to see the GPU.
 
     Files are `profile/hooks-1.json` in the workdir, `hooks-2.json` for the next start, and so on. Iterations are recorded in
-    the first `steps` steps of a start, and in as many after each `every` steps; with `steps=None`, always. Epochs, passes and
-    their points are always recorded. Recording ends after `max_events`, of about 130 bytes each. Events are written after each
-    pass and every 512 events, so a killed run leaves a trace. A full disk ends the trace, not the run.
+    the first `steps` steps of a start, and in the same number of steps after each `every` steps; with `steps=None`, always.
+    Epochs, passes and their points are always recorded. Recording ends after `max_events` events of about 130 bytes each.
+    Events are written after each pass and every 512 events, so a killed run leaves a trace. A full disk ends the trace, not the
+    run.
 
     Listens to on_setup, and watches each call of every other callback. With `ranks="all"`, each rank writes its own file.
 
@@ -53,17 +55,16 @@ class HookTrace(Watcher):
         self, steps: int | None = 100, *, every: int | None = None, max_events: int = 200_000, **options: Unpack[Options]
     ) -> None:
         super().__init__(**options)
-        self.steps = None if steps is None else whole("HookTrace", "steps", steps, least=1)
-        self.every = None if every is None else whole("HookTrace", "every", every, least=1)
-        self.max_events = whole("HookTrace", "max_events", max_events, least=1)
+        self.steps = None if steps is None else integer("HookTrace", "steps", steps, least=1)
+        self.every = None if every is None else integer("HookTrace", "every", every, least=1)
+        self.max_events = integer("HookTrace", "max_events", max_events, least=1)
         if self.every is not None and self.steps is not None and self.every <= self.steps:
             raise BadArgument(f"HookTrace: every={every} must be above steps={steps}.", give="steps=None to record every step")
         self._trace: ChromeTrace | None = None
         self._spans: HookSpans | None = None
 
     def on_setup(self, run: Run) -> None:
-        if run.workdir is None:
-            raise BadLoop(f"{self.name or 'HookTrace'} needs a workdir.", give='workdir="runs/name"')
+        require_workdir(self.name or "HookTrace", run)
 
     def around_call(self, name: str, point: str, function: Function) -> Function:
         is_last = point in LAST
@@ -71,7 +72,7 @@ class HookTrace(Watcher):
         def watched(*args: Any, **kwargs: Any) -> Any:
             spans = self._spans
             if spans is not None and is_last:
-                spans.leave_all_but_run()
+                spans.end_all_but_run()
             if spans is None or not spans.records:
                 return function(*args, **kwargs)
             return spans.call(name, point, function, args, kwargs)
@@ -113,7 +114,7 @@ class HookTrace(Watcher):
         if run.workdir is None:
             return
         began = perf_counter_ns()
-        path = next_free(Path(run.workdir) / "profile", "hooks" if run.rank == 0 else f"hooks-rank{run.rank}")
+        path = next_free(Path(run.workdir) / "profile", f"hooks{rank_suffix(run)}")
         title = f"{run.name}, rank {run.rank}"
         try:
             self._trace = ChromeTrace(path, process=run.rank, title=title, began=began, max_events=self.max_events)

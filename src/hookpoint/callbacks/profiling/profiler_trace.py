@@ -8,10 +8,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from hookpoint.callbacks._shared.arguments import whole
+from hookpoint.callbacks._shared.arguments import integer
 from hookpoint.callbacks._shared.extras import optional
+from hookpoint.callbacks._shared.workdir import rank_suffix, require_workdir
 from hookpoint.core.callback.callback import Callback, Options
-from hookpoint.core.errors import BadArgument, BadLoop
+from hookpoint.core.errors import BadArgument
 from hookpoint.core.run.run import Run
 from hookpoint.core.text.terminal import say
 
@@ -24,11 +25,11 @@ logger = logging.getLogger("hookpoint")
 class ProfilerTrace(Callback):
     """Record a few training steps with torch's profiler: write a Chrome trace, and print the most expensive operations.
 
-    It waits `wait` steps of this start, warms up for `warmup` steps, and records `steps` steps. With `at`, it records from
-    optimizer step `at` on, however often the run was resumed. The trace includes what happens between these steps, such as a
-    validation. The file is `profile/trace-step-00000012.json` in the workdir, named after its first step, or .json.gz with
-    `compress`. The `rows` most expensive operations are printed to stderr. CPU and, if available, CUDA are recorded. `shapes`,
-    `memory` and `stacks` add details, and slow the steps down. A run that ends during the recording writes what it has.
+    It skips the first `wait` steps after a start or resume, warms up for `warmup` steps, and records `steps` steps. With `at`,
+    it records from optimizer step `at` on instead. The trace includes what happens between these steps, such as a validation.
+    The file is `profile/trace-step-00000012.json` in the workdir, named after its first step, or .json.gz with `compress`. The
+    `rows` most expensive operations are printed to stderr. CPU and, if available, CUDA are recorded. `shapes`, `memory` and
+    `stacks` add details, and slow the steps down. A run that ends during the recording writes what it has.
 
     Profiled steps are slower, and a GPU is synchronized when a recording begins and ends. A process has one profiler: if it is
     in use, nothing is recorded, and a warning is logged. A failure never ends a run.
@@ -61,22 +62,21 @@ class ProfilerTrace(Callback):
     ) -> None:
         super().__init__(**options)
         if wait is not None and at is not None:
-            raise BadArgument(f"ProfilerTrace: wait={wait} and at={at} exclude each other.", give="one of them")
-        self.at = None if at is None else whole("ProfilerTrace", "at", at)
-        self.wait = 5 if wait is None else whole("ProfilerTrace", "wait", wait)
-        self.warmup = whole("ProfilerTrace", "warmup", warmup)
-        self.steps = whole("ProfilerTrace", "steps", steps, least=1)
-        self.rows = whole("ProfilerTrace", "rows", rows)
+            raise BadArgument(f"ProfilerTrace: wait={wait} and at={at} are mutually exclusive.", give="one of them")
+        self.at = None if at is None else integer("ProfilerTrace", "at", at)
+        self.wait = 5 if wait is None else integer("ProfilerTrace", "wait", wait)
+        self.warmup = integer("ProfilerTrace", "warmup", warmup)
+        self.steps = integer("ProfilerTrace", "steps", steps, least=1)
+        self.rows = integer("ProfilerTrace", "rows", rows)
         self.compress = compress
         self._profile_options = {"record_shapes": shapes, "profile_memory": memory, "with_stack": stacks}
         self._profile: TorchProfile | None = None
-        self._next = math.inf  # the step from which on something is due
+        self._next = math.inf  # the step at which something is due next
         self._record_at: int | None = None
         self._first_step = 0  # of the recording: after a resume, it may come after `_record_at`
 
     def on_setup(self, run: Run) -> None:
-        if run.workdir is None:
-            raise BadLoop(f"{self.name or 'ProfilerTrace'} needs a workdir.", give='workdir="runs/name"')
+        require_workdir(self.name or "ProfilerTrace", run)
 
     def on_run_begin(self, run: Run) -> None:
         self._stop()
@@ -104,35 +104,33 @@ class ProfilerTrace(Callback):
             if run.step >= self._record_at + self.steps:
                 self._next = math.inf
                 self._finish(run)
-            elif run.step >= self._next and (self._profile is not None or self._open()):
-                assert self._profile is not None
+            elif run.step >= self._next and (profile := self._profile or self._open()) is not None:
                 if run.step < self._record_at:
-                    self._profile.warm_up()
-                elif not self._profile.is_recording:
+                    profile.warm_up()
+                elif not profile.is_recording:
                     self._first_step = run.step
-                    self._profile.record()
+                    profile.record()
         except BaseException:
             self._next = math.inf
             with suppress(Exception):  # the first error is the one to report
                 self._stop()
             raise
 
-    def _open(self) -> bool:
+    def _open(self) -> TorchProfile | None:
         from hookpoint.callbacks.profiling._torch_profile import TorchProfile
 
         if TorchProfile.is_taken():
             self._next = math.inf
             logger.warning("%s records nothing: torch's profiler is in use", self.name or "ProfilerTrace")
-            return False
+            return None
         self._profile = TorchProfile(self._profile_options)
-        return True
+        return self._profile
 
     def _finish(self, run: Run) -> None:
         profile, first = self._stop(), self._first_step
         if profile is None or not profile.is_recording:
             return
-        rank = "" if run.rank == 0 else f"-rank{run.rank}"
-        name = f"trace-step-{first:08d}{rank}.json" + (".gz" if self.compress else "")
+        name = f"trace-step-{first:08d}{rank_suffix(run)}.json" + (".gz" if self.compress else "")
         path = Path(run.workdir) / "profile" / name
         profile.write(path)
         run.put_event("profile", path=f"profile/{name}", first_step=first, steps=run.step - first)

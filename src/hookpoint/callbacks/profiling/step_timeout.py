@@ -11,18 +11,15 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Literal, Unpack
 
-from hookpoint.callbacks._shared.saver import positive
-from hookpoint.callbacks.profiling._step_watch import StepWatch
-from hookpoint.callbacks.profiling._thread_dump import thread_dump
+from hookpoint.callbacks._shared.arguments import choice, choices, positive
+from hookpoint.callbacks._shared.workdir import rank_suffix
+from hookpoint.callbacks.profiling._step_watch import StepWatch, thread_dump
 from hookpoint.callbacks.profiling.step_too_slow import StepTooSlow
 from hookpoint.core.callback.callback import Callback, Options
-from hookpoint.core.errors import BadArgument
 from hookpoint.core.run.run import Run
 
 logger = logging.getLogger("hookpoint")
 
-THEN = ("log", "stop", "raise", "exit")
-MODES = ("train", "val", "pred")
 DRAIN_SECONDS = 2.0
 
 
@@ -41,10 +38,10 @@ class StepTimeout(Callback):
     A step is a training iteration, including the wait for its batch. Validation passes, checkpoints and the time between epochs
     do not count. `covers=["train", "val"]` also watches validation iterations. The first iteration of each pass, in which
     workers start and kernels are compiled, may take `first_seconds`. A step that is paused in a debugger or a shell is not
-    late; one that is suspended with Ctrl-Z is. If the interpreter itself hangs, in code that never releases the GIL, a timer of
-    faulthandler writes `stacks-interpreter.txt`, and "exit" exits with code 1. A process has only one such timer.
+    late, but one that is suspended with Ctrl-Z is. If the interpreter itself hangs, in code that never releases the GIL, a
+    timer of faulthandler writes `stacks-interpreter.txt`, and "exit" exits with code 1. A process has only one such timer.
 
-    Listens to the begin and end of passes, on_batch_fetch_begin, the end of iterations, on_iter_skip, on_run_begin,
+    Listens to the beginning and end of passes, on_batch_fetch_begin, the end of iterations, on_iter_skip, on_run_begin,
     on_exception and on_run_end. Sends the event "step timeout".
 
     >>> StepTimeout(600, first_seconds=1800, then="exit").seconds
@@ -67,24 +64,20 @@ class StepTimeout(Callback):
     ) -> None:
         super().__init__(**options)
         limits = {"seconds": seconds, "first_seconds": seconds if first_seconds is None else first_seconds}
-        self.seconds, self.first_seconds = (float(positive("StepTimeout", *limit, kind=float)) for limit in limits.items())
-        if then not in THEN:
-            raise BadArgument(f"StepTimeout: then must be one of {', '.join(map(repr, THEN))}, got {then!r}.")
-        self.then = then
-        self.covers = tuple([covers] if isinstance(covers, str) else covers)
-        if not self.covers or any(mode not in MODES for mode in self.covers):
-            raise BadArgument(f"StepTimeout: covers must list modes of {', '.join(map(repr, MODES))}, got {covers!r}.")
+        self.seconds, self.first_seconds = (float(positive("StepTimeout", *limit)) for limit in limits.items())
+        self.then = choice("StepTimeout", "then", then, ("log", "stop", "raise", "exit"))
+        self.covers = choices("StepTimeout", "covers", covers, ("train", "val", "pred"))
         self._watch: StepWatch | None = None
         self._late = ""
 
     def on_run_begin(self, run: Run) -> None:
-        self._close()
+        self.on_run_end()
         self._run = run
         self._late = ""
-        stuck = None if run.workdir is None else Path(run.workdir) / f"stacks-interpreter{_rank(run)}.txt"
+        stuck = None if run.workdir is None else Path(run.workdir) / f"stacks-interpreter{rank_suffix(run)}.txt"
         longest = max(self.seconds, self.first_seconds)
-        own = self.name or "StepTimeout"
-        self._watch = StepWatch(own, self.seconds, longest, self._report, stuck=stuck, exits=self.then == "exit")
+        owner = self.name or "StepTimeout"
+        self._watch = StepWatch(owner, self.seconds, longest, self._report, stuck=stuck, exits=self.then == "exit")
 
     def on_batch_fetch_begin(self, run: Run) -> None:
         watch = self._watch
@@ -102,10 +95,10 @@ class StepTimeout(Callback):
     on_pred_iter_end = on_val_iter_end
 
     def on_iter_skip(self, run: Run) -> None:
-        self.on_batch_fetch_begin(run)  # a retry fetches nothing
+        self.on_batch_fetch_begin(run)  # a retry does not fetch a batch
 
     def on_train_epoch_begin(self) -> None:
-        """Watch nothing until the next batch is fetched, which may take longer as the first of a pass."""
+        """Stop watching until the next batch is fetched. As the first of a pass, it may take longer."""
         if self._watch is not None:
             self._watch.began = None
             self._watch.limit = self.first_seconds
@@ -119,7 +112,9 @@ class StepTimeout(Callback):
             error.add_note(self._late)
 
     def on_run_end(self) -> None:
-        self._close()
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.close()
 
     def _end_step(self) -> None:
         watch = self._watch
@@ -139,7 +134,7 @@ class StepTimeout(Callback):
         file = _write(run, step, f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S %z} {self._late}\n\n{stacks}\n")
         # Not run.put_event, which closes iterators that a `break` left open: only the training thread may do that.
         run.monitors.put("event", {"step timeout": {"seconds": round(seconds, 3), "then": self.then, "stacks": file}})
-        if self.then == "raise" and self._watch is watch:  # else the run has ended meanwhile
+        if self.then == "raise" and self._watch is watch:  # otherwise the run has ended
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(watch.thread), ctypes.py_object(StepTooSlow))
         elif self.then == "exit":
             watch.end_timer()
@@ -148,23 +143,14 @@ class StepTimeout(Callback):
             logging.shutdown()
             os._exit(self.EXIT_CODE)
 
-    def _close(self) -> None:
-        watch, self._watch = self._watch, None
-        if watch is not None:
-            watch.close()
-
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_watch": None}
-
-
-def _rank(run: Run) -> str:
-    return "" if run.rank == 0 else f"-rank{run.rank}"
 
 
 def _write(run: Run, step: int, text: str) -> str | None:
     if run.workdir is None:
         return None
-    file = Path(run.workdir) / f"stacks-{step}{_rank(run)}.txt"
+    file = Path(run.workdir) / f"stacks-{step}{rank_suffix(run)}.txt"
     try:
         with open(file, "a", encoding="utf-8") as out:  # the same step may have hung before a resume
             out.write(text)

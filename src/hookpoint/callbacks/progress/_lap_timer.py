@@ -16,10 +16,10 @@ UNITS = ("seconds", "steps", "samples")
 class LapTimer(Callback):
     """Measure named laps of training time; derived classes decide when a lap starts.
 
-    Validation, prediction, the time between passes and checkpoints are left out; of a background checkpoint, the time that
-    training waits for it is not. A GPU works asynchronously: the timer waits for it when a training pass ends or pauses and
-    when a checkpoint is written, so that its work counts in the right lap. The checkpoint stores the laps so far. A resumed lap
-    continues from there, and the time to resume counts only if data had to be read again.
+    Validation, prediction, checkpoints and the time between passes do not count, but the time that training waits for a
+    background checkpoint does. A GPU works asynchronously: the timer waits for it when a training pass ends or pauses and when
+    a checkpoint is written, so that its work counts in the right lap. The checkpoint stores the laps so far, and a resumed lap
+    continues from there. The time to resume counts only if data has to be read again.
     """
 
     ranks = "chief"
@@ -60,7 +60,7 @@ class LapTimer(Callback):
 
     def on_save(self, run: Run) -> None:
         if self._saving is not None and self._saving[0] == run.iteration:  # otherwise it was written in the background
-            self.time.take_off(self.time.seconds - self._saving[1])
+            self.time.subtract(self.time.seconds - self._saving[1])
         self._saving = None
 
     def on_run_end(self) -> None:
@@ -110,7 +110,7 @@ def wait_for(device: Any) -> None:
 class TrainingTime:
     """A clock that runs during training passes, and stops between them and while it is paused.
 
-    If a pause never ends, because a validation has failed and the loop continued, the time of the pass `is_unknown`.
+    The time of a pass `is_unknown` if a pause never ends, because a validation failed and the loop continued.
     """
 
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
@@ -152,7 +152,7 @@ class TrainingTime:
             self.is_paused = False
             self._since = self.clock()
 
-    def take_off(self, seconds: float) -> None:
+    def subtract(self, seconds: float) -> None:
         """Subtract time that was not spent on training, if the clock is running."""
         if self._since is not None:
             self._seconds -= seconds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import cache
 from typing import Any
 
 from hookpoint.callbacks._shared.progress_view import View, as_html, as_line, as_text
@@ -119,18 +120,14 @@ def _is_notebook() -> bool:
     return hasattr(shell, "kernel")
 
 
-_fork_is_watched = False
-
-
+@cache
 def _restore_streams_after_fork() -> None:
     """Restore the original streams in forked processes, such as the workers of a data loader.
 
     A process may fork while a thread draws. The child would never get the lock that the thread holds, and a worker that prints
     would hang.
     """
-    global _fork_is_watched
-    if not _fork_is_watched and hasattr(os, "register_at_fork"):
-        _fork_is_watched = True
+    if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_restore_streams)
 
 

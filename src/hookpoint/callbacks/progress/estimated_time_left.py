@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import Any, ClassVar, Unpack
 
-from hookpoint.callbacks._shared.arguments import whole
+from hookpoint.callbacks._shared.arguments import integer
 from hookpoint.callbacks._shared.progress_view import clock
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.run.run import Run
@@ -15,10 +15,10 @@ from hookpoint.core.text.terminal import say
 class EstimatedTimeLeft(Callback):
     """Print and log the remaining time of the run, estimated from its last `last_k_epochs` epochs.
 
-    The time of an epoch runs from the end of the previous one, so that validation, checkpoints and callbacks are included. It
-    stands still while nothing runs: an epoch that is resumed counts with both of its parts. The estimate uses the median, which
-    one slow epoch does not change, or with `median=False` the mean. Epochs that were cut short do not count. Nothing is printed
-    if the number of epochs is unknown, and after the last epoch.
+    The time of an epoch is measured from the end of the previous one, so it includes validation, checkpoints and callbacks. For
+    a resumed epoch, both parts count, but not the time between them. The estimate uses the median, which one slow epoch does
+    not change, or with `median=False` the mean. Epochs that are cut short do not count. Nothing is printed after the last
+    epoch, or if the number of epochs is unknown.
 
     >>> EstimatedTimeLeft(last_k_epochs=3, median=False)  # doctest: +ELLIPSIS
     <...EstimatedTimeLeft object at ...>
@@ -31,7 +31,7 @@ class EstimatedTimeLeft(Callback):
 
     def __init__(self, last_k_epochs: int = 5, median: bool = True, **options: Unpack[Options]) -> None:
         super().__init__(**options)
-        self.last_k_epochs = whole("EstimatedTimeLeft", "last_k_epochs", last_k_epochs, least=1)
+        self.last_k_epochs = integer("EstimatedTimeLeft", "last_k_epochs", last_k_epochs, least=1)
         self.median = median
         self._epochs: list[float] = []
         self._ended_at: float | None = None

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from threading import Event, Lock, Thread
+from threading import Lock
 from time import monotonic
 from typing import ClassVar, Unpack
 
+from hookpoint.callbacks._shared.arguments import positive
 from hookpoint.callbacks._shared.progress_view import View
-from hookpoint.callbacks._shared.saver import positive
+from hookpoint.callbacks._shared.ticker import Ticker
 from hookpoint.callbacks.progress._progress_display import choose_display
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.log.records import Record
 from hookpoint.core.run.run import Run
 from hookpoint.core.run.run_loop import Progress
 
-logger = logging.getLogger("hookpoint")
-
 
 class ProgressBar(Callback):
     """Show the progress of the run: epoch, batches, rate, remaining time of the epoch, latest loss and the metrics in `names`.
 
     In a terminal, it is one line of stderr, drawn at most every `refresh_seconds`. In a notebook, it is an output of the cell.
-    In a file or pipe, it is one line every `plain_every_seconds` and one at the end of longer epochs, so that short runs print
+    In a file or pipe, it is one line every `plain_every_seconds` and one at the end of longer epochs, so short runs print
     nothing. Validation and prediction are shown too. The values are those of the last record, read outside the training thread.
     A failure never ends the run.
 
@@ -48,8 +46,8 @@ class ProgressBar(Callback):
     ) -> None:
         super().__init__(**options)
         self.names = tuple(dict.fromkeys(["loss", *([names] if isinstance(names, str) else names)]))
-        self.refresh_seconds = positive("ProgressBar", "refresh_seconds", refresh_seconds, kind=float)
-        self.plain_every_seconds = positive("ProgressBar", "plain_every_seconds", plain_every_seconds, kind=float)
+        self.refresh_seconds = positive("ProgressBar", "refresh_seconds", refresh_seconds)
+        self.plain_every_seconds = positive("ProgressBar", "plain_every_seconds", plain_every_seconds)
         self._values: dict[str, float] = {}
         self._in_run = False
         self._drawing: Drawing | None = None
@@ -96,8 +94,8 @@ class ProgressBar(Callback):
                 self._values = {**self._values, **values}  # a new dict, as another thread may be reading the old one
 
     @contextmanager
-    def out_of_the_way(self, run: Run) -> Iterator[None]:
-        """Draw nothing inside the block and restore the streams, so that others can use the terminal."""
+    def hidden(self, run: Run) -> Iterator[None]:
+        """Draw nothing inside the block, and restore the streams, so that a shell can use the terminal."""
         was_drawing = self._drawing is not None
         self._close()
         try:
@@ -113,7 +111,7 @@ class ProgressBar(Callback):
 
 
 class Drawing:
-    """A bar that is shown: its display, the thread that draws, and the last progress of the training."""
+    """A bar on the screen: its display, the thread that draws it, and the last progress of the training."""
 
     def __init__(self, bar: ProgressBar, run: Run) -> None:
         self._bar = bar
@@ -124,7 +122,7 @@ class Drawing:
         self._last: Progress | None = None
         self._is_restoring = run.resuming
         self._display = choose_display(bar.refresh_seconds, bar.plain_every_seconds)
-        self._ticker = Ticker(self._display.seconds, self._tick)
+        self._ticker = Ticker("ProgressBar", self._display.seconds, self._tick)
 
     def begin_pass(self) -> None:
         self._is_restoring = self._run.resuming
@@ -147,7 +145,7 @@ class Drawing:
 
     def close(self) -> None:
         """Leave the last progress of the training on the screen."""
-        self._ticker.stop()
+        self._ticker.stop(timeout_seconds=1)  # a terminal that is halted with Ctrl-S blocks the thread
         try:
             view = self._shown if self._last is None else self._view_of(self._last, self._last_rate)
             if self._display.shows_at_once and view is not None:
@@ -184,29 +182,6 @@ class Drawing:
         known = {} if progress.mode == "pred" else self._bar._values  # predictions have no metrics
         values = tuple((name, known[name]) for name in self._bar.names if name in known)
         return View(progress.mode, progress.done, progress.total, run.epoch, run.max_epochs, rate, values)
-
-
-class Ticker:
-    """Call a function at intervals on its own thread until `stop`. A failure is logged once and ends the thread."""
-
-    def __init__(self, seconds: float, tick: Callable[[], None]) -> None:
-        self._seconds = seconds
-        self._tick = tick
-        self._stopping = Event()
-        self._thread = Thread(target=self._work, name="hookpoint ProgressBar ticker", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stopping.set()
-        self._thread.join(timeout=1)  # a terminal that is halted with Ctrl-S blocks the thread
-
-    def _work(self) -> None:
-        while not self._stopping.wait(self._seconds):
-            try:
-                self._tick()
-            except Exception as error:
-                logger.warning("The progress bar failed: %s: %s; the run continues without it", type(error).__name__, error)
-                return
 
 
 class Meter:

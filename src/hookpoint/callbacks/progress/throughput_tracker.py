@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from hookpoint.callbacks._shared.arguments import whole
+from hookpoint.callbacks._shared.arguments import integer
 from hookpoint.callbacks.progress._lap_timer import LapTimer
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.run.run import Run
@@ -13,10 +13,10 @@ from hookpoint.core.run.run import Run
 class ThroughputTracker(LapTimer):
     """Log the steps and samples per second since the last trigger, under tensorpack's names.
 
-    Samples are those that this rank has counted in its batches; `samples_per_step` replaces that count. Only training time
-    counts: validation, checkpoints and callbacks between epochs are left out. Nothing is logged without a step, or if a
-    validation failed and left the time unknown. The first value of a resumed run covers the epoch before and after the resume;
-    time to read data again counts.
+    Samples are those of this rank's batches; `samples_per_step` replaces that count. Only training time counts: validation,
+    checkpoints and callbacks between epochs are left out. Nothing is logged if there was no step, or if a validation failed and
+    left the time unknown. The first value of a resumed run covers the epoch before and after the resume, and includes the time
+    to read data again.
 
     >>> ThroughputTracker(samples_per_step=256).when(Every(steps=1000)).schedule
     Every(steps=1000)
@@ -26,8 +26,9 @@ class ThroughputTracker(LapTimer):
 
     def __init__(self, samples_per_step: int | None = None, **options: Unpack[Options]) -> None:
         super().__init__("since", **options)
-        is_given = samples_per_step is not None
-        self.samples_per_step = whole("ThroughputTracker", "samples_per_step", samples_per_step, least=1) if is_given else None
+        if samples_per_step is not None:
+            integer("ThroughputTracker", "samples_per_step", samples_per_step, least=1)
+        self.samples_per_step = samples_per_step
         self._is_unknown = False
 
     def on_run_begin(self, run: Run) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Unpack
 
-from hookpoint.callbacks._shared.arguments import whole
+from hookpoint.callbacks._shared.arguments import integer
 from hookpoint.callbacks.progress._lap_timer import LapTimer
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.run.run import Run
@@ -20,8 +20,8 @@ class TimeMonitor(LapTimer):
 
     A line reads `Train epoch time: 5120.125 ms, per step time: 20.001 ms`. A validation prints a line that begins with `Eval`
     and is not logged. Steps are optimizer steps, while MindSpore uses the size of the data set. Only training time counts:
-    validation, checkpoints and callbacks between epochs are left out. An epoch in which a validation failed and the run
-    continued has no time. An epoch that is resumed counts as a whole; time to read data again counts.
+    validation, checkpoints and callbacks between epochs are left out. If a validation fails and the run continues, that epoch
+    has no time. The time of a resumed epoch includes both parts, and the time to read data again.
 
     Logs `epoch_seconds`, `step_seconds` and `data_seconds`, and at each log step the `step_seconds` since the last one.
 
@@ -32,7 +32,7 @@ class TimeMonitor(LapTimer):
 
     def __init__(self, data_size: int | None = None, data_time: bool = False, **options: Unpack[Options]) -> None:
         super().__init__("epoch", "log step", "line", **options)
-        self.data_size = None if data_size is None else whole("TimeMonitor", "data_size", data_size, least=1)
+        self.data_size = None if data_size is None else integer("TimeMonitor", "data_size", data_size, least=1)
         self.data_time = data_time
         self.may_write = ("epoch_seconds", "step_seconds", *(["data_seconds"] if data_time else []))
         self._waited = 0.0

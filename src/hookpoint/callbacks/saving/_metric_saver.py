@@ -7,9 +7,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Unpack
 
-from hookpoint.callbacks._shared.arguments import whole
-from hookpoint.callbacks._shared.saver import Saver, is_in_training, measured, named
-from hookpoint.callbacks._shared.unseen_values import NewValues
+from hookpoint.callbacks._shared.arguments import integer, string
+from hookpoint.callbacks._shared.new_values import NewValues
+from hookpoint.callbacks._shared.saver import Saver, is_in_training, measured
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.callback.callback_info import set_default_name
 from hookpoint.core.checkpoint.store import Keep, Kept
@@ -34,7 +34,7 @@ class TopK:
     """
 
     def __init__(self, k: int, mode: Mode = "min") -> None:
-        self.k = whole("TopKSaver", "k", k, least=1)
+        self.k = integer("TopKSaver", "k", k, least=1)
         self.mode = mode
         self.reset()
 
@@ -62,7 +62,7 @@ class TopK:
 
     def __call__(self, kept: Sequence[Kept]) -> Iterable[Kept]:
         """Return the checkpoints to keep: those of the ranked values."""
-        return [one for one in kept if (one.step if one.moment is None else one.moment) in self]
+        return [entry for entry in kept if (entry.step if entry.moment is None else entry.moment) in self]
 
     def take(self, value: float, at: Moment | int) -> bool:
         """Add a value; return whether it ranks. A second value of the same moment replaces the first."""
@@ -128,7 +128,7 @@ class BestTracker:
             logger.info("%s is %g at step %d, the best so far%s", self.metric, value, run.step, was)
             run.put_event("best", metric=self.metric, value=value, previous=previous)
             saved_for = measured(self.metric, self.ranking.mode, value, new[0])
-            saver.ask(run, self.tag, in_background=in_background, measured=saved_for)
+            saver.request(run, self.tag, in_background=in_background, measured=saved_for)
 
     def state_dict(self) -> dict[str, Any]:
         return {**self.ranking.state_dict(), **self._values.state_dict()}
@@ -141,7 +141,7 @@ class BestTracker:
 class TrackingSaver(Saver):
     """Request a checkpoint whenever a metric reaches a new best, if there is a metric to track.
 
-    A validation inside a training iteration is handled at once, whatever the schedule: later, the measured weights are gone.
+    A validation inside a training iteration is handled at once, whatever the schedule: the next step changes the weights.
     """
 
     reads_windows = True
@@ -184,14 +184,14 @@ class TrackingSaver(Saver):
 
 
 class MetricSaver(TrackingSaver):
-    """Save new bests on trigger; the tag is `<prefix>-<metric or filename>`."""
+    """Save new best values on trigger; the tag is `<prefix>-<metric or filename>`."""
 
     def __init__(
         self, prefix: str, monitor_stat: str, ranking: Best | TopK, filename: str | None, **options: Unpack[Options]
     ) -> None:
         owner = type(self).__name__
-        self.monitor_stat = named(owner, "monitor_stat", monitor_stat)
-        self.tag = f"{prefix}-{monitor_stat if filename is None else named(owner, 'filename', filename)}"
+        self.monitor_stat = string(owner, "monitor_stat", monitor_stat)
+        self.tag = f"{prefix}-{monitor_stat if filename is None else string(owner, 'filename', filename)}"
         keep: Keep = ranking if isinstance(ranking, TopK) else KeepNewest(1)
         super().__init__({self.tag: keep}, BestTracker(monitor_stat, ranking, self.tag), **options)
         set_default_name(self, f"{owner}({monitor_stat})")

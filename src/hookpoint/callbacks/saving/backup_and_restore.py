@@ -5,8 +5,8 @@ from __future__ import annotations
 from os import PathLike
 from typing import Literal, Unpack
 
-from hookpoint.callbacks._shared.arguments import whole
-from hookpoint.callbacks._shared.saver import Saver, refuse_place
+from hookpoint.callbacks._shared.arguments import integer
+from hookpoint.callbacks._shared.saver import Saver, reject_path
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.errors import BadArgument
 from hookpoint.core.run.run import Run
@@ -17,8 +17,8 @@ from hookpoint.storage.workdir.retention import KeepNewest
 class BackupAndRestore(Saver):
     """Save each epoch, or every `save_freq` steps, and keep the newest checkpoint only.
 
-    The run itself restores: started again in the same workdir, it resumes, even in the middle of an epoch. `save_freq` is
-    "epoch" or a number of optimizer steps, which correspond to Keras's batches. For MindSpore's epochs, write
+    Restoring needs no callback: a run that is started again in the same workdir resumes, even in the middle of an epoch.
+    `save_freq` is "epoch" or a number of optimizer steps, which correspond to Keras's batches. For MindSpore's epochs, write
     `.when(Every(epochs=n))`. `double_checkpoint` also keeps the previous checkpoint.
 
     `backup_dir` raises, as checkpoints are in the workdir. So does `delete_checkpoint=True`: a longer run resumes from the last
@@ -36,7 +36,7 @@ class BackupAndRestore(Saver):
         delete_checkpoint: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        refuse_place("BackupAndRestore", "backup_dir", backup_dir)
+        reject_path("BackupAndRestore", "backup_dir", backup_dir)
         if delete_checkpoint:
             problem = "delete_checkpoint=True is not supported; a longer run resumes from the last checkpoint"
             raise BadArgument(f"BackupAndRestore: {problem}.", leave="it out, and delete the workdir yourself")
@@ -44,7 +44,7 @@ class BackupAndRestore(Saver):
         super().__init__({self.tag: KeepNewest(2 if double_checkpoint else 1)}, **options)
         self.limits = (self.tag,)
         if save_freq != "epoch":
-            self.when(Every(steps=whole("BackupAndRestore", "save_freq", save_freq, least=1)))
+            self.when(Every(steps=integer("BackupAndRestore", "save_freq", save_freq, least=1)))
 
     def on_trigger(self, run: Run) -> None:
-        self.ask(run, self.tag)
+        self.request(run, self.tag)

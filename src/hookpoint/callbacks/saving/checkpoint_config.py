@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hookpoint.callbacks._shared.arguments import whole
-from hookpoint.callbacks._shared.saver import positive
+from hookpoint.callbacks._shared.arguments import integer, positive
 from hookpoint.core.checkpoint.store import Keep
 from hookpoint.core.errors import BadArgument
 from hookpoint.core.schedule.when import Every, When
@@ -18,8 +17,8 @@ class CheckpointConfig:
     Saves every `save_checkpoint_steps` optimizer steps or `save_checkpoint_seconds` of training, whichever comes first. If
     seconds are given, the default of one step is ignored. Keeps the newest `keep_checkpoint_max`, including the one at the end
     of the run, and permanently the first of each `keep_checkpoint_per_n_minutes` of training. With neither, it keeps the newest
-    one. With `async_save`, training waits for the copy to host memory only. With `exception_save`, a run that an exception ends
-    is saved too.
+    one. With `async_save`, training waits for the copy to host memory only. With `exception_save`, a run that ends with an
+    exception is saved too.
 
     A checkpoint always contains everything, with checksums. Therefore `integrated_save`, `saved_network`, `append_info`,
     `enc_key`, `enc_mode`, `incremental` and `enable_redundance` must have their defaults; `crc_check` has no effect.
@@ -47,7 +46,7 @@ class CheckpointConfig:
         incremental: bool = False,
         enable_redundance: bool = False,
     ) -> None:
-        _refuse("integrated_save", integrated_save, True, "a checkpoint is never in pieces")
+        _refuse("integrated_save", integrated_save, True, "checkpoints are never split")
         _refuse("saved_network", saved_network, None, "the run's model is saved")
         _refuse("append_info", append_info, None, 'clocks are always saved; Loop(state={"name": thing}) adds an object')
         _refuse("enc_key", enc_key, None, "checkpoints are not encrypted; put the workdir on an encrypted disk")
@@ -63,9 +62,9 @@ class CheckpointConfig:
 def _schedule(steps: int, seconds: float) -> When:
     rules: list[When] = []
     if steps and not (steps == 1 and seconds):
-        rules.append(Every(steps=whole("CheckpointConfig", "save_checkpoint_steps", steps, least=1)))
+        rules.append(Every(steps=integer("CheckpointConfig", "save_checkpoint_steps", steps, least=1)))
     if seconds:
-        rules.append(Every(seconds=positive("CheckpointConfig", "save_checkpoint_seconds", seconds, kind=float)))
+        rules.append(Every(seconds=positive("CheckpointConfig", "save_checkpoint_seconds", seconds)))
     if not rules:
         raise BadArgument("CheckpointConfig never saves.", set="save_checkpoint_steps or save_checkpoint_seconds above 0")
     return rules[0] if len(rules) == 1 else rules[0] | rules[1]
@@ -74,9 +73,9 @@ def _schedule(steps: int, seconds: float) -> When:
 def _keep(number: int, minutes: float) -> Keep:
     rules: list[Keep] = []
     if number or not minutes:
-        rules.append(KeepNewest(whole("CheckpointConfig", "keep_checkpoint_max", number or 1, least=1)))
+        rules.append(KeepNewest(integer("CheckpointConfig", "keep_checkpoint_max", number or 1, least=1)))
     if minutes:
-        rules.append(KeepEvery(positive("CheckpointConfig", "keep_checkpoint_per_n_minutes", minutes, kind=float)))
+        rules.append(KeepEvery(positive("CheckpointConfig", "keep_checkpoint_per_n_minutes", minutes)))
     return rules[0] if len(rules) == 1 else KeepAny(*rules)
 
 

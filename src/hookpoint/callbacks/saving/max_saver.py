@@ -5,16 +5,16 @@ from __future__ import annotations
 from os import PathLike
 from typing import Unpack
 
-from hookpoint.callbacks._shared.saver import refuse_place
+from hookpoint.callbacks._shared.saver import reject_path
 from hookpoint.callbacks.saving._metric_saver import MetricSaver
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.log.best import Best
 
 
 class MaxSaver(MetricSaver):
-    """Save whenever a metric is higher than ever, as `checkpoints/best-<metric>/`.
+    """Save whenever a metric reaches a new maximum, as `checkpoints/best-<metric>/`.
 
-    Like MinSaver otherwise: it reads `monitor_stat` and sends the event "best" with metric, value and previous.
+    Otherwise like MinSaver: it reads `monitor_stat` and sends the event "best" with metric, value and previous.
 
     >>> MaxSaver("val_accuracy", filename="model").tag
     'best-model'
@@ -27,5 +27,5 @@ class MaxSaver(MetricSaver):
         checkpoint_dir: str | PathLike[str] | None = None,
         **options: Unpack[Options],
     ) -> None:
-        refuse_place("MaxSaver", "checkpoint_dir", checkpoint_dir)
+        reject_path("MaxSaver", "checkpoint_dir", checkpoint_dir)
         super().__init__("best", monitor_stat, Best("max"), filename, **options)

@@ -5,20 +5,20 @@ from __future__ import annotations
 from os import PathLike
 from typing import Unpack
 
-from hookpoint.callbacks._shared.saver import refuse_place
+from hookpoint.callbacks._shared.saver import reject_path
 from hookpoint.callbacks.saving._metric_saver import MetricSaver
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.log.best import Best
 
 
 class MinSaver(MetricSaver):
-    """Save whenever a metric is lower than ever, as `checkpoints/best-<metric>/`; with `reverse`, higher than ever.
+    """Save whenever a metric reaches a new minimum, as `checkpoints/best-<metric>/`; with `reverse`, a new maximum.
 
     `filename` replaces the metric in the folder's name. A value must be strictly better; NaN never is. A missing metric raises.
-    It needs no ModelSaver beside it.
+    It works without a ModelSaver.
 
-    A value is only worth saving while the weights that were measured are still there. If validation does not run at the end of
-    epochs, trigger the saver when it does, with `.when(...)`. A validation inside a training iteration is handled at once, and
+    A new best is saved only while the model still has the weights that were measured. If validation does not run at the end of
+    epochs, use `.when(...)` to trigger the saver when it does. A validation inside a training iteration is handled at once, and
     its checkpoint is written when the iteration ends. With a step schedule, the value is the mean of what was logged since the
     last trigger.
 
@@ -38,5 +38,5 @@ class MinSaver(MetricSaver):
         checkpoint_dir: str | PathLike[str] | None = None,
         **options: Unpack[Options],
     ) -> None:
-        refuse_place("MinSaver", "checkpoint_dir", checkpoint_dir)
+        reject_path("MinSaver", "checkpoint_dir", checkpoint_dir)
         super().__init__("best", monitor_stat, Best("max" if reverse else "min"), filename, **options)

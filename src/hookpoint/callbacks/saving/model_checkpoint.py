@@ -1,4 +1,4 @@
-"""ModelCheckpoint: checkpoints by steps, by time, or of the best."""
+"""ModelCheckpoint: save on a schedule, and keep the best checkpoint."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from os import PathLike
 from typing import Any, ClassVar, Literal, Unpack
 
-from hookpoint.callbacks._shared.arguments import whole
-from hookpoint.callbacks._shared.saver import named, refuse_place
+from hookpoint.callbacks._shared.arguments import integer, string
+from hookpoint.callbacks._shared.saver import reject_path
 from hookpoint.callbacks.saving._metric_saver import BestTracker, TrackingSaver
 from hookpoint.callbacks.saving.checkpoint_config import CheckpointConfig
 from hookpoint.core.callback.callback import Options
@@ -23,19 +23,19 @@ EXCEPTION = "exception"  # the tag that a loop uses after an exception
 
 
 class ModelCheckpoint(TrackingSaver):
-    """Save by a CheckpointConfig or at the end of each epoch; with `monitor`, also keep the best checkpoint.
+    """Save on the schedule of a CheckpointConfig or at the end of each epoch; with `monitor`, also keep the best checkpoint.
 
     `config` sets how often to save and what to keep, as in MindSpore. Without it, ModelCheckpoint saves each epoch and keeps
     five, while MindSpore saves after each step. `save_freq` is "epoch" or a number of batches, as in Keras; batches count as
     optimizer steps here. It replaces the schedule of the config. `.when(...)` replaces both.
 
-    With `monitor`, a new best of that metric is also kept as `checkpoints/best-<metric>/`. With `save_best_only`, nothing else
-    is saved on schedule. `mode` is "min", "max", or "auto", which depends on the metric's name. The first value must be better
-    than `initial_value_threshold`. Equal values and NaN are not better, and a missing metric raises. With a step schedule, the
-    value is the mean of what was logged since the last trigger.
+    With `monitor`, a new best value of that metric is also saved as `checkpoints/best-<metric>/`. With `save_best_only`,
+    nothing else is saved on schedule. `mode` is "min", "max", or "auto", which infers it from the metric's name. The first
+    value must be better than `initial_value_threshold`. Equal values and NaN are not better, and a missing metric raises. With
+    a step schedule, the value is the mean of what was logged since the last trigger.
 
-    `prefix` is the tag of what is saved on schedule. `directory` and `filepath` raise, as checkpoints are in the workdir. So
-    does `save_weights_only`: a run resumes from a checkpoint, and the weights are a separate file in it. Instead of Orca's
+    `prefix` is the tag of checkpoints saved on schedule. `directory` and `filepath` raise, as checkpoints are in the workdir.
+    So does `save_weights_only`: a run resumes from a checkpoint, and the weights are a separate file in it. Instead of Orca's
     `by_epoch` and `interval`, write `.when(Every(epochs=n))`.
 
     Reads `monitor` and sends the event "best". Saves at on_exception if the config sets exception_save.
@@ -65,10 +65,10 @@ class ModelCheckpoint(TrackingSaver):
         interval: int | None = None,
         **options: Unpack[Options],
     ) -> None:
-        refuse_place("ModelCheckpoint", "directory", directory)
-        refuse_place("ModelCheckpoint", "filepath", filepath)
-        _refuse_others(prefix, save_weights_only, by_epoch, interval)
-        better = mode_of("loss" if monitor is None else named("ModelCheckpoint", "monitor", monitor), mode)
+        reject_path("ModelCheckpoint", "directory", directory)
+        reject_path("ModelCheckpoint", "filepath", filepath)
+        _check_arguments(prefix, save_weights_only, by_epoch, interval)
+        better = mode_of("loss" if monitor is None else string("ModelCheckpoint", "monitor", monitor), mode)
         if save_best_only and monitor is None:
             raise BadArgument("ModelCheckpoint: save_best_only=True needs a metric.", write='monitor="val_loss"')
         rules: dict[str, Keep] = {} if save_best_only else {prefix: KeepNewest(5) if config is None else config.keep}
@@ -84,7 +84,7 @@ class ModelCheckpoint(TrackingSaver):
         self.exception_save = config is not None and config.exception_save
         self._latest: str | None = None
         if save_freq is not None and save_freq != "epoch":
-            self.when(Every(steps=whole("ModelCheckpoint", "save_freq", save_freq, least=1)))
+            self.when(Every(steps=integer("ModelCheckpoint", "save_freq", save_freq, least=1)))
         elif save_freq is None and config is not None:
             self.when(config.schedule)
 
@@ -100,7 +100,7 @@ class ModelCheckpoint(TrackingSaver):
 
     def on_trigger(self, run: Run) -> None:
         if not self.save_best_only:
-            self.ask(run, self.prefix, in_background=self.async_save)
+            self.request(run, self.prefix, in_background=self.async_save)
         self.save_best(run)
 
     def on_epoch_end(self, run: Run) -> None:
@@ -123,7 +123,7 @@ class ModelCheckpoint(TrackingSaver):
         self._latest = None
 
 
-def _refuse_others(prefix: Any, save_weights_only: bool, by_epoch: bool | None, interval: int | None) -> None:
+def _check_arguments(prefix: Any, save_weights_only: bool, by_epoch: bool | None, interval: int | None) -> None:
     if not isinstance(prefix, str) or not prefix or any(character in prefix for character in "/\\{}"):
         write = 'prefix="resnet", and pass workdir="runs/resnet" to the Runner or Loop'
         raise BadArgument(f"ModelCheckpoint: prefix must be a name, not a path or a template, got {prefix!r}.", write=write)

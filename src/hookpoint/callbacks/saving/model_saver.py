@@ -5,8 +5,8 @@ from __future__ import annotations
 from os import PathLike
 from typing import Unpack
 
-from hookpoint.callbacks._shared.arguments import whole
-from hookpoint.callbacks._shared.saver import Saver, named, positive, refuse_place
+from hookpoint.callbacks._shared.arguments import integer, positive, string
+from hookpoint.callbacks._shared.saver import Saver, reject_path
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.callback.callback_info import set_default_name
 from hookpoint.core.checkpoint.store import Keep
@@ -17,8 +17,8 @@ from hookpoint.storage.workdir.retention import KeepAny, KeepEvery, KeepNewest
 class ModelSaver(Saver):
     """Save on trigger; keep the newest `max_to_keep`, and permanently one per `keep_checkpoint_every_n_hours` of training.
 
-    `max_to_keep=None` keeps all. `keep_checkpoint_every_n_hours=None` keeps none permanently, and neither does a run that is
-    shorter than that. A run with a saver is also saved when it ends, stops or is interrupted; that checkpoint counts towards
+    `max_to_keep=None` keeps all. With `keep_checkpoint_every_n_hours=None`, or in a run that is shorter than that, none is kept
+    permanently. A run with a saver is also saved when it ends, stops or is interrupted; that checkpoint counts towards
     `max_to_keep`. Checkpoints of other savers, the best one and the newest one are never deleted.
 
     `checkpoint_dir` raises, as checkpoints are in the workdir. With `async_save`, training waits for the copy to host memory,
@@ -38,23 +38,23 @@ class ModelSaver(Saver):
         tag: str = "model",
         **options: Unpack[Options],
     ) -> None:
-        refuse_place("ModelSaver", "checkpoint_dir", checkpoint_dir)
-        self.tag = named("ModelSaver", "tag", tag)
+        reject_path("ModelSaver", "checkpoint_dir", checkpoint_dir)
+        self.tag = string("ModelSaver", "tag", tag)
         super().__init__({tag: _keep(max_to_keep, keep_checkpoint_every_n_hours)}, **options)
         set_default_name(self, "ModelSaver" if tag == "model" else f"ModelSaver({tag})")
         self.limits = (tag,)
         self.async_save = async_save
 
     def on_trigger(self, run: Run) -> None:
-        self.ask(run, self.tag, in_background=self.async_save)
+        self.request(run, self.tag, in_background=self.async_save)
 
 
 def _keep(number: int | None, hours: float | None) -> Keep | None:
     rules: list[Keep] = []
     if number is not None:
-        rules.append(KeepNewest(whole("ModelSaver", "max_to_keep", number, least=1)))
+        rules.append(KeepNewest(integer("ModelSaver", "max_to_keep", number, least=1)))
     if hours is not None:
         write = "keep_checkpoint_every_n_hours=None to keep none permanently"
-        minutes = 60 * positive("ModelSaver", "keep_checkpoint_every_n_hours", hours, kind=float, write=write)
+        minutes = 60 * positive("ModelSaver", "keep_checkpoint_every_n_hours", hours, write=write)
         rules.append(KeepEvery(minutes, waits=True))
     return None if number is None else KeepAny(*rules)

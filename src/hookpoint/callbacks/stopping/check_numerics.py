@@ -12,7 +12,7 @@ from hookpoint.callbacks._shared.numerics import largest, nonfinite_names
 from hookpoint.callbacks._shared.step_gradients import require_step_hooks
 from hookpoint.callbacks.stopping._loss_callback import loss_of
 from hookpoint.core.callback.callback import Callback, Options
-from hookpoint.core.checkpoint.stateful import named_parameters
+from hookpoint.core.checkpoint.stateful import gradients_of, named_parameters
 from hookpoint.core.errors import BadArgument, BadLoop, NotFinite
 from hookpoint.core.fields import field_values
 from hookpoint.core.run.run import Run
@@ -25,7 +25,7 @@ class CheckNumerics(Callback):
 
         run_as_trigger: Check parameters when triggered, as in tensorpack.
         run_step: Check parameters after each step too.
-        parameters: Check parameters at all; if so, also before training.
+        parameters: Check parameters, also before training. False overrides the two arguments above.
         gradients: Check gradients before each optimizer step.
         loss: Check the loss after each iteration.
         tensors: Functions of the run, by name, such as `{"logits": lambda run: run.outputs}`. Each returns a tensor or a
@@ -77,9 +77,13 @@ class CheckNumerics(Callback):
         if self.parameters and not run.resuming:
             self._check_parameters(run)
 
+    def leaves_graph(self, run: Run) -> bool:
+        """Return whether the next step must run outside of a CUDA graph, to read its gradients."""
+        return self.gradients
+
     def on_step_begin(self, run: Run) -> None:
         if self.gradients:
-            self._magnitudes.add((GRADIENTS, run.step + 1), largest(gradient for _, gradient in _gradients(run)))
+            self._magnitudes.add((GRADIENTS, run.step + 1), largest(gradients_of(run.model).values()))
 
     def on_train_iter_end(self, run: Run) -> None:
         for name, read in self.tensors.items():
@@ -106,16 +110,12 @@ class CheckNumerics(Callback):
     def _check(self, run: Run, magnitudes: Iterable[tuple[tuple[str, int], float]]) -> None:
         for (what, step), magnitude in magnitudes:
             if not math.isfinite(magnitude):
-                named = named_parameters(run.model) if what == PARAMETERS else _gradients(run) if what == GRADIENTS else ()
-                names = nonfinite_names(named)
+                gradients = gradients_of(run.model).items() if what == GRADIENTS else ()
+                names = nonfinite_names(named_parameters(run.model) if what == PARAMETERS else gradients)
                 seen = f", seen at step {run.step}" if run.step > step else ""
                 cures = {"now": f"in {names}"} if names else {}
                 cures["resume"] = "from the last good checkpoint, with a lower learning rate or gradient clipping"
                 raise NotFinite(f"{self.name or 'CheckNumerics'}: NaN or infinity in {what} at step {step}{seen}.", **cures)
-
-
-def _gradients(run: Run) -> Iterator[tuple[str, Any]]:
-    return ((name, one.grad) for name, one in named_parameters(run.model) if one.grad is not None)
 
 
 def _arrays(value: Any) -> Iterator[Any]:

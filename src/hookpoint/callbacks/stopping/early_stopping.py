@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from typing import Any, ClassVar, Unpack
 
-from hookpoint.callbacks._shared.arguments import is_relative, number, whole
+from hookpoint.callbacks._shared.arguments import choice, integer, number
 from hookpoint.callbacks._shared.metric_watcher import MetricWatcher
+from hookpoint.callbacks._shared.new_values import is_current, warn_outdated
 from hookpoint.callbacks._shared.saver import is_claimed, measured
 from hookpoint.callbacks._shared.sharded_tensors import full_state
-from hookpoint.callbacks._shared.unseen_values import is_current, warn_outdated
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.checkpoint.stateful import has_state, load_state, state_of
 from hookpoint.core.errors import BadLoop
@@ -30,7 +30,7 @@ class EarlyStopping(MetricWatcher):
         monitor: Name of the metric. A missing metric raises.
         min_delta: Smallest change that counts as an improvement.
         patience: Number of values without improvement before stopping. 0 and 1 both stop at the first one.
-        mode: "min", "max", or "auto", which depends on the metric's name.
+        mode: "min", "max", or "auto", which infers it from the metric's name.
         min_delta_mode: "abs", or "rel" for a `min_delta` relative to the best value: 0.01 is one percent.
         baseline: If given, values must also beat it; otherwise the run stops once patience runs out.
         restore_best_weights: Load the best weights at the end of the run, unless an exception ended it.
@@ -72,15 +72,15 @@ class EarlyStopping(MetricWatcher):
         **options: Unpack[Options],
     ) -> None:
         super().__init__(monitor, **options)
-        self.start_from_epoch = whole("EarlyStopping", "start_from_epoch", start_from_epoch)
+        self.start_from_epoch = integer("EarlyStopping", "start_from_epoch", start_from_epoch)
         self.restore_best_weights = restore_best_weights
         self.verbose = verbose
         self.marks = {f"best-{monitor}": KeepNewest(1)}
         self._patience = self._decision = Patience(
             mode_of(monitor, mode),
-            whole("EarlyStopping", "patience", patience),
+            integer("EarlyStopping", "patience", patience),
             min_delta=number("EarlyStopping", "min_delta", min_delta, least=0.0),
-            relative=is_relative("EarlyStopping", min_delta_mode),
+            relative=choice("EarlyStopping", "min_delta_mode", min_delta_mode, ("abs", "rel")) == "rel",
             baseline=None if baseline is None else number("EarlyStopping", "baseline", baseline),
         )
         self._snapshots = Snapshots()
@@ -108,7 +108,7 @@ class EarlyStopping(MetricWatcher):
 
     def on_load(self, run: Run) -> None:
         if self.stopped:
-            logger.warning("%s; this had stopped the run, raise patience to resume it", self._reason())
+            logger.warning("%s. This stopped the run before; raise patience to resume it", self._reason())
             run.stop(self._reason())
 
     def take(self, run: Run, moment: Moment, value: float) -> None:
@@ -180,7 +180,7 @@ class Patience:
     """Count the values since the last progress. Patience is over after `patience` of them, and after one at least.
 
     Progress is a value that beats the last progress by more than `min_delta`. The first progress must beat `baseline`, if there
-    is one. NaN never is progress. `best` is the best of all values, whatever the baseline.
+    is one. NaN is never progress. `best` is the best of all values, whatever the baseline.
 
     >>> patience = Patience("min", 2)
     >>> [(patience.take(value, step), patience.is_over) for step, value in enumerate([3.0, 2.0, 2.0, float("nan")])]

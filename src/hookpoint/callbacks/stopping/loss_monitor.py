@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import ClassVar, Unpack
 
-from hookpoint.callbacks._shared.arguments import whole
+from hookpoint.callbacks._shared.arguments import integer
 from hookpoint.callbacks.stopping._loss_callback import Loss, LossCallback
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.errors import NonFiniteLoss
@@ -16,13 +16,13 @@ from hookpoint.core.text.terminal import say
 class LossMonitor(LossCallback):
     """Print the loss of every `per_print_times`-th step, and raise NonFiniteLoss if a loss is NaN or infinite.
 
-    As in MindSpore, a line reads `epoch: 1 step: 2, loss is 0.5`, with the step in the epoch, and 0 prints nothing. Only the
-    chief prints. Of a tuple of losses, the first is printed, and all are checked.
+    As in MindSpore, a line reads `epoch: 1 step: 2, loss is 0.5`, with the step in the epoch. `per_print_times=0` prints
+    nothing. Only the chief prints. Of a tuple of losses, the first is printed, and all are checked.
 
     A loss on the host is checked after its step. A loss on a GPU is checked once it is on the host, without waiting for it:
     lines appear about a step later. If nothing is printed, a bad loss is found within about 50 steps, and by the end of the
-    epoch at the latest. The error names its step. Weights that are not finite are never saved as good ones, so that the last
-    good checkpoint stays the newest.
+    epoch at the latest. The error names its step. Nonfinite weights are never saved as a good checkpoint, so the last good one
+    stays the newest.
 
     Reads `run.loss`, or the metric "loss" if that is not set; it raises if neither exists.
 
@@ -38,7 +38,7 @@ class LossMonitor(LossCallback):
 
     def __init__(self, per_print_times: int = 1, **options: Unpack[Options]) -> None:
         super().__init__(**options)
-        self.per_print_times = whole("LossMonitor", "per_print_times", per_print_times)
+        self.per_print_times = integer("LossMonitor", "per_print_times", per_print_times)
 
     def on_run_begin(self) -> None:
         super().on_run_begin()

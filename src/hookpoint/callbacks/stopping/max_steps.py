@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import ClassVar, Unpack
 
-from hookpoint.callbacks._shared.arguments import whole
+from hookpoint.callbacks._shared.arguments import integer
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.run.run import Run
 from hookpoint.core.run.verdicts import Reached
@@ -17,7 +17,7 @@ class MaxSteps(Callback):
     """End the run after `n` optimizer steps, counted across resumes. The run counts as finished, not as stopped early.
 
     If the last step is the last batch of an epoch, the epoch is completed, including its validation. If it is in the middle of
-    an epoch, a run with a saver resumes there when `n` is raised. A run that already has its steps stops at once. Sends the
+    an epoch, a run with a saver resumes there when `n` is raised. A run that is already at step `n` stops at once. Sends the
     event "stop".
 
     >>> with Loop([MaxSteps(3)]) as run:
@@ -32,7 +32,7 @@ class MaxSteps(Callback):
 
     def __init__(self, n: int, **options: Unpack[Options]) -> None:
         super().__init__(**options)
-        self.n = whole("MaxSteps", "n", n)
+        self.n = integer("MaxSteps", "n", n)
 
     def on_run_begin(self, run: Run) -> None:
         if run.resuming and run.step >= self.n:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import stat
 import threading
 from os import PathLike
 from pathlib import Path
@@ -13,7 +12,8 @@ from time import monotonic
 from typing import Any, ClassVar, Unpack
 
 from hookpoint.callbacks._shared.arguments import file_name as checked_file_name
-from hookpoint.callbacks._shared.saver import refuse_place
+from hookpoint.callbacks._shared.saver import reject_path
+from hookpoint.callbacks._shared.workdir import file_problem
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.errors import BadArgument
 from hookpoint.core.run.run import Run
@@ -32,10 +32,10 @@ CHECK_SECONDS = 1.0
 class OnRequestExit(Callback):
     """Finish the step, save and stop when a signal arrives or a file appears in the workdir.
 
-    A loop ends at SIGTERM, SIGHUP and Ctrl-C in any case. With `save_ckpt` it also saves then, as with any saver in the list,
-    which requires a workdir. Any other `sig`, such as SIGUSR2, is handled during the run, in the main thread only. The run then
-    ends as after any stop, without SystemExit. The same happens within a second after `file` is created; the file is deleted.
-    Started again, the run resumes. Sends the event "stop".
+    SIGTERM, SIGHUP and Ctrl-C always end a loop. With `save_ckpt`, the loop also saves then, as with any saver in the list;
+    this requires a workdir. Any other `sig`, such as SIGUSR2, is handled during the run, in the main thread only. The run ends
+    as after any stop, without SystemExit. It also ends within a second after `file` is created; the file is deleted. Started
+    again, the run resumes. Sends the event "stop".
 
     Of MindSpore's arguments, `file_name` and `directory` raise, as checkpoints are in the workdir, and so does `save_mindir`.
 
@@ -48,7 +48,7 @@ class OnRequestExit(Callback):
     """
 
     keeps: ClassVar[str] = ""
-    step_cost: ClassVar[str] = "one look at the clock; one look for the file per second"
+    step_cost: ClassVar[str] = "reading the clock; a check for the file once per second"
 
     def __init__(
         self,
@@ -62,8 +62,8 @@ class OnRequestExit(Callback):
         **options: Unpack[Options],
     ) -> None:
         super().__init__(**options)
-        refuse_place("OnRequestExit", "directory", directory)
-        refuse_place("OnRequestExit", "file_name", file_name)
+        reject_path("OnRequestExit", "directory", directory)
+        reject_path("OnRequestExit", "file_name", file_name)
         if save_mindir:
             raise BadArgument("OnRequestExit: save_mindir=True is not supported; there is no MindIR.", leave="it out")
         self.saves = save_ckpt
@@ -97,8 +97,8 @@ class OnRequestExit(Callback):
             try:
                 self._path.unlink()
             except OSError as error:
-                logger.warning("Cannot delete %s: %s; it would stop the next run as well", self._path, error.strerror)
-            run.stop(f"{self.name or 'OnRequestExit'}: {self.file} was there")
+                logger.warning("Cannot delete %s: %s; it will stop the next run too", self._path, error.strerror)
+            run.stop(f"{self.name or 'OnRequestExit'}: found {self.file}")
 
     def on_run_end(self) -> None:
         if self._previous_handler is not None:
@@ -122,7 +122,6 @@ def _signal(number: int) -> signal.Signals:
 
 def _is_own_file(path: Path) -> bool:
     try:
-        status = os.lstat(path)
+        return not file_problem(os.lstat(path))
     except OSError:
         return False
-    return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()

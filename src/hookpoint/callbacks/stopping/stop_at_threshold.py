@@ -18,9 +18,9 @@ logger = logging.getLogger("hookpoint")
 class StopAtThreshold(MetricWatcher):
     """Stop the run when a metric falls to `threshold` or, in the mode "max", rises to it.
 
-    `mode` is "min", "max", or "auto", which depends on the metric's name. NaN never reaches the threshold, and a missing metric
-    raises. With a step schedule, such as `.when(Every(steps=100))`, the value is the mean of what was logged since the last
-    trigger.
+    `mode` is "min", "max", or "auto", which infers it from the metric's name. NaN never reaches the threshold, and a missing
+    metric raises. With a step schedule, such as `.when(Every(steps=100))`, the value is the mean of what was logged since the
+    last trigger.
 
     Reads `monitor` and sends the event "stop". A run that it has stopped is stopped again when it is resumed, unless the
     threshold is stricter now.
@@ -51,7 +51,7 @@ class StopAtThreshold(MetricWatcher):
 
     def on_load(self, run: Run) -> None:
         if self._reached is not None and self.is_enough(self._reached):
-            logger.warning("%s had stopped this run and stops it again", self.name)
+            logger.warning("%s stopped this run before and stops it again", self.name)
             self._stop(run, self._reached)
 
     def _stop(self, run: Run, value: float) -> None:

@@ -18,15 +18,15 @@ class StopAtTime(Callback):
     """Stop the run after `run_time` minutes plus `seconds` plus `hours` of training, or at the time `until`.
 
     `run_time` may be a timedelta. `until` is a datetime, or a string such as "2030-01-31 08:00", in the local time zone unless
-    it names one. Training time counts across resumes: a run whose time is used up stops at once when it is resumed. The current
-    step is finished, and with a saver in the list the run is saved. Sends the event "stop".
+    it names one. Training time counts across resumes: a run that has used up its time stops at once when it is resumed. The
+    current step is finished, and with a saver in the list the run is saved. Sends the event "stop".
 
     >>> StopAtTime(90).seconds, StopAtTime(hours=8, seconds=30).seconds, StopAtTime(until="2030-01-31 08:00").seconds
     (5400.0, 28830.0, None)
     """
 
     keeps: ClassVar[str] = ""
-    step_cost: ClassVar[str] = "one look at the clock, half a microsecond"
+    step_cost: ClassVar[str] = "reading the clock, half a microsecond"
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class StopAtTime(Callback):
             if value is not None
         ]
         if not durations and until is None:
-            raise BadArgument("StopAtTime has no time.", give=f"run_time (minutes), seconds, hours or {UNTIL}")
+            raise BadArgument("StopAtTime needs a time.", give=f"run_time (minutes), seconds, hours or {UNTIL}")
         self.seconds = sum(durations) if durations else None
         try:
             self.until = until if until is None or isinstance(until, datetime) else datetime.fromisoformat(until)

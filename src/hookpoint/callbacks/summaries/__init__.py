@@ -1,1 +1,1 @@
-"""Summaries, and operations at each step or epoch."""
+"""Summaries, and functions called at each step or epoch."""

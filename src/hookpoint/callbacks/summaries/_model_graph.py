@@ -1,9 +1,8 @@
-"""ModelGraph: a model as text and as a graph."""
+"""ModelGraph: a model as text and as a graph for TensorBoard."""
 
 from __future__ import annotations
 
 import inspect
-import random
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from typing import Any
 
 from hookpoint.callbacks._shared.sharded_tensors import is_sharded
 from hookpoint.core.callback.current import CURRENT
+from hookpoint.core.checkpoint.randomness import PlainRandomness
 
 GRAPH_VERSION = 22  # of TensorFlow's graphs, which TensorBoard reads
 
@@ -56,21 +56,19 @@ def as_positional(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
 @contextmanager
 def restored(model: Any) -> Iterator[None]:
     """Restore modes, buffers and random number generators after a model was called, and compute no gradients."""
-    import numpy
     import torch
 
     modes = {module: module.training for module in model.modules()}
     buffers = {buffer: buffer.detach().clone() for buffer in model.buffers()}
     devices = {tensor.device.index for tensor in (*model.parameters(), *buffers) if tensor.is_cuda}
-    python, arrays = random.getstate(), numpy.random.get_state()
-    run = CURRENT.set(None)
+    randomness = PlainRandomness()
+    state, run = randomness.state_dict(), CURRENT.set(None)
     try:
         with torch.random.fork_rng(devices=sorted(devices)), torch.no_grad():
             yield
     finally:
         CURRENT.reset(run)
-        random.setstate(python)
-        numpy.random.set_state(arrays)
+        randomness.load_state_dict(state)
         with torch.no_grad():
             for buffer, before in buffers.items():
                 buffer.copy_(before)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from hookpoint.callbacks._shared.arguments import whole
+from hookpoint.callbacks._shared.arguments import integer
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.run.run import Run
 from hookpoint.core.schedule.when import Every
@@ -32,7 +32,7 @@ class MergeAllSummaries(Callback):
 
     def __init__(self, period: int = 0, **options: Unpack[Options]) -> None:
         super().__init__(**options)
-        if whole("MergeAllSummaries", "period", period):
+        if integer("MergeAllSummaries", "period", period):
             self.when(Every(steps=period) | Every(epochs=1))
 
     def on_trigger(self, run: Run) -> None:

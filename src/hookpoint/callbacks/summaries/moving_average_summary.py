@@ -54,49 +54,49 @@ class MovingAverageSummary(Callback):
 
 
 class Average:
-    """A moving average of a previous one and a new value, which are read lazily, once."""
+    """The moving average after a new value. The previous average and the value are read lazily, once."""
 
-    __slots__ = ("_decay", "_mean", "_previous", "_sums")
+    __slots__ = ("_decay", "_mean", "_previous", "known_sums")
 
-    _settling = Lock()
+    _lock = Lock()
 
     def __init__(self, previous: Average | None, mean: Any, decay: float, *, sums: tuple[float, float] | None = None) -> None:
         self._previous = previous
         self._mean = mean
         self._decay = decay
-        self._sums = sums
+        self.known_sums = sums
         if not self.is_pending:
-            self.settle()
+            self.compute()
 
     @property
     def is_pending(self) -> bool:
         """Whether reading it now may have to wait for a device."""
-        return self._sums is None and (getattr(self._mean, "is_pending", False) or self.waits_for() is not None)
+        return self.known_sums is None and (getattr(self._mean, "is_pending", False) or self.pending_previous() is not None)
 
-    def waits_for(self) -> Average | None:
+    def pending_previous(self) -> Average | None:
         """Return the previous average if it is not computed yet."""
-        return None if self._previous is None or self._previous._sums is not None else self._previous
+        return None if self._previous is None or self._previous.known_sums is not None else self._previous
 
     def sums(self) -> tuple[float, float]:
         """Return the weighted sum of the values and the sum of their weights."""
-        if self._sums is None:
-            with self._settling:
+        if self.known_sums is None:
+            with self._lock:
                 chain = [self]  # not recursive: the chain may be long
-                while (before := chain[-1].waits_for()) is not None:
+                while (before := chain[-1].pending_previous()) is not None:
                     chain.append(before)
                 for average in reversed(chain):
-                    average.settle()
-        assert self._sums is not None
-        return self._sums
+                    average.compute()
+        assert self.known_sums is not None
+        return self.known_sums
 
-    def settle(self) -> None:
-        """Compute the sums from the previous ones, which must be computed."""
-        if self._sums is None:
+    def compute(self) -> None:
+        """Compute the sums. Those of the previous average must be computed."""
+        if self.known_sums is None:
             total, weight = (0.0, 0.0) if self._previous is None else self._previous.sums()
             value = float(self._mean)
             if math.isfinite(value):
                 total, weight = (self._decay * old + (1 - self._decay) * new for old, new in ((total, value), (weight, 1.0)))
-            self._sums = (total, weight)
+            self.known_sums = (total, weight)
         self._previous = self._mean = None
 
     def __float__(self) -> float:

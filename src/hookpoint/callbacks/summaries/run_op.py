@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
+from inspect import Parameter
 from typing import Unpack
 
+from hookpoint.callbacks._shared.arguments import function, parameters_of
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.callback.callback_info import set_default_name
 from hookpoint.core.errors import BadArgument
@@ -44,17 +45,15 @@ class RunOp(Callback):
         **options: Unpack[Options],
     ) -> None:
         super().__init__(**options)
-        if not callable(op):
-            raise BadArgument(f"RunOp: op must be a function, got {op!r}.", write="lambda run: ...")
         if not (run_before or run_as_trigger or run_step):
             raise BadArgument("RunOp: op would never be called.", give="run_before, run_as_trigger or run_step")
-        self.op = op
+        self.op = function("RunOp", "op", op, write="lambda run: ...")
         self.run_before = run_before
         self.verbose = verbose
         set_default_name(self, f"RunOp({_name_of(op)})")
         self._run_name = _run_name(op)
         self._step = 0
-        # Handlers exist only if needed: `.when(...)` without run_as_trigger is refused, and steps cost nothing.
+        # Handlers exist only if needed: `.when(...)` without run_as_trigger then raises, and steps cost nothing.
         wanted = {"on_trigger": run_as_trigger and self._call, "on_train_iter_end": run_step and self._call_after_step}
         vars(self).update((point, handler) for point, handler in wanted.items() if handler)
 
@@ -64,7 +63,7 @@ class RunOp(Callback):
             self._call(run)
 
     def _call_after_step(self, run: Run) -> None:
-        if run.step != self._step:  # else gradients are being accumulated
+        if run.step != self._step:  # otherwise gradients are being accumulated
             self._step = run.step
             self._call(run)
 
@@ -82,15 +81,11 @@ def _name_of(op: Callable[..., object]) -> str:
 
 
 def _run_name(op: Callable[..., object]) -> str | None:
-    """Return the name of the parameter for the run, or None if there is none. Refuse other required parameters."""
-    try:
-        parameters = inspect.signature(op).parameters.values()
-    except ValueError:  # some functions written in C have no signature
-        return None
-    run_names = [one.name for one in parameters if one.name in RUN_NAMES and one.kind is not one.POSITIONAL_ONLY]
-    name = next(iter(run_names), None)
-    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    required = [one.name for one in parameters if one.default is one.empty and one.kind not in variadic]
+    """Return the name of the parameter for the run, or None if there is none; raise for other required parameters."""
+    params = parameters_of(op)
+    name = next((param.name for param in params if param.name in RUN_NAMES and param.kind is not param.POSITIONAL_ONLY), None)
+    variadic = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    required = [param.name for param in params if param.default is Parameter.empty and param.kind not in variadic]
     others = ", ".join(other for other in required if other != name)
     if others:
         raise BadArgument(f"RunOp: op needs '{others}', but can only take the run.", write="lambda run: ...")

@@ -28,22 +28,20 @@ class RunUpdateOps(Callback):
 
     def __init__(self, **options: Unpack[Options]) -> None:
         super().__init__(**options)
-        self._steps_are_fired = False
+        self._has_step_hooks = False
         self._step = 0
 
     def on_run_begin(self, run: Run) -> None:
-        self._steps_are_fired = False
+        self._has_step_hooks = False
         self._step = run.step
 
     def on_step_end(self, run: Run) -> None:
-        self._steps_are_fired = True
+        self._has_step_hooks = True
         for function in run.update_ops:
             function()
 
     def on_train_iter_end(self, run: Run) -> None:
-        if self._steps_are_fired or not run.update_ops:
-            return
-        if run.step != self._step:  # else gradients are being accumulated
+        if not self._has_step_hooks and run.step != self._step:  # the same step: gradients are being accumulated
             self._step = run.step
             for function in run.update_ops:
                 function()

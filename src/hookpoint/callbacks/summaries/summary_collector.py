@@ -3,38 +3,46 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from os import PathLike
 from typing import Any, Unpack
 
-from hookpoint.callbacks._shared.arguments import whole
+from hookpoint.callbacks._shared.arguments import integer
 from hookpoint.callbacks._shared.async_array import AsyncArray
 from hookpoint.callbacks._shared.input_images import images_in
-from hookpoint.callbacks._shared.step_gradients import step_gradients
-from hookpoint.callbacks.summaries._collected_data import CollectedData, selected
+from hookpoint.callbacks._shared.step_gradients import has_step_hooks, step_gradients
 from hookpoint.callbacks.summaries._model_graph import ModelGraph, as_positional
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.checkpoint.stateful import named_parameters
-from hookpoint.core.errors import BadArgument, BadLoop
+from hookpoint.core.errors import BadArgument, BadLoop, listed
 from hookpoint.core.run.run import Run
 
 logger = logging.getLogger("hookpoint")
+
+FIRST = 5  # parameters are collected by default
+SWITCHES = ("collect_metric", "collect_graph", "collect_input_data")
+EXPRESSIONS = {"histogram_regular": "weights", "gradient_regular": "gradients"}
+UNSUPPORTED = ("collect_train_lineage", "collect_eval_lineage", "collect_dataset_graph", "collect_landscape")
+
+Selection = str | int | None  # a regular expression for parameter names, the number of first parameters, or none
 
 
 class SummaryCollector(Callback):
     """Send loss, learning rate, and histograms of weights and gradients to the monitors every `collect_freq` steps.
 
-    The first step is always collected, with the first batch's input images, at most 16, and the graph of the model. TensorBoard
-    shows all of it, other monitors what they support; the graph is also sent as text. Scalars are those of the step, named
+    The first step is always collected, with up to 16 images of the first batch and the graph of the model. TensorBoard shows
+    all of it, other monitors what they support; the graph is also sent as text. Scalars are the values of the step, named
     `loss/auto` and `learning_rate/auto`. Histograms are `weights/<name>` and `gradients/<name>`, images `input`. Monitors write
-    files to the workdir; `summary_dir` is refused.
+    files to the workdir; `summary_dir` raises.
 
     `collect_specified_data` selects the data. "collect_metric", "collect_graph" and "collect_input_data" are True or False.
     "histogram_regular" and "gradient_regular" are regular expressions that are searched for in the names of parameters; None
     selects the first five. Data that is not named is collected too, unless `keep_default_action` is False. Gradients are those
-    that a step is about to use, after clipping; in your own loop they need `optimizer=`. The graph is traced in eval mode, with
-    the inputs of the first training batch. A model that cannot be traced is skipped, with a warning. Of sharded parameters, the
-    chief's shard is collected.
+    that a step uses, after clipping; in your own loop they need `optimizer=`. The graph is traced in eval mode, with the inputs
+    of the first training batch. If the model cannot be traced, a warning is logged. For sharded parameters, the chief's shard
+    is collected.
 
     Listens to on_setup, on_train_epoch_begin, on_train_iter_end and on_run_end, and for gradients to on_step_begin.
 
@@ -60,30 +68,29 @@ class SummaryCollector(Callback):
                 f"SummaryCollector: summary_dir={summary_dir!r} is not supported, monitors write to the run's workdir.",
                 leave=f"summary_dir out, and give the Runner or Loop workdir={str(summary_dir)!r}",
             )
-        self.collect_freq = whole("SummaryCollector", "collect_freq", collect_freq, least=1)
+        self.collect_freq = integer("SummaryCollector", "collect_freq", collect_freq, least=1)
         self.data = CollectedData.of(collect_specified_data, keep_default_action)
         self._collected: int | None = None
         self._selected: dict[str, list[str]] = {"weights": [], "gradients": []}
         self._gradients: dict[str, AsyncArray] = {}
         self._hook: Any = None
         self._inputs: tuple[Any, ...] | None = None
-        if self.data.gradients is not None:  # an optimizer's step is watched only if necessary
+        if self.data.gradients is not None:  # otherwise the point costs nothing
             vars(self)["on_step_begin"] = self._copy_gradients
 
     def on_setup(self, run: Run) -> None:
-        own = self.name or "SummaryCollector"
+        owner = self.name or "SummaryCollector"
         names = [name for name, _ in named_parameters(run.model)]
         for kind, selection in (("weights", self.data.weights), ("gradients", self.data.gradients)):
             self._selected[kind] = selected(selection, names)
             if isinstance(selection, str) and not self._selected[kind]:
                 known = ", ".join(names[:8]) or "none; give model=..."
-                raise BadLoop(f"{own}: {selection!r} matches no parameter to collect {kind} of.", known=known)
-        optimizer = next(iter(run.optimizer.values()), None) if isinstance(run.optimizer, Mapping) else run.optimizer
-        if self._selected["gradients"] and not hasattr(optimizer, "register_step_pre_hook"):
-            logger.warning("%s collects no gradients: it needs optimizer=...", own)
+                raise BadLoop(f"{owner}: {selection!r} matches no parameter to collect {kind} of.", known=known)
+        if self._selected["gradients"] and not has_step_hooks(run):
+            logger.warning("%s collects no gradients: it needs optimizer=...", owner)
 
     def on_run_begin(self, run: Run) -> None:
-        self._clean_up()
+        self.on_run_end()
         if not run.resuming:
             self._collected = None
 
@@ -102,7 +109,8 @@ class SummaryCollector(Callback):
             self._collect(run)
 
     def on_run_end(self) -> None:
-        self._clean_up()
+        self._unhook()
+        self._inputs, self._gradients = None, {}
 
     def _keep_inputs(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._unhook()
@@ -111,11 +119,15 @@ class SummaryCollector(Callback):
         except Exception as error:
             self._warn_no_graph(error)
 
+    def leaves_graph(self, run: Run) -> bool:
+        """Return whether the next step must run outside of a CUDA graph, to read its gradients."""
+        step = run.step + 1
+        return step == 1 or step % self.collect_freq == 0
+
     def _copy_gradients(self, run: Run) -> None:
-        step = run.step + 1  # the step that is about to run
-        if step == 1 or step % self.collect_freq == 0:
+        if self.leaves_graph(run):
             wanted = (pair for pair in named_parameters(run.model) if pair[0] in self._selected["gradients"])
-            self._gradients = {name: AsyncArray(gradient) for name, gradient in step_gradients(run.optimizer, wanted)}
+            self._gradients = {name: AsyncArray(gradient) for name, gradient in step_gradients(run, wanted)}
 
     def _collect_first(self, run: Run) -> None:
         self._unhook()
@@ -144,16 +156,12 @@ class SummaryCollector(Callback):
 
     def _warn_no_graph(self, error: Exception) -> None:
         why = (str(error) or type(error).__name__).strip().splitlines()[0]
-        logger.warning("%s: no graph, as the model cannot be traced: %s", self.name or "SummaryCollector", why)
+        logger.warning("%s: the model cannot be traced, so there is no graph: %s", self.name or "SummaryCollector", why)
 
     def _unhook(self) -> None:
         hook, self._hook = self._hook, None
         if hook is not None:
             hook.remove()
-
-    def _clean_up(self) -> None:
-        self._unhook()
-        self._inputs, self._gradients = None, {}
 
     def state_dict(self) -> dict[str, Any]:
         return {"collected": self._collected}
@@ -163,7 +171,7 @@ class SummaryCollector(Callback):
 
 
 def _first_loss(run: Run) -> Any:
-    loss = run.loss if run.loss is not None else run.metrics.as_logged("loss")  # a metric would be waited for
+    loss = run.loss if run.loss is not None else run.metrics.as_logged("loss")  # reading the metric would wait for the device
     while isinstance(loss, Mapping | tuple | list) and loss:
         loss = next(iter(loss.values() if isinstance(loss, Mapping) else loss))
     return loss
@@ -171,3 +179,49 @@ def _first_loss(run: Run) -> Any:
 
 def _async(value: Any) -> Any:
     return AsyncArray(value.detach().float().mean()) if hasattr(value, "detach") else value
+
+
+@dataclass(frozen=True)
+class CollectedData:
+    """The data to collect."""
+
+    metric: bool = True
+    graph: bool = True
+    input_data: bool = True
+    weights: Selection = FIRST
+    gradients: Selection = FIRST
+
+    @classmethod
+    def of(cls, specified: Mapping[str, Any] | None, keep_default_action: bool) -> CollectedData:
+        """Convert MindSpore's arguments. Data that they do not name is collected only with `keep_default_action`."""
+        data = dict(specified or {})
+        _check(data)
+        default = FIRST if keep_default_action else None
+        fields: dict[str, Any] = {key.removeprefix("collect_"): data.get(key, keep_default_action) for key in SWITCHES}
+        for key, field in EXPRESSIONS.items():
+            fields[field] = default if data.get(key) is None else data[key]
+        return cls(**fields)
+
+
+def selected(selection: Selection, names: Iterable[str]) -> list[str]:
+    """Return the selected names."""
+    if isinstance(selection, str):
+        return [name for name in names if re.search(selection, name)]
+    return list(names)[: selection or 0]
+
+
+def _check(data: Mapping[str, Any]) -> None:
+    for key, value in data.items():
+        argument = f"SummaryCollector: collect_specified_data={{{key!r}: {value!r}}}"
+        if key in UNSUPPORTED:
+            if value:
+                raise BadArgument(f"{argument} is not supported.", leave="it out")
+        elif key not in (*SWITCHES, *EXPRESSIONS):
+            raise BadArgument(f"{argument} is unknown.", choose=listed((*SWITCHES, *EXPRESSIONS)))
+        elif key in SWITCHES and not isinstance(value, bool):
+            raise BadArgument(f"{argument} must be True or False.")
+        elif key in EXPRESSIONS and value is not None:
+            try:
+                re.compile(value)
+            except (re.error, TypeError) as error:
+                raise BadArgument(f"{argument} is not a regular expression: {error}.") from None

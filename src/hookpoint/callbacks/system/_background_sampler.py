@@ -6,33 +6,14 @@ import logging
 from collections.abc import Callable, Mapping
 from threading import Condition, Thread
 
-Sample = Mapping[int, float]
-
 logger = logging.getLogger("hookpoint")
-
-
-class Averages:
-    """Average numbers by key."""
-
-    def __init__(self) -> None:
-        self.sums: dict[int, tuple[float, int]] = {}
-
-    def add(self, sample: Sample) -> None:
-        for key, value in sample.items():
-            total, count = self.sums.get(key, (0.0, 0))
-            self.sums[key] = (total + value, count + 1)
-
-    def take(self) -> dict[int, float]:
-        """Return the averages and reset them."""
-        sums, self.sums = self.sums, {}
-        return {key: total / count for key, (total, count) in sums.items()}
 
 
 class Sampler:
     """Call `add(read())` every `seconds` while the sampler is on.
 
-    A sample describes the time before it: the first one is read `seconds` after the sampler is turned on, and one that is being
-    read when the sampler is turned off is dropped. A failure is logged and ends the sampler.
+    A sample describes the time before it: the first one is read `seconds` after the sampler is turned on. A sample that is
+    being read when the sampler is turned off is dropped. A failure is logged and ends the sampler.
     """
 
     def __init__(
@@ -79,7 +60,7 @@ class Sampler:
             logger.warning("%s failed: %s: %s; the run continues without it", self._owner, type(error).__name__, error)
 
     def _wait(self) -> int | None:
-        """Wait until it was on for `seconds`, and return the current turn; None when it closes."""
+        """Wait until the sampler was on for `seconds`, and return the current turn; None when it closes."""
         with self._change:
             while not self._is_closing:
                 turn, is_on = self._turns, self._is_on

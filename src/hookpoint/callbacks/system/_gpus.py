@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any
 
-from hookpoint.callbacks._shared.extras import optional, say_once
+from hookpoint.callbacks._shared.extras import optional, warn_once
 from hookpoint.core.errors import BadArgument
 
 
@@ -39,13 +39,13 @@ def open_gpus(owner: str, devices: Sequence[int] | None) -> Gpus | None:
         nvml.nvmlInit()
     except nvml.NVMLError as error:  # a machine without a GPU has no driver
         if devices is not None:
-            say_once(f"{owner} does nothing: no GPU found ({error})")
+            warn_once(f"{owner} does nothing: no GPU found ({error})")
         return None
     gpus = None
     try:
         gpus = _opened(owner, nvml, devices)
     except nvml.NVMLError as error:
-        say_once(f"{owner} does nothing: the GPUs cannot be queried ({error})")
+        warn_once(f"{owner} does nothing: the GPUs cannot be queried ({error})")
     finally:
         if gpus is None:
             nvml.nvmlShutdown()
@@ -57,7 +57,7 @@ def _opened(owner: str, nvml: Any, devices: Sequence[int] | None) -> Gpus | None
     wanted = range(len(known)) if devices is None else devices
     if not known:
         if devices is not None:
-            say_once(f"{owner} does nothing: no GPU is visible to this process")
+            warn_once(f"{owner} does nothing: no GPU is visible to this process")
         return None
     if max(wanted) >= len(known):
         number = f"{len(known)} GPU{'s' * (len(known) > 1)}"
@@ -81,7 +81,7 @@ def visible(setting: str | None, count: int) -> list[int | str]:
 
 
 def _addresses(nvml: Any) -> list[int | str]:
-    """Return the indices or UUIDs of the GPUs. torch knows best, as CUDA may order them differently."""
+    """Return the indices or UUIDs of the GPUs. torch has the correct order: that of CUDA may differ from NVML's."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         return [f"GPU-{torch.cuda.get_device_properties(number).uuid}" for number in range(torch.cuda.device_count())]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gc
+import os
+from threading import Lock
 from typing import Any, Unpack
 
-from hookpoint.callbacks._shared.arguments import whole
-from hookpoint.callbacks.system._automatic_gc import AUTOMATIC
+from hookpoint.callbacks._shared.arguments import integer
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.errors import BadArgument
 from hookpoint.core.schedule.when import Every
@@ -17,11 +18,11 @@ GENERATIONS = (0, 1, 2)
 class GarbageCollector(Callback):
     """Disable Python's automatic garbage collection during the run, and collect every `every` steps instead.
 
-    The automatic collection starts in the middle of a step, whenever enough objects were created, and takes longer the more
-    objects exist. In a team, each rank then waits for the slowest one at a different moment. Here, all ranks collect after the
-    same step, when its work was handed to the device: objects up to `generation` every `every` steps, and all of them at the
-    end of each epoch. `.when(...)` sets another schedule. With `freeze`, objects that exist when the run begins are excluded
-    from every collection, which makes it shorter. Only objects in reference cycles wait for a collection.
+    Python's automatic collection starts in the middle of a step, whenever enough objects were created, and takes longer the
+    more objects exist. In a distributed run, ranks collect at different moments, and the others wait each time. Here, all ranks
+    collect after the same step, when its work is queued on the device: objects up to `generation` every `every` steps, and all
+    objects at the end of each epoch. `.when(...)` sets another schedule. With `freeze`, objects that exist when the run begins
+    are excluded from every collection, which makes it shorter. Only objects in reference cycles wait for a collection.
 
     The previous state is restored at the end: whether the collection was enabled, and which objects were frozen. Thresholds are
     never changed. If more than one callback disables the collection, also in nested runs, the last one restores it. A forked
@@ -42,7 +43,7 @@ class GarbageCollector(Callback):
 
     def __init__(self, every: int = 1000, *, generation: int = 1, freeze: bool = False, **options: Unpack[Options]) -> None:
         super().__init__(**options)
-        self.every = whole("GarbageCollector", "every", every, least=1)
+        self.every = integer("GarbageCollector", "every", every, least=1)
         if generation not in GENERATIONS or isinstance(generation, bool):
             raise BadArgument(f"GarbageCollector: generation must be 0, 1 or 2, got {generation!r}.")
         self.generation = generation
@@ -68,3 +69,57 @@ class GarbageCollector(Callback):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_holds": False}
+
+
+class AutomaticGc:
+    """Disable the automatic collection of this process while at least one holder exists.
+
+    The last holder restores the previous state: whether it was enabled, and which objects were frozen. Thresholds are never
+    changed. If other code has frozen objects, they stay frozen, and no more are frozen. A forked process, such as a loader
+    worker, collects as usual.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._holders = 0
+        self._was_on = False
+        self._has_frozen = False
+        self._watches_forks = False
+
+    def hold(self, *, freeze: bool = False) -> None:
+        """Disable it and collect once. With `freeze`, exclude the objects that exist now from later collections."""
+        with self._lock:
+            if self._holders == 0:
+                self._was_on = gc.isenabled()
+                if not self._watches_forks and hasattr(os, "register_at_fork"):
+                    self._watches_forks = True
+                    os.register_at_fork(after_in_child=self._after_fork)
+            self._holders += 1
+            gc.disable()
+            gc.collect()
+            if freeze and not self._has_frozen and gc.get_freeze_count() == 0:
+                self._has_frozen = True
+                gc.freeze()
+
+    def release(self) -> None:
+        """Release it. The last holder restores the previous state."""
+        with self._lock:
+            self._holders -= 1
+            if self._holders == 0:
+                self._restore()
+
+    def _restore(self) -> None:
+        if self._has_frozen:
+            self._has_frozen = False
+            gc.unfreeze()
+        if self._was_on:
+            gc.enable()
+
+    def _after_fork(self) -> None:
+        self._lock = Lock()
+        if self._holders:
+            self._holders = 0
+            self._restore()
+
+
+AUTOMATIC = AutomaticGc()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Unpack
 
-from hookpoint.callbacks._shared.arguments import devices_given
-from hookpoint.callbacks._shared.extras import optional, say_once
+from hookpoint.callbacks._shared.arguments import device_indices
+from hookpoint.callbacks._shared.extras import optional, warn_once
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.errors import BadArgument
 from hookpoint.core.run.run import Run
@@ -18,10 +18,10 @@ class GPUMemoryTracker(Callback):
     """Log the peak memory of tensors on each GPU, per epoch.
 
     The metrics are `PeakMemory(MB)/gpu:0` and so on, tensorpack's names. A MB is a million bytes. `devices` are PyTorch's
-    device numbers; default: the first one. The peak is that of PyTorch's allocator from the begin of the epoch to its end,
-    including validation, for this process only. `torch.cuda.max_memory_allocated` is reset at the begin of each epoch. Without
-    torch or without a GPU, it does nothing, and logs that once if torch or requested `devices` are missing. An epoch that is
-    resumed has the higher peak of its parts.
+    device numbers; default: the first one. The peak is that of PyTorch's allocator in this process, from the beginning to the
+    end of the epoch, including validation. `torch.cuda.max_memory_allocated` is reset at the beginning of each epoch. Without
+    torch or without a GPU, it does nothing, and logs that once if torch or requested `devices` are missing. A resumed epoch has
+    the higher peak of its two parts.
 
     Listens to on_setup, on_epoch_begin and on_epoch_end.
 
@@ -30,12 +30,12 @@ class GPUMemoryTracker(Callback):
     """
 
     ranks = "chief"
-    keeps = "the peaks of the running epoch"
-    step_cost = "nothing; no GPU is waited for"
+    keeps = "the peaks of the current epoch"
+    step_cost = "nothing; it never waits for a GPU"
 
     def __init__(self, devices: Iterable[int] | None = None, **options: Unpack[Options]) -> None:
         super().__init__(**options)
-        self.devices = devices_given("GPUMemoryTracker", (0,) if devices is None else devices)
+        self.devices = device_indices("GPUMemoryTracker", (0,) if devices is None else devices)
         self._are_requested = devices is not None
         self.may_write = tuple(f"PeakMemory(MB)/gpu:{device}" for device in self.devices)
         self._cuda: Any = None
@@ -84,7 +84,7 @@ def _cuda(owner: str, devices: tuple[int, ...], *, are_requested: bool) -> Any:
         return None
     if not torch.cuda.is_available():
         if are_requested:
-            say_once(f"{owner} does nothing: no GPU found")
+            warn_once(f"{owner} does nothing: no GPU found")
         return None
     count = torch.cuda.device_count()
     if max(devices) >= count:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Unpack
 
-from hookpoint.callbacks._shared.arguments import devices_given
-from hookpoint.callbacks.system._background_sampler import Averages, Sampler
+from hookpoint.callbacks._shared.arguments import device_indices
+from hookpoint.callbacks.system._background_sampler import Sampler
 from hookpoint.callbacks.system._gpus import Gpus, open_gpus
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.run.run import Run
@@ -16,38 +16,38 @@ class GPUUtilizationTracker(Callback):
     """Log the percentage of each epoch's training time in which each GPU was busy.
 
     The metrics are `GPUUtil/0` and so on, tensorpack's names. `devices` are device numbers of this process, in the order of
-    CUDA_VISIBLE_DEVICES. None means all of them. The value is NVIDIA's figure for the whole device, whoever uses it: the share
-    of time in which anything ran, however little. It is sampled every second of the training passes, not during validation. A
-    pass shorter than a second has no sample. The average of an epoch that is resumed includes the samples before.
+    CUDA_VISIBLE_DEVICES. None means all of them. The value is NVIDIA's figure for the whole device, including other processes:
+    the percentage of time in which anything ran, however little. It is sampled every second during training passes, not during
+    validation. A pass shorter than a second has no sample. The average of a resumed epoch includes the samples from before.
 
     Without nvidia-ml-py (extra `system`) or without a GPU, it does nothing, and logs that once if the package or requested
     `devices` are missing. If the driver fails, the run continues without it.
 
-    Listens to the begin and end of passes, on_epoch_end, on_run_begin and on_run_end.
+    Listens to the beginning and end of passes, on_epoch_end, on_run_begin and on_run_end.
 
     >>> GPUUtilizationTracker(devices=[0, 1]).devices
     (0, 1)
     """
 
     ranks = "chief"
-    keeps = "the sums of the running epoch"
+    keeps = "the sums of the current epoch"
     step_cost = "nothing; a thread queries the driver"
 
     def __init__(self, devices: Iterable[int] | None = None, **options: Unpack[Options]) -> None:
         super().__init__(**options)
-        self.devices = None if devices is None else devices_given("GPUUtilizationTracker", devices)
+        self.devices = None if devices is None else device_indices("GPUUtilizationTracker", devices)
         self.may_write = tuple(f"GPUUtil/{number}" for number in self.devices or ())
         self.writes_anything = devices is None
-        self._averages = Averages()
+        self._sums: dict[int, tuple[float, int]] = {}  # of percentages, with the number of samples, by GPU
         self._gpus: Gpus | None = None
         self._sampler: Sampler | None = None
         self._in_training = False
 
     def on_run_begin(self, run: Run) -> None:
-        self._close()
+        self.on_run_end()
         self._run = run
         if not run.resuming:
-            self._averages.sums = {}
+            self._sums = {}
         owner = self.name or "GPUUtilizationTracker"
         self._gpus = open_gpus(owner, self.devices)
         if self._gpus is not None:
@@ -70,21 +70,11 @@ class GPUUtilizationTracker(Callback):
         self._turn(on=False)
 
     def on_epoch_end(self, run: Run) -> None:
-        for number, percent in self._averages.take().items():
-            run.put_scalar(f"GPUUtil/{number}", percent)
+        sums, self._sums = self._sums, {}
+        for number, (total, count) in sums.items():
+            run.put_scalar(f"GPUUtil/{number}", total / count)
 
     def on_run_end(self) -> None:
-        self._close()
-
-    def _add(self, sample: Mapping[int, float]) -> None:
-        if self._run is not None and not self._run.resuming:  # nothing is trained while a run returns to its checkpoint
-            self._averages.add(sample)
-
-    def _turn(self, *, on: bool) -> None:
-        if self._sampler is not None:
-            self._sampler.turn(on=on)
-
-    def _close(self) -> None:
         sampler, self._sampler = self._sampler, None
         gpus, self._gpus = self._gpus, None
         self._in_training = False
@@ -94,9 +84,19 @@ class GPUUtilizationTracker(Callback):
             gpus.close()
         self._run = None
 
+    def _add(self, sample: Mapping[int, float]) -> None:
+        if self._run is not None and not self._run.resuming:  # no training while the data is read up to the checkpoint
+            for number, percent in sample.items():
+                total, count = self._sums.get(number, (0.0, 0))
+                self._sums[number] = (total + percent, count + 1)
+
+    def _turn(self, *, on: bool) -> None:
+        if self._sampler is not None:
+            self._sampler.turn(on=on)
+
     def state_dict(self) -> dict[str, Any]:
-        sums = dict(self._averages.sums)  # a copy: another thread adds to it
+        sums = dict(self._sums)  # a copy: another thread adds to it
         return {"sums": {str(number): list(both) for number, both in sums.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._averages.sums = {int(number): (total, count) for number, (total, count) in state["sums"].items()}
+        self._sums = {int(number): (total, count) for number, (total, count) in state["sums"].items()}

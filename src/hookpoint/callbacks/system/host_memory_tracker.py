@@ -17,7 +17,7 @@ class HostMemoryTracker(Callback):
 
     The metrics are `HostFreeMemory (GB)`, tensorpack's name, and `HostMemory (GB)`. Loader workers share most of their memory
     with their parent process. On Linux, shared memory counts once; elsewhere, it counts for each process. Without psutil (extra
-    `system`), it logs that once and does nothing.
+    `system`), it does nothing and logs that once.
 
     Triggered at the end of each complete epoch, unless `.when(...)` says otherwise.
 
@@ -34,10 +34,10 @@ class HostMemoryTracker(Callback):
         psutil = optional(self.name or "HostMemoryTracker", "psutil", extra="system")
         if psutil is not None:
             run.put_scalar("HostFreeMemory (GB)", psutil.virtual_memory().available / GB)
-            run.put_scalar("HostMemory (GB)", taken_bytes(psutil) / GB)
+            run.put_scalar("HostMemory (GB)", used_bytes(psutil) / GB)
 
 
-def taken_bytes(psutil: Any) -> int:
+def used_bytes(psutil: Any) -> int:
     """Return the memory of this process and its children. A process that has ended counts as 0."""
     own = psutil.Process()
     return sum(_bytes_of(psutil, process) for process in [own, *own.children(recursive=True)])

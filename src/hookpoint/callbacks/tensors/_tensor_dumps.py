@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Unpack
 
 from hookpoint.callbacks._shared.extras import optional
+from hookpoint.callbacks._shared.workdir import rank_suffix, require_workdir
 from hookpoint.callbacks.tensors._tensor_reader import Names, TensorReader
 from hookpoint.core.callback.callback import Options
-from hookpoint.core.errors import BadArgument, BadLoop, CompileError
+from hookpoint.core.errors import BadArgument, CompileError
 from hookpoint.core.run.run import Run
 from hookpoint.storage.checkpoint.layout import SAFE, TENSOR_DUMPS, is_leftover
 from hookpoint.storage.disk import disk
@@ -30,7 +31,7 @@ class TensorDumps:
     """Write files to the workdir's tensor-dumps folder atomically, on a background thread.
 
     A file replaces one of the same name. When too many wait to be written, `put` waits for the oldest. A file that cannot be
-    written is skipped, and the first of a row of failures is logged. Other errors are raised on the training thread.
+    written is skipped, and the first of consecutive failures is logged. Other errors are raised on the training thread.
     """
 
     def __init__(self, owner: str, prefix: str) -> None:
@@ -95,8 +96,8 @@ class TensorDumps:
 class TensorDumper(TensorReader):
     """Write tensors to files named `<prefix>...<file_type>`. Subclasses build the files.
 
-    `name_pattern` matches a file's name after the prefix, and captures its `epoch` or `step`. `package` is imported lazily:
-    without it, the callback does nothing, and logs it once.
+    `name_pattern` matches a file's name after the prefix, and captures its `epoch` or `step`. `package` is imported lazily: if
+    it is missing, the callback does nothing and logs that once.
     """
 
     name_pattern: ClassVar[str]
@@ -110,13 +111,13 @@ class TensorDumper(TensorReader):
 
     def on_setup(self, run: Run) -> None:
         super().on_setup(run)
-        if run.workdir is None:
-            raise BadLoop(f"{self.owner} needs a workdir.", give='workdir="runs/name"')
+        require_workdir(self.owner, run)
         prefix = self.dumps.prefix
         for entry in run.hooks.entries:
             other = entry.subject
             if isinstance(other, TensorDumper) and other is not self and other.dumps.prefix == prefix:
-                raise CompileError(f"{self.owner} and {entry.name} both write {prefix}-... files.", give="one another prefix=")
+                give = "one of them another prefix="
+                raise CompileError(f"{self.owner} and {entry.name} both write {prefix}-... files.", give=give)
 
     def on_run_begin(self, run: Run) -> None:
         super().on_run_begin(run)
@@ -125,8 +126,8 @@ class TensorDumper(TensorReader):
         now = {"epoch": run.epoch, "step": run.step}
 
         def is_later(name: str) -> bool:
-            found = pattern.fullmatch(name)
-            return found is not None and any(int(value or 0) > now[clock] for clock, value in found.groupdict().items())
+            match = pattern.fullmatch(name)
+            return match is not None and any(int(value or 0) > now[clock] for clock, value in match.groupdict().items())
 
         self.dumps.open(run, is_later)
 
@@ -136,11 +137,11 @@ class TensorDumper(TensorReader):
             self.dump(run, values)
 
     def dump(self, run: Run, values: dict[str, Any]) -> None:
-        """Pass files built of these values to `self.dumps`."""
+        """Build files from these values and pass them to `self.dumps`."""
         raise NotImplementedError
 
     def file_end(self, run: Run) -> str:
-        return f"-rank{run.rank}{self.file_type}" if run.rank else self.file_type
+        return rank_suffix(run) + self.file_type
 
     def on_run_end(self) -> None:
         super().on_run_end()

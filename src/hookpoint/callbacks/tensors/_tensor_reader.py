@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, Unpack
 
+from hookpoint.callbacks._shared.named_modules import named_buffers, named_parameters
+from hookpoint.callbacks._shared.step_gradients import has_step_hooks, step_gradients
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.callback.callback_info import set_default_name
-from hookpoint.core.checkpoint.plain_names import plain_name
 from hookpoint.core.errors import BadArgument, BadLoop, BadValue
 from hookpoint.core.fields import named_fields
 from hookpoint.core.run.run import Run
@@ -39,15 +39,15 @@ class TensorReader(Callback):
         fc.weight.grad                    the gradient that the last optimizer step used, clipped and unscaled
         accuracy                          the latest value of a metric, as it was logged
 
-    In a mapping, a key of your choice stands for one of these names, or for a function of the run.
+    A mapping gives names of your choice to these, or to functions of the run.
 
     Values are detached but not copied: the next step changes them. Gradients are copied before the step, as a loop may clear
     them right after it. Fields of the iteration are those of the iteration that just ended. Between epochs, they are copies
     from the epoch's last iteration. With gradient accumulation, that is the last batch of a window, and gradients are those of
     the whole window. Reading never waits for a device, unless a metric is the mean of a pass that is not computed yet.
 
-    A misspelled parameter is refused at on_setup, a field that is missing in the first iteration after that iteration, and any
-    other name, which may be a metric, when it is first read.
+    A misspelled parameter raises at on_setup. A field that the first iteration does not set raises after that iteration. Any
+    other name may be a metric, and raises when it is first read.
     """
 
     ranks = "chief"
@@ -60,7 +60,7 @@ class TensorReader(Callback):
         self._paths = [source for source in self.sources.values() if isinstance(source, str)]
         self._reads_iteration = any(_is_of_iteration(source) for source in self.sources.values())
         set_default_name(self, f"{self.owner}({','.join(self.sources)})")
-        if any(_is_gradient(path) for path in self._paths):  # an optimizer's step is watched only if necessary
+        if any(_is_gradient(path) for path in self._paths):  # otherwise the point costs nothing
             vars(self)["on_step_begin"] = self._copy_gradients
         self._clear()
 
@@ -123,15 +123,12 @@ class TensorReader(Callback):
 
     def _copy_gradients(self, run: Run) -> None:
         """Copy the gradients that a step is about to use."""
-        scale = getattr(_optimizer(run), "grad_scale", None)  # set if the step itself, and not the scaler, divides by it
-        for path in self._copied:
-            gradient = self._model[path.removesuffix(GRADIENT)].grad
-            if gradient is not None:
-                gradient = gradient.detach().clone() if scale is None else gradient.detach() / scale
-            self._gradients[path] = gradient
+        parameters = ((path, self._model[path.removesuffix(GRADIENT)]) for path in self._copied)
+        copies = {path: gradient.detach().clone() for path, gradient in step_gradients(run, parameters)}
+        self._gradients = {**dict.fromkeys(self._copied), **copies}
 
     def _check_first(self, run: Run) -> None:
-        """Refuse what is missing in the first iteration or is a misspelled metric, however late it would be read."""
+        """Raise for fields that the first iteration did not set and for misspelled metrics, however late they are read."""
         for name, source in self.sources.items():
             is_path = isinstance(source, str) and source not in self._copied
             if is_path and (_is_of_iteration(source) or near_miss(str(source), run.metrics) is not None):
@@ -146,7 +143,7 @@ class TensorReader(Callback):
             return value
         if hasattr(value, "__float__"):  # the mean of a metric
             return float(value)
-        inside = [f"'{source}/{key}'" for key in _children(value)] if isinstance(source, str) else []
+        inside = [f"'{source}/{key}'" for key in _fields(value)] if isinstance(source, str) else []
         kind = "None" if value is None else f"a {type(value).__name__}"
         cures = {"write": " or ".join(inside[:MAX_LISTED])} if inside else {"give": "one tensor, array or number"}
         raise BadValue(f"{self.owner}: '{name}' is {kind}, not a tensor.", **cures)
@@ -154,7 +151,7 @@ class TensorReader(Callback):
     def _look_up(self, run: Run, path: str) -> Any:
         head, _, rest = path.partition("/")
         if head in ITERATION_FIELDS and (value := getattr(run, head)) is not None:
-            value = _descendant(value, rest) if rest else value
+            value = _value_at(value, rest) if rest else value
             if value is not MISSING:
                 return value
         if path in self._model:
@@ -168,7 +165,7 @@ class TensorReader(Callback):
             return self._gradients[path]
         value = run.metrics.as_logged(path, MISSING)  # reading it as a metric would wait for the device
         if value is MISSING:
-            self._refuse(run, path)
+            self._raise_unknown(run, path)
         return value
 
     def _check_gradient(self, run: Run, path: str, known: Mapping[str, Any]) -> None:
@@ -177,10 +174,10 @@ class TensorReader(Callback):
             close = get_close_matches(parameter, known, 3, MIN_SIMILARITY) or list(known)[:MAX_LISTED]
             cures = {"write": " or ".join(f"'{name}{GRADIENT}'" for name in close)} if close else {"give": "model=..."}
             raise BadLoop(f"{self.owner} reads '{path}', but the model has no '{parameter}'.", **cures)
-        if not hasattr(_optimizer(run), "register_step_pre_hook"):
+        if not has_step_hooks(run):
             raise BadLoop(f"{self.owner} needs an optimizer to read '{path}'.", give="optimizer=...")
 
-    def _refuse(self, run: Run, path: str) -> None:
+    def _raise_unknown(self, run: Run, path: str) -> None:
         head = path.partition("/")[0]
         if head in ITERATION_FIELDS and getattr(run, head) is None:
             logs = " or run.log(loss=...)" if path == "loss" else ""
@@ -195,7 +192,7 @@ class TensorReader(Callback):
 
 
 def _sources(owner: str, names: Names) -> dict[str, Source]:
-    """Return the source of each name, or refuse wrong names."""
+    """Return the source of each name, or raise if a name is invalid."""
     listed = [names] if isinstance(names, str) else list(names)
     sources = dict(names) if isinstance(names, Mapping) else {name: name for name in listed}
     for name, source in sources.items():
@@ -220,43 +217,32 @@ def _is_gradient(path: str) -> bool:
     return path.endswith(GRADIENT) and not _is_of_iteration(path)
 
 
-def _optimizer(run: Run) -> Any:
-    return next(iter(run.optimizer.values()), None) if isinstance(run.optimizer, Mapping) else run.optimizer
-
-
 def _model_tensors(model: Any) -> dict[str, Any]:
-    """Return parameters and buffers by name, of one or more models. Tied tensors have all of their names."""
-    if isinstance(model, Mapping | list | tuple):
-        pairs = model.items() if isinstance(model, Mapping) else enumerate(model)
-        return {f"{key}.{name}": tensor for key, part in pairs for name, tensor in _model_tensors(part).items()}
-    torch = sys.modules.get("torch")
-    options = {"remove_duplicate": False} if torch is not None and isinstance(model, torch.nn.Module) else {}
-    methods = [getattr(model, name) for name in ("named_parameters", "named_buffers") if hasattr(model, name)]
-    return {plain_name(name): tensor for method in methods for name, tensor in method(**options)}
+    return {**dict(named_parameters(model)), **dict(named_buffers(model))}
 
 
 def _iteration_names(run: Run) -> Iterator[str]:
     for field in ITERATION_FIELDS if run.mode == "train" else ():
         value = getattr(run, field)
         if value is not None:
-            yield from [f"{field}/{key}" for key in _children(value)] or [field]
+            yield from [f"{field}/{key}" for key in _fields(value)] or [field]
 
 
-def _descendant(value: Any, path: str) -> Any:
+def _value_at(value: Any, path: str) -> Any:
     """Return the value under a path, whose keys may contain slashes; or MISSING."""
-    children = _children(value)
-    if path in children:
-        return children[path]
+    fields = _fields(value)
+    if path in fields:
+        return fields[path]
     for cut in [index for index, character in enumerate(path) if character == "/"]:
-        if path[:cut] in children and (found := _descendant(children[path[:cut]], path[cut + 1 :])) is not MISSING:
-            return found
+        if path[:cut] in fields and (inner := _value_at(fields[path[:cut]], path[cut + 1 :])) is not MISSING:
+            return inner
     return MISSING
 
 
-def _children(value: Any) -> dict[str, Any]:
+def _fields(value: Any) -> dict[str, Any]:
     """Return the values inside a value, by key, field name or index."""
-    indexed = {str(index): child for index, child in enumerate(value)} if isinstance(value, tuple | list) else {}
-    return {**indexed, **{str(key): child for key, child in named_fields(value).items()}}
+    items = dict(enumerate(value)) if isinstance(value, tuple | list) else {}
+    return {str(key): item for key, item in (*items.items(), *named_fields(value).items())}
 
 
 def _copy(value: Any) -> Any:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
+from threading import Lock
 from typing import Any, ClassVar, Unpack
 
-from hookpoint.callbacks._shared.arguments import number
-from hookpoint.callbacks._shared.async_array import as_of_now
-from hookpoint.callbacks.tensors._images import Images, png
+from hookpoint.callbacks._shared.arguments import function, number
+from hookpoint.callbacks._shared.async_array import snapshot
+from hookpoint.callbacks._shared.input_images import CHANNELS, MAX_IMAGES
 from hookpoint.callbacks.tensors._tensor_dumps import TensorDumper
 from hookpoint.callbacks.tensors._tensor_reader import Source
 from hookpoint.core.callback.callback import Options
-from hookpoint.core.errors import BadArgument
+from hookpoint.core.errors import BadArgument, BadValue
 from hookpoint.core.run.run import Run
 from hookpoint.storage.checkpoint.layout import safe_name
 
@@ -20,7 +22,7 @@ class DumpTensorAsImage(TensorDumper):
     """Write a tensor to `tensor-dumps/<prefix>-ep001.png` in the workdir, and send it to the monitors as an image.
 
     `tensor_name` is one of the names of `ProcessTensors`, or a function of the run. `prefix` defaults to the tensor's name. A
-    tensor with multiple images is written to as many files, the second to `<prefix>-ep001-1.png`. The monitors get at most 16
+    tensor with multiple images is written to multiple files, the second to `<prefix>-ep001-1.png`. The monitors get at most 16
     of them, under the prefix. If triggered in the middle of an epoch, the name contains the step: `<prefix>-ep001-step200.png`.
 
     An image is height x width, with 1 or 3 channels first or last; if both fit, channels come first. A tensor is one image or a
@@ -28,8 +30,8 @@ class DumpTensorAsImage(TensorDumper):
     are multiplied by `scale`, unless they are bytes, and clipped to 0 and 255. Colours are red, green, blue.
 
     Files are written atomically. A resumed run first removes the files of epochs after its checkpoint. A file that cannot be
-    written, as on a full disk, is logged and skipped. Needs a workdir and pillow (extra `tensorboard`). Without pillow, it logs
-    that once and does nothing.
+    written, as on a full disk, is logged and skipped. Needs a workdir and pillow (extra `tensorboard`). Without pillow, it does
+    nothing and logs that once.
 
     Triggered at the end of each complete epoch, with the values of its last iteration, unless `.when(...)` says otherwise.
     Listens to on_train_iter_end and on_run_end, and for gradients to on_step_begin. A checkpoint waits until the files before
@@ -56,26 +58,108 @@ class DumpTensorAsImage(TensorDumper):
         **options: Unpack[Options],
     ) -> None:
         if not (isinstance(tensor_name, str) or callable(tensor_name)):
-            raise BadArgument(
-                f"DumpTensorAsImage: {tensor_name!r} is not the name of a tensor.",
-                give="one name, as in 'batch/0'",
-                write="lambda run: ... for a function of the run",
-            )
+            give = "one name, as in 'batch/0', or a function: lambda run: ..."
+            raise BadArgument(f"DumpTensorAsImage: {tensor_name!r} is not the name of a tensor.", give=give)
         name = tensor_name if isinstance(tensor_name, str) else prefix or _function_name(tensor_name)
         super().__init__({name: tensor_name}, safe_name(name) if prefix is None else prefix, **options)
-        if map_func is not None and not callable(map_func):
-            raise BadArgument(f"DumpTensorAsImage: map_func must be a function, got {map_func!r}.", write="lambda array: ...")
+        if map_func is not None:
+            function("DumpTensorAsImage", "map_func", map_func, write="lambda array: ...")
         self.map_func = map_func
         self.scale = number("DumpTensorAsImage", "scale", scale)
 
     def dump(self, run: Run, values: dict[str, Any]) -> None:
         (value,) = values.values()
-        images = Images(as_of_now(value), self.map_func, self.scale)
+        images = Images(snapshot(value), self.map_func, self.scale)
         stem = f"{self.dumps.prefix}-ep{run.epoch:03d}" + (f"-step{run.step}" if run.mode == "train" else "")
         end = self.file_end(run)
         self.dumps.put(lambda: ((f"{stem}{f'-{n}' if n else ''}{end}", png(image)) for n, image in enumerate(images.each())))
         run.put_image(self.dumps.prefix, images)
 
 
-def _function_name(function: Any) -> str:
-    return str(getattr(function, "__name__", type(function).__name__)).strip("<>")
+def _function_name(source: Any) -> str:
+    return str(getattr(source, "__name__", type(source).__name__)).strip("<>")
+
+
+class Images:
+    """Convert an array to images of bytes from 0 to 255, each height x width or height x width x 3, on the first read.
+
+    Two dimensions are one gray image. Three are one image if the first or last has size 1 or 3, else a batch of gray images.
+    Four are a batch of images with channels first or last. A list may contain any of these. `map_func` is called with the array
+    first. Bytes are pixels; other values are multiplied by `scale` and clipped to 0 and 255. NaN is black.
+
+    >>> import numpy
+    >>> [image.shape for image in Images(numpy.zeros((5, 3, 8, 9))).each()]
+    [(8, 9, 3), (8, 9, 3), (8, 9, 3), (8, 9, 3), (8, 9, 3)]
+    """
+
+    def __init__(self, value: Any, map_func: Callable[[Any], Any] | None = None, scale: float = 255) -> None:
+        self._value = value
+        self._map_func = map_func
+        self._scale = scale
+        self._images: list[Any] | None = None
+        self._lock = Lock()  # a monitor's thread and the writing thread both read them
+
+    def each(self) -> list[Any]:
+        """Return the images. Waits if the array is still being copied."""
+        import numpy
+
+        with self._lock:
+            if self._images is None:
+                value = numpy.asarray(self._value)
+                value = value if self._map_func is None else self._map_func(value)
+                arrays = value if isinstance(value, list | tuple) else [value]
+                self._images = [self._pixels(image) for array in arrays for image in images_of(numpy.asarray(array))]
+                self._value = None
+            return self._images
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        """Return the first images of the same size, as images x height x width x channels, for monitors."""
+        import numpy
+
+        images = self.each()
+        same_size = [image for image in images if image.shape == images[0].shape][:MAX_IMAGES]
+        stacked = numpy.stack([image[..., None] if image.ndim == 2 else image for image in same_size])
+        return stacked if dtype is None else stacked.astype(dtype)
+
+    def _pixels(self, image: Any) -> Any:
+        import numpy
+
+        if image.dtype != numpy.uint8:
+            image = numpy.nan_to_num(image.astype(numpy.float64) * self._scale, nan=0.0, posinf=255.0, neginf=0.0)
+            image = image.clip(0, 255).astype(numpy.uint8)
+        return numpy.ascontiguousarray(image)
+
+
+def images_of(array: Any) -> list[Any]:
+    """Return the images in an array, each height x width or height x width x 3, or raise BadValue."""
+    if array.dtype.kind in "biuf" and 0 not in array.shape:
+        if array.ndim == 2:
+            return [array]
+        if array.ndim == 3:
+            return [_image(array)] if _has_channels(array) else list(array)
+        if array.ndim == 4 and _has_channels(array[0]):
+            return [_image(image) for image in array]
+    raise BadValue(
+        f"an array of {array.dtype} with shape {array.shape} is not an image or a batch of images.",
+        give="height x width, with 1 or 3 channels first or last, or a batch of these",
+        write="map_func=..., which converts it",
+    )
+
+
+def _has_channels(array: Any) -> bool:
+    return array.shape[0] in CHANNELS or array.shape[-1] in CHANNELS
+
+
+def _image(array: Any) -> Any:
+    if array.shape[0] in CHANNELS:
+        array = array.transpose(1, 2, 0)
+    return array[..., 0] if array.shape[-1] == 1 else array
+
+
+def png(image: Any) -> bytes:
+    """Encode an image as PNG. Needs pillow."""
+    from PIL import Image
+
+    content = io.BytesIO()
+    Image.fromarray(image).save(content, "PNG")
+    return content.getvalue()

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import io
+import re
+import zipfile
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Unpack
 
-from hookpoint.callbacks._shared.async_array import as_of_now
-from hookpoint.callbacks.tensors._tensor_archive import archive, archive_keys
+from hookpoint.callbacks._shared.async_array import snapshot
 from hookpoint.callbacks.tensors._tensor_dumps import TensorDumper
 from hookpoint.callbacks.tensors._tensor_reader import Names
 from hookpoint.core.callback.callback import Options
+from hookpoint.core.errors import BadArgument
 from hookpoint.core.run.run import Run
 from hookpoint.core.schedule.when import Every
+
+UNSAFE = re.compile(r"[^\w .+=@()\[\]-]", re.ASCII)
 
 
 class DumpTensors(TensorDumper):
     """Write tensors to `tensor-dumps/DumpTensor-<step>.npz` in the workdir after each step.
 
     `names` are those of `ProcessTensors`. They are the keys in the file, with `_` in place of characters such as a colon.
-    `numpy.load(path)` reads the file without pickle. bfloat16 and 8-bit floats, which numpy lacks, are stored as float32. Of a
-    sharded tensor, the file contains the chief's shard, of a sparse tensor its values. A second DumpTensors needs another
+    `numpy.load(path)` reads the file without pickle. bfloat16 and 8-bit floats, which numpy lacks, are stored as float32. For a
+    sharded tensor, the file contains the chief's shard; for a sparse tensor, its values. A second DumpTensors needs another
     `prefix`.
 
     Files are written atomically. A resumed run first removes the files of steps after its checkpoint, and writes them again. A
@@ -47,5 +53,41 @@ class DumpTensors(TensorDumper):
 
     def dump(self, run: Run, values: dict[str, Any]) -> None:
         name = f"{self.dumps.prefix}-{run.step}{self.file_end(run)}"
-        arrays = {self.keys[key]: as_of_now(value) for key, value in values.items()}
+        arrays = {self.keys[key]: snapshot(value) for key, value in values.items()}
         self.dumps.put(lambda: [(name, archive(arrays))])
+
+
+def archive_key(name: str) -> str:
+    """Return a name that is safe in an archive: unpacking it never writes outside the target folder.
+
+    >>> archive_key("outputs/logits"), archive_key("../a:b//c")
+    ('outputs/logits', '_/a_b/_/c')
+    """
+    parts = (UNSAFE.sub("_", part) for part in name.split("/"))
+    return "/".join(part if part.strip(". ") else "_" for part in parts)
+
+
+def archive_keys(owner: str, names: Iterable[str]) -> dict[str, str]:
+    """Return the key of each name; raise if two names have the same key."""
+    owners: dict[str, str] = {}
+    for name in names:
+        key = archive_key(name)
+        if key in owners:
+            raise BadArgument(f"{owner}: '{owners[key]}' and '{name}' would both be '{key}' in the file.", rename="one of them")
+        owners[key] = name
+    return {name: key for key, name in owners.items()}
+
+
+def archive(arrays: Mapping[str, Any]) -> bytes:
+    """Return an .npz file without pickled objects. Equal arrays give equal bytes.
+
+    `numpy.savez` does not allow an array named "file", and writes timestamps.
+    """
+    import numpy
+
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as file:
+        for key, array in arrays.items():
+            with file.open(zipfile.ZipInfo(f"{key}.npy"), "w", force_zip64=True) as member:
+                numpy.lib.format.write_array(member, numpy.asanyarray(array), allow_pickle=False)
+    return content.getvalue()

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Unpack
 
+from hookpoint.callbacks._shared.arguments import function
 from hookpoint.callbacks.tensors._tensor_reader import Names, TensorReader
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.errors import BadArgument
@@ -19,7 +20,7 @@ class ProcessTensors(TensorReader):
     Names are "loss", "outputs", "batch", "targets", values inside them ("outputs/logits", "batch/0"), parameters and buffers of
     the model ("fc.weight"), the gradients that the step used ("fc.weight.grad"; in your own loop they need `optimizer=`), and
     metrics. A mapping renames them, or maps names to functions of the run: `{"logits": lambda run: run.outputs[0]}`. An unknown
-    name is refused before the first step if possible, else when it is first read.
+    name raises before the first step if possible, otherwise when it is first read.
 
     Values are detached, on their device, and not copied: clone a value to keep it. Only gradients are copies. Converting a
     value to a float waits for the device.
@@ -37,10 +38,8 @@ class ProcessTensors(TensorReader):
 
     def __init__(self, names: Names, fn: Callable[..., object], **options: Unpack[Options]) -> None:
         super().__init__(names, **options)
-        if not callable(fn):
-            raise BadArgument(f"ProcessTensors: fn must be a function, got {fn!r}.", write="lambda loss: ...")
+        self.fn = function("ProcessTensors", "fn", fn, write="lambda loss: ...")
         _check_signature(fn, list(self.sources))
-        self.fn = fn
         self.when(Every(steps=1))
 
     def on_trigger(self, run: Run) -> None:
@@ -49,9 +48,9 @@ class ProcessTensors(TensorReader):
             self.fn(*values.values())
 
 
-def _check_signature(function: Callable[..., object], names: list[str]) -> None:
+def _check_signature(fn: Callable[..., object], names: list[str]) -> None:
     try:
-        signature = inspect.signature(function)
+        signature = inspect.signature(fn)
     except ValueError:  # some functions written in C have no signature
         return
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Unpack
 
-from hookpoint.callbacks._shared.arguments import whole
+from hookpoint.callbacks._shared.arguments import integer
 from hookpoint.callbacks.tensors._tensor_reader import Names, TensorReader
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.log.metrics import Floats, Mean, as_scalar, floats_one_by_one
@@ -16,9 +16,9 @@ class SimpleMovingAverage(TensorReader):
     """Log the mean of the last `window_size` values as `<name>/SMA`, whenever the step is a multiple of `window_size`.
 
     `tensors` are names of metrics, or of one-element tensors as in `ProcessTensors`. Each optimizer step contributes one value;
-    with gradient accumulation, that of the window's last batch. The mean is logged as it is, not averaged again over log steps,
-    and a saver may watch it. A window whose start was not seen is skipped, as in a run that is resumed with this callback for
-    the first time. The means of a resumed run are exactly those of an uninterrupted one.
+    with gradient accumulation, that of the last batch. The mean is logged as it is, not averaged again over log steps, and a
+    saver may monitor it. A window is skipped if the callback missed its start, as in a run that is resumed with this callback
+    for the first time. The means of a resumed run are exactly those of an uninterrupted one.
 
     Listens to on_train_iter_end, and for gradients to on_step_begin. Writes `<name>/SMA`.
 
@@ -34,7 +34,7 @@ class SimpleMovingAverage(TensorReader):
 
     def __init__(self, tensors: Names, window_size: int, **options: Unpack[Options]) -> None:
         super().__init__(tensors, **options)
-        self.window_size = whole("SimpleMovingAverage", "window_size", window_size, least=1)
+        self.window_size = integer("SimpleMovingAverage", "window_size", window_size, least=1)
         self.writes = self.may_write = tuple(f"{name}/SMA" for name in self.sources)
         self._floats: Floats = floats_one_by_one
         self._step = 0

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from typing import Unpack
+from typing import Any, Unpack
 
-from hookpoint.callbacks._shared.arguments import whole
-from hookpoint.callbacks.tensors._shown_tensor import ShownTensor
+from hookpoint.callbacks._shared.arguments import integer
+from hookpoint.callbacks._shared.async_array import snapshot
+from hookpoint.callbacks._shared.sharded_tensors import local_values
 from hookpoint.callbacks.tensors._tensor_reader import Names, TensorReader
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.run.run import Run
@@ -19,8 +21,8 @@ MAX_WAITING = 48  # lines whose values are still being copied
 class TensorPrinter(TensorReader):
     """Print named tensors after each step, as in `step 3: loss 0.5, outputs 4 x 10 [0.1 -0.2 ...]`.
 
-    `names` are those of `ProcessTensors`. Of a tensor with more than `most` elements, only the first ones are copied and
-    printed. Values on a GPU are printed when they have arrived, without waiting for the GPU: usually one step later, at the
+    `names` are those of `ProcessTensors`. If a tensor has more than `most` elements, only the first ones are copied and
+    printed. Values on a GPU are printed when they are on the host, without waiting for the GPU: usually one step later, at the
     latest at the end of the epoch. bfloat16 is printed as float32. Lines go to stderr, above a progress bar.
 
     Triggered after each optimizer step, unless `.when(...)` says otherwise. Listens to on_train_iter_end, on_train_epoch_end
@@ -34,7 +36,7 @@ class TensorPrinter(TensorReader):
 
     def __init__(self, names: Names, *, most: int = 10, **options: Unpack[Options]) -> None:
         super().__init__(names, **options)
-        self.most = whole("TensorPrinter", "most", most, least=1)
+        self.most = integer("TensorPrinter", "most", most, least=1)
         self.when(Every(steps=1))
         self._waiting: deque[tuple[int, list[ShownTensor]]] = deque()
 
@@ -63,6 +65,42 @@ class TensorPrinter(TensorReader):
 
     def _print(self, *, wait: bool = False) -> None:
         waiting = self._waiting
-        while waiting and (wait or len(waiting) > MAX_WAITING or all(tensor.is_there for tensor in waiting[0][1])):
+        while waiting and (wait or len(waiting) > MAX_WAITING or all(tensor.is_ready for tensor in waiting[0][1])):
             step, shown = waiting.popleft()
             say(f"step {step}: {', '.join(map(str, shown))}")
+
+
+class ShownTensor:
+    """Copy the first elements of a tensor, an array or a number now; `str` reads them later.
+
+    >>> str(ShownTensor("loss", 0.123456789, 10))
+    'loss 0.123457'
+    """
+
+    def __init__(self, name: str, value: Any, limit: int) -> None:
+        self._name = name
+        self._shape: tuple[int, ...] = tuple(getattr(value, "shape", ()))
+        value = local_values(value)
+        self._is_cut = math.prod(getattr(value, "shape", ())) > limit
+        self._values: Any = snapshot(first_elements(value, limit)) if hasattr(value, "shape") else value
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether reading it returns immediately."""
+        return getattr(self._values, "is_ready", True)
+
+    def __str__(self) -> str:
+        values = self._values.__array__().reshape(-1).tolist() if hasattr(self._values, "__array__") else [self._values]
+        numbers = [f"{value:.6g}" if isinstance(value, float) else str(value) for value in values]
+        if not self._shape:
+            return f"{self._name} {numbers[0]}"
+        return f"{self._name} {' x '.join(map(str, self._shape))} [{' '.join(numbers + ['...'] * self._is_cut)}]"
+
+
+def first_elements(array: Any, limit: int) -> Any:
+    """Return the first elements of a tensor or array in order, without copying the rest."""
+    while array.ndim > 1 and array.shape[0] and math.prod(array.shape[1:]) >= limit:
+        array = array[0]
+    if array.ndim and array.shape[0]:
+        array = array[: -(-limit // max(math.prod(array.shape[1:]), 1))]
+    return array.reshape(-1)[:limit] if array.ndim else array

@@ -18,7 +18,7 @@ logger = logging.getLogger("hookpoint")
 
 
 class AveragedWeights(Callback):
-    """Average the weights of a model, and load the averages into it for a while; derived classes decide when."""
+    """Average the weights of a model, and load the averages into it temporarily; derived classes decide when."""
 
     keeps_at_end = False
 
@@ -29,7 +29,7 @@ class AveragedWeights(Callback):
         self.updates = 0
         self._model = model
         self._swap = WeightSwap()
-        self._levels = 0  # the number of open passes and epoch ends that use the averages
+        self._depth = 0  # the number of open passes and epoch ends that use the averages
         self._is_running = self._has_failed = False
         self._versions: list[int] = []
 
@@ -42,13 +42,13 @@ class AveragedWeights(Callback):
         model = next((model for model in models if model is not None), None)
         if not self.average.averages or model is None:
             raise OutsideRun(f"{self.name} has no averages yet.", call="it after a step, or load_weights on a checkpoint")
-        if self._swap.is_in:
+        if self._swap.is_active:
             return dict(_cloned(state_of(model)))
-        self._put_in(model)
+        self._apply(model)
         try:
             return dict(_cloned(state_of(model)))
         finally:
-            self._swap.put_back()
+            self._swap.restore()
 
     @property
     def copies(self) -> list[Any]:
@@ -92,15 +92,15 @@ class AveragedWeights(Callback):
         model = self.model_of(run)
         if not self.average.averages or (not self._is_running and not self._is_unchanged(model)):
             return
-        run.at_leave(self._leave)
-        self._levels += 1
-        if self._levels == 1:
-            self._put_in(model)
+        run.at_leave(self._end_swap)
+        self._depth += 1
+        if self._depth == 1:
+            self._apply(model)
 
     def reset(self) -> None:
         """Discard the state of the previous run."""
-        self._swap.put_back()
-        self._levels, self.updates, self._versions = 0, 0, []
+        self._swap.restore()
+        self._depth, self.updates, self._versions = 0, 0, []
         self.average.load({})
 
     def state_dict(self) -> dict[str, Any]:
@@ -118,13 +118,13 @@ class AveragedWeights(Callback):
         self.average.follow(model)
         return self.average.sources, list(self.average.averages.values())
 
-    def _put_in(self, model: Any) -> None:
-        self._swap.put_in(*self.exchanged(model))
+    def _apply(self, model: Any) -> None:
+        self._swap.apply(*self.exchanged(model))
 
-    def _leave(self) -> None:
-        self._levels -= 1
-        if not self._levels:
-            self._swap.put_back()
+    def _end_swap(self) -> None:
+        self._depth -= 1
+        if not self._depth:
+            self._swap.restore()
 
     def _note_versions(self) -> None:
         self._versions = list(map(version_of, self.average.sources))
@@ -134,7 +134,7 @@ class AveragedWeights(Callback):
         versions = list(map(version_of, self.average.sources))
         if self.average.averages and self.average.model is model and self._versions == versions:
             return True
-        logger.info("%s: the weights have changed since the run, and the averages are not used", self.name)
+        logger.info("%s: the weights have changed since the run; the averages are not used", self.name)
         return False
 
 

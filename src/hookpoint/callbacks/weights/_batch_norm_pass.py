@@ -1,4 +1,4 @@
-"""Measure the batch norm statistics for the current weights of a model with a pass over data."""
+"""Measure batch norm statistics for the current weights of a model, in a pass over data."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def batch_norm_buffers(model: Any) -> dict[str, Any]:
 
 
 def measured_statistics(run: Run, model: Any, data: Any, forward: Callable[[Any], object] | None) -> dict[str, Any]:
-    """Return the statistics over the data, measured with torch's update_bn; empty without a batch.
+    """Return the statistics over the data, measured with torch's update_bn; empty if there is no batch.
 
-    Nothing else changes: the model keeps its statistics and modes, random numbers are restored, and logged values are dropped.
+    The model's own statistics and modes and the random generators are restored. Logged values are dropped.
     """
     from torch import nn
     from torch.optim.swa_utils import update_bn
@@ -31,7 +31,7 @@ def measured_statistics(run: Run, model: Any, data: Any, forward: Callable[[Any]
     prepare = machine.options.prepare
 
     class WholeBatchModel(nn.Module):
-        """The model for update_bn: it has the same modules, and is called with a whole batch."""
+        """The model for update_bn, with the same modules, called with a whole batch."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -50,9 +50,9 @@ def measured_statistics(run: Run, model: Any, data: Any, forward: Callable[[Any]
             yield [batch if prepare is None else prepare(batch)]  # of a longer list, update_bn would use the first item only
 
     models = model.values() if hasattr(model, "values") else model if isinstance(model, list | tuple) else [model]
-    models = [one for one in models if hasattr(one, "modules")]
+    models = [module for module in models if hasattr(module, "modules")]
     before = _cloned(batch_norm_buffers(model))
-    modules = [module for one in models for module in one.modules()]
+    modules = [module for root in models for module in root.modules()]
     settings = [(module, module.training, getattr(module, "momentum", None)) for module in modules]
     with preserved_randomness(machine.objects.randomness, loader), machine.options.may_wait():
         machine.logbook.open_page("val", is_side=True)

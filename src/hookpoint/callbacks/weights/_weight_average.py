@@ -7,11 +7,11 @@ from typing import Any
 
 from hookpoint.callbacks._shared.sharded_tensors import is_sharded, local_shard, shard_like
 from hookpoint.core.checkpoint.plain_names import plain_name
-from hookpoint.core.checkpoint.stateful import named_parameters
+from hookpoint.core.checkpoint.stateful import named_items, named_parameters
 
 
 class WeightAverage:
-    """Average each trained weight of a model, and with `buffers` its statistics too.
+    """Average each trained weight of a model and, with `buffers`, its statistics.
 
     Tied weights are averaged once, frozen weights not at all. Half-precision weights are averaged in float32, as small changes
     would be lost otherwise. Integers, such as counts of batches, are not averaged. Each rank averages its shards of sharded
@@ -60,7 +60,7 @@ class WeightAverage:
         self.model, self.averages, self._groups = model, averages, list(groups.values())
 
     def update(self, model: Any, weight: float) -> None:
-        """Move each average towards the current value by this share of the difference."""
+        """Move each average towards the current value by the fraction `weight` of the difference."""
         import torch
 
         if self.model is not model or not self._is_complete:
@@ -93,13 +93,9 @@ def averaged_tensors(model: Any, *, buffers: bool) -> Iterator[tuple[str, Any]]:
             yield name, tensor
 
 
-def named_buffers(model: Any, prefix: str = "", of: type[Any] = object) -> Iterator[tuple[str, Any]]:
+def named_buffers(model: Any, of: type[Any] = object) -> Iterator[tuple[str, Any]]:
     """Yield the persistent buffers of a model, by their names in its state dict; with `of`, those of one kind of module."""
-    if isinstance(model, Mapping | list | tuple):
-        for key, value in model.items() if isinstance(model, Mapping) else enumerate(model):
-            yield from named_buffers(value, f"{prefix}{key}.", of)
-    elif hasattr(model, "named_modules"):
-        for path, module in model.named_modules():
-            for name, buffer in module._buffers.items() if isinstance(module, of) else ():
-                if buffer is not None and name not in module._non_persistent_buffers_set:
-                    yield f"{prefix}{plain_name(f'{path}.{name}' if path else name)}", buffer
+    for path, module in named_items(model, "named_modules"):
+        for name, buffer in module._buffers.items() if isinstance(module, of) else ():
+            if buffer is not None and name not in module._non_persistent_buffers_set:
+                yield f"{path}.{name}" if path else name, buffer

@@ -1,4 +1,4 @@
-"""WeightSwap: replace the values of tensors for a while, and restore them bit for bit."""
+"""WeightSwap: replace the values of tensors temporarily, and restore them bit for bit."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ class WeightSwap:
     """Write values into tensors and restore the original ones, on the device and without waiting for it.
 
     The tensor objects stay the same, as optimizers hold references to them. The original values are copied before anything is
-    written and released once all are restored, so that an interrupt never leaves a mixed state for good. Autograd does not see
-    the writes: a pending backward uses the restored values.
+    written, and released once all are restored: an interrupt never leaves a mixed state behind. Autograd does not see the
+    writes: a pending backward uses the restored values.
     """
 
     def __init__(self) -> None:
         self._originals: list[tuple[Any, Any, int]] = []  # tensor, values, version
 
     @property
-    def is_in(self) -> bool:
+    def is_active(self) -> bool:
         """Whether the values are replaced now."""
         return bool(self._originals)
 
-    def put_in(self, tensors: Sequence[Any], values: Sequence[Any]) -> None:
+    def apply(self, tensors: Sequence[Any], values: Sequence[Any]) -> None:
         """Write the values into the tensors, cast to their types."""
         import torch
 
         if self._originals:
-            raise BadLoop("these tensors are swapped already")
+            raise BadLoop("these tensors are already swapped")
         with torch.inference_mode(False), torch.no_grad():
             self._originals = [(tensor, tensor.detach().clone(), version_of(tensor)) for tensor in tensors]
             write(tensors, values)
 
-    def put_back(self) -> None:
-        """Restore the original values, if any; raise if weights were changed meanwhile."""
+    def restore(self) -> None:
+        """Restore the original values, if any; raise if weights were changed in the meantime."""
         import torch
 
         if not self._originals:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal, Unpack
 
-from hookpoint.callbacks._shared.arguments import choice, function, number, whole
+from hookpoint.callbacks._shared.arguments import choice, function, integer, number
 from hookpoint.callbacks._shared.setting import Setting
 from hookpoint.callbacks.weights._averaged_weights import AveragedWeights
 from hookpoint.callbacks.weights._batch_norm_pass import batch_norm_buffers, measured_statistics
@@ -24,13 +24,13 @@ logger = logging.getLogger("hookpoint")
 class StochasticWeightAveraging(AveragedWeights):
     """Average the weights at the ends of the last epochs; the model ends with the averages.
 
-        start: First epoch to average, from 1, or the share of all epochs before it.
-        lr: Learning rate from then on, whatever the scheduler of the run sets. By default, the rate is left alone.
+        start: First epoch to average, counted from 1, or the fraction of all epochs before it.
+        lr: Learning rate from then on, whatever the scheduler of the run sets. By default, the rate is unchanged.
         anneal_epochs: Number of epochs in which the rate reaches `lr`.
         anneal: "cos" or "linear".
         data: Data to measure batch norm statistics with; by default, one epoch of the training data.
-        forward: Function of a batch that calls the model, if it is not called as in validation.
-        model: What to average, if it is not the whole model of the run.
+        forward: Function of a batch that calls the model; by default, it is called as in validation.
+        model: What to average, if not the whole model of the run.
 
     If the model has batch norm, torch's update_bn measures its statistics for the averages, with one pass over the data. The
     validation of the last epoch uses the averages. They are loaded into the model after the last checkpoint, which has the
@@ -178,13 +178,13 @@ class StochasticWeightAveraging(AveragedWeights):
             return
         self._is_measured = True
         if data is not None:
-            self._put_in(model)
+            self._apply(model)
             try:
                 self._statistics = measured_statistics(run, model, data, self._forward)
             finally:
-                self._swap.put_back()
+                self._swap.restore()
         if norms and not self._statistics:
-            problem = "no data to measure batch norm with; the averages have the statistics of other weights. Pass data=..."
+            problem = "no data to measure batch norm with; the averages keep the statistics of other weights. Pass data=..."
             logger.warning("%s: %s", self.name, problem)
 
     def state_dict(self) -> dict[str, Any]:
@@ -210,8 +210,8 @@ class StochasticWeightAveraging(AveragedWeights):
 class SWASchedule:
     """Return the first averaged epoch, and the learning rate of each epoch.
 
-    `start` is that epoch, from 1, or the share of all epochs before it. The rate reaches its target in `anneal_epochs` epochs.
-    In the first epoch it is as after the first step of SWALR. With 0 or 1 it is the target at once.
+    `start` is that epoch, counted from 1, or the fraction of all epochs before it. The rate reaches its target in
+    `anneal_epochs` epochs; with 0 or 1, at once. In the first epoch, it is the rate after the first step of torch's SWALR.
 
     >>> SWASchedule(0.75, 10, "cos").first_epoch(8)
     7
@@ -222,11 +222,11 @@ class SWASchedule:
     def __init__(self, start: float, anneal_epochs: int, anneal: Literal["cos", "linear"]) -> None:
         is_number = isinstance(start, int | float) and not isinstance(start, bool)
         if not is_number or not (0 < start < 1 if isinstance(start, float) else start >= 1):
-            expected = "an epoch >= 1 or a share of the epochs between 0 and 1"
+            expected = "an epoch >= 1 or a fraction of the epochs between 0 and 1"
             raise BadArgument(f"StochasticWeightAveraging: start must be {expected}, got {start!r}.")
         self.start = start
         self.anneal = choice("StochasticWeightAveraging", "anneal", anneal, ("cos", "linear"))
-        self.anneal_epochs = whole("StochasticWeightAveraging", "anneal_epochs", anneal_epochs)
+        self.anneal_epochs = integer("StochasticWeightAveraging", "anneal_epochs", anneal_epochs)
 
     def first_epoch(self, epochs: int | None) -> int:
         """Return the first averaged epoch of a run with this number of epochs."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any, ClassVar, Literal, Unpack
 
-from hookpoint.callbacks._shared.arguments import choice, number, whole
+from hookpoint.callbacks._shared.arguments import choice, integer, number
 from hookpoint.callbacks.weights._averaged_weights import AveragedWeights
 from hookpoint.callbacks.weights._weight_swap import changed, version_of
 from hookpoint.core.callback.callback import Options
@@ -23,23 +23,24 @@ class SwapEMAWeights(AveragedWeights):
         decay: After a step, an average is `decay` times itself plus `1 - decay` times the weight.
         every: Number of steps between two updates of the averages.
         start: Step after which averaging begins, with the weights at that time.
-        warmup: Begin with a lower decay: (1 + n) / (10 + n) after n updates, if that is less.
+        warmup: Begin with a lower decay: (1 + n) / (10 + n) after n updates, as long as that is lower.
         buffers: "average" averages batch norm statistics too, "copy" uses those of the model.
         swap_on_epoch: Also use the averages at on_epoch_end, for the callbacks after this one in the list, such as
             EarlyStopping with its best weights.
         keep_at_end: Load the averages into the model at the end of the run, after the last checkpoint.
-        model: What to average, if it is not the whole model of the run.
+        model: What to average, if not the whole model of the run.
 
-    The training weights are restored after each validation and prediction, however it ends, so that training is not affected. A
-    checkpoint always has the training weights as the model's. `load_weights(path, averaged=True)` returns the averages of a
+    The training weights are restored after each validation and prediction, however it ends, so training is not affected. In a
+    checkpoint, the model always has its training weights. `load_weights(path, averaged=True)` returns the averages of a
     checkpoint, and `weights()` those of this object. `validate` and `predict` after the run use the averages, unless the
-    weights of the model have changed since. Frozen weights are not averaged; unfrozen and added ones are from the next epoch.
+    weights of the model have changed since. Frozen weights are not averaged; those that are unfrozen or added are averaged from
+    the next epoch on.
 
-    In a loop whose step never advances (with an optimizer that the run does not know, or epochs without batches), changed
-    weights count as one step: at the end of an iteration, before a validation or at the end of an epoch. A complete epoch
-    counts as at least one step, even if autograd sees no change, as with fused optimizers.
+    If the step never advances (with an optimizer that the run does not know, or epochs without batches), changed weights count
+    as one step: at the end of an iteration, before a validation or at the end of an epoch. A complete epoch counts as at least
+    one step, even if autograd sees no change, as with fused optimizers.
 
-    The averages take as much memory as the weights, and a validation as much again.
+    The averages take as much memory as the weights. A validation takes the same amount again.
 
     >>> import torch
     >>> model = torch.nn.Linear(1, 1, bias=False)
@@ -77,8 +78,8 @@ class SwapEMAWeights(AveragedWeights):
         self.decay = number("SwapEMAWeights", "decay", decay, least=0.0)
         if decay >= 1:
             raise BadArgument(f"SwapEMAWeights: decay must be below 1, got {decay!r}.", write="0.999")
-        self.every = whole("SwapEMAWeights", "every", every, least=1)
-        self.start = whole("SwapEMAWeights", "start", start)
+        self.every = integer("SwapEMAWeights", "every", every, least=1)
+        self.start = integer("SwapEMAWeights", "start", start)
         self.warmup, self.swap_on_epoch, self.keeps_at_end = warmup, swap_on_epoch, keep_at_end
         self._last_step = self._uncounted = self._counted_in = self._version = 0
 
@@ -102,7 +103,7 @@ class SwapEMAWeights(AveragedWeights):
 
     def on_step_end(self, run: Run) -> None:
         self._last_step = run.step
-        if self._swap.is_in:  # autograd does not see the writes of fused optimizers
+        if self._swap.is_active:  # autograd does not see the writes of fused optimizers
             raise changed()
         if not self.average.averages:
             if self._steps(run) >= self.start:
@@ -153,9 +154,9 @@ class SwapEMAWeights(AveragedWeights):
     def _take_uncounted(self, run: Run, *, at_least: bool = False) -> None:
         """Count changed weights as one step, in a loop that counts no steps.
 
-        Autograd does not see every change. `at_least` counts a step without one.
+        Autograd does not see every change: `at_least` counts a step even if there seems to be none.
         """
-        if not self._is_running or run.step or self._swap.is_in or not isinstance(stepper_of(run), PlainStepper):
+        if not self._is_running or run.step or self._swap.is_active or not isinstance(stepper_of(run), PlainStepper):
             return
         before = self._version
         self._note_version(self.model_of(run))

@@ -43,3 +43,9 @@ class MainCallback(Callback):
 
 
 MainCallBack = MainCallback
+
+
+def overrides(main: Any, *methods: str) -> bool:
+    """Return whether a MainCallback overrides any of these methods."""
+    kind = MainCallback if main is None else type(main)
+    return any(getattr(kind, method) is not getattr(MainCallback, method) for method in methods)

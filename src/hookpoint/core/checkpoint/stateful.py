@@ -74,20 +74,21 @@ def _placed(gradient: Any, parameter: Any) -> Any:
 
 def named_parameters(model: Any) -> Iterator[tuple[str, Any]]:
     """Yield the parameters of a model, or of each in a list or mapping of models, by their plain names."""
-    return _named(model, "named_parameters")
+    return named_items(model, "named_parameters")
 
 
 def named_buffers(model: Any) -> Iterator[tuple[str, Any]]:
     """Yield the buffers of a model, or of each in a list or mapping of models, by their plain names."""
-    return _named(model, "named_buffers")
+    return named_items(model, "named_buffers")
 
 
-def _named(model: Any, method: str) -> Iterator[tuple[str, Any]]:
+def named_items(model: Any, method: str, **options: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what a method of a model, or of each in a list or mapping of models, returns, by plain names."""
     if isinstance(model, Mapping | list | tuple):
         for key, item in _items(model):
-            yield from ((f"{key}.{name}", tensor) for name, tensor in _named(item, method))
+            yield from ((f"{key}.{name}" if name else key, found) for name, found in named_items(item, method, **options))
     elif hasattr(model, method):
-        yield from ((plain_name(name), tensor) for name, tensor in getattr(model, method)())
+        yield from ((plain_name(name), found) for name, found in getattr(model, method)(**options))
 
 
 def _items(parts: Any) -> Iterator[tuple[str, Any]]:

@@ -51,6 +51,7 @@ class Hooks:
         self._watchers = tuple(entry.subject for entry in reversed(self.entries) if isinstance(entry.subject, Watcher))
         for entry in self.entries:
             entry.watchers = self._watchers
+        self.remarks: list[Callable[[], list[str]]] = []  # lines of others at the end of `explain`
         self._logged_moves: set[str] = set()
         self._calls = self._ordered()
         self._dispatches: dict[tuple[tuple[str, ...], str | None, bool], Dispatch | None] = {}
@@ -159,7 +160,7 @@ class Hooks:
 
     def explain(self) -> str:
         """Return a table of each point's callbacks in order: when and where they run, and why in this order."""
-        return explain(self._calls, self.entries)
+        return "\n".join([explain(self._calls, self.entries), *(line for lines in self.remarks for line in lines())])
 
     def costs(self, *, of_users: bool = False) -> list[Cost]:
         """Return the time of each callback at each point, the most expensive first; one iteration in 64 is sampled.

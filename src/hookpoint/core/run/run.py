@@ -72,6 +72,13 @@ class Run(PeerNames):
         """Step the learning-rate scheduler, if there is one."""
         self._stepper.adjust_lr(self)
 
+    def recapture(self) -> None:
+        """Capture the CUDA graph of the step again, after a change that it cannot see: a parameter's storage was replaced.
+
+        Without `Runner(cuda_graph=True)` there is nothing to capture, and the call has no effect.
+        """
+        self._stepper.recapture()
+
     # Verdicts, honoured at the next boundary. `same_on_all_ranks` (older name: `alike`) declares that every rank makes the
     # same request at this point. It then takes effect at once, without an agreement between ranks.
 

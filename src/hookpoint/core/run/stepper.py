@@ -41,6 +41,9 @@ class Stepper(Protocol):
 
     def load_state_dict(self, run: Any, state: Mapping[str, Any]) -> None: ...
 
+    def recapture(self) -> None:
+        """Capture the step again, if it is captured."""
+
 
 class PlainStepper:
     """The standard step, for any model, criterion and optimizer with the usual methods.
@@ -97,4 +100,7 @@ class PlainStepper:
         return {}
 
     def load_state_dict(self, run: Any, state: Mapping[str, Any]) -> None:
+        """Do nothing."""
+
+    def recapture(self) -> None:
         """Do nothing."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping
 from functools import partial
 from typing import Any
 
@@ -52,18 +52,27 @@ def move(batch: Any, device: torch.device, *, waits: bool = False) -> Any:
     An object with a `to` method, such as a packed sequence, moves itself. Pass `waits` for a copy to the host: otherwise its
     values could be read before they arrive.
     """
+    return map_tensors(batch, lambda tensor: tensor.to(device, non_blocking=not waits), lambda other: other.to(device))
+
+
+def map_tensors(batch: Any, function: Callable[[torch.Tensor], Any], move: Callable[[Any], Any] | None = None) -> Any:
+    """Return a batch with a function applied to every tensor, and `move`, if given, to other objects with a `to` method.
+
+    >>> map_tensors({"x": torch.ones(2), "n": 3}, lambda tensor: tensor.sum().item())
+    {'x': 2.0, 'n': 3}
+    """
     if isinstance(batch, torch.Tensor):
-        return batch.to(device, non_blocking=not waits)
-    if callable(getattr(batch, "to", None)) and not isinstance(batch, type):
-        return batch.to(device)
-    again = partial(move, device=device, waits=waits)
+        return function(batch)
+    if move is not None and callable(getattr(batch, "to", None)) and not isinstance(batch, type):
+        return move(batch)
+    again = partial(map_tensors, function=function, move=move)
     if type(batch) is dict:
         return {key: again(value) for key, value in batch.items()}
     if isinstance(batch, MutableMapping):
-        moved = copy.copy(batch)
+        mapped = copy.copy(batch)
         for key, value in batch.items():  # not `update`: a ModelOutput of Hugging Face refuses it
-            moved[key] = again(value)
-        return moved
+            mapped[key] = again(value)
+        return mapped
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*map(again, batch))
     if isinstance(batch, tuple | list):

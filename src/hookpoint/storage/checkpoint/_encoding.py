@@ -1,8 +1,8 @@
 """Encoding: convert a tree to a format that has fewer types than Python, without loss.
 
-A type that the format lacks becomes a dict with one key that starts with `$`, such as `{"$tuple": [1, 2]}`. A user's dict that
-looks like that, or has keys that the format lacks, becomes `{"$dict": [[key, value], …]}`. Floats are restored bit for bit, and
-keys with their type. Trees come from `hookpoint.storage.checkpoint.tree.copied`.
+A value whose type the format lacks becomes a dict with one key that starts with `$`, such as `{"$tuple": [1, 2]}`. A user's
+dict that looks like that, or whose keys the format lacks, becomes `{"$dict": [[key, value], …]}`. Floats are restored bit for
+bit, and keys with their type. Trees come from `hookpoint.storage.checkpoint.tree.copied`.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ import math
 import struct
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection
+from operator import is_
 from typing import Any
 
 from hookpoint.core.checkpoint.layer_versions import put_versions, versions_of
 from hookpoint.core.checkpoint.sharded_placeholder import ShardedPlaceholder
 from hookpoint.storage.checkpoint.tree import MAPPINGS, PLAIN, SEQUENCES, is_array
 
-MOST_JSON_BITS = 64  # of a plain number; other JSON readers convert longer ones to floats
-MOST_TORCH_BITS = 1024  # torch.load with weights_only=True accepts fewer than 2040
+MAX_JSON_BITS = 64  # of a plain number; other JSON readers convert longer ones to floats
+MAX_TORCH_BITS = 1024  # torch.load with weights_only=True accepts fewer than 2040
 
 
 def for_json(value: Any) -> Any:
@@ -27,7 +28,7 @@ def for_json(value: Any) -> Any:
     kind = type(value)
     if kind is float and not math.isfinite(value):
         return {"$float": struct.pack(">d", value).hex()}
-    if kind is int and value.bit_length() > MOST_JSON_BITS:
+    if kind is int and value.bit_length() > MAX_JSON_BITS:
         return {"$int": hex(value)}
     if kind is complex:
         return {"$complex": [for_json(value.real), for_json(value.imag)]}
@@ -38,19 +39,19 @@ def for_json(value: Any) -> Any:
     if is_array(value):
         return {"$ndarray": [value.dtype.str, list(value.shape), _text(value.tobytes())]}
     if kind is dict and all(type(key) is str for key in value) and not _looks_tagged(value):
-        return {key: for_json(one) for key, one in value.items()}
+        return {key: for_json(item) for key, item in value.items()}
     if kind in MAPPINGS:
-        return {f"${kind.__name__}": [[for_json(key), for_json(one)] for key, one in value.items()]}
+        return {f"${kind.__name__}": [[for_json(key), for_json(item)] for key, item in value.items()]}
     if kind in SEQUENCES:
-        inner = list(value) if _are_ints(value, MOST_JSON_BITS) else [for_json(one) for one in value]
-        return inner if kind is list else {f"${kind.__name__}": inner}
+        items = list(value) if _are_ints(value, MAX_JSON_BITS) else [for_json(item) for item in value]
+        return items if kind is list else {f"${kind.__name__}": items}
     return value
 
 
 def for_torch(value: Any) -> Any:
     """Convert the tree to types that torch.load accepts with weights_only=True. Tensors are not changed."""
     kind = type(value)
-    if kind is int and value.bit_length() > MOST_TORCH_BITS:
+    if kind is int and value.bit_length() > MAX_TORCH_BITS:
         return {"$int": hex(value)}
     if kind is bytes and not value:  # pickled by a name that torch.load refuses
         return {"$bytes": ""}
@@ -59,15 +60,15 @@ def for_torch(value: Any) -> Any:
     if is_array(value):
         return {"$ndarray": [value.dtype.str, list(value.shape), _tensor(value)]}
     if kind in MAPPINGS:
-        return _mapping_for_torch(value)
-    if kind in (list, tuple) and _are_ints(value, MOST_TORCH_BITS):
+        if _looks_tagged(value) or not all(map(_is_key_for_torch, value)):
+            return {f"${kind.__name__}": [[for_torch(key), for_torch(item)] for key, item in value.items()]}
+        return _with_values(value, for_torch)
+    if kind in (list, tuple) and _are_ints(value, MAX_TORCH_BITS):
         return kind(value)
-    if kind is list:
-        return [for_torch(one) for one in value]
     if kind in SEQUENCES:
-        inner = [for_torch(one) for one in value]
-        is_itself = kind is tuple or (kind is set and all(one is given for one, given in zip(inner, value, strict=True)))
-        return kind(inner) if is_itself else {f"${kind.__name__}": inner}
+        items = [for_torch(item) for item in value]
+        is_allowed = kind in (list, tuple) or (kind is set and all(map(is_, items, value)))
+        return kind(items) if is_allowed else {f"${kind.__name__}": items}
     return value
 
 
@@ -76,28 +77,21 @@ def restored(value: Any) -> Any:
     kind = type(value)
     if kind in MAPPINGS:
         if kind is dict and _looks_tagged(value):
-            ((tag, inner),) = value.items()
-            return _RESTORE[tag[1:]](inner)
+            ((tag, content),) = value.items()
+            return _RESTORE[tag[1:]](content)
         return _with_values(value, restored)
     if kind in (list, tuple):
-        return kind(value) if PLAIN.issuperset(map(type, value)) else kind(restored(one) for one in value)
+        return kind(value) if PLAIN.issuperset(map(type, value)) else kind(map(restored, value))
     return value
 
 
-def _are_ints(values: Collection[Any], most_bits: int) -> bool:
-    """Return whether all values are integers of at most `most_bits`. A fast path: random generators have 625 of them."""
-    return set(map(type, values)) == {int} and max(max(values).bit_length(), min(values).bit_length()) <= most_bits
+def _are_ints(values: Collection[Any], max_bits: int) -> bool:
+    """Return whether all values are integers of at most `max_bits`: a fast path, as random generators have 625 of them."""
+    return set(map(type, values)) == {int} and max(max(values).bit_length(), min(values).bit_length()) <= max_bits
 
 
 def _looks_tagged(value: dict[Any, Any]) -> bool:
     return len(value) == 1 and all(type(key) is str and key.startswith("$") for key in value)
-
-
-def _mapping_for_torch(value: Any) -> Any:
-    kind = type(value)
-    if _looks_tagged(value) or not all(for_torch(key) is key or _is_tuple_as_it_is(key) for key in value):
-        return {f"${kind.__name__}": [[for_torch(key), for_torch(one)] for key, one in value.items()]}
-    return _with_values(value, for_torch)
 
 
 def _with_values(mapping: Any, convert: Callable[[Any], Any]) -> Any:
@@ -111,8 +105,9 @@ def _with_values(mapping: Any, convert: Callable[[Any], Any]) -> Any:
     return copy
 
 
-def _is_tuple_as_it_is(key: Any) -> bool:
-    return type(key) is tuple and all(for_torch(one) is one or _is_tuple_as_it_is(one) for one in key)
+def _is_key_for_torch(key: Any) -> bool:
+    """Return whether torch.load accepts a key as it is, or a tuple of such keys."""
+    return all(map(_is_key_for_torch, key)) if type(key) is tuple else for_torch(key) is key
 
 
 def _text(data: bytes) -> str:
@@ -126,35 +121,35 @@ def _tensor(array: Any) -> Any:
     return torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
 
 
-def _array(given: list[Any]) -> Any:
+def _array(content: list[Any]) -> Any:
     import numpy
 
-    kind, shape, data = given
+    kind, shape, data = content
     raw = base64.b64decode(data) if isinstance(data, str) else data.numpy().tobytes()
     return numpy.frombuffer(bytearray(raw), dtype=numpy.dtype(kind)).reshape(shape)
 
 
 def _pairs(kind: type) -> Callable[[list[Any]], Any]:
     def restore(pairs: list[Any]) -> Any:
-        copy = kind()
-        for key, one in pairs:
-            copy[restored(key)] = restored(one)
-        return copy
+        mapping = kind()
+        for key, value in pairs:
+            mapping[restored(key)] = restored(value)
+        return mapping
 
     return restore
 
 
 _RESTORE: dict[str, Callable[[Any], Any]] = {
-    "float": lambda given: struct.unpack(">d", bytes.fromhex(given))[0],
-    "int": lambda given: int(given, 16),
-    "complex": lambda given: complex(restored(given[0]), restored(given[1])),
-    "bytes": lambda given: base64.b64decode(given),
+    "float": lambda text: struct.unpack(">d", bytes.fromhex(text))[0],
+    "int": lambda text: int(text, 16),
+    "complex": lambda pair: complex(restored(pair[0]), restored(pair[1])),
+    "bytes": base64.b64decode,
     "ndarray": _array,
     "elsewhere": ShardedPlaceholder,
     "dict": _pairs(dict),
     "OrderedDict": _pairs(OrderedDict),
     "Counter": _pairs(Counter),
-    "tuple": lambda given: tuple(map(restored, given)),
-    "set": lambda given: set(map(restored, given)),
-    "frozenset": lambda given: frozenset(map(restored, given)),
+    "tuple": lambda items: tuple(map(restored, items)),
+    "set": lambda items: set(map(restored, items)),
+    "frozenset": lambda items: frozenset(map(restored, items)),
 }

@@ -10,7 +10,7 @@ from hookpoint.core.checkpoint.store import Saved
 
 
 class Background:
-    """Write checkpoints on a background thread, one at a time. The process does not end before a write is finished."""
+    """Write checkpoints on a background thread, one at a time. The process does not exit before a write has finished."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
@@ -18,10 +18,10 @@ class Background:
         self._errors: deque[BaseException] = deque()
 
     def start(self, save: Callable[[], Saved]) -> None:
-        """Start a save after the previous one has ended."""
+        """Start a save, after the previous one has finished."""
         self.wait()
         thread = threading.Thread(target=self._run, args=(save,), name="hookpoint-save", daemon=False)
-        thread.start()  # fails if there is no memory for a thread
+        thread.start()  # raises if there is no memory for a thread
         self._thread = thread
 
     def wait(self) -> None:
@@ -36,8 +36,8 @@ class Background:
             raise self._errors.popleft()
         return [self._saved.popleft() for _ in range(len(self._saved))]
 
-    def left(self) -> list[BaseException]:
-        """Return the errors that were not collected."""
+    def errors(self) -> list[BaseException]:
+        """Return the errors that `collect` has not raised, each once."""
         return [self._errors.popleft() for _ in range(len(self._errors))]
 
     def _run(self, save: Callable[[], Saved]) -> None:

@@ -5,22 +5,23 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hookpoint.core.checkpoint.store import Checkpoint
 from hookpoint.core.errors import CannotResume, CannotSave, DamagedCheckpoint
-from hookpoint.storage.checkpoint import manifest
 from hookpoint.storage.checkpoint.layout import BEST, MANIFEST, SHARD, Place
-from hookpoint.storage.checkpoint.manifest import File, Manifest
+from hookpoint.storage.checkpoint.manifest import File, Manifest, parse_manifest
 from hookpoint.storage.checkpoint.state_files import Encoded, read_state
 from hookpoint.storage.disk import disk
 from hookpoint.storage.disk.hashing_writer import NewFile
 
 logger = logging.getLogger("hookpoint")
 
+UNREADABLE = (DamagedCheckpoint, CannotResume, OSError)
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 SHOWN_STRAYS = 3
 FINDER = ".DS_Store"  # macOS creates it in every folder that is opened
@@ -28,50 +29,48 @@ FINDER = ".DS_Store"  # macOS creates it in every folder that is opened
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A hidden folder with the files that the ranks of a team have already written."""
+    """A hidden folder, and the files that the ranks have already written to it."""
 
     folder: Path
     files: Mapping[str, File]
 
 
 def write_checkpoint(
-    target: Path, state: dict[str, Any], describe: Callable[[Mapping[str, File]], Manifest], staged: Staged | None = None
+    target: Path, state: dict[str, Any], describe: Callable[..., Manifest], staged: Staged | None = None
 ) -> Manifest:
-    """Write the state to a new folder, and sync it. `describe` creates the manifest for the files.
+    """Write the state to a new folder, and sync it. `describe(files=...)` returns the manifest.
 
-    Everything is written to a hidden folder and synced, the manifest last; then the folder is renamed. After any failure, there
+    All files are written to a hidden folder and synced, the manifest last. Then the folder is renamed: after any failure, there
     is either a complete checkpoint of this name or none.
     """
     staging = new_staging(target) if staged is None else staged.folder
-    try:
-        if staged is None:
-            disk.make_new_folder(staging)
-        files = {} if staged is None else dict(staged.files)
-        for name, write in Encoded(state).files():
-            with NewFile(staging / name) as file:
-                write(file)
-            files[name] = File(file.size, file.sha256)
-        made = describe(files)
-        disk.write(staging / MANIFEST, made.encoded())
-        disk.sync_folder(staging)
-        disk.rename(staging, target)
-        disk.sync_folder(target.parent)
-    except OSError as error:
-        discard(staging)
-        raise cannot_save(target, error) from error
-    except BaseException:
-        discard(staging)
-        raise
-    return made
+    with saving_to(target):
+        try:
+            if staged is None:
+                disk.make_new_folder(staging)
+            files = {} if staged is None else dict(staged.files)
+            for name, write in Encoded(state).files():
+                with NewFile(staging / name) as file:
+                    write(file)
+                files[name] = File(file.size, file.sha256)
+            manifest = describe(files=files)
+            disk.write(staging / MANIFEST, manifest.encoded())
+            disk.sync_folder(staging)
+            disk.rename(staging, target)
+            disk.sync_folder(target.parent)
+        except BaseException:
+            discard(staging)
+            raise
+    return manifest
 
 
 def new_staging(target: Path) -> Path:
-    """Return a name for the hidden folder in which a checkpoint is written."""
+    """Return a path for the hidden folder in which a checkpoint is written."""
     return target.with_name(disk.hidden("staging", target.name))
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
-    """Read a checkpoint after all of its files are verified. Raise DamagedCheckpoint if one is damaged."""
+    """Verify all files of a checkpoint, then read it. Raise DamagedCheckpoint if a file is damaged."""
     folder = Path(path)
     return Checkpoint(folder, read_state(folder, verified(folder).files))
 
@@ -79,27 +78,27 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
 def verified(folder: Path, *, shards: bool = True) -> Manifest:
     """Verify all files of a checkpoint and return its manifest, or raise DamagedCheckpoint. Reads everything once.
 
-    Without `shards`, only the sizes of shard files are checked: each is verified when it is read. Other files in the folder are
-    not damage, as they are never read: see `strays`.
+    Without `shards`, only the sizes of shard files are checked: each is verified when it is read. Files that the manifest does
+    not list are never read, so they are not damage: see `strays`.
     """
-    found = read_manifest(folder)
-    for name in sorted(set(found.files) - set(disk.names(folder))):  # before reading any
+    manifest = read_manifest(folder)
+    for name in sorted(set(manifest.files) - set(disk.names(folder))):  # before reading any
         raise _damaged(folder, f"{name} is missing")
-    for name in found.files:
-        verify_file(folder, name, found, content=shards or not name.endswith(SHARD))
-    return found
+    for name in manifest.files:
+        verify_file(folder, name, manifest, content=shards or not name.endswith(SHARD))
+    return manifest
 
 
-def strays(folder: Path, found: Manifest) -> str:
-    """Return a text that names the files that the manifest does not list, or ""."""
-    names = [name for name in disk.names(folder) if name not in found.files and name not in (MANIFEST, FINDER)]
+def strays(folder: Path, manifest: Manifest) -> str:
+    """Describe the files that the manifest does not list; "" if there are none."""
+    names = [name for name in disk.names(folder) if name not in manifest.files and name not in (MANIFEST, FINDER)]
     shown = ", ".join(map(ascii, names[:SHOWN_STRAYS])) + (", …" if len(names) > SHOWN_STRAYS else "")
     return f"not listed in its {MANIFEST}, ignored: {shown}" if names else ""
 
 
-def verify_file(folder: Path, name: str, found: Manifest, *, content: bool = True) -> None:
-    """Raise DamagedCheckpoint if a file does not match the manifest."""
-    file, status = found.files[name], disk.status(folder / name)
+def verify_file(folder: Path, name: str, manifest: Manifest, *, content: bool = True) -> None:
+    """Raise DamagedCheckpoint if a file does not match the manifest: its size and, with `content`, its digest."""
+    file, status = manifest.files[name], disk.status(folder / name)
     if status is None or not disk.is_file(folder / name):
         raise _damaged(folder, f"{name} is missing" if status is None else f"{name} is not a file")
     if status.st_size != file.size:
@@ -116,11 +115,11 @@ def read_manifest(folder: Path) -> Manifest:
     refuse_link(folder)
     if not disk.is_file(folder / MANIFEST):
         raise _damaged(folder, f"it has no {MANIFEST}")
-    found = manifest.parsed(_read(folder, MANIFEST, disk.read), str(folder))
+    manifest = parse_manifest(_read(folder, MANIFEST, disk.read), str(folder))
     place = Place.of(folder.name)
-    if place is not None and place.step != found.step:
-        raise _damaged(folder, f"it is of step {found.step}")
-    return found
+    if place is not None and place.step != manifest.step:
+        raise _damaged(folder, f"it is of step {manifest.step}")
+    return manifest
 
 
 def refuse_link(path: Path) -> None:
@@ -134,12 +133,19 @@ def is_refused_link(path: Path) -> bool:
 
 
 def is_like_a_checkpoint(folder: Path) -> bool:
-    """Return whether this is a checkpoint, intact or not, and not a workdir."""
+    """Return whether this is the folder of a checkpoint, intact or not, rather than a workdir."""
     return disk.exists(folder / MANIFEST) or Place.of(folder.name) is not None or folder.name.startswith(BEST)
 
 
+def problem_of(folder: Path, error: Exception) -> str:
+    """Return in one line why a checkpoint cannot be read, without its path."""
+    if isinstance(error, OSError):
+        return f"cannot be read: {error.strerror or error}"
+    return str(error).splitlines()[0].removeprefix(f"{folder} is ").rstrip(".")
+
+
 def discard(path: Path) -> None:
-    """Remove a file or folder if possible. Leftovers are removed at the next start."""
+    """Remove a file or folder. If that fails, log it: the next start tries again."""
     try:
         if disk.exists(path):
             disk.remove(path)
@@ -147,22 +153,27 @@ def discard(path: Path) -> None:
         logger.warning("%s could not be removed: %s", path, error or type(error).__name__)
 
 
-def cannot_save(path: Path, error: OSError) -> CannotSave:
-    """Return the error for a checkpoint that could not be written."""
-    if isinstance(error, CannotSave):
-        return error
-    where = f" ({error.filename})" if error.filename and os.fspath(error.filename) != os.fspath(path) else ""
-    cures = {"check": "that the folder exists and you may write to it"}
-    if error.errno in NO_ROOM:
-        free = disk.free_bytes(path)
-        room = "" if free is None else f", {free / 2**20:.0f} MiB are free"
-        cures = {"make": f"room on this disk{room}, or keep fewer checkpoints"}
-    return CannotSave(f"{path} could not be written: {error.strerror or error}{where}.", **cures, errno=error.errno)
-
-
-def _read(folder: Path, name: str, how: Callable[[Path], Any]) -> Any:
+@contextmanager
+def saving_to(path: Path) -> Iterator[None]:
+    """Raise CannotSave instead of another OSError in the block."""
     try:
-        return how(folder / name)
+        yield
+    except CannotSave:
+        raise
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename and os.fspath(error.filename) != os.fspath(path) else ""
+        cures = {"check": "that the folder exists and you may write to it"}
+        if error.errno in NO_ROOM:
+            free = disk.free_bytes(path)
+            room = "" if free is None else f", {free / 2**20:.0f} MiB are free"
+            cures = {"make": f"room on this disk{room}, or keep fewer checkpoints"}
+        message = f"{path} could not be written: {error.strerror or error}{where}."
+        raise CannotSave(message, **cures, errno=error.errno) from error
+
+
+def _read(folder: Path, name: str, read: Callable[[Path], Any]) -> Any:
+    try:
+        return read(folder / name)
     except FileNotFoundError as error:  # a running process may be deleting it
         raise _damaged(folder, f"{name} is missing") from error
     except OSError as error:

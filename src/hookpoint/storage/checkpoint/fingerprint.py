@@ -10,11 +10,11 @@ from hookpoint.core.checkpoint.plain_names import COMPILED, WRAPPED, plain_state
 from hookpoint.core.checkpoint.sharded_placeholder import has_placeholder
 from hookpoint.storage.checkpoint.tree import is_tensor
 
-MOST_LISTED = 8
+MAX_LISTED = 8
 
 
 class Fingerprint(str):
-    """A digest with the shape and type of each tensor in `tensors`. Files contain only the digest."""
+    """A digest. `tensors` has the shape and type of each tensor by name; it is not stored in files."""
 
     tensors: Mapping[str, str]
 
@@ -23,48 +23,43 @@ class Fingerprint(str):
         """Return the fingerprint of one or more state dicts of models."""
         tensors = _tensors("", state)
         lines = sorted(f"{name} {kind}" for name, kind in tensors.items())
-        found = cls(hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16])
-        found.tensors = tensors
-        return found
-
-
-def fingerprint(state: Any) -> str:
-    """Return the digest, as it is stored in files."""
-    return str(Fingerprint.of(state))
+        fingerprint = cls(hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16])
+        fingerprint.tensors = tensors
+        return fingerprint
 
 
 def differences(state: Any, now: Mapping[str, str]) -> list[str]:
-    """Return the differences between saved tensors and current ones, as lines; at most the first eight."""
+    """Return the differences between saved and current tensors, one line each; the first eight at most."""
     saved = _tensors("", plain_state(state) if isinstance(state, Mapping) else state)
     lines = [
         f"{name.removeprefix('/')}: {saved.get(name, 'missing')} when saved, {now.get(name, 'missing')} now"
         for name in {**saved, **now}
         if saved.get(name) != now.get(name)
     ]
-    more = len(lines) - MOST_LISTED
-    return [*lines[:MOST_LISTED], *([f"and {more} more"] if more > 0 else [])]
+    more = len(lines) - MAX_LISTED
+    return [*lines[:MAX_LISTED], *([f"and {more} more"] if more > 0 else [])]
 
 
 def fits(state: Any, wanted: Any) -> bool:
-    """Return whether a state of an older release, with the names of a compiled model, has this fingerprint with plain names.
+    """Return whether the state of a compiled model, saved by an older release, has this fingerprint with plain names.
 
-    Sharded tensors have no shape here: they are checked when they are loaded.
+    Sharded tensors have no shape here. They are checked when they are loaded.
     """
     if not any(COMPILED in name for name in _names(state)):
         return False
     plain = plain_state(state)
-    without = {name.removeprefix(WRAPPED): one for name, one in plain.items()}
-    return has_placeholder(state) or wanted in (fingerprint(plain), fingerprint(without))
+    unwrapped = {name.removeprefix(WRAPPED): tensor for name, tensor in plain.items()}
+    return has_placeholder(state) or wanted in (Fingerprint.of(plain), Fingerprint.of(unwrapped))
 
 
 def _names(state: Any) -> list[str]:
     if not isinstance(state, Mapping):
         return []
-    return [str(name) for name in state] + [name for one in state.values() for name in _names(one)]
+    return [str(name) for name in state] + [name for value in state.values() for name in _names(value)]
 
 
 def _tensors(prefix: str, state: Any) -> dict[str, str]:
-    """Return shape and type of each tensor in a state by name."""
+    """Return the shape and type of each tensor in a state by name."""
     if isinstance(state, Mapping):
         return {name: kind for key, value in state.items() for name, kind in _tensors(f"{prefix}/{key}", value).items()}
     return {prefix: f"{tuple(state.shape)} {state.dtype}"} if is_tensor(state) else {}

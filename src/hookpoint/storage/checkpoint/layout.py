@@ -1,12 +1,16 @@
 """Layout: the names in a workdir.
 
-    checkpoints/step-00001200/     a checkpoint; step-00001200-2/ is the second one of the same step checkpoints/best-loss/
-    hard links to the newest checkpoint with the tag best-loss checkpoints/last               a symbolic link to the newest
-    checkpoint, for users; never read here checkpoints/damaged-step-…/    a damaged checkpoint, kept for inspection
-    checkpoints/.staging-…         being written; checkpoints/.deleting-… is being deleted; leftovers are removed at the next
-    start tensor-dumps/                  tensors and images that callbacks write previous/001/                  an earlier run
+    checkpoints/step-00001200/    a checkpoint; step-00001200-2/ is the second one of the same step
+    checkpoints/best-loss/        hard links to the newest checkpoint with the tag best-loss
+    checkpoints/last              a symbolic link to the newest checkpoint, for users; never read here
+    checkpoints/damaged-step-…/   a damaged checkpoint, kept for inspection
+    checkpoints/.staging-…        a folder being written
+    checkpoints/.deleting-…       a folder being deleted
+    tensor-dumps/                 tensors and images that callbacks write
+    previous/001/                 an earlier run
 
-The newest checkpoint is the one with the highest step and number. Timestamps do not matter.
+Folders left behind by a kill are removed at the next start. The newest checkpoint is the one with the highest step and number.
+Timestamps do not matter.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ LAST = "last"
 PREVIOUS = "previous"
 BEST = "best-"
 DAMAGED = "damaged-"
-MANIFEST = "manifest.json"
+MANIFEST, WEIGHTS = "manifest.json", "model.safetensors"
 SHARDS, SHARD = ".metadata", ".distcp"  # the index of sharded tensors, and the suffix of their files
 TENSOR_DUMPS = "tensor-dumps"
 # The files of a run, in the order in which they are moved to previous/.
@@ -30,8 +34,8 @@ RUN_FILES = (CHECKPOINTS, "run.json", "scalars.jsonl", "events.jsonl", "tensorbo
 
 SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 SLASH = "--"
-HASH_LETTERS = 12
-HASHED = re.compile(rf"-[0-9a-f]{{{HASH_LETTERS}}}\Z")
+HASH_CHARACTERS = 12
+HASHED = re.compile(rf"-[0-9a-f]{{{HASH_CHARACTERS}}}\Z")
 _STEP = re.compile(r"step-(\d{8,})(?:-(\d+))?")
 _LEFTOVER = re.compile(r"\.(?:staging|deleting|probe)-.*-[0-9a-f]{16}", re.DOTALL)
 
@@ -49,21 +53,24 @@ class Place(NamedTuple):
     @classmethod
     def of(cls, name: str) -> Place | None:
         """Parse the name of a checkpoint folder. Return None for other names."""
-        found = _STEP.fullmatch(name)
-        if found is None:
-            return None
-        place = cls(int(found[1]), int(found[2] or 1))
-        return place if place.name == name else None
+        match = _STEP.fullmatch(name)
+        place = cls(int(match[1]), int(match[2] or 1)) if match else None
+        return place if place and place.name == name else None
 
 
 def checkpoints(workdir: Path) -> Path:
     return workdir / CHECKPOINTS
 
 
+def workdir_of(path: Path) -> Path:
+    """Return the workdir: the path itself, or its parent if the path is that of the checkpoints folder."""
+    return path.parent if path.name == CHECKPOINTS else path
+
+
 def next_place(names: list[str], step: int) -> Place:
     """Return the place of a new checkpoint, after all others of its step."""
-    taken = [place.number for name in names if (place := Place.of(name)) is not None and place.step == step]
-    return Place(step, max(taken, default=0) + 1)
+    numbers = [place.number for name in names if (place := Place.of(name)) is not None and place.step == step]
+    return Place(step, max(numbers, default=0) + 1)
 
 
 def is_of_checkpoints(name: str) -> bool:
@@ -87,7 +94,7 @@ def damaged_name(name: str, names: list[str]) -> str:
 
 
 def next_previous(names: list[str]) -> str:
-    """Return the folder name for the next earlier run."""
+    """Return the next free folder name in previous/."""
     return f"{max((int(name) for name in names if name.isascii() and name.isdigit()), default=0) + 1:03d}"
 
 
@@ -103,9 +110,9 @@ def best_name(tag: str) -> str:
 
 
 def safe_name(name: str) -> str:
-    """Return a unique file name for a name: the name itself if it is safe, else with `-` for unsafe characters, and a hash.
+    """Return a unique file name for a name: the name itself if it is safe, else a readable version of it with a hash.
 
-    Safe characters are letters, digits and `._-`.
+    Safe characters are letters, digits and `._-`. Others become `-`.
 
     >>> safe_name("best-val-loss")
     'best-val-loss'
@@ -116,7 +123,7 @@ def safe_name(name: str) -> str:
 
 
 def hashed_name(name: str) -> str:
-    """Return a safe name with a hash, which makes it unique."""
-    digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:HASH_LETTERS]
-    cleaned = re.sub(r"[^A-Za-z0-9._-]", "-", name)[: 127 - HASH_LETTERS]
+    """Return a safe name, made unique by a hash."""
+    digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:HASH_CHARACTERS]
+    cleaned = re.sub(r"[^A-Za-z0-9._-]", "-", name)[: 127 - HASH_CHARACTERS]
     return f"{cleaned if SAFE.match(cleaned) else f'x{cleaned[1:]}'}-{digest}"

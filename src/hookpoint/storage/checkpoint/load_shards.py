@@ -9,17 +9,17 @@ from typing import Any
 from hookpoint.core.checkpoint.plain_names import plain_name
 from hookpoint.core.checkpoint.sharded_placeholder import ShardedPlaceholder, has_placeholder
 from hookpoint.core.checkpoint.stateful import named_parameters, state_of
-from hookpoint.core.errors import CannotResume, HookpointError
+from hookpoint.storage.checkpoint.state_files import unreadable_if_failing
 from hookpoint.storage.checkpoint.tree import Where, copied
 
 PARTS, STATE = "parts", "state"
 
 
 def filled(state: Any, folder: Path, parts: Mapping[str, Any] | None = None) -> Any:
-    """Return the state with the sharded tensors of a checkpoint, each verified before it is read.
+    """Return the state with the sharded tensors of a checkpoint. Each file is verified before it is read.
 
-    If the tensors of `parts`, the objects of the run, are sharded, this rank's shard is loaded, else the full tensor. Tied
-    tensors stay tied.
+    `parts` are the objects of the run. Where their tensors are sharded, this rank's shard is loaded, else the full tensor.
+    Tied tensors stay tied.
     """
     if not has_placeholder(state):
         return state
@@ -31,26 +31,18 @@ def filled(state: Any, folder: Path, parts: Mapping[str, Any] | None = None) -> 
         places.setdefault(value.name, where)
         return value
 
-    copied(state, elsewhere=note)
+    copied(state, placeholder=note)
     layout = TargetLayout(parts or {})
-    try:
+    with unreadable_if_failing(f"{folder} is intact, but its tensors"):
         tensors = read_shards(folder, set(places), lambda name, shape: layout.like(places[name], shape))
-    except (OSError, MemoryError, HookpointError):
-        raise
-    except Exception as error:  # not damage, as the digests match: another release wrote it
-        raise CannotResume(
-            f"{folder} is intact, but its tensors cannot be read: {error}",
-            install="the releases that its manifest.json names",
-            start='over with resume="never"',
-        ) from error
-    return copied(state, elsewhere=lambda value, where: tensors[value.name])
+    return copied(state, placeholder=lambda value, where: tensors[value.name])
 
 
 class TargetLayout:
-    """Find the sharding of the run's tensors for tensors of a state.
+    """Find out how the tensors of a state are sharded in this run.
 
     A tensor is sharded like the one at the same place in the state of its part. An optimizer that has not stepped has no state:
-    its tensors are sharded like the parameter, if they have its shape. So are tensors under the name of a parameter.
+    its tensors are sharded like the parameter, if they have its shape. So is a tensor with the name of a parameter.
     """
 
     def __init__(self, parts: Mapping[str, Any]) -> None:
@@ -59,10 +51,10 @@ class TargetLayout:
         self._named = dict(named_parameters(parts["model"])) if "model" in parts else {}
 
     def like(self, where: Where, shape: Any) -> Any:
-        """Return the sharded tensor that has the layout for this place and shape, or None for a full tensor."""
+        """Return a tensor of the run that is sharded as needed for this place and shape, or None for a full tensor."""
         where = tuple(plain_name(key) if isinstance(key, str) else key for key in where)
         candidates: list[Any] = [self._in_part(where), self._of_optimizer(where), self._named.get(where[-1])]
-        return next((one for one in candidates if hasattr(one, "full_tensor") and one.shape == shape), None)
+        return next((tensor for tensor in candidates if hasattr(tensor, "full_tensor") and tensor.shape == shape), None)
 
     def _in_part(self, where: Where) -> Any:
         if where[0] != PARTS or where[1] not in self._parts:
@@ -78,13 +70,13 @@ class TargetLayout:
         part: Any = self._parts.get(where[1])
         place = 2
         while isinstance(part, Mapping | list | tuple) and where[place] != STATE:
-            keyed = {str(key): one for key, one in (part.items() if isinstance(part, Mapping) else enumerate(part))}
+            keyed = {str(key): inner for key, inner in (part.items() if isinstance(part, Mapping) else enumerate(part))}
             part, place = keyed.get(str(where[place])), place + 1
-        numbers = where[place + 1 : place + 2]
-        if not hasattr(part, "param_groups") or where[place] != STATE or type(numbers[0] if numbers else None) is not int:
+        index = where[place + 1] if len(where) > place + 1 else None
+        if not hasattr(part, "param_groups") or where[place] != STATE or type(index) is not int:
             return None
         parameters = [parameter for group in part.param_groups for parameter in group["params"]]
-        return parameters[numbers[0]] if numbers[0] < len(parameters) else None
+        return parameters[index] if index < len(parameters) else None
 
 
 def _at(tree: Any, where: Where) -> Any:

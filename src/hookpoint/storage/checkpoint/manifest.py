@@ -10,7 +10,7 @@ import json
 import platform
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -23,7 +23,7 @@ from hookpoint.storage.checkpoint.layout import MANIFEST
 from hookpoint.storage.checkpoint.tree import copied
 
 FORMAT = 1  # incremented when older releases cannot read the files
-FULL, EXCEPTION = "full", "exception"
+FULL, EXCEPTION = "full", "exception"  # kinds of checkpoints; the second is also the tag
 LIBRARIES = ("numpy", "safetensors", "torch")
 FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}|\.metadata")  # .metadata and names with _ are torch's
 SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -37,109 +37,88 @@ class File:
     sha256: str
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """The description of a checkpoint.
-
-    `elapsed` is in seconds of training. `created` is for display only. `kind` is "full" or "exception". `measured` has, by tag,
-    the value for which it was saved: metric, mode, value, and the moment of its measurement.
-    """
-
-    step: int
-    elapsed: float
-    tags: tuple[str, ...]
-    kind: str
-    clocks: Mapping[str, Any]
-    identity: Mapping[str, Any]
-    versions: Mapping[str, str]
-    created: str
-    files: Mapping[str, File]
-    measured: Mapping[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def made_now(
-        cls,
-        *,
-        step: int,
-        elapsed: float,
-        tags: Sequence[str],
-        clocks: Any,
-        identity: Any,
-        files: Mapping[str, File],
-        measured: Mapping[str, Any] | None = None,
-    ) -> Manifest:
-        kind = EXCEPTION if "exception" in tags else FULL
-        created = datetime.now(UTC).isoformat(timespec="seconds")
-        return cls(step, elapsed, tuple(tags), kind, clocks, identity, versions(), created, files, dict(measured or {}))
-
-    @property
-    def moment(self) -> Moment:
-        """The moment of the run at which it was written."""
-        return Moment.of({**self.clocks, "step": self.step})
-
-    @property
-    def is_of_exception(self) -> bool:
-        """Whether it was saved after an exception, for inspection only."""
-        return self.kind == EXCEPTION
-
-    def encoded(self) -> bytes:
-        """Return the content of the file."""
-        content = {name: getattr(self, name) for name in ("step", "elapsed", "tags", "kind", "versions", "created")}
-        content |= {"format": FORMAT, "epoch": self.moment.epoch, "iteration": self.moment.iteration}
-        content["files"] = {name: asdict(file) for name, file in self.files.items()}
-        content |= {name: for_json(copied(dict(getattr(self, name)))) for name in ("measured", "clocks", "identity")}
-        return _canonical({**content, "digest": _digest(content)})
-
-
-def parsed(data: bytes, of: str) -> Manifest:
-    """Parse a manifest. Raise DamagedCheckpoint if it is invalid, and CannotResume if a later release wrote it."""
-    try:
-        content = json.loads(data)
-        digest = content.pop("digest")
-        is_whole = digest == _digest(content) and data == _canonical({**content, "digest": digest})
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        is_whole = False
-    if not is_whole:
-        raise DamagedCheckpoint(f"the {MANIFEST} of {of} was changed.")
-    if content.get("format") != FORMAT:
-        raise CannotResume(
-            f"{of} has format {content.get('format')}; this release of hookpoint reads format {FORMAT}.",
-            install=f"the release that wrote it: {content.get('versions')}",
-        )
-    try:
-        return _from(content)
-    except Exception as error:  # written by hand, as its digest matches: any value is possible
-        raise DamagedCheckpoint(f"the {MANIFEST} of {of} is invalid: {error!r}.") from error
-
-
-def versions() -> dict[str, str]:
+def _versions() -> dict[str, str]:
     """Return the releases of hookpoint, Python and the libraries in use."""
     loaded = {name: str(sys.modules[name].__version__) for name in LIBRARIES if name in sys.modules}
     return {"hookpoint": __version__, "python": platform.python_version(), **loaded}
 
 
-def _from(content: dict[str, Any]) -> Manifest:
-    files = {name: File(int(one["size"]), str(one["sha256"])) for name, one in content["files"].items()}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """The description of a checkpoint.
+
+    `elapsed` is in seconds of training. `created` is for display only. `measured` has, by tag, the value that the checkpoint
+    was saved for: metric, mode, value, and the moment of its measurement.
+    """
+
+    step: int
+    elapsed: float
+    tags: tuple[str, ...]
+    clocks: Mapping[str, Any]
+    identity: Mapping[str, Any]
+    files: Mapping[str, File]
+    measured: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=_versions)
+    created: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+
+    @property
+    def moment(self) -> Moment:
+        """The moment of the run at which the checkpoint was saved."""
+        return Moment.of({**self.clocks, "step": self.step})
+
+    @property
+    def is_of_exception(self) -> bool:
+        """Whether it was saved after an exception, for inspection only."""
+        return EXCEPTION in self.tags
+
+    def encoded(self) -> bytes:
+        """Return the content of the file."""
+        content = {name: getattr(self, name) for name in ("step", "elapsed", "tags", "versions", "created")}
+        content |= {"format": FORMAT, "kind": EXCEPTION if self.is_of_exception else FULL}
+        content |= {"epoch": self.moment.epoch, "iteration": self.moment.iteration}
+        content["files"] = {name: asdict(file) for name, file in self.files.items()}
+        content |= {name: for_json(copied(dict(getattr(self, name)))) for name in ("measured", "clocks", "identity")}
+        return _canonical({**content, "digest": _digest(content)})
+
+
+def parse_manifest(data: bytes, folder: str) -> Manifest:
+    """Parse the manifest of a folder. Raise DamagedCheckpoint if it is invalid, or CannotResume if a later release wrote it."""
+    try:
+        content = json.loads(data)
+        digest = content.pop("digest")
+        is_intact = digest == _digest(content) and data == _canonical({**content, "digest": digest})
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        is_intact = False
+    if not is_intact:
+        raise DamagedCheckpoint(f"the {MANIFEST} of {folder} was changed.")
+    if content.get("format") != FORMAT:
+        raise CannotResume(
+            f"{folder} has format {content.get('format')}; this release of hookpoint reads format {FORMAT}.",
+            install=f"the release that wrote it: {content.get('versions')}",
+        )
+    try:
+        return _from_content(content)
+    except Exception as error:  # the digest matches, so it was written by hand: any value is possible
+        raise DamagedCheckpoint(f"the {MANIFEST} of {folder} is invalid: {error!r}.") from error
+
+
+def _from_content(content: dict[str, Any]) -> Manifest:
+    files = {name: File(int(file["size"]), str(file["sha256"])) for name, file in content["files"].items()}
     for name, file in files.items():
         if not FILE.fullmatch(name) or name == MANIFEST or not SHA256.fullmatch(file.sha256):
             raise ValueError(f"{name} is not a file of a checkpoint")
+    measured = restored(content.get("measured", {})).items()
     return Manifest(
         step=int(content["step"]),
         elapsed=float(content["elapsed"]),
         tags=tuple(map(str, content["tags"])),
-        kind=str(content["kind"]),
         clocks=restored(content["clocks"]),
         identity=restored(content["identity"]),
         versions=dict(content["versions"]),
         created=str(content["created"]),
         files=files,
-        measured=_measured(content.get("measured", {})),
+        measured={str(tag): {**value, "value": float(value["value"]), "step": int(value["step"])} for tag, value in measured},
     )
-
-
-def _measured(content: Any) -> dict[str, Any]:
-    read = restored(content)
-    return {str(tag): {**one, "value": float(one["value"]), "step": int(one["step"])} for tag, one in read.items()}
 
 
 def _canonical(content: dict[str, Any]) -> bytes:

@@ -1,8 +1,8 @@
 """Shard files: write and read sharded tensors with torch.distributed.checkpoint.
 
 Each rank writes its shards to its own file, `__0_0.distcp` and so on, and the chief writes the index to `.metadata`. A rank
-reads the shards it needs, however many ranks wrote them. Every file is verified right before it is read. `.metadata` is a
-pickle: a restricted unpickler reads it, which knows only descriptions of tensors and cannot run other code.
+reads the shards it needs, no matter how many ranks wrote them. Every file is verified right before it is read. `.metadata` is a
+pickle: a restricted unpickler reads it. It only knows descriptions of tensors and cannot run other code.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from hookpoint.storage.checkpoint.manifest import File
 from hookpoint.storage.disk import disk
 from hookpoint.storage.disk.hashing_writer import NewFile
 
-OF_METADATA = {
+ALLOWED_IN_METADATA = {
     "torch.distributed.checkpoint.metadata": (
         "ChunkStorageMetadata",
         "Metadata",
@@ -52,9 +52,9 @@ Like = Callable[[str, torch.Size], torch.Tensor | None]  # returns a tensor with
 def write_shards(folder: Path, tensors: Mapping[str, torch.Tensor], group: Any) -> dict[str, File]:
     """Write this rank's shards, sync them, and return the files of this rank.
 
-    All ranks of the group call it with the same names. An error on one rank is raised on all. The files are read back.
+    All ranks of the group call it with the same names. An error on one rank is raised on all. The files are verified.
     """
-    files = _Written()
+    files = _HashingFileSystem()
     writer = _Writer(folder, sync_files=False, overwrite=False)
     writer.fs = files
     planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
@@ -63,10 +63,10 @@ def write_shards(folder: Path, tensors: Mapping[str, torch.Tensor], group: Any) 
     except CheckpointException as error:
         raise _first_of(error) from None
     disk.sync_folder(folder)
-    for name, file in files.made.items():
+    for name, file in files.written.items():
         if disk.digest(folder / name) != file.sha256:
             raise CannotSave(f"{folder / name} does not contain what was written.", check="the disk", errno=errno.EIO)
-    return files.made
+    return files.written
 
 
 def read_shards(folder: Path, names: set[str], like: Like) -> dict[str, torch.Tensor]:
@@ -74,49 +74,49 @@ def read_shards(folder: Path, names: set[str], like: Like) -> dict[str, torch.Te
 
     Raises DamagedCheckpoint if a file does not match the manifest. No collective is used.
     """
-    files = _Verified(folder)
+    files = _VerifyingFileSystem(folder)
     with files.create_stream(folder / SHARDS, "rb") as stream:
         metadata: Metadata = _Metadata(stream).load()
     reader = _Reader(folder, metadata)
     reader.fs = files
-    found = {name: _empty(metadata.state_dict_metadata[name], name, like) for name in sorted(names)}
+    tensors = {name: _empty(metadata.state_dict_metadata[name], name, like) for name in sorted(names)}
     planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-            load(found, storage_reader=reader, planner=planner, no_dist=True)
+            load(tensors, storage_reader=reader, planner=planner, no_dist=True)
     except CheckpointException as error:
         raise _first_of(error) from None
-    return found
+    return tensors
 
 
-def _empty(described: Any, name: str, like: Like) -> torch.Tensor:
-    if not isinstance(described, TensorStorageMetadata):
+def _empty(metadata: Any, name: str, like: Like) -> torch.Tensor:
+    if not isinstance(metadata, TensorStorageMetadata):
         raise ValueError(f"{name!r} is not a tensor")
-    dtype = described.properties.dtype
-    other = like(name, described.size)
-    if other is None:
-        return torch.empty(described.size, dtype=dtype)
-    return torch.empty_like(other.detach(), dtype=dtype, requires_grad=False)
+    dtype = metadata.properties.dtype
+    sharded = like(name, metadata.size)
+    if sharded is None:
+        return torch.empty(metadata.size, dtype=dtype)
+    return torch.empty_like(sharded.detach(), dtype=dtype, requires_grad=False)
 
 
 def _first_of(error: CheckpointException) -> BaseException:
-    """Return the error of the first rank that failed: torch wraps all errors in one that is not an Exception."""
+    """Return the error of the first rank that failed. torch wraps all errors in one that is not an Exception."""
     failures = [failure for _, (failure, _) in sorted(error.failures.items())]
-    return next((one for one in failures if isinstance(one, OSError | HookpointError)), failures[0])
+    return next((failure for failure in failures if isinstance(failure, OSError | HookpointError)), failures[0])
 
 
-class _Written(FileSystem):
+class _HashingFileSystem(FileSystem):
     """Create the files of one rank, and record their size and digest."""
 
     def __init__(self) -> None:
-        self.made: dict[str, File] = {}
+        self.written: dict[str, File] = {}
 
     @contextmanager
     def create_stream(self, path: Any, mode: str) -> Iterator[Any]:
         with NewFile(Path(path)) as file:
             yield file
-        self.made[Path(path).name] = File(file.size, file.sha256)
+        self.written[Path(path).name] = File(file.size, file.sha256)
 
     def mkdir(self, path: Any) -> None:
         """Check that the folder exists: the chief has created it."""
@@ -126,32 +126,32 @@ class _Written(FileSystem):
 
     def rename(self, path: Any, new_path: Any) -> None:
         disk.rename(Path(path), Path(new_path))
-        self.made[Path(new_path).name] = self.made.pop(Path(path).name)
+        self.written[Path(new_path).name] = self.written.pop(Path(path).name)
 
 
 class _Writer(FileSystemWriter):
-    """Write to a folder without storing its name, which changes."""
+    """Write to a folder without storing its name, which changes later."""
 
     def storage_meta(self) -> StorageMeta:
         return StorageMeta()
 
 
-class _Verified(FileSystem):
-    """Open only files of a checkpoint, and verify each of them once."""
+class _VerifyingFileSystem(FileSystem):
+    """Open only files that the manifest lists, and verify each of them once."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._manifest = read_manifest(folder)
-        self._seen: set[str] = set()
+        self._verified: set[str] = set()
 
     @contextmanager
     def create_stream(self, path: Any, mode: str) -> Iterator[Any]:
         name = Path(path).name
         if Path(path) != self._folder / name or name not in self._manifest.files:
             raise ValueError(f"{path} is not a file of the checkpoint")
-        if name not in self._seen:
+        if name not in self._verified:
             verify_file(self._folder, name, self._manifest)
-            self._seen.add(name)
+            self._verified.add(name)
         with super().create_stream(path, "rb") as stream:
             yield stream
 
@@ -170,7 +170,7 @@ class _Reader(FileSystemReader):
 class _Metadata(pickle._Unpickler):
     """Unpickle only descriptions of tensors.
 
-    A pickle may use only the listed names, and set attributes only of instances of the listed dataclasses: setting those of a
+    A pickle may only use the allowed names, and only set attributes of instances of the allowed dataclasses. Setting those of a
     class, a function or a constant would change it for the whole process. The C unpickler has no method to override for that.
     """
 
@@ -180,20 +180,20 @@ class _Metadata(pickle._Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if module == "torch" and (name == "Size" or isinstance(getattr(torch, name, None), torch.dtype)):
             return getattr(torch, name)
-        if name in OF_METADATA.get(module, ()):
+        if name in ALLOWED_IN_METADATA.get(module, ()):
             return super().find_class(module, name)
         raise pickle.UnpicklingError(f"{module}.{name} is not allowed in {SHARDS}")
 
     def load_build(self) -> None:
-        state, filled = self.stack.pop(), self.stack[-1]
-        kind = type(filled)
+        state, instance = self.stack.pop(), self.stack[-1]
+        kind = type(instance)
         if not is_dataclass(kind):
-            raise pickle.UnpicklingError(f"filling a {kind.__name__} is not allowed in {SHARDS}")
+            raise pickle.UnpicklingError(f"setting attributes of a {kind.__name__} is not allowed in {SHARDS}")
         if hasattr(kind, "__setstate__"):
-            kind.__setstate__(filled, state)
+            kind.__setstate__(instance, state)
         elif isinstance(state, dict):
-            vars(filled).update(state)
+            vars(instance).update(state)
         else:
-            raise pickle.UnpicklingError(f"filling with a {type(state).__name__} is not allowed in {SHARDS}")
+            raise pickle.UnpicklingError(f"setting attributes from a {type(state).__name__} is not allowed in {SHARDS}")
 
     dispatch[pickle.BUILD[0]] = load_build

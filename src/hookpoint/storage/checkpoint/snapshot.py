@@ -12,8 +12,8 @@ from hookpoint.storage.checkpoint.tree import Where, copied, is_tensor, memory_o
 class Snapshots:
     """Take snapshots of states. Buffers are reused if shapes and types match.
 
-    A snapshot is valid until the next one is taken. All copies together synchronize each device once. If a snapshot need not
-    outlive the call, host tensors are not copied.
+    A snapshot is valid until the next one is taken. Taking it synchronizes each device once. Host tensors are copied only if
+    the snapshot has to outlive the call.
     """
 
     def __init__(self) -> None:
@@ -22,10 +22,10 @@ class Snapshots:
     def take(self, state: Mapping[str, Any], *, outlives_the_call: bool) -> dict[str, Any]:
         """Return the state with all tensors on the host, copied if it has to outlive the call.
 
-        Raises NotSaveable, which names the first value that a checkpoint cannot store.
+        Raises NotSaveable for the first value that a checkpoint cannot store, and names it.
         """
         old, self._buffers = self._buffers, {}
-        taken: dict[tuple[Any, ...], Any] = {}  # tied weights stay tied
+        copies: dict[tuple[Any, ...], Any] = {}  # by memory: tied weights stay tied
         devices = set()
 
         def leaf(value: Any, where: Where) -> Any:
@@ -35,12 +35,12 @@ class Snapshots:
             if tensor.device.type == "cpu" and not outlives_the_call:
                 return tensor
             memory = memory_of(value) or where  # not of `tensor`, whose memory may be reused
-            if memory not in taken:
+            if memory not in copies:
                 self._buffers[where] = _copy(tensor, *old.get(where, (None, None)))
-                taken[memory] = self._buffers[where][1]
+                copies[memory] = self._buffers[where][1]
                 if tensor.is_cuda:
                     devices.add(tensor.device)
-            return taken[memory]
+            return copies[memory]
 
         try:
             snapshot: dict[str, Any] = copied(dict(state), leaf)

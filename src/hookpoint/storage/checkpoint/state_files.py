@@ -11,15 +11,16 @@ import io
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Container, Iterator
+from contextlib import contextmanager
 from functools import partial, reduce
 from operator import getitem
 from pathlib import Path
 from typing import Any
 
 from hookpoint.core.checkpoint.layer_versions import put_versions
-from hookpoint.core.errors import CannotResume, DamagedCheckpoint, NotSaveable
+from hookpoint.core.errors import CannotResume, DamagedCheckpoint, HookpointError, NotSaveable
 from hookpoint.storage.checkpoint._encoding import for_json, restored
-from hookpoint.storage.checkpoint.layout import safe_name
+from hookpoint.storage.checkpoint.layout import WEIGHTS, safe_name
 from hookpoint.storage.checkpoint.tree import has_tensors, is_flat
 from hookpoint.storage.disk import disk
 
@@ -29,10 +30,7 @@ KINDS: dict[str, Any] = {"dict": dict, "OrderedDict": OrderedDict}
 
 
 class Encoded:
-    """A state that is ready to be written to files.
-
-    It references the tensors of the state, which must not change until everything is written.
-    """
+    """A state, split into the files to write. It references the tensors of the state: they must not change until then."""
 
     def __init__(self, state: dict[str, Any]) -> None:
         self._weights: dict[str, Any] = {}
@@ -42,22 +40,29 @@ class Encoded:
     def files(self) -> Iterator[tuple[str, Callable[[Any], None]]]:
         """Yield each file's name and a function that writes it to a stream."""
         for name, weights in self._weights.items():
-            yield name, partial(_write_weights, weights)
+            from hookpoint.storage.checkpoint.weights_file import write_weights
+
+            yield name, partial(write_weights, weights)
         content = {"state": self._state, "weights": self._places}
-        yield (TORCH, partial(_write_torch, content)) if has_tensors(self._state) else (JSON, partial(_write_json, content))
+        if has_tensors(self._state):
+            from hookpoint.storage.checkpoint.torch_file import write_tree
+
+            yield TORCH, partial(write_tree, content)
+        else:
+            yield JSON, partial(_write_json, content)
 
     def _without_weights(self, state: dict[str, Any]) -> dict[str, Any]:
         parts = state.get(MODEL[0])
         if type(parts) is not dict or MODEL[1] not in parts:
             return state
-        return {**state, MODEL[0]: {**parts, MODEL[1]: self._taken_out(parts[MODEL[1]], ())}}
+        return {**state, MODEL[0]: {**parts, MODEL[1]: self._split_off_weights(parts[MODEL[1]], ())}}
 
-    def _taken_out(self, model: Any, names: tuple[Any, ...]) -> Any:
+    def _split_off_weights(self, model: Any, names: tuple[Any, ...]) -> Any:
         """Return the state of one or more models without the weights that get separate files."""
         from hookpoint.storage.checkpoint.weights_file import is_writable
 
         if is_writable(model):
-            file = "model.safetensors" if not names else f"{safe_name('model-' + '.'.join(names))}.safetensors"
+            file = WEIGHTS if not names else f"{safe_name('model-' + '.'.join(names))}.safetensors"
             if file not in self._weights:
                 self._weights[file] = model
                 metadata = getattr(model, "_metadata", None)
@@ -66,12 +71,12 @@ class Encoded:
                 )
                 return None
         elif type(model) is dict and not is_flat(model) and all(type(name) is str for name in model):
-            return {name: self._taken_out(one, (*names, name)) for name, one in model.items()}
+            return {name: self._split_off_weights(inner, (*names, name)) for name, inner in model.items()}
         return model
 
 
 def check(state: dict[str, Any]) -> None:
-    """Write the state without weights to memory and read it back. Raise NotSaveable if that fails."""
+    """Write the state to memory, except for the weights, and read it back. Raise NotSaveable if that fails."""
     for name, write in Encoded(state).files():
         if name in (TORCH, JSON):
             memory = io.BytesIO()
@@ -86,31 +91,39 @@ def check(state: dict[str, Any]) -> None:
 
 
 def read_state(folder: Path, names: Container[str]) -> dict[str, Any]:
-    """Read the state from the files of a folder, which must be verified before."""
-    found = [name for name in (TORCH, JSON) if name in names]
-    if len(found) != 1:
+    """Read the state from the files of a folder. They must be verified before."""
+    files = [name for name in (TORCH, JSON) if name in names]
+    if len(files) != 1:
         raise DamagedCheckpoint(f"{folder} has no state: neither {TORCH} nor {JSON}.")
-    try:
-        whole = _load(found[0], folder / found[0])
-        state: dict[str, Any] = whole["state"]
-        for place in whole["weights"]:
-            _put_back(state, place, folder, names)
-    except ModuleNotFoundError as error:
-        raise CannotResume(
-            f"{folder} contains tensors, but {error.name} is not installed.", install="pip install 'hookpoint[torch]'"
-        ) from None
-    except (OSError, MemoryError):
-        raise
-    except Exception as error:  # not damage, as the digests match: another release wrote it
-        raise CannotResume(
-            f"{folder / found[0]} is intact but cannot be read: {error}",
-            install="the releases that its manifest.json names",
-            start='over with resume="never"',
-        ) from error
+    with unreadable_if_failing(f"{folder / files[0]} is intact but"):
+        try:
+            content = _load(files[0], folder / files[0])
+            state: dict[str, Any] = content["state"]
+            for place in content["weights"]:
+                _insert_weights(state, place, folder, names)
+        except ModuleNotFoundError as error:
+            raise CannotResume(
+                f"{folder} contains tensors, but {error.name} is not installed.", install="pip install 'hookpoint[torch]'"
+            ) from None
     return state
 
 
-def _put_back(state: dict[str, Any], place: dict[str, Any], folder: Path, names: Container[str]) -> None:
+@contextmanager
+def unreadable_if_failing(what: str) -> Iterator[None]:
+    """Raise CannotResume if verified files cannot be read. They are not damaged, so another release wrote them."""
+    try:
+        yield
+    except (OSError, MemoryError, HookpointError):
+        raise
+    except Exception as error:
+        raise CannotResume(
+            f"{what} cannot be read: {error}",
+            install="the releases that its manifest.json names",
+            start='over with resume="never"',
+        ) from error
+
+
+def _insert_weights(state: dict[str, Any], place: dict[str, Any], folder: Path, names: Container[str]) -> None:
     from hookpoint.storage.checkpoint.weights_file import read_weights
 
     if place["file"] not in names:
@@ -130,18 +143,6 @@ def _load(name: str, source: Any) -> Any:
     from hookpoint.storage.checkpoint.torch_file import read_tree
 
     return read_tree(source)
-
-
-def _write_weights(weights: Any, stream: Any) -> None:
-    from hookpoint.storage.checkpoint.weights_file import write_weights
-
-    write_weights(weights, stream)
-
-
-def _write_torch(content: Any, stream: Any) -> None:
-    from hookpoint.storage.checkpoint.torch_file import write_tree
-
-    write_tree(content, stream)
 
 
 def _write_json(content: Any, stream: Any) -> None:

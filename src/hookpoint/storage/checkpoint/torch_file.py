@@ -22,22 +22,22 @@ def read_tree(source: Any) -> Any:
 
 
 def _compact(tree: Any) -> Any:
-    """Clone tensors that are small views of a large storage, which would be written completely."""
-    used: Counter[int] = Counter()
-    kept: dict[int, torch.Tensor] = {}
+    """Clone tensors that are small views of a large storage: torch.save would write all of it."""
+    used_bytes: Counter[int] = Counter()  # by storage
+    written: dict[int, torch.Tensor] = {}  # by the id of the tensor
 
-    def look(tensor: Any, where: Where) -> Any:
-        if isinstance(tensor, torch.Tensor) and id(tensor) not in kept:
-            kept[id(tensor)] = tensor
-            used[tensor.untyped_storage().data_ptr()] += tensor.numel() * tensor.element_size()
+    def count(tensor: Any, where: Where) -> Any:
+        if isinstance(tensor, torch.Tensor) and id(tensor) not in written:
+            written[id(tensor)] = tensor
+            used_bytes[tensor.untyped_storage().data_ptr()] += tensor.numel() * tensor.element_size()
         return tensor
 
-    def cut(tensor: Any, where: Where) -> Any:
+    def clone(tensor: Any, where: Where) -> Any:
         if isinstance(tensor, torch.Tensor):
             storage = tensor.untyped_storage()
-            if storage.nbytes() > used[storage.data_ptr()] and kept[id(tensor)] is tensor:
-                kept[id(tensor)] = tensor.clone()
-            return kept[id(tensor)]
+            if storage.nbytes() > used_bytes[storage.data_ptr()] and written[id(tensor)] is tensor:
+                written[id(tensor)] = tensor.clone()
+            return written[id(tensor)]
         return tensor
 
-    return copied(copied(tree, look), cut)
+    return copied(copied(tree, count), clone)

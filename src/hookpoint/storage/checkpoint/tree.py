@@ -1,10 +1,10 @@
-"""Tree: the state of a run in a checkpoint, of plain types, tensors and arrays only."""
+"""Tree: the state of a run as nested plain types, tensors and arrays."""
 
 from __future__ import annotations
 
 import sys
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeGuard
 
 from hookpoint.core.checkpoint.layer_versions import put_versions, versions_of
@@ -15,24 +15,24 @@ PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
 MAPPINGS = frozenset({dict, OrderedDict, Counter})
 SEQUENCES = frozenset({list, tuple, set, frozenset})
 ARRAY_KINDS = "biufcmMSU"
-MOST_LEVELS = 100
-MOST_SHOWN = 8
+MAX_LEVELS = 100
+MAX_SHOWN = 8
 
 Where = tuple[Any, ...]  # the keys that lead to a value
 Leaf = Callable[[Any, Where], Any]
 
 
-def copied(state: Any, leaf: Leaf = lambda value, where: value, elsewhere: Leaf = lambda value, where: value) -> Any:
-    """Copy a tree. Each tensor and array is replaced by `leaf(value, where)`, each placeholder by `elsewhere(value, where)`.
+def copied(state: Any, leaf: Leaf = lambda value, where: value, placeholder: Leaf = lambda value, where: value) -> Any:
+    """Copy a tree. Replace each tensor and array by `leaf(value, where)`, each placeholder by `placeholder(value, where)`.
 
-    Raises NotSaveable, which names the place, for any other type that is not plain. A subclass of dict or int is not plain.
-    NumPy scalars become Python numbers.
+    Raises NotSaveable for any other type that is not plain, and names its place. A subclass of dict or int is not plain. NumPy
+    scalars become Python numbers.
     """
 
-    def either(value: Any, where: Where) -> Any:
-        return elsewhere(value, where) if type(value) is ShardedPlaceholder else leaf(value, where)
+    def replace(value: Any, where: Where) -> Any:
+        return placeholder(value, where) if type(value) is ShardedPlaceholder else leaf(value, where)
 
-    return _copied(state, (), either)
+    return _copied(state, (), replace)
 
 
 def is_tensor(value: Any) -> bool:
@@ -43,6 +43,15 @@ def is_tensor(value: Any) -> bool:
 def is_array(value: Any) -> bool:
     numpy = sys.modules.get("numpy")
     return numpy is not None and isinstance(value, numpy.ndarray)
+
+
+def named_tensors(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the tensors of a tree with dotted names: `critic.weight`, `state.0.exp_avg`."""
+    if is_tensor(tree):
+        yield prefix, tree
+    elif type(tree) in MAPPINGS or type(tree) in SEQUENCES:
+        for key, value in tree.items() if type(tree) in MAPPINGS else enumerate(tree):
+            yield from named_tensors(value, f"{prefix}.{key}" if prefix else str(key))
 
 
 def is_flat(value: Any) -> TypeGuard[dict[str, Any]]:
@@ -80,35 +89,33 @@ def _copied(value: Any, where: Where, leaf: Leaf) -> Any:
     kind = type(value)
     if kind in PLAIN:
         return value
-    if len(where) > MOST_LEVELS:
+    if len(where) > MAX_LEVELS:
         raise NotSaveable(
-            f"{shown(where[:MOST_SHOWN])}… is nested too deeply, or contains itself.",
-            keep=f"it in at most {MOST_LEVELS} levels of lists and dicts",
+            f"{shown(where[:MAX_SHOWN])}… is nested too deeply, or contains itself.",
+            keep=f"it in at most {MAX_LEVELS} levels of lists and dicts",
         )
     if kind in MAPPINGS:
         return _mapping(value, where, leaf)
     if kind in SEQUENCES:
         if PLAIN.issuperset(map(type, value)):  # such as the 625 numbers of each random generator
             return kind(value)
-        return kind(_copied(one, (*where, number), leaf) for number, one in enumerate(value))
-    if kind is ShardedPlaceholder:
-        return leaf(value, where)
+        return kind(_copied(item, (*where, index), leaf) for index, item in enumerate(value))
     if is_tensor(value):
         _refuse_odd_tensor(value, where)
-        return leaf(value, where)
-    if is_array(value):
+    elif is_array(value):
         _refuse_odd_array(value, where)
-        return leaf(value, where)
-    if _is_scalar(value) and type(value.item()) in PLAIN:
+    elif _is_scalar(value) and type(value.item()) in PLAIN:
         return value.item()
-    raise _not_saveable(value, where)
+    elif kind is not ShardedPlaceholder:
+        raise _not_saveable(value, where)
+    return leaf(value, where)
 
 
 def _mapping(value: Any, where: Where, leaf: Leaf) -> Any:
     copy = type(value)()
-    for key, one in value.items():
+    for key, item in value.items():
         plain = _key(key, where)
-        copy[plain] = _copied(one, (*where, plain), leaf)
+        copy[plain] = _copied(item, (*where, plain), leaf)
     versions = versions_of(value)
     if versions is not None:
         put_versions(copy, _copied(versions, (*where, "_metadata"), leaf))
@@ -117,7 +124,7 @@ def _mapping(value: Any, where: Where, leaf: Leaf) -> Any:
 
 def _key(key: Any, where: Where) -> Any:
     if type(key) is tuple:
-        return tuple(_key(one, where) for one in key)
+        return tuple(_key(item, where) for item in key)
     if _is_scalar(key):
         key = key.item()
     if type(key) not in PLAIN:
@@ -155,10 +162,9 @@ def _refuse_odd_array(value: Any, where: Where) -> None:
 
 
 def _not_saveable(value: Any, where: Where) -> NotSaveable:
-    cures = {"keep": "numbers, strings, bytes, lists, tuples, sets, dicts, tensors and arrays of numbers"}
-    if hasattr(value, "state_dict"):
-        cures = {"keep": "its state_dict() instead"}
-    return NotSaveable(f"{shown(where)} is {_a(value)}; a checkpoint keeps plain types and tensors.", **cures)
+    saveable = "numbers, strings, bytes, lists, tuples, sets, dicts, tensors and arrays of numbers"
+    cure = "its state_dict() instead" if hasattr(value, "state_dict") else saveable
+    return NotSaveable(f"{shown(where)} is {_a(value)}; a checkpoint keeps plain types and tensors.", keep=cure)
 
 
 def _a(value: Any) -> str:

@@ -1,7 +1,7 @@
 """Weights file: named tensors in the safetensors format.
 
-It is streamed directly from the memory of the tensors, and read with the safetensors library. A tensor with more than one name,
-such as tied weights, is stored once; the header lists its other names under `hookpoint.aliases`.
+The file is streamed directly from the memory of the tensors, and read with the safetensors library. A tensor with more than one
+name, such as a tied weight, is stored once. The header lists its other names under `hookpoint.aliases`.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ class Stream(Protocol):
 
 
 def is_writable(weights: Any) -> bool:
-    """Return whether these are named tensors of types that safetensors supports, and it is installed."""
+    """Return whether these are named tensors of types that safetensors supports, and safetensors is installed."""
     if not is_flat(weights) or find_spec("safetensors") is None:
         return False
     return all(tensor.dtype in DTYPES and _is_name(name) for name, tensor in weights.items())
 
 
 def write_weights(weights: Mapping[str, torch.Tensor], stream: Stream) -> None:
-    """Write the tensors. Only tensors that are not contiguous, or on a device, are copied."""
-    once, aliases = _deduplicated(weights)
+    """Write the tensors. They are copied only if they are not contiguous, or not on the host."""
+    tensors, aliases = _deduplicated(weights)
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     if aliases:
         header["__metadata__"][ALIASES] = json.dumps(aliases)
     end = 0
-    for name, tensor in once.items():
+    for name, tensor in tensors.items():
         start, end = end, end + _size(tensor)
         header[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
     encoded = json.dumps(header, separators=(",", ":")).encode()
     encoded += b" " * (-len(encoded) % ALIGNMENT)
     stream.write(memoryview(struct.pack("<Q", len(encoded)) + encoded))
-    for tensor in once.values():
+    for tensor in tensors.values():
         if _size(tensor):
             stream.write(_memory(tensor))
 
@@ -71,19 +71,12 @@ def read_weights(path: Path) -> dict[str, torch.Tensor]:
 
 
 def _deduplicated(weights: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """Return each tensor by its first name, wider types first for alignment, and its other names."""
-    once: dict[str, torch.Tensor] = {}
-    aliases: dict[str, str] = {}
-    seen: dict[tuple[Any, ...], str] = {}
-    for name, tensor in weights.items():
-        key = memory_of(tensor)
-        if key is not None and key in seen:
-            aliases[name] = seen[key]
-        else:
-            once[name] = tensor
-            if key is not None:
-                seen[key] = name
-    return dict(sorted(once.items(), key=lambda item: -item[1].element_size())), aliases
+    """Return each tensor by its first name, wider types first for alignment, and the first name of each other name."""
+    names: dict[tuple[Any, ...], str] = {}  # by memory
+    first = {name: names.setdefault(memory_of(tensor) or (name,), name) for name, tensor in weights.items()}
+    tensors = [(name, tensor) for name, tensor in weights.items() if first[name] == name]
+    tensors.sort(key=lambda item: -item[1].element_size())
+    return dict(tensors), {name: other for name, other in first.items() if other != name}
 
 
 def _is_name(name: str) -> bool:

@@ -1,1 +1,1 @@
-"""Atomic writes."""
+"""Atomic file operations."""

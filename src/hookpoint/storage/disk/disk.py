@@ -1,4 +1,4 @@
-"""Disk: all file operations of checkpoints, built from the system calls in `hookpoint.storage.disk.fs_calls`.
+"""Disk: all file operations of checkpoints, built on `hookpoint.storage.disk.fs_calls`.
 
 Folders have mode 0700 and files 0600. A new file never replaces an existing one, and is never written through a symbolic link.
 """
@@ -9,8 +9,10 @@ import errno
 import hashlib
 import os
 import secrets
+import shutil
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from hookpoint.storage.disk.fs_calls import perform
@@ -29,7 +31,7 @@ def write(path: Path, data: bytes) -> None:
 
 
 def replace(path: Path, data: bytes) -> None:
-    """Write a file atomically, in place of one that exists."""
+    """Write a file atomically. An existing file is replaced."""
     staged = path.with_name(hidden("staging", path.name))
     try:
         write(staged, data)
@@ -59,10 +61,17 @@ def read(path: Path) -> bytes:
 
 def digest(path: Path) -> str:
     """Return the SHA-256 of a file."""
-    found = hashlib.sha256()
+    sha256 = hashlib.sha256()
     for piece in pieces(path):
-        found.update(piece)
-    return found.hexdigest()
+        sha256.update(piece)
+    return sha256.hexdigest()
+
+
+def sync_file(path: Path) -> int:
+    """Wait until a file is on disk, and return its size."""
+    with open(path, "rb") as file:
+        sync(file.fileno())
+        return os.fstat(file.fileno()).st_size
 
 
 def link(source: Path, target: Path) -> None:
@@ -78,9 +87,9 @@ def link(source: Path, target: Path) -> None:
 
 
 def point(name: Path, target: str) -> None:
-    """Make `name` a symbolic link to `target`, atomically. An existing link is replaced, anything else is refused."""
-    found = status(name)
-    if found is not None and not stat.S_ISLNK(found.st_mode):
+    """Make `name` a symbolic link to `target`, atomically. Replace an existing link, but refuse to replace anything else."""
+    mode = _mode(name)
+    if mode and not stat.S_ISLNK(mode):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(name))
     new = name.with_name(hidden("staging", name.name))
     perform(lambda: os.symlink(target, new), "symlink", new, target=target)
@@ -128,7 +137,7 @@ def sync_folder(path: Path) -> None:
 def rename(source: Path, target: Path) -> None:
     """Rename a file or folder. Refuse a name that exists.
 
-    Not safe against other processes that create that name: only one process writes to a workdir.
+    Another process could still create that name in between. Only one process writes to a workdir.
     """
     if exists(target):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(target))
@@ -181,8 +190,8 @@ def is_link(path: Path) -> bool:
 
 
 def _mode(path: Path, *, follow: bool = False) -> int:
-    found = status(path, follow=follow)
-    return 0 if found is None else found.st_mode
+    result = status(path, follow=follow)
+    return 0 if result is None else result.st_mode
 
 
 def is_same(path: Path, other: Path) -> bool:
@@ -197,11 +206,8 @@ def hidden(kind: str, name: str) -> str:
 
 
 def free_bytes(path: Path) -> int | None:
-    """Return the free bytes on the disk of a path, which need not exist; None if unknown."""
-    for place in (path, *path.absolute().parents):
-        try:
-            found = os.statvfs(place)
-        except (OSError, AttributeError):
-            continue
-        return found.f_bavail * found.f_frsize
+    """Return the free bytes on the disk of a path, even if the path does not exist; None if unknown."""
+    for folder in (path, *path.absolute().parents):
+        with suppress(OSError, AttributeError):
+            return shutil.disk_usage(folder).free
     return None

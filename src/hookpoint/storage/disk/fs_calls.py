@@ -1,7 +1,7 @@
 """File system calls that can be intercepted one by one.
 
-`hookpoint.storage.disk.disk` uses them for all file operations of checkpoints. `intercepted` watches or changes the calls of
-all threads of the process:
+`hookpoint.storage.disk.disk` uses them for all file operations of checkpoints. Tests use `intercepted` to watch or change the
+calls of all threads:
 
     def full_at_the_third(operation, proceed):
         seen.append(operation.name)
@@ -12,15 +12,15 @@ all threads of the process:
     with intercepted(full_at_the_third):
         store.write(...)
 
-`proceed()` runs the operation and returns its result. An interceptor can fail instead, kill the process before or after, write
-a part of `operation.data` to `operation.descriptor` and then fail, or record operations to replay a loss of power. Every
-operation has the path of its file, also operations on an open file:
+`proceed()` runs the operation and returns its result. An interceptor can raise an error instead, kill the process before or
+after, write a part of `operation.data` to `operation.descriptor` and then raise, or record operations to replay a power loss.
+Every operation has the path of its file, even on an open file:
 
     change   mkdir create write fsync rename replace link symlink unlink rmdir
     read     open read list stat
 
-Closing a file is not an operation: its data is on disk after fsync. After a checkpoint is verified, torch and safetensors read
-their files directly.
+Closing a file is not an operation: its data is on disk after fsync. Once a checkpoint is verified, torch and safetensors read
+its files directly.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _interceptor: Interceptor | None = None
 
 @contextmanager
 def intercepted(by: Interceptor) -> Iterator[None]:
-    """Inside the block, replace every operation of every thread by `by(operation, proceed)`."""
+    """Inside the block, call `by(operation, proceed)` in place of every operation of every thread."""
     global _interceptor
     before, _interceptor = _interceptor, by
     try:
@@ -70,8 +70,8 @@ def intercepted(by: Interceptor) -> Iterator[None]:
 
 def perform(proceed: Callable[[], T], name: str, path: str | os.PathLike[str], **more: Any) -> T:
     """Run one operation, or pass it to the interceptor."""
-    by = _interceptor
-    if by is None:
+    interceptor = _interceptor
+    if interceptor is None:
         return proceed()
-    result: T = by(Operation(name, os.fspath(path), **more), proceed)
+    result: T = interceptor(Operation(name, os.fspath(path), **more), proceed)
     return result

@@ -11,22 +11,22 @@ from hookpoint.storage.disk.fs_calls import perform
 
 Buffer = bytes | bytearray | memoryview
 
-GATHERED_BYTES = 1 << 20  # small pieces are buffered up to this size
-PIECE_BYTES = 1 << 24  # the maximum of one write
+BUFFER_BYTES = 1 << 20  # smaller writes are buffered
+PIECE_BYTES = 1 << 24  # the most that is written at once
 
 
 class NewFile:
     """Write a new file sequentially, and compute its size and SHA-256. Use it in a `with` statement.
 
-    The file is synced when the block ends without an error. An error of a write is raised at the end of the block, and later
-    writes are dropped: torch.save would replace an error in the middle by another one.
+    The file is synced when the block ends without an error. If a write fails, later ones are dropped, and the error is raised
+    at the end of the block: torch.save would replace an earlier error by another one.
     """
 
     def __init__(self, path: Path) -> None:
         self.size = 0
         self._path = path
         self._hash = hashlib.sha256()
-        self._gathered = bytearray()
+        self._buffer = bytearray()
         self._error: BaseException | None = None
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
         self._descriptor = perform(lambda: os.open(path, flags, 0o600), "create", path)
@@ -39,17 +39,17 @@ class NewFile:
         view = memoryview(data).cast("B")
         if self._error is None:
             try:
-                self._take(view)
+                self._add(view)
             except BaseException as error:
                 self._error = error
         return len(view)
 
     def tell(self) -> int:
         """Return the number of bytes written so far."""
-        return self.size + len(self._gathered)
+        return self.size + len(self._buffer)
 
     def flush(self) -> None:
-        """Do nothing. Writers may call it."""
+        """Do nothing: libraries call this method."""
 
     def close(self) -> None:
         """Do nothing: the file is closed at the end of the block."""
@@ -60,23 +60,23 @@ class NewFile:
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         try:
             if self._error is None and kind is None:
-                self._put(memoryview(self._gathered))
+                self._write_out(memoryview(self._buffer))
                 perform(lambda: sync(self._descriptor), "fsync", self._path, descriptor=self._descriptor)
         finally:
             os.close(self._descriptor)
         if self._error is not None:  # the cause of any other error
             raise self._error
 
-    def _take(self, view: memoryview) -> None:
-        if len(self._gathered) + len(view) > GATHERED_BYTES:
-            gathered, self._gathered = self._gathered, bytearray()
-            self._put(memoryview(gathered))
-        if len(view) > GATHERED_BYTES:
-            self._put(view)
+    def _add(self, view: memoryview) -> None:
+        if len(self._buffer) + len(view) > BUFFER_BYTES:
+            buffer, self._buffer = self._buffer, bytearray()
+            self._write_out(memoryview(buffer))
+        if len(view) > BUFFER_BYTES:
+            self._write_out(view)
         else:
-            self._gathered += view
+            self._buffer += view
 
-    def _put(self, view: memoryview) -> None:
+    def _write_out(self, view: memoryview) -> None:
         while view:
             piece = view[:PIECE_BYTES]
             written = perform(

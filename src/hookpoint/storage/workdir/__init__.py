@@ -1,1 +1,1 @@
-"""The folder of a run: lock it, find a checkpoint to resume from, decide which are kept."""
+"""The folder of a run: lock it, find the checkpoint to resume from, and select the checkpoints to keep."""

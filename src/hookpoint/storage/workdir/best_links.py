@@ -1,13 +1,14 @@
-"""`best-…` folders, which are hard links to a checkpoint's files, and the link `last`."""
+"""Best links: the `best-…` folders, with hard links to the files of a checkpoint, and the symbolic link `last`."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from hookpoint.core.errors import CannotResume, DamagedCheckpoint
-from hookpoint.storage.checkpoint.checkpoint_folder import discard, read_manifest, verified
+from hookpoint.storage.checkpoint.checkpoint_folder import UNREADABLE, discard, read_manifest, verified
 from hookpoint.storage.checkpoint.layout import BEST, LAST, MANIFEST, best_name, checkpoints, safe_name
 from hookpoint.storage.disk import disk
 from hookpoint.storage.workdir.catalog import Entry, best_folders
@@ -22,9 +23,9 @@ def is_named(tag: str) -> bool:
 
 
 def put(checkpoint: Path, tag: str) -> None:
-    """Replace the folder of a tag by links to the files of this checkpoint.
+    """Replace the folder of a tag by a new one with links to the files of this checkpoint.
 
-    A kill between the two renames leaves no such folder. `heal` creates it at the next start.
+    After a kill between the two renames, there is no such folder. `heal` creates it at the next start.
     """
     target = checkpoint.with_name(best_name(tag))
     staging = target.with_name(disk.hidden("staging", target.name))
@@ -49,7 +50,7 @@ def put(checkpoint: Path, tag: str) -> None:
 
 
 def point_last(checkpoint: Path) -> None:
-    """Link `last` to this checkpoint, if the file system has symbolic links and nothing else has that name."""
+    """Make `last` a link to this checkpoint, if the file system has symbolic links and nothing else has that name."""
     try:
         disk.point(checkpoint.with_name(LAST), checkpoint.name)
     except OSError as error:
@@ -57,16 +58,16 @@ def point_last(checkpoint: Path) -> None:
 
 
 def heal(workdir: Path, found: Sequence[Entry]) -> None:
-    """Repair best-… folders after a kill: each contains the newest good checkpoint of its tag.
+    """Repair best-… folders after a kill: each links to the newest good checkpoint with its tag.
 
-    A folder whose tag no checkpoint has stays if it is intact, and is renamed if it is damaged.
+    If no checkpoint has the tag, the folder stays if it is intact, and is renamed if it is damaged.
     """
     newest = {best_name(tag): tag for entry in found if entry.manifest for tag in entry.manifest.tags if is_named(tag)}
     for name, tag in newest.items():
         _rename_earlier(checkpoints(workdir) / safe_name(tag), checkpoints(workdir) / name)
     for folder in best_folders(workdir):
         if folder.name not in newest:
-            _keep_if_intact(folder)
+            _rename_if_damaged(folder)
     for name, tag in newest.items():
         sources = [entry for entry in found if entry.manifest and tag in entry.manifest.tags]
         try:
@@ -79,7 +80,7 @@ def heal(workdir: Path, found: Sequence[Entry]) -> None:
 
 
 def _rename_earlier(earlier: Path, folder: Path) -> None:
-    """Rename a tag's folder that an earlier release created under another name."""
+    """Rename the folder of a tag that an earlier release created under another name."""
     if earlier != folder and disk.is_folder(earlier) and not disk.exists(folder):
         try:
             disk.rename(earlier, folder)
@@ -88,37 +89,33 @@ def _rename_earlier(earlier: Path, folder: Path) -> None:
 
 
 def _heal(folder: Path, tag: str, sources: list[Entry]) -> None:
-    """Link a folder to the newest good checkpoint of these."""
+    """Link a folder to the newest good one of these checkpoints."""
     for entry in reversed(sources):
-        if _holds(folder, entry.path):
+        if _has_files_of(entry.path, folder):
             return
         try:
             verified(entry.path)
-        except (DamagedCheckpoint, CannotResume, OSError):
+        except UNREADABLE:
             continue
         put(entry.path, tag)
         return
     if disk.is_folder(folder):
-        _keep_if_intact(folder)
+        _rename_if_damaged(folder)
 
 
-def _holds(folder: Path, checkpoint: Path) -> bool:
+def _has_files_of(checkpoint: Path, folder: Path) -> bool:
     """Return whether a folder has the files of a checkpoint: the same inodes, or the same content."""
     if disk.is_link(folder):
         return False
-    try:
+    with suppress(*UNREADABLE):
         names = [*read_manifest(checkpoint).files, MANIFEST]
-    except (DamagedCheckpoint, CannotResume, OSError):
-        return False
-    if all(disk.is_same(folder / name, checkpoint / name) for name in names):
-        return True
-    try:
+        if all(disk.is_same(folder / name, checkpoint / name) for name in names):
+            return True
         return disk.read(folder / MANIFEST) == disk.read(checkpoint / MANIFEST) and bool(verified(folder))
-    except (DamagedCheckpoint, CannotResume, OSError):
-        return False
+    return False
 
 
-def _keep_if_intact(folder: Path) -> None:
+def _rename_if_damaged(folder: Path) -> None:
     try:
         verified(folder)
     except DamagedCheckpoint as error:

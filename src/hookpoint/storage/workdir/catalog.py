@@ -15,7 +15,7 @@ from hookpoint.storage.disk import disk
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A checkpoint and its manifest, or None if the manifest is missing or invalid."""
+    """A checkpoint. Its manifest is None if it is missing or invalid."""
 
     path: Path
     place: Place
@@ -23,10 +23,10 @@ class Entry:
 
 
 def places(workdir: Path) -> list[tuple[Place, Path]]:
-    """Return the checkpoint folders of a workdir, the oldest first. Links of such a name are included, but never read."""
+    """Return the checkpoint folders of a workdir, the oldest first. Links with such a name are included, but never read."""
     folder = checkpoints(workdir)
-    found = [(place, folder / name) for name in disk.names(folder) if (place := Place.of(name)) is not None]
-    return sorted((place, path) for place, path in found if _may_be_listed(path))
+    named = [(place, folder / name) for name in disk.names(folder) if (place := Place.of(name)) is not None]
+    return sorted((place, path) for place, path in named if _is_folder_or_link(path))
 
 
 def entries(workdir: Path) -> list[Entry]:
@@ -35,14 +35,14 @@ def entries(workdir: Path) -> list[Entry]:
 
 
 def best_folders(workdir: Path) -> Iterator[Path]:
-    """Yield the best-… folders of a workdir. Links of such a name are included, but never read."""
+    """Yield the best-… folders of a workdir. Links with such a name are included, but never read."""
     folder = checkpoints(workdir)
     for name in disk.names(folder):
-        if name.startswith(BEST) and _may_be_listed(folder / name):
+        if name.startswith(BEST) and _is_folder_or_link(folder / name):
             yield folder / name
 
 
-def _may_be_listed(path: Path) -> bool:
+def _is_folder_or_link(path: Path) -> bool:
     return disk.is_folder(path) or disk.is_link(path)
 
 

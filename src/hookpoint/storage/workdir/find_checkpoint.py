@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hookpoint.core.checkpoint.store import Resume
 from hookpoint.core.errors import CannotResume, DamagedCheckpoint
 from hookpoint.storage.checkpoint.checkpoint_folder import is_like_a_checkpoint, read_manifest, refuse_link, strays, verified
-from hookpoint.storage.checkpoint.layout import CHECKPOINTS, checkpoints
+from hookpoint.storage.checkpoint.layout import checkpoints, workdir_of
 from hookpoint.storage.checkpoint.manifest import Manifest
 from hookpoint.storage.checkpoint.state_files import read_state
 from hookpoint.storage.disk import disk
@@ -20,7 +21,7 @@ from hookpoint.storage.workdir.catalog import places
 
 logger = logging.getLogger("hookpoint")
 
-START_OVER = 'over with resume="never", which moves them to previous/'
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Found:
 
 
 def find(workdir: Path, resume: Resume) -> Found | None:
-    """Return the checkpoint to resume from: the newest good one of the workdir for "auto" and "must", else that at a path."""
+    """Return the checkpoint to resume from: the newest good one in the workdir for "auto" and "must", or the one at a path."""
     if resume not in ("auto", "must"):
         return at_path(Path(resume))
     found = newest_good(workdir)
@@ -49,36 +50,44 @@ def newest_good(workdir: Path) -> Found | None:
 
     If all checkpoints are damaged, they stay where they are, and CannotResume is raised.
     """
-    damaged = []
+    found, damaged = search(workdir, read)
+    if found is None and damaged:
+        start_over = 'over with resume="never", which moves them to previous/'
+        raise all_damaged(workdir, damaged, start=start_over, restore="them from a backup")
+    for path, error in damaged.items():
+        quarantine.move_damaged(path, error)
+    return found
+
+
+def search(workdir: Path, read: Callable[[Path], T]) -> tuple[T | None, dict[Path, DamagedCheckpoint]]:
+    """Read the newest checkpoint to resume from. If `read` raises DamagedCheckpoint, try the next older one.
+
+    Return the result of `read`, or None if no checkpoint is left, and the errors by folder. Checkpoints that were saved after
+    an exception are skipped.
+    """
+    damaged: dict[Path, DamagedCheckpoint] = {}
     for _, path in reversed(places(workdir)):
         try:
-            if read_manifest(path).is_of_exception:
-                logger.info("%s is skipped: it was saved when an exception ended the run", path)
-                continue
-            found = read(path)
+            if not read_manifest(path).is_of_exception:
+                return read(path), damaged
+            logger.info("%s is skipped: it was saved when an exception ended the run", path)
         except DamagedCheckpoint as error:
-            damaged.append((path, error))
+            damaged[path] = error
         except OSError as error:
             raise unreadable(path, error) from error
-        else:
-            for newer in damaged:
-                quarantine.move_damaged(*newer)
-            return found
-    if damaged:
-        problems = "\n".join(f"  {error}" for _, error in damaged)
-        raise CannotResume(
-            f"all checkpoints in {checkpoints(workdir)} are damaged.\n{problems}",
-            start=START_OVER,
-            restore="them from a backup",
-        )
-    return None
+    return None, damaged
+
+
+def all_damaged(workdir: Path, damaged: Mapping[Path, DamagedCheckpoint], **cures: str) -> CannotResume:
+    """Return the error for a workdir without an intact checkpoint."""
+    problems = "\n".join(f"  {error}" for error in damaged.values())
+    return CannotResume(f"all checkpoints in {checkpoints(workdir)} are damaged.\n{problems}", **cures)
 
 
 def at_path(path: Path) -> Found:
     """Return the checkpoint at a path, or the newest one of a workdir. Raise CannotResume if it is damaged."""
     try:
-        folder = folder_at(path)
-        return read(folder)
+        return read(folder_at(path))
     except DamagedCheckpoint as error:
         raise CannotResume(str(error), resume='with "auto", for the newest good one of a workdir') from error
     except OSError as error:
@@ -86,7 +95,7 @@ def at_path(path: Path) -> Found:
 
 
 def folder_at(path: Path) -> Path:
-    """Return the checkpoint folder of a path."""
+    """Return the checkpoint folder at a path: the path itself, or the newest checkpoint of a workdir, damaged or not."""
     refuse_link(path)
     if not disk.is_folder(path, follow=True):
         raise CannotResume(
@@ -96,8 +105,7 @@ def folder_at(path: Path) -> Path:
     resolved = Path(os.path.realpath(path))
     if is_like_a_checkpoint(resolved):
         return resolved
-    workdir = resolved.parent if resolved.name == CHECKPOINTS else resolved
-    for _, folder in reversed(places(workdir)):
+    for _, folder in reversed(places(workdir_of(resolved))):
         if not read_manifest(folder).is_of_exception:
             return folder
     raise CannotResume(f"there is no checkpoint in {path} to resume from.", give="the workdir of a run that has some")
@@ -106,8 +114,8 @@ def folder_at(path: Path) -> Path:
 def read(folder: Path) -> Found:
     """Verify and read a checkpoint folder. Raise DamagedCheckpoint if it is damaged."""
     manifest = verified(folder)
-    if others := strays(folder, manifest):
-        logger.warning("%s has files that are %s", folder, others)
+    if unlisted := strays(folder, manifest):
+        logger.warning("%s has files that are %s", folder, unlisted)
     return Found(folder, manifest, read_state(folder, manifest.files))
 
 

@@ -20,40 +20,40 @@ GIT_HEAD = "# branch.oid "
 GIT_NO_COMMIT = "(initial)"
 
 
-class Meaning(NamedTuple):
-    """The consequence of a difference."""
+class Consequence(NamedTuple):
+    """The consequence of a difference: whether the run may resume, and why not or what will differ."""
 
     verdict: Verdict
     why: str = ""
 
 
 DIFFERENCES = {
-    "format": Meaning("refused", "saved by a newer release, which this one cannot read"),
-    "world_size": Meaning("refused", "each rank has a shard of the data and of the state"),
-    "model_size": Meaning("refused", "other ranks have the same samples"),
-    "layout": Meaning("refused", "each rank has different layers of the model"),
-    "copies": Meaning("refused", "each rank may have its own model, and merges it differently"),
-    "model": Meaning("refused", "its weights have other names, shapes or types"),
-    "optimizer": Meaning("refused", "its state does not fit another class"),
-    "optimizer_parameters": Meaning("refused", "its state is stored by position, and the order differs"),
-    "seed": Meaning("warned", "the saved generators continue; the new seed has no effect"),
-    "accumulate": Meaning("warned", "a step has a different number of batches"),
-    "precision": Meaning("warned", "results will differ"),
-    "device": Meaning("warned", "results may differ in the last bits"),
-    "cuda": Meaning("warned", "results may differ in the last bits"),
-    "torch": Meaning("warned", "results may differ in the last bits"),
-    "numpy": Meaning("warned", "its random numbers may differ"),
-    "hookpoint": Meaning("fine"),
-    "python": Meaning("fine"),
-    "platform": Meaning("fine"),
-    "git": Meaning("fine"),
-    "git_dirty": Meaning("fine"),
+    "format": Consequence("refused", "saved by a newer release, which this one cannot read"),
+    "world_size": Consequence("refused", "each rank has a shard of the data and of the state"),
+    "model_size": Consequence("refused", "other ranks have the same samples"),
+    "layout": Consequence("refused", "each rank has different layers of the model"),
+    "copies": Consequence("refused", "each rank may have its own model, and merges it differently"),
+    "model": Consequence("refused", "its weights have other names, shapes or types"),
+    "optimizer": Consequence("refused", "its state does not fit another class"),
+    "optimizer_parameters": Consequence("refused", "its state is stored by position, and the order differs"),
+    "seed": Consequence("warned", "the saved generators continue; the new seed has no effect"),
+    "accumulate": Consequence("warned", "a step has a different number of batches"),
+    "precision": Consequence("warned", "results will differ"),
+    "device": Consequence("warned", "results may differ in the last bits"),
+    "cuda": Consequence("warned", "results may differ in the last bits"),
+    "torch": Consequence("warned", "results may differ in the last bits"),
+    "numpy": Consequence("warned", "its random numbers may differ"),
+    "hookpoint": Consequence("fine"),
+    "python": Consequence("fine"),
+    "platform": Consequence("fine"),
+    "git": Consequence("fine"),
+    "git_dirty": Consequence("fine"),
 }
-UNKNOWN = Meaning("warned", "its meaning is unknown")
+UNKNOWN = Consequence("warned", "its meaning is unknown")
 
 
 class Row(NamedTuple):
-    """One difference from the saved run."""
+    """A value that differs from the saved run."""
 
     name: str
     saved: Any
@@ -63,8 +63,8 @@ class Row(NamedTuple):
 
 
 def collect(*, world_size: int, seed: int | None, **more: Any) -> dict[str, Any]:
-    """Return what is compared when this run is resumed, as plain types. Takes up to a second if git is slow."""
-    found: dict[str, Any] = {
+    """Return what is compared when this run is resumed, as plain types. Takes up to four seconds if git is slow."""
+    identity: dict[str, Any] = {
         "format": FORMAT,
         "hookpoint": __version__,
         "python": platform.python_version(),
@@ -73,18 +73,15 @@ def collect(*, world_size: int, seed: int | None, **more: Any) -> dict[str, Any]
         "seed": seed,
     }
     if "numpy" in sys.modules:
-        found["numpy"] = sys.modules["numpy"].__version__
-    return {**found, **_revision(), **more}
+        identity["numpy"] = sys.modules["numpy"].__version__
+    return {**identity, **_revision(), **more}
 
 
 def compare(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[Row]:
-    """Return the differences, the worst first. A name that only one of the two has is fine: releases differ in that."""
+    """Return the differences, the worst first. A name that only one of the two has is fine: it comes from another release."""
     rows = [Row(name, saved.get(name), now.get(name), _verdict(name, saved, now)) for name in {**now, **saved}]
-    severity = ["refused", "warned", "fine"]
-    return sorted(
-        (row for row in rows if _plain(row.saved) != _plain(row.now)),
-        key=lambda row: severity.index(row.verdict),
-    )
+    differing = [row for row in rows if _plain(row.saved) != _plain(row.now)]
+    return sorted(differing, key=lambda row: ("refused", "warned", "fine").index(row.verdict))
 
 
 def table(rows: list[Row]) -> str:
@@ -116,11 +113,11 @@ def _shown(value: Any) -> str:
 
 
 def _revision() -> dict[str, Any]:
-    """Return the git revision of the main script, and whether tracked files have changed; empty without git."""
+    """Return the git revision of the main script's repository, and whether tracked files have changed; empty without git."""
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     folder = os.path.dirname(os.path.abspath(script)) if script else None  # None: the current folder, as in a notebook
     status = _git(folder, "status", "--porcelain=v2", "--branch", "--no-ahead-behind", "--untracked-files=no")
-    if status is None:  # slow in a large repository
+    if status is None:  # it may time out in a large repository
         revision = _git(folder, "rev-parse", "HEAD")
         return {"git": revision} if revision else {}
     lines = status.splitlines()
@@ -129,7 +126,7 @@ def _revision() -> dict[str, Any]:
 
 
 def _git(folder: str | None, *command: str) -> str | None:
-    """Return the output of git, or None if it fails. git must not write its index or start a daemon."""
+    """Return the output of git, or None if it fails. The options keep git from writing its index or starting a daemon."""
     try:
         done = subprocess.run(
             ["git", "-c", "core.fsmonitor=false", *command],

@@ -22,17 +22,17 @@ except ImportError:  # Windows
 logger = logging.getLogger("hookpoint")
 
 NAME = ".lock"
-MOST_BYTES = 4096  # of a record
+MAX_BYTES = 4096  # of a record
 HELD_ELSEWHERE = (errno.EACCES, errno.EAGAIN)
 
-# Record locks of one process never conflict with each other, so this table distinguishes its loops. The process is part of
-# the key, as a forked child inherits the table but not the locks.
+# Record locks of the same process never conflict, so this table tells its loops apart. The pid is part of the key, because a
+# forked child inherits the table but not the locks.
 _held: dict[tuple[Path, int], WorkdirLock] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The process that writes to a workdir. Its start time distinguishes it from a later one with the same pid."""
+    """The process that writes to a workdir. Its start time tells it from a later process with the same pid."""
 
     host: str
     pid: int
@@ -41,7 +41,7 @@ class Holder:
     since: str
 
     @classmethod
-    def here(cls) -> Holder:
+    def this_process(cls) -> Holder:
         now = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
         return cls(socket.gethostname(), os.getpid(), _boot(), _started(os.getpid()), now)
 
@@ -55,7 +55,7 @@ class Holder:
             return None
 
     def runs(self) -> bool:
-        """Return whether this process runs on this host, as far as known, and is not the current one."""
+        """Return whether the process is still running, as far as known. It must be on this host, and not this process."""
         if (self.host, self.boot) != (socket.gethostname(), _boot()) or self.pid == os.getpid():
             return False
         return self.started == _started(self.pid) and _runs(self.pid)
@@ -67,9 +67,9 @@ class Holder:
 class WorkdirLock:
     """Lock a workdir against all other processes, and all other loops of this one.
 
-    The lock is a POSIX record lock on `.lock` in the workdir. It ends with the process, and worker processes do not inherit it.
-    The file contains the holder. `release` empties it, and it is never deleted. While the lock is held, nothing else in the
-    process may open that file: closing any descriptor of it would release the lock.
+    The lock is a POSIX record lock on `.lock` in the workdir. It ends with the process, and child processes do not inherit it.
+    The file names the holder. `release` empties it, but never deletes it. While the lock is held, nothing else in the process
+    may open that file: closing any descriptor of it would release the lock.
     """
 
     def __init__(self, workdir: str | os.PathLike[str]) -> None:
@@ -92,7 +92,7 @@ class WorkdirLock:
             return
         self._key = key
         try:
-            self._descriptor = self._take()
+            self._descriptor = self._open_locked()
         except BaseException:
             del _held[key]
             self._key = None
@@ -104,14 +104,14 @@ class WorkdirLock:
             return
         try:
             os.ftruncate(self._descriptor, 0)
-        except OSError:  # the next holder finds the record of a process that has ended, or its own
+        except OSError:  # the next holder ignores the record of a process that has ended, or its own
             logger.warning("%s could not be emptied", self._path)
         finally:
             os.close(self._descriptor)  # unlocks it
             _held.pop(self._key, None)
             self._key, self._descriptor = None, -1
 
-    def _take(self) -> int:
+    def _open_locked(self) -> int:
         flags = os.O_RDWR | os.O_CREAT
         for name in ("O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK"):  # O_NONBLOCK: opening a pipe would block
             flags |= getattr(os, name, 0)
@@ -120,14 +120,17 @@ class WorkdirLock:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise OSError(errno.EINVAL, "is not a regular file", str(self._path))
             locked = _lock(descriptor)
-            holder = Holder.parsed(os.read(descriptor, MOST_BYTES))
+            holder = Holder.parsed(os.read(descriptor, MAX_BYTES))
             if locked is False:
                 raise self._in_use(holder)
             if holder is not None and holder.runs():  # on a file system without locks
                 raise self._in_use(holder, delete=f"{self._path} if that process does not run")
             if holder is not None:
                 logger.warning("%s was held by %s, which has ended; taking it over", self._workdir, holder)
-            _write(descriptor, json.dumps(asdict(Holder.here())).encode())
+            record = json.dumps(asdict(Holder.this_process())).encode()
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            os.write(descriptor, record)
+            os.ftruncate(descriptor, len(record))
             return descriptor
         except BaseException:
             os.close(descriptor)
@@ -143,16 +146,15 @@ class WorkdirLock:
 
 
 def holder_of(workdir: str | os.PathLike[str]) -> Holder | None:
-    """Return the process that writes to a workdir now, as far as known, or None."""
+    """Return the process that is writing to a workdir, as far as known, or None."""
     if (Path(workdir).resolve(), os.getpid()) in _held:  # closing the file would release that lock
-        return Holder.here()
+        return Holder.this_process()
     try:
         path = Path(workdir) / NAME
-        holder = Holder.parsed(path.read_bytes()[:MOST_BYTES]) if path.is_file() else None
+        holder = Holder.parsed(path.read_bytes()[:MAX_BYTES]) if path.is_file() else None
     except OSError:
         return None
-    is_elsewhere = holder is not None and holder.host != socket.gethostname()
-    return holder if holder is not None and (is_elsewhere or holder.runs()) else None
+    return holder if holder is not None and (holder.host != socket.gethostname() or holder.runs()) else None
 
 
 def _lock(descriptor: int) -> bool | None:
@@ -166,14 +168,8 @@ def _lock(descriptor: int) -> bool | None:
         return False if error.errno in HELD_ELSEWHERE else None
 
 
-def _write(descriptor: int, record: bytes) -> None:
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    os.write(descriptor, record)
-    os.ftruncate(descriptor, len(record))
-
-
 def _boot() -> str | None:
-    """Return the id of this boot, if the system has one: pids are reused after a boot."""
+    """Return the id of this boot, or None if the system has none. Pids are reused after a boot."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -181,7 +177,7 @@ def _boot() -> str | None:
 
 
 def _started(pid: int) -> int | None:
-    """Return the start time of a process in clock ticks after the boot; None if it has ended or is unknown."""
+    """Return the start time of a process in clock ticks after the boot; None if the process has ended or is unknown."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()  # its name may contain spaces and brackets
         return None if fields[0] in b"ZX" else int(fields[19])  # a zombie holds no lock

@@ -46,9 +46,9 @@ def prepare(
     allow_world_change: bool = False,
     tensors: Mapping[str, str] | None = None,
 ) -> Checkpoint | None:
-    """Prepare the workdir for writing, and return the checkpoint to resume from.
+    """Prepare the workdir for writing, and return the checkpoint to resume from, or None for a new run.
 
-    Files of an earlier run are moved only when it is certain that this run can start.
+    Files of an earlier run are moved only once it is certain that this run can start.
     """
     for folder in (workdir, checkpoints(workdir)):
         if disk.is_folder(folder, follow=True):
@@ -67,7 +67,7 @@ def prepare(
 
 
 def _probe(folder: Path) -> None:
-    """Check that files can be written here, by writing one."""
+    """Check that the folder is writable, by writing a file."""
     file = folder / disk.hidden("probe", "writable")
     try:
         disk.write(file, b"?")
@@ -86,7 +86,7 @@ def _check_identity(
 ) -> None:
     """Raise CannotResume if this run cannot resume from a checkpoint. Warn about other differences.
 
-    With the `tensors` of the model by name, the error lists those that differ.
+    `tensors` are those of the model by name, if known: the error lists those that differ.
     """
     saved, model = found.manifest.identity, found.state.get("parts", {}).get("model")
     if fits(model, identity.get("model")):
@@ -99,11 +99,11 @@ def _check_identity(
         cures = {"run": "the script as it was when the checkpoint was saved", "start": 'over with resume="never"'}
         if refused == [WORLD_SIZE]:
             cures["allow"] = "it with allow_world_change=True: no sample is lost or repeated, but generators are seeded again"
-        others = differences(model, tensors) if "model" in refused and tensors and not has_placeholder(model) else []
-        if others:
+        differing = differences(model, tensors) if "model" in refused and tensors and not has_placeholder(model) else []
+        if differing:
             rows = [row._replace(saved="see below", now="see below") if row.name == "model" else row for row in rows]
-            rows = [row for row in rows if row.name != "optimizer_parameters"]  # a consequence of it
-        listed = "".join(f"\n  {line}" for line in others)
+            rows = [row for row in rows if row.name != "optimizer_parameters"]  # it follows from the model
+        listed = "".join(f"\n  {line}" for line in differing)
         raise CannotResume(f"{found.path} does not fit this run.\n{table(rows)}{listed}", **cures)
     warned = [row for row in rows if row.verdict == "warned"]
     if warned:
@@ -111,9 +111,8 @@ def _check_identity(
 
 
 def _move_earlier(workdir: Path, found: Found) -> None:
-    """Move the earlier run, or what it saved after the checkpoint at the given path, to previous/."""
-    own = checkpoints(workdir)
-    if os.path.realpath(own) != os.path.realpath(found.path.parent):
+    """Move the earlier run to previous/; if the run resumes from one of its checkpoints, only the later ones."""
+    if os.path.realpath(checkpoints(workdir)) != os.path.realpath(found.path.parent):
         quarantine.move_run(workdir)
         return
     same = [entry.place for entry in entries(workdir) if entry.manifest == found.manifest]

@@ -1,4 +1,4 @@
-"""Quarantine: files that are in the way of a run are moved, never deleted."""
+"""Quarantine: move files that are in the way of a run. They are never deleted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ logger = logging.getLogger("hookpoint")
 def move_run(workdir: Path) -> None:
     """Move the files of an earlier run in this workdir to previous/001 or the next free number.
 
-    Checkpoints are moved first, so that a killed move never leaves a run to resume.
+    Checkpoints are moved first: if the process is killed meanwhile, no run is left to resume by mistake.
     """
     moved = _move([workdir / name for name in RUN_FILES], workdir)
     if moved is not None:
@@ -34,7 +34,7 @@ def move_run(workdir: Path) -> None:
 
 
 def move_foreign(workdir: Path) -> None:
-    """Move files that hookpoint does not create from the checkpoints folder to previous/. Hidden files stay."""
+    """Move files that hookpoint did not create from the checkpoints folder to previous/. Hidden files stay."""
     folder = checkpoints(workdir)
     foreign = [folder / name for name in disk.names(folder) if not is_of_checkpoints(name) and not name.startswith(".")]
     moved = _move(foreign, workdir)
@@ -44,9 +44,9 @@ def move_foreign(workdir: Path) -> None:
 
 
 def move_later(workdir: Path, place: Place, moment: Moment) -> None:
-    """Move checkpoints and best-… folders that are later than the one from which the run resumes.
+    """Move checkpoints and best-… folders that are later than the checkpoint from which the run resumes.
 
-    `place` and `moment` are those of that checkpoint. The step alone is not enough in a loop without steps.
+    `place` and `moment` are those of that checkpoint. The step alone is not enough: a loop may have no steps.
     """
 
     def is_later(manifest: Manifest | None) -> bool:
@@ -55,8 +55,8 @@ def move_later(workdir: Path, place: Place, moment: Moment) -> None:
     after = [entry for entry in entries(workdir) if entry.place > place or is_later(entry.manifest)]
     later = [entry.path for entry in after]
     for path in best_folders(workdir):
-        found = manifest_of(path)
-        if is_later(found) or (found is not None and any(found == entry.manifest for entry in after)):
+        manifest = manifest_of(path)
+        if is_later(manifest) or (manifest is not None and any(manifest == entry.manifest for entry in after)):
             later.append(path)
     moved = _move(later, workdir)
     if moved is not None:
@@ -74,12 +74,12 @@ def move_damaged(path: Path, error: DamagedCheckpoint) -> None:
 
 def _move(paths: list[Path], workdir: Path) -> Path | None:
     """Move files and non-empty folders to a new folder in previous/. Return it, or None if nothing was moved."""
-    found = [path for path in paths if _is_not_empty(path)]
-    if not found:
+    paths = [path for path in paths if _is_not_empty(path)]
+    if not paths:
         return None
     previous = workdir / PREVIOUS
     target = previous / next_previous(disk.names(previous))
-    for path in found:
+    for path in paths:
         new = target / path.relative_to(workdir)
         disk.make_folder(new.parent)
         disk.rename(path, new)

@@ -1,13 +1,13 @@
-"""Retention: rules for which checkpoints to keep. The store deletes the others.
+"""Retention: rules that select the checkpoints to keep. The store deletes the others.
 
-A rule is called with the checkpoints of one tag, the oldest first, and returns those to keep. It has no state, so a resumed run
-decides like an uninterrupted one.
+A rule is called with the checkpoints of one tag, the oldest first, and returns those to keep. It has no state: a resumed run
+keeps the same checkpoints as an uninterrupted one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,8 +17,8 @@ from hookpoint.core.schedule.moment import Moment
 from hookpoint.storage.checkpoint.manifest import Manifest
 from hookpoint.storage.workdir.catalog import Entry
 
-OWN_TAGS = frozenset({"end", "signal", "stop"})  # of checkpoints to resume from, not to keep
-ALWAYS_KEPT = 2  # or one, if a saver has a limit
+OWN_TAGS = frozenset({"end", "signal", "stop"})  # of checkpoints that are saved to resume from, not to keep
+ALWAYS_KEPT = 2  # or 1, if a saver has a limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class KeepNewest:
 class KeepEvery:
     """Keep the first checkpoint of every `minutes` of training. Time between runs does not count.
 
-    With `waits`, it keeps none in the first `minutes`, so that another rule's limit holds in short runs.
+    With `waits`, it keeps none in the first `minutes`, so that a short run has no more checkpoints than another rule allows.
     """
 
     minutes: float
@@ -54,23 +54,9 @@ class KeepEvery:
         if self.waits and kept and kept[-1].elapsed < 60 * self.minutes:
             return []
         first: dict[float, Kept] = {}
-        for one in kept:
-            first.setdefault(one.elapsed // (60 * self.minutes), one)
+        for checkpoint in kept:
+            first.setdefault(checkpoint.elapsed // (60 * self.minutes), checkpoint)
         return first.values()
-
-
-@dataclass(frozen=True, slots=True)
-class KeepNamed:
-    """Keep checkpoints whose name or step is in a collection. It is read at each call, so it may change."""
-
-    names: Container[str] | Container[int]
-
-    def __post_init__(self) -> None:
-        if isinstance(self.names, str) or not isinstance(self.names, Container):
-            raise BadRetention(f"KeepNamed: names must be a set, a list or a dict of names or steps, got {self.names!r}.")
-
-    def __call__(self, kept: Sequence[Kept]) -> Iterable[Kept]:
-        return [one for one in kept if one.name in self.names or one.step in self.names]
 
 
 class KeepAny:
@@ -84,34 +70,34 @@ class KeepAny:
         self.rules = rules
 
     def __call__(self, kept: Sequence[Kept]) -> Iterable[Kept]:
-        chosen = {one for rule in self.rules for one in rule(kept)}
-        return [one for one in kept if one in chosen]
+        chosen = {checkpoint for rule in self.rules for checkpoint in rule(kept)}
+        return [checkpoint for checkpoint in kept if checkpoint in chosen]
 
     def __repr__(self) -> str:
         return f"KeepAny({', '.join(map(repr, self.rules))})"
 
 
-def to_delete(found: Sequence[Entry], rules: Mapping[str, Keep], limits: Collection[str] = ()) -> list[Entry]:
+def to_delete(checkpoints: Sequence[Entry], rules: Mapping[str, Keep], limits: Collection[str] = ()) -> list[Entry]:
     """Return the checkpoints to delete, the oldest first.
 
-    A checkpoint may be deleted if each of its tags is one of OWN_TAGS, or has a rule that does not keep it. A checkpoint that
-    has a tag without a rule, no tags or no manifest is kept forever. The rules of the tags in `limits` also count checkpoints
-    with one of OWN_TAGS. The two newest checkpoints to resume from are never deleted; with limits, the newest one.
+    A checkpoint may be deleted if each of its tags is one of OWN_TAGS, or has a rule that does not keep it. A checkpoint with
+    no tags, a tag without a rule, or no manifest is kept forever. The rules of the tags in `limits` also count checkpoints with
+    one of OWN_TAGS. The two newest checkpoints to resume from are never deleted; with limits, only the newest one is safe.
     """
-    good = [(entry, entry.manifest) for entry in found if entry.manifest is not None]
+    good = [(entry, entry.manifest) for entry in checkpoints if entry.manifest is not None]
     newest = [entry for entry, manifest in good if not manifest.is_of_exception][-1 if limits else -ALWAYS_KEPT :]
 
     def counts(manifest: Manifest, tag: str) -> bool:
         return tag in manifest.tags or (tag in limits and not OWN_TAGS.isdisjoint(manifest.tags))
 
-    wanted = {
-        tag: {one.name for one in rule([_kept(entry.path, made, tag) for entry, made in good if counts(made, tag)])}
+    selected = {
+        tag: {kept.name for kept in rule([_kept(entry.path, made, tag) for entry, made in good if counts(made, tag)])}
         for tag, rule in rules.items()
     }
-    within_limits = {name for tag in limits for name in wanted.get(tag, ())}
+    within_limits = {name for tag in limits for name in selected.get(tag, ())}
 
     def may_delete(name: str, tag: str) -> bool:
-        return name not in wanted[tag] if tag in wanted else tag in OWN_TAGS and name not in within_limits
+        return name not in selected[tag] if tag in selected else tag in OWN_TAGS and name not in within_limits
 
     return [
         entry

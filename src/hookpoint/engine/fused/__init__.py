@@ -1,0 +1,1 @@
+"""The fused step: torch.compile and whole-step CUDA graphs under the Runner."""

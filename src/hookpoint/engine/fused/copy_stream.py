@@ -1,0 +1,57 @@
+"""CopyStream: copy batches to the GPU while the step before them runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from hookpoint.core.run.run import Run
+from hookpoint.engine.data.as_loader import move
+from hookpoint.engine.fused.static_batch import Signature, StaticBatch, is_on_host, signature_of
+
+
+class CopyStream:
+    """Move batches to the device. Those of a captured signature are copied on a stream of their own, into a staging buffer.
+
+    The stream of the steps waits for the copy, and the copy for the step that reads the batch before it; the host waits for
+    neither. Only copies from pinned memory overlap with a step: `DataLoader(..., pin_memory=True)`.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._run: Run | None = None
+        self._stream: Any = None
+        self._staging: dict[Signature, StaticBatch] = {}
+        self._consumed: Any = None
+
+    def begin(self, run: Run) -> None:
+        """Use staging buffers for the training batches of a run from now on, until `end`."""
+        self._run = run
+        self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        self._consumed = torch.cuda.Event()  # type: ignore[no-untyped-call]
+
+    def end(self) -> None:
+        self._stream, self._run, self._staging = None, None, {}
+
+    def stage(self, signature: Signature, batch: Any) -> Any:
+        """Create the staging buffer for batches like this one, and return it."""
+        self._staging[signature] = staging = StaticBatch(batch)
+        return staging.batch
+
+    def note_consumed(self) -> None:
+        """Note that the current stream has read the staging buffers, up to here."""
+        self._consumed.record()
+
+    def __call__(self, batch: Any) -> Any:
+        if self._run is None or self._run.mode != "train" or not self._staging or not is_on_host(batch):
+            return move(batch, self._device)
+        staging = self._staging.get(signature_of(batch))
+        if staging is None:
+            return move(batch, self._device)
+        steps = torch.cuda.current_stream(self._device)
+        self._stream.wait_event(self._consumed)
+        with torch.cuda.stream(self._stream):
+            staging.copy(batch)
+        steps.wait_stream(self._stream)
+        return staging.batch

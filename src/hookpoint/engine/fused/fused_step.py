@@ -1,0 +1,64 @@
+"""FusedStep: the options `compile` and `cuda_graph` of a Runner, checked, and the stepper that they lead to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hookpoint.core.callback.main_callback import overrides
+from hookpoint.engine.data.as_loader import move
+from hookpoint.engine.fused.copy_stream import CopyStream
+from hookpoint.engine.fused.graph_options import CudaGraph, graph_options
+from hookpoint.engine.step.torch_stepper import TorchStepper
+
+if TYPE_CHECKING:
+    from hookpoint.core.hooks.hooks import Hooks
+    from hookpoint.engine.step.forward import Forward
+
+
+class FusedStep:
+    """Decide before training how the step runs: as it is, compiled, as a CUDA graph, or both."""
+
+    def __init__(
+        self,
+        compile: bool | Mapping[str, Any],
+        cuda_graph: CudaGraph,
+        *,
+        device: torch.device,
+        optimizer: Any,
+        precision: str,
+        strategy: Any,
+        main: Any,
+    ) -> None:
+        self._device = device
+        self._compile: dict[str, Any] | None = None
+        if compile is not False:
+            from hookpoint.engine.fused.compiled_forward import compile_options
+
+            self._compile = compile_options(compile, device, strategy, main)
+        self._cuda_graph = graph_options(
+            cuda_graph, device=device, optimizer=optimizer, precision=precision, strategy=strategy, main=main
+        )
+        self._copies = CopyStream(device) if self._cuda_graph else None
+
+    def mover(self) -> Callable[[Any], Any] | None:
+        """Return the function that moves a batch to the device; None if it is there already."""
+        if self._device.type == "cpu":
+            return None
+        return partial(move, device=self._device) if self._copies is None else self._copies
+
+    def stepper(self, forward: Forward, model: Any, hooks: Hooks, **options: Any) -> TorchStepper:
+        if self._compile is not None:
+            from hookpoint.engine.fused.compiled_forward import CompiledForward
+
+            is_seen = hooks.calls("on_backward_begin") or overrides(hooks.main, "on_iter_backward")
+            options["compiled"] = partial(CompiledForward, options=self._compile, model=model, detaches=not is_seen)
+        if self._cuda_graph is False:
+            return TorchStepper(forward, hooks, self._device, **options)
+        from hookpoint.engine.fused.graph_stepper import GraphStepper
+
+        assert self._copies is not None
+        return GraphStepper(forward, hooks, self._device, policy=self._cuda_graph, copies=self._copies, **options)

@@ -1,0 +1,72 @@
+"""LearningRates: the learning rates of an optimizer as device tensors that a captured step reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+
+
+class Settings(NamedTuple):
+    """The settings of an optimizer that a capture fixes."""
+
+    rates: list[Any]
+    others: list[Any]
+
+
+class LearningRates:
+    """The settings of an optimizer's parameter groups, as a captured step uses them.
+
+    The groups keep their rates as floats: schedulers, `run.hyper`, logs and checkpoints never see a tensor. A fused optimizer
+    gets tensors while it is captured; its kernels compute the same bits with both. Other optimizers round a tensor differently,
+    so their rates are captured as numbers, like all other settings.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
+        self._optimizer = optimizer
+        self._device = device
+        self._rates: list[float] = []
+        self._tensors: list[torch.Tensor] = []
+
+    def settings(self) -> Settings:
+        """Return what a capture fixes: the rates that do not become tensors, and all other settings."""
+        rates: list[Any] = []
+        others: list[Any] = []
+        for group in self._optimizer.param_groups:
+            if not _takes_tensor(group):
+                rates.append(id(group["lr"]) if isinstance(group["lr"], torch.Tensor) else group["lr"])
+            others.append(len(group["params"]))
+            for name, value in group.items():
+                if name not in ("params", "lr"):
+                    others.append(id(value) if isinstance(value, torch.Tensor) else value)
+        return Settings(rates, others)
+
+    def update(self) -> None:
+        """Copy the rates that have changed to the device, without waiting for it."""
+        free = [group for group in self._optimizer.param_groups if _takes_tensor(group)]
+        for number, group in enumerate(free):
+            if group["lr"] != self._rates[number]:
+                self._rates[number] = group["lr"]
+                self._tensors[number].fill_(group["lr"])
+
+    @contextmanager
+    def as_tensors(self) -> Iterator[None]:
+        """Put tensors into the groups for the duration of a capture."""
+        free = [group for group in self._optimizer.param_groups if _takes_tensor(group)]
+        rates = [group["lr"] for group in free]
+        if len(self._tensors) != len(free):
+            self._rates = list(map(float, rates))
+            self._tensors = [torch.full((), rate, device=self._device) for rate in self._rates]
+        for group, tensor in zip(free, self._tensors, strict=True):
+            group["lr"] = tensor
+        try:
+            yield
+        finally:
+            for group, rate in zip(free, rates, strict=True):
+                group["lr"] = rate
+
+
+def _takes_tensor(group: dict[str, Any]) -> bool:
+    return bool(group.get("fused")) and not isinstance(group["lr"], torch.Tensor)

@@ -1,0 +1,72 @@
+"""LoggedValues: what `run.log` does while steps are captured and replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import torch
+
+from hookpoint.core.errors import BadValue
+from hookpoint.core.log.logbook import Logbook
+from hookpoint.core.log.monitors import Monitors
+from hookpoint.core.log.records import Kind
+from hookpoint.engine.data.as_loader import map_tensors
+
+
+class LoggedValues:
+    """Copy every tensor that is logged, as the next replay overwrites it; during a capture, record it instead.
+
+    A value logged in the forward is recorded once, at capture, and logged again after each replay. Python numbers cannot be:
+    the code that computes them does not run in a replay.
+    """
+
+    def __init__(self, logbook: Logbook, monitors: Monitors) -> None:
+        self._logbook, self._monitors = logbook, monitors
+
+    def begin(self) -> None:
+        log_scalar, send = self._logbook.log, self._monitors.put
+
+        def log(name: str, value: Any, weight: float, *, as_given: bool = False) -> None:
+            log_scalar(name, _copy(value), weight, as_given=as_given)
+
+        def put(kind: Kind, values: dict[str, Any], **options: Any) -> None:
+            send(kind, values if kind == "scalars" else map_tensors(values, _copy), **options)
+
+        self._logbook.log, self._monitors.put = log, put  # type: ignore[method-assign]
+
+    def end(self) -> None:
+        vars(self._logbook).pop("log", None)
+        vars(self._monitors).pop("put", None)
+
+    @contextmanager
+    def recording(self) -> Iterator[dict[str, torch.Tensor]]:
+        """Collect the tensors that are logged in the block, instead of logging them."""
+        recorded: dict[str, torch.Tensor] = {}
+
+        def record(name: str, value: Any, weight: float, *, as_given: bool = False) -> None:
+            if not isinstance(value, torch.Tensor) or value.device.type == "cpu":
+                kind = "a tensor on the CPU" if isinstance(value, torch.Tensor) else repr(value)
+                raise BadValue(
+                    f"'{name}' is {kind}: in a CUDA graph, the forward can log only tensors on the GPU.",
+                    log="it in a callback at on_train_iter_end, or as a tensor on the GPU",
+                )
+            recorded[name] = value.detach()
+
+        def refuse(*args: Any, **kwargs: Any) -> NoReturn:
+            what = "in a CUDA graph, the forward can use only run.log and hookpoint.log."
+            raise BadValue(what, call="run.put_... in a callback at on_train_iter_end")
+
+        logbook, monitors = self._logbook, self._monitors
+        log, put = logbook.log, monitors.put
+        logbook.log, logbook.put, monitors.put = record, refuse, refuse  # type: ignore[method-assign]
+        try:
+            yield recorded
+        finally:
+            logbook.log, monitors.put = log, put  # type: ignore[method-assign]
+            del logbook.put
+
+
+def _copy(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, torch.Tensor) and value.is_cuda else value

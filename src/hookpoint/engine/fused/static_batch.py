@@ -1,0 +1,84 @@
+"""StaticBatch: device buffers at fixed addresses for the batches of one signature."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from hookpoint.core.errors import BadData
+from hookpoint.core.fields import is_dataclass
+from hookpoint.engine.data.as_loader import map_tensors
+
+Signature = tuple[Hashable, ...]
+
+
+def signature_of(batch: Any) -> Signature:
+    """Return what batches of one graph have in common: structure, shapes, strides and dtypes, and the values of numbers.
+
+    >>> signature_of((torch.zeros(4, 2), 1)) == signature_of((torch.ones(4, 2), 1))
+    True
+    >>> signature_of((torch.zeros(4, 2), 1)) == signature_of((torch.zeros(3, 2), 1))
+    False
+    """
+    return tuple(_described(batch))
+
+
+def _described(value: Any) -> Iterator[Hashable]:
+    if isinstance(value, torch.Tensor):
+        yield value.shape, value.stride(), value.dtype
+    elif isinstance(value, str | int | float | None):
+        yield type(value), value
+    elif _has_fields(value):
+        fields = _fields(value)
+        yield type(value), *(name for name, _ in fields)
+        for _, field in fields:
+            yield from _described(field)
+    else:
+        raise BadData(
+            f"cuda_graph=True cannot capture a batch that contains a {type(value).__name__}.",
+            give="tensors and numbers, in tuples, lists, dicts or dataclasses",
+        )
+
+
+def _has_fields(value: Any) -> bool:
+    return isinstance(value, tuple | list | Mapping) or is_dataclass(value)
+
+
+def _fields(value: Any) -> list[tuple[Any, Any]]:
+    if isinstance(value, Mapping):
+        return list(value.items())
+    if is_dataclass(value):
+        return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
+    return list(enumerate(value))
+
+
+def is_on_host(batch: Any) -> bool:
+    """Return whether all tensors of a batch are on the CPU."""
+    if isinstance(batch, torch.Tensor):
+        return batch.is_cpu
+    values = [value for _, value in _fields(batch)] if _has_fields(batch) else []
+    return all(is_on_host(value) for value in values)
+
+
+class StaticBatch:
+    """A batch whose tensors stay at their addresses. Others of its signature are copied into it."""
+
+    def __init__(self, batch: Any) -> None:
+        self._buffers: list[torch.Tensor] = []
+        self.batch: Any = map_tensors(batch, self._buffer)
+
+    def _buffer(self, tensor: torch.Tensor) -> torch.Tensor:
+        buffer = tensor.detach().clone()
+        self._buffers.append(buffer)
+        return buffer
+
+    def copy(self, batch: Any) -> None:
+        """Copy the tensors of a batch into this one, on the current stream."""
+        map_tensors(batch, self._copying())
+
+    def _copying(self) -> Callable[[torch.Tensor], torch.Tensor]:
+        buffers = iter(self._buffers)
+        return lambda tensor: next(buffers).copy_(tensor, non_blocking=True)

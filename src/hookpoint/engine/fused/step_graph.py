@@ -1,0 +1,93 @@
+"""StepGraph: one captured step, and the repair after a capture that failed."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hookpoint.core.errors import BadLoop, HookpointError
+
+NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parent.parent.parent))
+
+
+class StepGraph:
+    """A captured step. `replay` repeats its kernels on what the static buffers contain.
+
+    `gradients` are the buffers to which a replay writes the gradient of each parameter; `adds` tells where it adds to the one
+    that exists.
+    """
+
+    def __init__(
+        self, work: Callable[[], Any], parameters: Sequence[Any], adds: Sequence[bool], device: torch.device, pool: Any
+    ) -> None:
+        self._parameters, self._adds = parameters, adds
+        self._graph = torch.cuda.CUDAGraph()
+        generator = torch.cuda.default_generators[device.index]
+        random_state = generator.get_state()
+        # Other threads may call CUDA meanwhile: a loader's that pins memory, a monitor's that waits for a value.
+        self._graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+        try:
+            self.results = work()
+            self._graph.capture_end()
+        except BaseException as error:
+            _abandon(self._graph, device, pool)
+            # A generator that has begun a capture refuses every later random number; a fresh state ends that.
+            generator.graphsafe_set_state(torch.Generator(device))
+            generator.set_state(random_state)
+            if isinstance(error, HookpointError) or not isinstance(error, Exception):
+                raise
+            raise _failed(error) from error
+        self.gradients = [parameter.grad for parameter in parameters]
+
+    def replay(self) -> None:
+        """Run the step, with the gradients in the captured buffers."""
+        self.bind_gradients()
+        self._graph.replay()
+
+    def bind_gradients(self, *, adds: bool = False) -> None:
+        """Make the captured buffers the gradients of the parameters. If the step adds to a gradient, its values move along."""
+        for parameter, buffer, adds_here in zip(self._parameters, self.gradients, self._adds, strict=True):
+            gradient = parameter.grad
+            if gradient is not buffer:
+                if buffer is not None and (adds or adds_here):
+                    if gradient is None:
+                        buffer.zero_()
+                    else:
+                        buffer.copy_(gradient)
+                parameter.grad = buffer
+
+    def release(self) -> None:
+        """Free the graph. Gradients that the parameters still have are copied out of its memory."""
+        for parameter, buffer in zip(self._parameters, self.gradients, strict=True):
+            if buffer is not None and parameter.grad is buffer:
+                parameter.grad = buffer.clone()
+        self._graph.reset()
+        self.results, self.gradients = None, []
+
+
+def _abandon(graph: Any, device: torch.device, pool: Any) -> None:
+    """End a capture that failed. If CUDA has invalidated it, torch leaves the allocator in the state of a capture."""
+    try:
+        graph.capture_end()
+    except RuntimeError:
+        torch._C._cuda_endAllocateToPool(device.index, pool)
+        torch._C._cuda_releasePool(device.index, pool)
+
+
+def _failed(error: Exception) -> BadLoop:
+    """Return an error that names the user's line that cannot be captured."""
+    cause: BaseException = error
+    while cause.__context__ is not None:
+        cause = cause.__context__
+    frames = [frame for frame in traceback.extract_tb(cause.__traceback__) if not frame.filename.startswith(NOT_THE_USERS)]
+    where = f" at {frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line}" if frames else ""
+    reason = str(cause).splitlines()[0] if str(cause) else type(cause).__name__
+    return BadLoop(
+        f"the step cannot be captured in a CUDA graph{where} ({reason}).",
+        avoid=".item(), .cpu(), print(tensor) and branches on values of tensors in the forward and the loss",
+        drop='cuda_graph=True, or pass cuda_graph="auto" to train without a graph then',
+    )

@@ -1,0 +1,1 @@
+"""The step of a Runner: forward and loss, backward, accumulation, clipping, precision."""

@@ -1,0 +1,395 @@
+"""TorchStepper: forward, backward and step, with accumulation, clipping and precision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from math import inf
+from typing import Any, Literal
+
+import torch
+
+from hookpoint.core.callback.main_callback import overrides
+from hookpoint.core.data.array_batches import BatchSize
+from hookpoint.core.errors import BadArgument, BadLoop, StopRun
+from hookpoint.core.hooks.hooks import Hooks
+from hookpoint.core.loop.services import machine_of
+from hookpoint.core.run.iteration import NO_ITERATION, Iteration
+from hookpoint.core.run.run import Run, now_of, set_now, set_payload
+from hookpoint.core.run_view import Dispatch
+from hookpoint.core.schedule.clocks import Clocks
+from hookpoint.engine.data.as_loader import as_loader, described
+from hookpoint.engine.step.distributed_step import SINGLE_PROCESS, Distribution
+from hookpoint.engine.step.forward import Forward
+
+Precision = Literal["32", "bf16", "fp16"]
+STEP_POINTS = ("on_backward_begin", "on_backward_end", "on_step_begin", "on_step_end")
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class TorchStepper:
+    """Compute outputs, loss, gradients and the step, bit-identical to a bare loop.
+
+    Each loss is divided by `accumulate`. Every `accumulate`-th batch of an epoch steps, and so does the last one. Gradients are
+    cleared before the first backward of a window, so that callbacks can read them until then. A request to skip or retry is
+    honoured until the part it is about has begun: at on_step_begin it drops the gradients of the window, and no step is made.
+    """
+
+    def __init__(
+        self,
+        forward: Forward,
+        hooks: Hooks,
+        device: torch.device,
+        *,
+        precision: Precision = "32",
+        accumulate: int = 1,
+        clip_grad_norm: float | None = None,
+        lr_metric: str | None = None,
+        after_step: Callable[[Run], None] | None = None,
+        distribution: Distribution = SINGLE_PROCESS,
+        compiled: Callable[[Forward], Any] | None = None,
+    ) -> None:
+        self._backward_was_called = False
+        self._forward = forward
+        self._compute = (forward if compiled is None else compiled(forward)).compute
+        self._accumulate = accumulate
+        self._divide_by: float = accumulate
+        self._clip = clip_grad_norm
+        self._lr_metric = lr_metric
+        self._after_step = after_step
+        self._distribution = distribution
+        self._merge = distribution.before_step
+        self._was_computed = False
+        self._dtype = DTYPES.get(precision)
+        self._device_type = device.type
+        self._scaler = torch.amp.GradScaler(device.type) if precision == "fp16" else None
+        self._validate: Dispatch = self.in_precision(hooks.dispatch("on_val_forward", mode="val") or self.compute)
+        self._begin, self._end, self._step_begin, self._step_end = (
+            hooks.dispatch(point, mode="train") for point in STEP_POINTS
+        )
+        self._counts_steps = False
+        self._clocks: Clocks
+        self._in_window = 0
+        self._left_out = False
+        self._values_read: dict[int, int] = {}
+
+    def begin_run(self, run: Run) -> None:
+        """Find out who computes forward and backward: the MainCallback, if it overrides them."""
+        hooks, self._logbook = run.hooks, machine_of(run).logbook
+        has_forward = overrides(hooks.main, "on_train_forward", "on_iter_forward")
+        forward = hooks.dispatch("on_train_forward", mode="train") if has_forward else None
+        self._train_forward: Dispatch = self.in_precision(forward or self.compute)
+        has_backward = overrides(hooks.main, "on_iter_backward")
+        backward = hooks.dispatch("on_iter_backward", mode="train") if has_backward else None
+        self._train_backward: Dispatch = self.backward_and_step
+        if backward is not None:
+            has_options = self._accumulate > 1 or self._clip is not None or self._scaler is not None
+            owns_step = has_options or self._after_step is not None
+            self._train_backward = partial(self._check_backward, backward) if owns_step else backward
+
+    def train_step(self, run: Run) -> None:
+        """Compute outputs and loss of the current batch, log the loss, compute gradients, and step if a step is due."""
+        now = now_of(run)
+        try:
+            self._train_forward(run)
+            if now.loss is None:
+                raise BadLoop("the forward set no loss.", set="run.loss in on_iter_forward")
+            self._logbook.log("loss", now.loss, now.samples)
+            self._train_backward(run)
+        except Exception as error:
+            if not self.recovers(run, now, error):
+                raise
+
+    def count_steps(self, run: Run) -> None:
+        """Count steps and fire their points here instead of in the optimizer's hooks, which cost more than the count itself.
+
+        With fp16 the hooks stay: only the scaler knows which steps it skips. They also stay if a MainCallback may step.
+        """
+        hooks, self._clocks = machine_of(run).steps, machine_of(run).clocks
+        if hooks.are_reported and self._scaler is None and self._train_backward == self.backward_and_step:
+            hooks.remove()
+            self._counts_steps = True
+
+    def forward(self, run: Run) -> None:
+        self.in_precision(self.compute)(run)
+
+    def in_precision(self, forward: Dispatch) -> Dispatch:
+        """Return a forward that runs in the precision of the run."""
+        if self._dtype is None:
+            return forward
+
+        def autocast(run: Run) -> None:
+            with torch.autocast(self._device_type, dtype=self._dtype):
+                forward(run)
+
+        return autocast
+
+    def backward(self, run: Run) -> None:
+        self._compute_gradients(run, now_of(run))
+
+    def _compute_gradients(self, run: Run, now: Iteration) -> None:
+        self._backward_was_called = True
+        if self._in_window == 0 or self._in_window >= self._accumulate:  # the second if a MainCallback has stepped
+            clear_gradients(run.optimizer)
+            self._in_window = 0
+        if self._begin is not None:
+            self._begin(run)
+        if not now.has_requests or wants(now, "backward"):
+            loss = now.loss if self._divide_by == 1 else now.loss / self._divide_by
+            (loss if self._scaler is None else self._scaler.scale(loss)).backward()
+            self._in_window += 1
+            self._was_computed = True
+        else:
+            self._left_out = True
+            self._was_computed = False
+        if self._end is not None:
+            self._end(run)
+
+    def backward_and_step(self, run: Run) -> None:
+        """Do what the default on_iter_backward of a MainCallback does."""
+        now = now_of(run)
+        self._compute_gradients(run, now)
+        if self._accumulate == 1 and not now.has_requests:
+            self._apply(run)
+        else:
+            self._step_if_due(run, now)
+
+    def step(self, run: Run) -> None:
+        self._step_if_due(run, now_of(run))
+
+    def _step_if_due(self, run: Run, now: Iteration) -> None:
+        if now.has_requests and not self._still_steps(run, now):
+            return
+        if self._in_window >= self._accumulate or (self._in_window and self.is_last(run)):
+            self._apply(run)
+
+    def adjust_lr(self, run: Run) -> None:
+        """Step each scheduler; a plateau scheduler only if its metric has a new value."""
+        for scheduler in run.schedulers:
+            if not isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+                scheduler.step()
+            elif self._after_step is not None:  # after each step, when no value of the epoch is final
+                scheduler.step(run.metrics[self._lr_metric or "loss"])
+            else:
+                name = self._lr_metric or ("val_loss" if run.val_loader is not None else "loss")
+                values = run.metrics.observations(name)
+                if values > self._values_read.get(id(scheduler), 0):
+                    self._values_read[id(scheduler)] = values
+                    scheduler.step(run.metrics[name])
+
+    def finish(self, run: Run) -> None:
+        """Step with the gradients of a short last window, for data of unknown length.
+
+        The batches are released by then: callbacks at on_step_begin and on_step_end find an iteration without values.
+        """
+        if 0 < self._in_window < self._accumulate:
+            set_now(run, Iteration())
+            try:
+                self._apply(run)
+            finally:
+                set_now(run, NO_ITERATION)
+
+    def batches(self, data: Any, batch_size: BatchSize) -> Iterable[Any]:
+        loader: Iterable[Any] = self._distribution.shard(as_loader(data, batch_size, shuffle=False))
+        return loader
+
+    def evaluating(self, run: Run) -> AbstractContextManager[None]:
+        return self._distribution.evaluating(run.model)
+
+    def evaluate(self, run: Run, forward: Dispatch | None) -> None:
+        """Compute a batch of a validation pass in the precision of the run, and log its loss if it has one."""
+        now = now_of(run)
+        if is_computed(self._validate if forward is None else self.in_precision(forward), run) and now.loss is not None:
+            machine_of(run).logbook.log("loss", now.loss, now.samples)
+
+    def state_dict(self, run: Run) -> dict[str, Any]:
+        """Return the state for a checkpoint: the fp16 scaler, and the progress of the window and the plateau schedulers."""
+        return {
+            "in_window": self._in_window,
+            "scaler": None if self._scaler is None else self._scaler.state_dict(),
+            "values_read": [self._values_read.get(id(scheduler), 0) for scheduler in run.schedulers],
+        }
+
+    def load_state_dict(self, run: Run, state: Mapping[str, Any]) -> None:
+        self._in_window = state["in_window"]
+        if self._scaler is not None and state["scaler"] is not None:
+            self._scaler.load_state_dict(state["scaler"])
+        for scheduler, values in zip(run.schedulers, state["values_read"], strict=False):
+            self._values_read[id(scheduler)] = values
+
+    def recovers(self, run: Run, now: Iteration, error: Exception) -> bool:
+        """Return whether a callback retries or skips a step that failed. If so, drop its gradients, unless others were lost."""
+        if not recovered(run, now, error):
+            return False
+        if self._in_window and self._accumulate > 1:
+            return now.loss is None  # it failed before its backward: the window is unchanged
+        for optimizer in run.optimizers:
+            clear_gradients(optimizer)
+        self._in_window = 0
+        return True
+
+    def _check_backward(self, backward: Dispatch, run: Run) -> None:
+        """Call an overridden on_iter_backward for the first time, and refuse it if it steps the optimizer itself."""
+        steps = run.step
+        backward(run)
+        in_window = self._in_window
+        if not self._backward_was_called or in_window >= self._accumulate or (in_window > 0 and run.step > steps):
+            what = "on_iter_backward steps the optimizer: accumulate, clip_grad_norm, fp16 and lr_scheduler_on have no effect."
+            raise BadLoop(what, call="run.backward() and run.optimizer_step() in it")
+        self._train_backward = backward
+
+    def compute(self, run: Run) -> None:
+        """Compute outputs and loss of the current batch."""
+        now = now_of(run)
+        forward = self._forward
+        now.outputs, now.targets, now.loss = self._compute(now.batch, run.mode)
+        if forward.parts:
+            parts, forward.parts = forward.parts, {}  # the next loss may not be a sum
+            for name, part in parts.items():
+                machine_of(run).logbook.log(name, part, now.samples)
+
+    def _still_steps(self, run: Run, now: Iteration) -> bool:
+        """Return whether the step is made despite a request in this iteration. If not, drop the gradients it would apply."""
+        left_out, self._left_out = self._left_out, False
+        if wants(now, "step"):
+            return True
+        is_due = not left_out if now.is_discarded else self._in_window >= self._accumulate or self.is_last(run)
+        if self._in_window and is_due:
+            self._drop_window(run, now)
+        return False
+
+    def _drop_window(self, run: Run, now: Iteration) -> None:
+        if now.is_discarded and self._accumulate > 1:
+            what = "a batch cannot be skipped or retried after its gradients were accumulated with those of others."
+            raise BadLoop(what, request="it before on_backward_end, or call run.skip_step() to drop the window")
+        clear_gradients(run.optimizer)
+        self._in_window = 0
+
+    def _apply(self, run: Run) -> None:
+        self._in_window = 0
+        optimizer, scaler = run.optimizer, self._scaler
+        if self._merge is not None:
+            self._merge(run, self._was_computed)
+        if self._clip is not None:
+            self._clip_gradients(optimizer, self._clip)
+        if self._counts_steps:
+            if self._step_begin is not None:
+                self._step_begin(run)
+                now = now_of(run)
+                if now.has_requests and not wants(now, "step"):
+                    self._drop_window(run, now)
+                    return
+            optimizer.step()
+            self._clocks.count_step()
+            if self._step_end is not None:
+                self._step_end(run)
+        else:
+            steps = run.step
+            if scaler is None:
+                optimizer.step()
+            else:
+                scaler.step(optimizer)
+                scaler.update()
+                if machine_of(run).steps.are_reported and run.step == steps:
+                    return  # gradients overflowed, and the scaler skipped the step
+            now = now_of(run)
+            if now.has_requests and not wants(now, "step"):
+                what = "the step cannot be skipped at on_step_begin with fp16 or a custom on_iter_backward: it has begun."
+                raise BadLoop(what, request="it at on_backward_end")
+        if self._after_step is not None:
+            self._after_step(run)
+
+    def _clip_gradients(self, optimizer: Any, norm: float) -> None:
+        if self._scaler is not None:
+            self._scaler.unscale_(optimizer)
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        self._distribution.clip_grad_norm(parameters, norm)
+
+    def recapture(self) -> None:
+        """Do nothing: only the steps of a CUDA graph are captured."""
+
+    def training(self, run: Run) -> AbstractContextManager[None]:
+        """Return the context in which a fit trains."""
+        return nullcontext()
+
+    def set_weight(self, weight: float) -> None:
+        """Set the weight of the gradients of the current batch."""
+        self._divide_by = self._accumulate / weight if weight else inf
+
+    def steps_now(self, run: Run) -> bool:
+        """Return whether a step follows the current batch, as far as that is known."""
+        window, progress = self._in_window % self._accumulate, run.progress
+        return window + 1 >= self._accumulate or progress is None or progress.total is None or self.is_last(run)
+
+    def begins_window(self) -> bool:
+        """Return whether the next batch begins an accumulation window."""
+        return self._in_window in (0, self._accumulate)
+
+    @staticmethod
+    def is_last(run: Run) -> bool:
+        """Return whether this is the last batch of its pass; False if the loader has no length."""
+        progress = run.progress
+        return progress is not None and progress.total is not None and now_of(run).batch_idx + 1 >= progress.total
+
+
+def wants(now: Iteration, part: str) -> bool:
+    """Return whether "backward" or "step" is still to be done in an iteration with a request."""
+    now.skips_were_read = True
+    return not now.is_discarded and part not in now.skipped
+
+
+def is_computed(forward: Dispatch, run: Run) -> bool:
+    """Run a forward outside of training. Return whether the batch counts, i.e. no callback skipped or retried it."""
+    now = now_of(run)
+    try:
+        forward(run)
+    except Exception as error:
+        if not recovered(run, now, error):
+            raise
+    return not (now.has_requests and now.is_discarded)
+
+
+def recovered(run: Run, now: Iteration, error: Exception) -> bool:
+    """Fire on_iter_error for a step that failed. Return whether a callback requested to retry or skip it."""
+    if isinstance(error, StopRun):
+        return False
+    error.add_note(f"in the step of batch {now.batch_idx}, {described(now.batch)} (step {run.step}, rank {run.rank})")
+    handle = run.hooks.dispatch("on_iter_error", mode=run.mode)
+    if handle is None:
+        return False
+    set_payload(run, {"error": error})
+    try:
+        handle(run)
+    finally:
+        set_payload(run, {})  # the error holds its frames, and they hold memory that a retry may need
+    return now.is_discarded
+
+
+def clear_gradients(optimizer: Any) -> None:
+    """Set the gradients of an optimizer to None. `zero_grad` does the same in 20 microseconds more."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = None
+
+
+def learning_rate(optimizer: Any) -> dict[str, Any]:
+    """Return {"learning_rate": ...} of an optimizer's first group, or {} if it has none.
+
+    A tensor is copied, as it changes in place. It becomes a float later, without a device synchronization.
+    """
+    groups = getattr(optimizer, "param_groups", None) or []
+    rate = groups[0].get("lr") if groups else None
+    return {} if rate is None else {"learning_rate": rate.clone() if isinstance(rate, torch.Tensor) else rate}
+
+
+def check_step_options(precision: str, accumulate: int, clip_grad_norm: float | None, lr_scheduler_on: str) -> None:
+    """Check the options of the step."""
+    if precision not in ("32", *DTYPES):
+        raise BadArgument(f"precision must be '32', 'bf16' or 'fp16', got {precision!r}.")
+    if not isinstance(accumulate, int) or accumulate < 1:
+        raise BadArgument(f"accumulate must be an integer >= 1, got {accumulate!r}.")
+    if clip_grad_norm is not None and not clip_grad_norm > 0:
+        raise BadArgument(f"clip_grad_norm must be None or a number > 0, got {clip_grad_norm!r}.")
+    if lr_scheduler_on not in ("epoch", "step"):
+        raise BadArgument(f"lr_scheduler_on must be 'epoch' or 'step', got {lr_scheduler_on!r}.")

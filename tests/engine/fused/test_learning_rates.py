@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from hookpoint.engine.fused.learning_rates import LearningRates
+
+CPU = torch.device("cpu")
+
+
+def weights():
+    return [nn.Parameter(torch.zeros(2))]
+
+
+def test_a_fused_optimizer_gets_tensors_only_while_it_is_captured():
+    optimizer = torch.optim.SGD([{"params": weights(), "lr": 0.1}, {"params": weights(), "lr": 0.2}], fused=True)
+    rates = LearningRates(optimizer, CPU)
+    with rates.as_tensors():
+        tensors = [group["lr"] for group in optimizer.param_groups]
+        assert [tensor.item() for tensor in tensors] == [torch.tensor(0.1).item(), torch.tensor(0.2).item()]
+    assert [group["lr"] for group in optimizer.param_groups] == [0.1, 0.2]
+    optimizer.param_groups[1]["lr"] = 0.5
+    rates.update()
+    assert tensors[1].item() == 0.5
+    with rates.as_tensors():
+        assert [group["lr"] for group in optimizer.param_groups] == tensors  # the next graph reads the same ones
+
+
+def test_a_rate_is_a_setting_of_an_optimizer_that_is_not_fused():
+    fused = LearningRates(torch.optim.SGD(weights(), lr=0.1, fused=True), CPU)
+    optimizer = torch.optim.RMSprop(weights(), lr=0.1, capturable=True)
+    other = LearningRates(optimizer, CPU)
+    assert fused.settings().rates == []
+    assert other.settings().rates == [0.1]
+    with other.as_tensors():
+        assert optimizer.param_groups[0]["lr"] == 0.1
+    before = other.settings()
+    optimizer.param_groups[0]["lr"] = 0.2
+    assert other.settings() != before
+    assert other.settings().others == before.others
+
+
+def test_other_settings_and_new_groups_show():
+    optimizer = torch.optim.SGD(weights(), lr=0.1, fused=True)
+    rates = LearningRates(optimizer, CPU)
+    before = rates.settings()
+    optimizer.param_groups[0]["lr"] = 0.2
+    assert rates.settings() == before
+    optimizer.param_groups[0]["weight_decay"] = 0.1
+    changed = rates.settings()
+    assert changed.others != before.others
+    optimizer.add_param_group({"params": weights()})
+    assert rates.settings().others != changed.others
