@@ -220,7 +220,7 @@ def test_another_model_is_refused_with_a_table(tmp_path):
     train(tmp_path, epochs=1)
     model = nn.Linear(4, 2)
     runner = Runner(model, torch.optim.Adam(model.parameters()), nn.MSELoss(), workdir=tmp_path)
-    with pytest.raises(CannotResume, match=r"(?s)does not fit this run\.\n.*model.*refused"):
+    with pytest.raises(CannotResume, match=r"(?s)does not match this run\.\n.*model.*refused"):
         runner.fit([(torch.zeros(2, 4), torch.zeros(2, 2))], epochs=2)
 
 

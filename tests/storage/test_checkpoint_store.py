@@ -377,7 +377,7 @@ def test_nothing_is_deleted_before_the_new_one_was_read_back(opened, write, flip
             flip(Path(operation.target) / "state.json", 3)
         return result
 
-    with intercepted(corrupt), pytest.raises(CannotSave, match="does not contain what was written") as caught:
+    with intercepted(corrupt), pytest.raises(CannotSave, match="differs from what was written") as caught:
         write(store, 3, last=KeepNewest(1))
     assert caught.value.errno == errno.EIO
     assert steps(store) == [1, 2]

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from hookpoint.cli.clean_plan import Deletion, Plan, plan_deletions
-from hookpoint.cli.output import note, put, width
+from hookpoint.cli.output import note, print_lines, width
 from hookpoint.cli.run_argument import run_argument
 from hookpoint.cli.table import Column, table
 from hookpoint.run_folder.command_error import IN_USE, NOT_WRITTEN, USAGE, CommandError
@@ -34,11 +34,11 @@ NOT_EMPTY = (errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY)
 @click.option("--all", "everything", is_flag=True, help="Delete the whole run.")
 @click.option("--tag", "tags", multiple=True, help="Also delete checkpoints with this tag; repeatable.")
 @click.option("-n", "--dry-run", is_flag=True, help="Only print what would be deleted.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 def clean(
     run: RunFolder, logs: bool, previous: bool, everything: bool, tags: tuple[str, ...], dry_run: bool, yes: bool
 ) -> None:
-    """Print old checkpoints of RUN and the space that they use, then delete them.
+    """Delete old checkpoints of RUN. First print them and the space that this frees, and ask for confirmation.
 
     These stay: the newest valid checkpoint, which is verified first; the newest one with each best-... tag; the best-...
     folders; checkpoints that are damaged or were saved after an exception; checkpoints with a tag that is not a saver's, such
@@ -89,8 +89,8 @@ def _print(plan: Plan) -> None:
     deleted = [(shown(item.what), counted(len(item.files), "file"), shown(item.why)) for item in plan.deletions]
     kept = [(shown(name), "", shown(why)) for name, why in plan.kept]
     for title, rows in (("to delete:", deleted), ("to keep:", kept)):
-        put([title, *(f"  {line}" for line in table(columns, rows, inner))] if rows else [])
-    put([f"this frees {size(plan.freed_bytes)}"])
+        print_lines([title, *(f"  {line}" for line in table(columns, rows, inner))] if rows else [])
+    print_lines([f"this frees {size(plan.freed_bytes)}"])
 
 
 def _is_confirmed() -> bool:

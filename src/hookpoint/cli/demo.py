@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 import hookpoint
-from hookpoint.cli.output import heading, note, put
+from hookpoint.cli.output import heading, note, print_lines
 from hookpoint.cli.table import Column, table
 from hookpoint.core.text.terminal import printable
 from hookpoint.run_folder.command_error import INTERRUPTED, NOT_WRITTEN, CommandError
@@ -51,7 +51,7 @@ def demo(workdir: str, epochs: int, from_scratch: bool) -> int:
     except KeyboardInterrupt:
         note(f"interrupted; {_command('demo', workdir, f'--epochs {epochs}' if epochs != EPOCHS else '')} resumes it")
         return INTERRUPTED
-    put(_summary(RunFolder(workdir), source, _picture(workdir), was_finished=was_finished))
+    print_lines(_summary(RunFolder(workdir), source, _picture(workdir), was_finished=was_finished))
     return 0
 
 

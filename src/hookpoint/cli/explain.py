@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from hookpoint.cli.named_object import failed, named_object
-from hookpoint.cli.output import put, width
+from hookpoint.cli.output import print_lines, width
 from hookpoint.cli.table import Column, table
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import HookpointError
@@ -43,7 +43,7 @@ def explain(what: str) -> None:
         raise CommandError(one_line(str(error)), NO) from error
     except Exception as error:
         raise failed(what, error) from error
-    put(fitted([printable(line) for line in hooks.explain().splitlines()], width()))
+    print_lines(fitted([printable(line) for line in hooks.explain().splitlines()], width()))
 
 
 def _hooks(target: Any) -> Hooks:

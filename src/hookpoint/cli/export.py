@@ -33,7 +33,7 @@ FORMULAS = ("=", "+", "-", "@")  # a spreadsheet evaluates cells that start with
 @click.command()
 @run_argument
 @click.option("-o", "--output", required=True, type=click.Path(dir_okay=False), help="The file, or - for stdout.")
-@click.option("--format", "form", type=click.Choice(["csv", "json", "jsonl"]), help="Default: the extension of the file.")
+@click.option("--format", "form", type=click.Choice(["csv", "json", "jsonl"]), help="Defaults to the extension of the file.")
 def export(run: RunFolder, output: str, form: str | None) -> None:
     """Write the metrics of RUN as a wide table: one row per step, epoch and kind, one column per metric.
 
@@ -129,7 +129,7 @@ def _new_file(path: Path) -> Iterator[TextIO]:
             with open(path, "w", encoding="utf-8", newline="") as file:
                 yield file
             return
-        target = path.resolve()  # a link stays one
+        target = path.resolve()  # keep a link, and replace its target
         staged = target.with_name(disk.hidden("staging", target.name)[-200:])
         try:
             with open(staged, "x", encoding="utf-8", newline="", errors="backslashreplace") as file:

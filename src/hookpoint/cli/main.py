@@ -40,7 +40,7 @@ Examples:
 \b
 Exit codes:
   0   success
-  1   a check failed: damage, not exact, invalid callbacks
+  1   a check failed: damaged checkpoints, an inexact resume, invalid callbacks
   2   wrong usage
   65  the input is damaged or cannot be read
   69  a process is writing to the run

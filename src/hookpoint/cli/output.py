@@ -29,13 +29,13 @@ def wants_colour() -> bool | None:
     return False if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" else None
 
 
-def put(lines: Iterable[str]) -> None:
+def print_lines(lines: Iterable[str]) -> None:
     """Print lines, with colours on terminals only."""
     for line in lines:
         click.echo(line)
 
 
-def put_json(value: Any) -> None:
+def print_json(value: Any) -> None:
     click.echo(json.dumps(plain(value), indent=2, allow_nan=False))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from hookpoint.cli.output import note, put, rendered, wants_colour
+from hookpoint.cli.output import note, print_lines, rendered, wants_colour
 from hookpoint.cli.run_argument import RunType
 from hookpoint.core.text.terminal import printable
 from hookpoint.plots.figure import FigureData, X
@@ -31,7 +31,7 @@ ROWS = (MIN_ROWS, 200, "rows")
 @click.option("-o", "--output", metavar="FILE", help="The picture: .png, .svg or .pdf.")
 @click.option("--terminal", is_flag=True, help="Plot in the terminal; needs no extra package.")
 @click.option(
-    "--smooth", type=click.FloatRange(0, 1, max_open=True), default=0.0, metavar="WEIGHT", help="Smooth, such as 0.9."
+    "--smooth", type=click.FloatRange(0, 1, max_open=True), default=0.0, metavar="WEIGHT", help="Weight of the past, e.g. 0.9."
 )
 @click.option("--log", is_flag=True, help="Use a log scale for the values.")
 @click.option("--x", type=click.Choice(["step", "epoch", "time"]), default="step", show_default=True, help="The x axis.")
@@ -94,7 +94,7 @@ def _in_file(
         draw(figure, target, width=width, height=height)
     except OSError as error:
         raise CommandError(f"cannot write {target}: {error.strerror or error}{hint}", NOT_WRITTEN) from None
-    put([f"wrote {printable(str(target))}"])
+    print_lines([f"wrote {printable(str(target))}"])
     return figure
 
 
@@ -109,5 +109,5 @@ def _in_terminal(runs: Sequence[RunFolder], options: PlotOptions, width: int | N
         has_colours=sys.stdout.isatty() and wants_colour() is not False,
     )
     figure = figure_of_runs(runs, options, columns=columns_of(look))
-    put(rendered(Text("\n").join(lines_of(figure, look))))
+    print_lines(rendered(Text("\n").join(lines_of(figure, look))))
     return figure

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import click
 
-from hookpoint.cli.output import put, put_json, width
+from hookpoint.cli.output import print_json, print_lines, width
 from hookpoint.cli.table import Column, table
 from hookpoint.core.points import POINTS, Point
 from hookpoint.core.text.spelling import near_miss
@@ -30,14 +30,14 @@ def points(name: str | None, as_json: bool) -> None:
     """
     chosen = POINTS if name is None else _find(name)
     if as_json:
-        put_json([_facts(point) for point in chosen])
+        print_json([_facts(point) for point in chosen])
     elif name is None:
         rows = [(point.name, ", ".join(point.modes), point.fires.replace("`", "")) for point in chosen]
-        put(table([Column("point"), Column("mode", drop=1), Column("fires", wraps=True)], rows, width()))
+        print_lines(table([Column("point"), Column("mode", drop=1), Column("fires", wraps=True)], rows, width()))
     else:
         for number, point in enumerate(chosen):
-            put([*([""] if number else []), point.name])
-            put(f"  {line}" for line in _description(point, width()))
+            print_lines([*([""] if number else []), point.name])
+            print_lines(f"  {line}" for line in _description(point, width()))
 
 
 def _find(name: str) -> list[Point]:

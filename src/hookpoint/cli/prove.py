@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from hookpoint.cli.named_object import named_object
-from hookpoint.cli.output import put
+from hookpoint.cli.output import print_lines
 from hookpoint.core.text.terminal import printable
 from hookpoint.run_folder.command_error import FINE, NO, USAGE, CommandError
 from hookpoint.run_folder.formatting import shown
@@ -32,11 +32,11 @@ def prove(what: str, kill_at: tuple[int, ...], workdir: Path | None) -> int:
     """
     make_runner = named_object(what)
     if not callable(make_runner) or not _is_importable(make_runner):
-        raise CommandError(f"{shown(what)} is not a function of a module; it must take a folder", USAGE)
+        raise CommandError(f"{shown(what)} is not a function that another process can import; it must take a folder", USAGE)
     from hookpoint.presets.prove import prove as proven
 
     proof = proven(make_runner, kill_at=kill_at, workdir=workdir)
-    put(printable(line) for line in str(proof).splitlines())
+    print_lines(printable(line) for line in str(proof).splitlines())
     return FINE if proof.ok else NO
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from hookpoint.cli.output import COLOURS, note, put, put_json, width
+from hookpoint.cli.output import COLOURS, note, print_json, print_lines, width
 from hookpoint.cli.table import Column, table
 from hookpoint.run_folder.best_value import BestValue
 from hookpoint.run_folder.command_error import USAGE, CommandError
@@ -53,7 +53,7 @@ SORTS: dict[str, Key] = {
 @click.option("-s", "--sort", type=click.Choice(list(SORTS)), default="started", show_default=True, help="Column to sort by.")
 @click.option("-r", "--reverse", is_flag=True, help="Reverse the order.")
 @click.option("-a", "--all", "previous", is_flag=True, help="Include earlier runs, in previous/.")
-@click.option("--status", "wanted", type=click.Choice(ALL_STATUSES), multiple=True, help="Only this status; repeatable.")
+@click.option("--status", "wanted", type=click.Choice(ALL_STATUSES), multiple=True, help="Show only this status; repeatable.")
 @click.option("--levels", type=click.IntRange(0, 32), default=LEVELS, show_default=True, help="Depth of the search.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 def runs(
@@ -78,9 +78,9 @@ def runs(
     pairs = [(RunFolder(path), os.path.relpath(path, where)) for path in find_runs(where, levels=levels, previous=previous)]
     pairs = _sorted([(run, name) for run, name in pairs if not wanted or run.status in wanted], SORTS[sort], reverse)
     if as_json:
-        put_json([_facts(run, name) for run, name in pairs])
+        print_json([_facts(run, name) for run, name in pairs])
     elif pairs:
-        put(table(COLUMNS, [_row(run, name) for run, name in pairs], width()))
+        print_lines(table(COLUMNS, [_row(run, name) for run, name in pairs], width()))
     else:
         note(f"no runs in {shown(where)}" + (f" that are {' or '.join(wanted)}" if wanted else ""))
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from hookpoint.cli.output import coloured_status, heading, put, put_json, width
+from hookpoint.cli.output import coloured_status, heading, print_json, print_lines, width
 from hookpoint.cli.run_argument import run_argument
 from hookpoint.cli.table import Column, table
 from hookpoint.run_folder.best_value import BestValue
@@ -30,7 +30,7 @@ CHECKPOINT_KEYS = ("measured", "tags", "size_bytes", "own_bytes", "problem")
 
 @click.command()
 @run_argument
-@click.option("-n", "--events", type=click.IntRange(0), default=10, show_default=True, help="Number of newest events.")
+@click.option("-n", "--events", type=click.IntRange(0), default=10, show_default=True, help="Number of events to show.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 def show(run: RunFolder, events: int, as_json: bool) -> None:
     """Show the status, command, settings, versions, best and last values, newest events, checkpoints and sizes of RUN.
@@ -42,13 +42,13 @@ def show(run: RunFolder, events: int, as_json: bool) -> None:
       hookpoint show mine --json | jq .best
     """
     if as_json:
-        put_json(everything(run, events))
+        print_json(everything(run, events))
         return
     limit = width()
-    put(_summary(run, limit))
+    print_lines(_summary(run, limit))
     for head, lines in _sections(run, events, None if limit is None else limit - 2):
         if lines:
-            put(["", heading(head), *(f"  {line}" for line in lines)])
+            print_lines(["", heading(head), *(f"  {line}" for line in lines)])
 
 
 def _summary(run: RunFolder, limit: int | None) -> list[str]:

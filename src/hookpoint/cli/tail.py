@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from hookpoint.cli.output import coloured_status, flowed, note, put, width
+from hookpoint.cli.output import coloured_status, flowed, note, print_lines, width
 from hookpoint.cli.run_argument import run_argument
 from hookpoint.run_folder.describe_event import describe_event
 from hookpoint.run_folder.file_follower import FileFollower
@@ -22,9 +22,9 @@ AT = {"step": "     ", "epoch": "mean ", "value": "value"}
 
 @click.command()
 @run_argument
-@click.option("-n", "--lines", "count", type=click.IntRange(0), default=10, show_default=True, help="Lines to start with.")
+@click.option("-n", "--lines", "count", type=click.IntRange(0), default=10, show_default=True, help="Lines to print first.")
 @click.option("--follow/--no-follow", default=True, help="Wait for new lines until the run ends.")
-@click.option("--every", "seconds", type=click.FloatRange(0.05, 3600), default=0.5, show_default=True, help="Polling seconds.")
+@click.option("--every", "seconds", type=click.FloatRange(0.05, 3600), default=0.5, show_default=True, help="Seconds per poll.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
 def tail(run: RunFolder, count: int, follow: bool, seconds: float, as_json: bool) -> None:
     """Print the newest records and events of RUN, then new ones as they are written.
@@ -40,14 +40,14 @@ def tail(run: RunFolder, count: int, follow: bool, seconds: float, as_json: bool
     """
     files = [FileFollower(run.path / name) for name in (SCALARS, EVENTS)]
     rows = _in_order(file.last(count) for file in files)
-    _put(rows[len(rows) - min(count, len(rows)) :], as_json)
+    _print_rows(rows[len(rows) - min(count, len(rows)) :], as_json)
     while follow:
         now = RunFolder(run.path)
         status = now.status  # read it before the files: nothing written before the end is missed
         rows = _in_order(file.new() for file in files)
         if files[0].was_truncated:
             note("-- the run resumed from an earlier step; later records were removed --")
-        _put(rows, as_json)
+        _print_rows(rows, as_json)
         if status != RUNNING:
             _print_ending(now)
             return
@@ -58,12 +58,12 @@ def _in_order(groups: Iterable[list[dict[str, Any]]]) -> list[dict[str, Any]]:
     return sorted((row for rows in groups for row in rows), key=lambda row: (row["time"], row["step"]))
 
 
-def _put(rows: list[dict[str, Any]], as_json: bool) -> None:
+def _print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
     limit = width()
     for row in rows:
         if as_json and "event" in row:
             del row["at"]  # events have none in the file
-        put([json.dumps(row)] if as_json else _lines(row, limit))
+        print_lines([json.dumps(row)] if as_json else _lines(row, limit))
 
 
 def _lines(row: dict[str, Any], limit: int | None) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from hookpoint.cli.output import note, put, put_json, width
+from hookpoint.cli.output import note, print_json, print_lines, width
 from hookpoint.cli.run_argument import RunType
 from hookpoint.cli.table import Column, table
 from hookpoint.run_folder.command_error import FINE, NO
@@ -43,12 +43,12 @@ def verify(path: Path, as_json: bool) -> int:
     """
     result = _existing(path, verified(path))
     if as_json:
-        put_json({"ok": result.ok, "checkpoints": [row._asdict() for row in result.rows]})
+        print_json({"ok": result.ok, "checkpoints": [row._asdict() for row in result.rows]})
     elif not result.rows:
         note(f"no checkpoints in {shown(path)}")
     else:
         rows = [(shown(row.name), "" if row.step is None else f"step {row.step}", shown(row.verdict)) for row in result.rows]
-        put(table([Column(min_width=16), Column(drop=1), Column(wraps=True)], rows, width()))
+        print_lines(table([Column(min_width=16), Column(drop=1), Column(wraps=True)], rows, width()))
         bad = sum(not row.ok for row in result.rows)
         note(f"{counted(len(result.rows), 'checkpoint')}, {bad or 'none'} damaged")
     return FINE if result.ok else NO

@@ -308,7 +308,7 @@ class DamagedCheckpoint(HookpointError, ValueError):
 
 
 class CannotResume(HookpointError, RuntimeError):
-    """A checkpoint exists, but it is damaged or does not fit this run."""
+    """A checkpoint exists, but it is damaged or does not match this run."""
 
 
 class WorkdirInUse(HookpointError, RuntimeError):

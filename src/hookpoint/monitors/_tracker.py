@@ -167,7 +167,7 @@ class Tracker(Callback):
         self._restore_variables()
         self._variables_set = [name for name in self.variables if name not in os.environ]
         os.environ.update({name: self.variables[name] for name in self._variables_set})
-        self._address = None  # also if the next line fails
+        self._address = None  # in case the next line fails
         self._address = self.prepare(None if run.workdir is None else Path(run.workdir))
 
     def on_run_begin(self, run: Run) -> None:
@@ -204,7 +204,7 @@ class Tracker(Callback):
 
     def on_run_end(self) -> None:
         remote, self._remote = self._remote, None
-        self._restore_variables()  # also if the service hangs: then the loop does not wait for the rest
+        self._restore_variables()  # first, because the loop does not wait if the service hangs
         if remote is not None:
             with remote.lock:
                 remote.close()

@@ -27,9 +27,9 @@ logger = logging.getLogger("hookpoint")
 
 WandbMode = Literal["online", "offline"]
 MODES = ("online", "offline")
-EXIT_CODES = {"finished": 0, "failed": 1, "killed": 255}  # 255 is wandb's own for Ctrl-C
-SERVICE = "WANDB_SERVICE"  # set while a process of wandb runs
-FLUSH_SECONDS = 1.0  # between writes to wandb's file; a kill loses what is younger
+EXIT_CODES = {"finished": 0, "failed": 1, "killed": 255}  # 255 is wandb's code for Ctrl-C
+SERVICE = "WANDB_SERVICE"  # set while wandb's process runs
+FLUSH_SECONDS = 1.0  # between writes to wandb's file; a kill loses later values
 SETTINGS: dict[str, Any] = {
     "console": "off",
     "disable_code": True,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,30 +12,22 @@ if TYPE_CHECKING:
 Axis = Callable[["Series"], Sequence[float]]
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """A unit of time."""
-
-    label: str
-    seconds: float
+UNITS = {"seconds": 1, "minutes": 60, "hours": 3600, "days": 86400}
 
 
-UNITS = (Unit("seconds", 1), Unit("minutes", 60), Unit("hours", 3600), Unit("days", 86400))
-
-
-def time_unit(runs: Iterable[Iterable[Series]]) -> Unit:
+def time_unit(runs: Iterable[Iterable[Series]]) -> str:
     """Return the largest unit of which the longest run has at least three, or else seconds."""
     longest = max((last - first for run in runs for first, last in [_span(run)]), default=0.0)
-    return next((unit for unit in reversed(UNITS) if longest >= 3 * unit.seconds), UNITS[0])
+    return next((unit for unit in reversed(UNITS) if longest >= 3 * UNITS[unit]), "seconds")
 
 
-def axis_along(x: X, series: Mapping[tuple[str, str], Series], unit: Unit, epoch_ends: Mapping[int, int] | None = None) -> Axis:
+def axis_along(x: X, series: Mapping[tuple[str, str], Series], unit: str, epoch_ends: Mapping[int, int] | None = None) -> Axis:
     """Return a function that computes the x of a series. Time starts at the first record; epochs are fractional."""
     if x == "step":
         return lambda curve: curve.steps
     if x == "time":
         begin, _ = _span(series.values())
-        return lambda curve: [(time - begin) / unit.seconds for time in curve.times]
+        return lambda curve: [(time - begin) / UNITS[unit] for time in curve.times]
     position = _Epochs(series.values(), epoch_ends)
     return lambda curve: [*map(position, curve.steps, curve.epochs)]
 

@@ -64,7 +64,7 @@ def figure_of(subjects: Sequence[Subject], options: PlotOptions, *, columns: int
     notes = [f"left out: {few(left, 8)}; use -m NAME"] if left else []
     panels = [_panel(group, subjects, axes, options, columns, notes) for group in groups]
     xs = [x for panel in panels for curve in panel.curves for x in (*curve.xs, *curve.broken)]
-    label = {"step": "step", "epoch": "epoch", "time": unit.label}[options.x]
+    label = unit if options.x == "time" else options.x
     return FigureData(_title(subjects), _labels(subjects), panels, label, (min(xs, default=0.0), max(xs, default=1.0)), notes)
 
 

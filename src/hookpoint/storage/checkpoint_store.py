@@ -183,7 +183,7 @@ class CheckpointStore:
 
         return not_finite(named)
 
-    # For a team, whose other ranks have no store
+    # For a team: its other ranks have no store
 
     def read(self, path: str | os.PathLike[str]) -> Checkpoint:
         """Verify and return a checkpoint. The workdir need not be open.
@@ -254,7 +254,7 @@ class CheckpointStore:
         _read_back(target)
         for tag in filter(best_links.is_named, manifest.tags):
             try:
-                best_links.put(target, tag)
+                best_links.update(target, tag)
             except (OSError, DamagedCheckpoint) as error:  # DamagedCheckpoint: the new manifest cannot be read
                 logger.warning("%s could not be linked to %s; the next start will try again: %s", tag, target, error)
         if not manifest.is_of_exception:
@@ -273,7 +273,7 @@ class CheckpointStore:
                 hidden.append(new)
             if hidden:
                 disk.sync_folder(folder)
-        except Exception as error:  # also of a rule: the next save tries again
+        except Exception as error:  # even one of a rule: the next save tries again
             logger.warning("old checkpoints in %s could not be deleted: %s", folder, error)
             return
         for path in hidden:
@@ -297,4 +297,4 @@ def _read_back(target: Path) -> None:
             move_damaged(target, error)
         except OSError as failure:
             logger.warning("%s It could not be renamed: %s", error, failure)
-        raise CannotSave(f"{target} does not contain what was written.", check="the disk", errno=errno.EIO) from error
+        raise CannotSave(f"{target} differs from what was written.", check="the disk", errno=errno.EIO) from error

@@ -59,3 +59,11 @@ def test_a_compiled_part_is_seen():
     assert is_compiled(other)
     assert names(named_modules(net))[:2] == ["", "layers.0"]
     assert not is_compiled(None)
+
+
+def test_a_model_of_another_library_needs_no_options_of_torch():
+    class Other:
+        def named_parameters(self):
+            return [("weight", 1.0)]
+
+    assert list(named_parameters({"a": Other()})) == [("a.weight", 1.0)]

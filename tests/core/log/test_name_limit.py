@@ -10,7 +10,7 @@ import pytest
 
 import hookpoint
 from hookpoint import callbacks as cb
-from hookpoint.core.log.name_limit import MOST_NAMES, NameLimit
+from hookpoint.core.log.name_limit import MAX_NAMES, NameLimit
 
 
 @pytest.fixture
@@ -31,12 +31,12 @@ def test_as_many_as_the_docs_say(caplog, tmp_path):
     with loop(monitors=[cb.JSONWriter()], workdir=tmp_path) as run:
         for _ in run.epochs(1):
             for _ in run.batches([1.0]):
-                run.log({f"m{number}": 1.0 for number in range(MOST_NAMES + 500)})
-        assert len(run.metrics) == MOST_NAMES
-        assert f"m{MOST_NAMES - 1}" in run.metrics
-        assert f"m{MOST_NAMES}" not in run.metrics
+                run.log({f"m{number}": 1.0 for number in range(MAX_NAMES + 500)})
+        assert len(run.metrics) == MAX_NAMES
+        assert f"m{MAX_NAMES - 1}" in run.metrics
+        assert f"m{MAX_NAMES}" not in run.metrics
     rows = [json.loads(line) for line in (tmp_path / "scalars.jsonl").read_text().splitlines()]
-    assert {len([name for name in row if name.startswith("m")]) for row in rows} == {MOST_NAMES}
+    assert {len([name for name in row if name.startswith("m")]) for row in rows} == {MAX_NAMES}
     (warning,) = warnings_of(caplog)
     assert warning == (
         "run.log: 'm10000' is not recorded, nor is any other new name: a run has at most 10000 metrics. Existing metrics "

@@ -189,6 +189,17 @@ def test_several_processes_are_refused():
     assert str(error.value) == expected
 
 
+def test_explain_says_what_hooks_do(fit):
+    tables = []
+
+    class Explains(Callback):
+        def on_run_begin(self, run):
+            tables.append(run.hooks.explain())
+
+    fit(callbacks=[Explains()], compile=EAGER)
+    assert tables[0].endswith("while modules have hooks, batches run uncompiled and differ in the last bits")
+
+
 def test_checkpoints_have_the_plain_names(fit, tmp_path):
     plain = fit()
     assert_same(fit(compile=EAGER, workdir=tmp_path), plain)

@@ -66,6 +66,17 @@ def test_those_that_always_leave_are_named(caplog):
     assert caplog.messages == ["A listens to on_backward_end: every step runs outside the CUDA graph"]
 
 
+def test_one_that_leaves_step_after_step_is_named_too(caplog):
+    class Each(Callback):
+        def leaves_graph(self, run):
+            return True
+
+        def on_step_begin(self, run): ...
+
+    assert due_steps([Each(name="Each"), Declares()]) == list(range(12))
+    assert caplog.messages == ["Each listens to on_step_begin: every step runs outside the CUDA graph"]
+
+
 @pytest.mark.parametrize("every", [1, 3])
 def test_gradient_stats_leave_at_the_steps_that_they_measure(every):
     stats = GradientStats(every=every)

@@ -62,12 +62,18 @@ def test_signatures_tell_batches_apart():
     assert len({signature_of(batch) for batch in different}) == len(different)
 
 
-def test_what_cannot_be_captured_is_refused():
-    packed = torch.nn.utils.rnn.pack_padded_sequence(torch.zeros(3, 2, 1), torch.tensor([3, 2]))
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        (object(), "an object of object"),
+        (torch.eye(2).to_sparse(), "a sparse or nested tensor"),
+    ],
+)
+def test_what_cannot_be_captured_is_refused(value, kind):
     with pytest.raises(BadData) as error:
-        signature_of((object(), packed))
+        signature_of((torch.zeros(2), value))
     expected = (
-        "cuda_graph=True cannot capture a batch that contains a object.\n"
-        "  give      tensors and numbers, in tuples, lists, dicts or dataclasses"
+        f"cuda_graph=True cannot capture a batch with {kind}.\n"
+        "  give      dense tensors and numbers, in tuples, lists, dicts or dataclasses"
     )
     assert str(error.value) == expected

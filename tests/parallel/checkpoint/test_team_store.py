@@ -57,7 +57,7 @@ def test_sharded_tensors_are_taken_out_by_their_places(sharded):
 
 
 def test_what_few_processes_have_is_made_whole(sharded):
-    found = taken({"x": sharded(torch.arange(3))}, fewest=2)
+    found = taken({"x": sharded(torch.arange(3))}, min_ranks=2)
     assert not found.tensors
     assert torch.equal(found.rest["x"], torch.arange(3))
     assert type(found.rest["x"]) is torch.Tensor

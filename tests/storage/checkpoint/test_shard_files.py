@@ -232,7 +232,7 @@ def test_what_is_not_what_was_written_is_no_checkpoint(store, tensors):
         return proceed()
 
     folder = store.stage(1)
-    with intercepted(flip), pytest.raises(CannotSave, match="does not contain what was written"):
+    with intercepted(flip), pytest.raises(CannotSave, match="differs from what was written"):
         store.put_shards(folder, tensors, None)
     store.unstage(folder)
     assert not folder.exists()

@@ -79,7 +79,7 @@ def test_anything_else_is_refused_by_its_place(value, a):
     with pytest.raises(NotSaveable) as caught:
         copied({"callbacks": {"Mine": {"state": {"model": [1, value]}}}})
     assert str(caught.value).splitlines()[0] == (
-        f"callbacks['Mine']['state']['model'][1] is {a}; a checkpoint keeps plain types and tensors."
+        f"callbacks['Mine']['state']['model'][1] is {a}; checkpoints store plain types and tensors only."
     )
     assert isinstance(caught.value, TypeError)
 
@@ -88,12 +88,12 @@ def test_what_has_a_state_dict_is_refused_with_the_way_to_keep_it():
     with pytest.raises(NotSaveable) as caught:
         copied({"parts": {"mine": Keeper()}})
     assert str(caught.value) == (
-        "parts['mine'] is a Keeper; a checkpoint keeps plain types and tensors.\n  keep      its state_dict() instead"
+        "parts['mine'] is a Keeper; checkpoints store plain types and tensors only.\n  keep      its state_dict() instead"
     )
 
 
 def test_an_odd_key_is_refused():
-    with pytest.raises(NotSaveable, match=r"^a key in callbacks\['Mine'\] is a Color: .*; a checkpoint keeps plain keys\."):
+    with pytest.raises(NotSaveable, match=r"^a key in callbacks\['Mine'\] is a Color: .*; checkpoints store plain keys only\."):
         copied({"callbacks": {"Mine": {(1, Color.RED): 2}}})
 
 
@@ -103,7 +103,7 @@ def test_an_odd_key_is_refused():
     ids=["sparse", "meta"],
 )
 def test_tensors_without_plain_memory_are_refused(tensor, odd):
-    with pytest.raises(NotSaveable, match=rf"^parts\['a'\] is a {odd} tensor; a checkpoint keeps dense ones\."):
+    with pytest.raises(NotSaveable, match=rf"^parts\['a'\] is a {odd} tensor; checkpoints store dense tensors only\."):
         copied({"parts": {"a": tensor}})
 
 
@@ -117,7 +117,7 @@ def test_a_subclass_of_tensor_is_refused():
 
 @pytest.mark.parametrize("dtype", [object, [("a", "f4")]], ids=["objects", "fields"])
 def test_arrays_of_anything_but_numbers_and_text_are_refused(dtype):
-    with pytest.raises(NotSaveable, match=r"^a is an array of .*; a checkpoint keeps arrays of numbers and of text\."):
+    with pytest.raises(NotSaveable, match=r"^a is an array of .*; checkpoints store arrays of numbers and text only\."):
         copied({"a": np.zeros(2, dtype)})
 
 

@@ -319,7 +319,7 @@ def test_without_locks_the_record_of_a_live_process_is_respected(tmp_path, recor
     with pytest.raises(WorkdirInUse) as caught:
         WorkdirLock(tmp_path).acquire()
     assert str(caught.value).endswith(
-        f"  choose    another workdir for this run\n  delete    {tmp_path}/.lock if that process does not run"
+        f"  choose    another workdir for this run\n  delete    {tmp_path}/.lock if that process is no longer running"
     )
     assert (tmp_path / ".lock").read_text() == text
 

@@ -351,7 +351,7 @@ def test_a_run_that_is_another_one_is_refused_and_nothing_is_moved(run, opened, 
     before = tree(tmp_path / "run")
     for resume in ("auto", "must", tmp_path / "run" / "checkpoints" / "step-00000001"):
         with pytest.raises(
-            CannotResume, match=r"does not fit this run\.\nwhat +saved +now +verdict\nworld size +2 +1 +refused"
+            CannotResume, match=r"does not match this run\.\nwhat +saved +now +verdict\nworld size +2 +1 +refused"
         ):
             opened(resume, identity={"world_size": 1, "seed": 1})
     assert tree(tmp_path / "run") == before

@@ -1,1 +1,1 @@
-"""What a checkpoint keeps of a run, and the protocol of a store."""
+"""The contents of a checkpoint, and the protocol of a store."""

@@ -11,13 +11,13 @@ from typing import Any
 from hookpoint.core.errors import CannotResume
 from hookpoint.core.schedule.moment import Moment
 
-MOST_ROWS = 20  # the last kinds of crashes
-MOST_LETTERS = 200
+MAX_ROWS = 20  # the last kinds of crashes
+MAX_LETTERS = 200
 INSTALLED = (sys.prefix, sys.base_prefix)
 
 
 class Crashes:
-    """Count the exceptions that end a run by (moment, type), and refuse to start it again after `most` of one kind.
+    """Count the exceptions that end a run by (moment, type), and refuse to start it again after `limit` of one kind.
 
     The count is reset when the run gets further than the crash, or the program was edited since. A kill, a signal or a stop is
     not a crash: a machine that is preempted five times before the next checkpoint is not at fault. None or 0 is no limit.
@@ -32,17 +32,17 @@ class Crashes:
     []
     """
 
-    def __init__(self, most: int | None) -> None:
-        self.most = most or None
+    def __init__(self, limit: int | None) -> None:
+        self.limit = limit or None
         self.rows: list[dict[str, Any]] = []
 
     def load(self, facts: Mapping[str, Any]) -> None:
         """Load the recorded crashes; ignore invalid ones, as anyone can edit the file."""
-        self.rows = _rows(facts.get("crashes"))[-MOST_ROWS:]
+        self.rows = _rows(facts.get("crashes"))[-MAX_ROWS:]
 
     def check(self, name: str, resume: str) -> None:
         """Raise CannotResume if the run has crashed too often in the same way; `resume` starts it anyway."""
-        if self.most is None or all(row["count"] < self.most for row in self.rows):
+        if self.limit is None or all(row["count"] < self.limit for row in self.rows):
             return
         shown = "".join(f"\n  {_shown(row)}" for row in self.rows)
         count = max(row["count"] for row in self.rows)
@@ -62,7 +62,7 @@ class Crashes:
         same = [row for row in self.rows if row["type"] == kind and Moment.of(row).is_same(moment)]
         count: int = 1 + sum(row["count"] for row in same)
         new = {**moment.fields(), "type": kind, "text": _first_line(message), "count": count, "last": when}
-        self.rows = [*(row for row in self.rows if row not in same), new][-MOST_ROWS:]
+        self.rows = [*(row for row in self.rows if row not in same), new][-MAX_ROWS:]
         return count
 
 
@@ -113,4 +113,4 @@ def _shown(row: Mapping[str, Any]) -> str:
 
 def _first_line(text: str) -> str:
     line = (text.strip().splitlines() or [""])[0]
-    return line if len(line) <= MOST_LETTERS else line[: MOST_LETTERS - 1] + "…"
+    return line if len(line) <= MAX_LETTERS else line[: MAX_LETTERS - 1] + "…"

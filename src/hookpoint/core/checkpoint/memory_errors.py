@@ -1,4 +1,4 @@
-"""Detect errors of a save that are caused by a lack of memory."""
+"""Detect saves that failed for lack of memory."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import traceback
 
 from hookpoint.core.errors import CannotSave
 
-# What torch's allocators raise on a host and on a device, what a thread that cannot start raises, and what another rank has
-# reported. The core does not import torch, whose class for it is a RuntimeError.
+# The messages of torch's allocators on host and device, of a thread that cannot start, and of such errors on other ranks. The
+# core does not import torch, whose error class is a RuntimeError.
 MESSAGE = re.compile(
     r"(?:MemoryError|OutOfMemoryError)\b|can't allocate memory|cannot allocate memory|out of memory|not enough memory"
     r"|can't start new thread",
@@ -27,7 +27,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def out_of_memory(error: BaseException) -> CannotSave:
-    """Return the error of a checkpoint without enough memory; release the memory of the failed save."""
+    """Return the error for a checkpoint that does not fit in memory; release the memory of the failed save."""
     traceback.clear_frames(error.__traceback__)
     if isinstance(error, CannotSave):
         return error

@@ -1,7 +1,7 @@
-"""Plain names: the names of weights without torch.compile.
+"""Plain names: the names of weights without what torch.compile adds.
 
 `torch.compile(module)` stores the module as "_orig_mod", which appears in the names of its weights. A checkpoint has the plain
-names, so that it loads with and without compiling. Older checkpoints have the other names, and are renamed when read.
+names, so that it loads with and without compiling. Older checkpoints have the longer names, which are changed when read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ShardedPlaceholder: stands for a tensor that is stored in separate files."""
+"""ShardedPlaceholder: the placeholder for a tensor that is stored in separate files."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -83,12 +84,18 @@ def named_buffers(model: Any) -> Iterator[tuple[str, Any]]:
 
 
 def named_items(model: Any, method: str, **options: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what a method of a model, or of each in a list or mapping of models, returns, by plain names."""
+    """Yield what a method of a model, or of each in a list or mapping of models, returns, by plain names.
+
+    Options that the method does not accept are left out: a model need not be a module of torch.
+    """
     if isinstance(model, Mapping | list | tuple):
         for key, item in _items(model):
             yield from ((f"{key}.{name}" if name else key, found) for name, found in named_items(item, method, **options))
     elif hasattr(model, method):
-        yield from ((plain_name(name), found) for name, found in getattr(model, method)(**options))
+        function = getattr(model, method)
+        known = inspect.signature(function).parameters if options else {}
+        accepted = {name: value for name, value in options.items() if name in known}
+        yield from ((plain_name(name), found) for name, found in function(**accepted))
 
 
 def _items(parts: Any) -> Iterator[tuple[str, Any]]:

@@ -94,10 +94,10 @@ class ResumableStore(Store, Protocol):
         """Store the state; return None if it is still being written in the background."""
 
     def collect(self, *, wait: bool = False) -> list[Saved]:
-        """Return the saves that the background has finished, once, or raise its error."""
+        """Return each background save once it has finished, or raise its error."""
 
     def describe(self, facts: Mapping[str, Any]) -> None:
-        """Write the known facts about the run, in plain types, in addition to earlier ones."""
+        """Add facts about the run, in plain types, to those written earlier."""
 
     def close(self) -> None:
         """Unlock the location."""

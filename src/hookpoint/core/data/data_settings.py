@@ -9,7 +9,7 @@ from typing import Any
 from hookpoint.core.errors import BadValue, UnknownSetting
 
 PLAIN = (bool, int, float, str, type(None))
-MOST_AHEAD = 1000  # batches that workers may be ahead of training: the settings of older batches are dropped
+MAX_AHEAD = 1000  # batches that workers may be ahead of training: the settings of older batches are dropped
 
 
 class DataSettings:  # not a Mapping: a checkpoint would store its items separately, not the object
@@ -77,7 +77,7 @@ class DataSettings:  # not a Mapping: a checkpoint would store its items separat
         self._begun = number + 1
         if not self._changes or self._changes[-1][1] != self._values:
             self._changes.append((number, copy.deepcopy(self._values)))
-            while len(self._changes) > 1 and self._changes[1][0] < self._begun - MOST_AHEAD:
+            while len(self._changes) > 1 and self._changes[1][0] < self._begun - MAX_AHEAD:
                 del self._changes[0]
         return self._changes[-1][1]
 

@@ -34,11 +34,11 @@ class StepShare:
     """Find callbacks that take more than a tenth of the step, and report each once.
 
     The first measured step and the first call of each callback do not count: they warm up. A callback that takes less than
-    `LEAST_SECONDS` per step is never reported.
+    `MIN_SECONDS` per step is never reported.
     """
 
     LIMIT = 0.1
-    LEAST_SECONDS = 50e-6
+    MIN_SECONDS = 50e-6
     WARM_STEPS = 2  # one may be an outlier
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class StepShare:
         for name in dict.fromkeys(cost.callback for cost in costs):
             seconds = sum(cost.seconds - cost.first_seconds for cost in costs if cost.callback == name)
             share = seconds / (self._step_seconds or float("inf"))
-            if share > self.LIMIT and seconds / self._steps > self.LEAST_SECONDS and name not in self._reported:
+            if share > self.LIMIT and seconds / self._steps > self.MIN_SECONDS and name not in self._reported:
                 self._reported.add(name)
                 lines.append(f"{name} takes {share:.0%} of the step; to run it less often, use when=Every(steps=50)")
         return lines

@@ -32,7 +32,7 @@ RANKS = ("all", "chief", "local_chief")
 FAILURES_IN_A_ROW = 3
 MAIN, PLAIN, MONITOR = 0, 1, 2
 ONLY_RUN = (Parameter("run", "run", required=True, keyword_only=False),)
-# Points that a class with its own `run` does not get through it: schedules, threads, workers or the step call them.
+# Points that never go through a custom `run`: schedules, threads, workers or the step call their handlers directly.
 BESIDE_RUN = {"on_trigger", "on_records", *(point.name for point in POINTS if point.main_only or point.in_data)}
 
 
@@ -40,7 +40,7 @@ BESIDE_RUN = {"on_trigger", "on_records", *(point.name for point in POINTS if po
 class Entry:
     """A callback of the list; `path` contains the pipelines around it.
 
-    In a pipeline that overrides `run`, most points reach the callback through that method; `called` excludes their handlers.
+    In a pipeline that overrides `run`, most points reach the callback through `run`; `called` excludes their handlers.
     """
 
     subject: Any

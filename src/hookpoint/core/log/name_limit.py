@@ -7,11 +7,11 @@ from collections.abc import Iterable
 
 logger = logging.getLogger("hookpoint")
 
-MOST_NAMES = 10_000
+MAX_NAMES = 10_000
 
 
 class NameLimit:
-    """The names that a run has logged, at most `most`. New names beyond that are not recorded; one warning is logged.
+    """The names that a run has logged, at most `limit`. New names beyond that are not recorded; one warning is logged.
 
     Each name costs memory in every monitor for as long as the run lasts. Thousands of names are usually a mistake: a name that
     contains a step or a sample.
@@ -21,16 +21,16 @@ class NameLimit:
     [True, True, False, True]
     """
 
-    def __init__(self, most: int = MOST_NAMES) -> None:
+    def __init__(self, limit: int = MAX_NAMES) -> None:
         self.names: set[str] = set()
-        self._most = most
+        self._limit = limit
         self._has_warned = False
 
     def admits(self, name: str) -> bool:
         """Return whether values of this name are recorded; a new name is, while there is room."""
         if name in self.names:
             return True
-        if len(self.names) < self._most:
+        if len(self.names) < self._limit:
             self.names.add(name)
             return True
         if not self._has_warned:
@@ -40,7 +40,7 @@ class NameLimit:
                 "are recorded as before. Use one name per quantity, not per step or sample; for many values under one name, "
                 "use run.put_histogram",
                 name,
-                self._most,
+                self._limit,
             )
         return False
 

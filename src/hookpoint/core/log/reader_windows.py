@@ -14,7 +14,7 @@ from typing import Any
 
 from hookpoint.core.log.metrics import Floats, Mean, floats_one_by_one
 
-MOST_PENDING = 16  # windows that a reader leaves unread before they are converted to floats, which frees their tensors
+MAX_PENDING = 16  # windows that a reader leaves unread before they are converted to floats, which frees their tensors
 
 
 class ReaderWindows:
@@ -161,7 +161,7 @@ class ReaderWindow:
     @property
     def is_full(self) -> bool:
         """Whether to call `settle` before the next read."""
-        return self._windows >= MOST_PENDING
+        return self._windows >= MAX_PENDING
 
     def settle(self) -> None:
         """Convert the values to floats, which frees their tensors."""

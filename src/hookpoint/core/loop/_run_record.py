@@ -80,7 +80,7 @@ class RunRecord:
         had_any = bool(crashes.rows)
         if isinstance(failure, Exception):
             count = crashes.add(moment, type(failure).__name__, masked(str(failure)), _now())
-            if count == crashes.most and self._describe is not None and self._run.is_chief:
+            if count == crashes.limit and self._describe is not None and self._run.is_chief:
                 text = "%s has ended with this error at this moment %d times, the limit of max_crashes; it will not start again"
                 logger.error(text, self._run.name, count)
         elif status == "finished":

@@ -68,7 +68,7 @@ class Scopes:
         self.epoch_is_open, self.cut_short, self.epochs_abandoned = True, False, False
 
     def settle(self) -> None:
-        """Close what a `break` left open. Every service of the run calls this first."""
+        """Close what a `break` left open. Services of the run call this first."""
         if self.abandoned:
             self.abandoned = False
             first = next((number for number, pass_ in enumerate(self.passes) if pass_.abandoned), len(self.passes))

@@ -62,6 +62,7 @@ class Services:
     # Verdicts and saves
 
     def stop(self, reason: str, *, same_on_all_ranks: bool) -> None:
+        self.settle()
         machine = self.machine
         if machine.agreement is not None and not same_on_all_ranks:
             machine.agreement.request_stop(reason)
@@ -69,6 +70,7 @@ class Services:
             machine.run.put_event("stop", reason=reason)
 
     def stop_epoch(self, *, same_on_all_ranks: bool) -> None:
+        self.settle()
         machine = self.machine
         self._check_host("stop_epoch")
         passes, verdicts = machine.scopes.passes, machine.verdicts
@@ -97,6 +99,7 @@ class Services:
     def save(
         self, tag: str, keep: Keep | None, in_background: bool, measured: Mapping[str, Any] | None, *, same_on_all_ranks: bool
     ) -> None:
+        self.settle()
         self._check_host("save")
         agreement = self.machine.agreement
         if agreement is None or same_on_all_ranks:
@@ -105,6 +108,7 @@ class Services:
             agreement.request_save(tag, keep, in_background, measured)
 
     def _iteration(self, verdict: str) -> Iteration:
+        self.settle()
         now = now_of(self.machine.run)
         if now is NO_ITERATION:
             raise OutsideIteration(f"{verdict}()")

@@ -114,7 +114,6 @@ class PeerNames(Values):
 
     def request_stop(self) -> None:
         """Stop the run: MindSpore's name for `stop`."""
-        self._loop.settle()
         self._loop.stop("request_stop() was called", same_on_all_ranks=False)
 
     def original_args(self) -> OriginalArgs:

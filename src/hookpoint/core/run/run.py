@@ -89,32 +89,26 @@ class Run(PeerNames):
         With multiple ranks, all of them stop one step later. Pass `same_on_all_ranks=True` if every rank makes this request
         at this point; the stop is then immediate. The same applies to `stop_epoch` and `save`.
         """
-        self._loop.settle()
         self._loop.stop(reason, same_on_all_ranks=alike or same_on_all_ranks)
 
     def stop_epoch(self, *, alike: bool = False, same_on_all_ranks: bool = False) -> None:
         """End the training of this epoch at the next boundary; in a validation or prediction pass, end that pass."""
-        self._loop.settle()
         self._loop.stop_epoch(same_on_all_ranks=alike or same_on_all_ranks)
 
     def skip_batch(self) -> None:
         """Skip this batch; on_iter_skip fires. If called before the body of the iteration, the body does not run."""
-        self._loop.settle()
         self._loop.skip("batch")
 
     def skip_backward(self) -> None:
         """Skip the backward pass and the step of this iteration. In your own loop, check `run.skipped` in the body."""
-        self._loop.settle()
         self._loop.skip("backward")
 
     def skip_step(self) -> None:
         """Skip the optimizer step of this iteration. In your own loop, check `run.skipped` in the body."""
-        self._loop.settle()
         self._loop.skip("step")
 
     def retry(self) -> None:
         """Run this batch again from on_iter_begin, up to `max_retries` times; on_iter_skip fires for this attempt."""
-        self._loop.settle()
         self._loop.retry()
 
     def save(
@@ -133,7 +127,6 @@ class Run(PeerNames):
         the state is copied. `measured` is stored in the manifest: the metric, mode and value that the checkpoint is saved
         for, and the epoch, iteration and step of the measurement.
         """
-        self._loop.settle()
         self._loop.save(tag, keep, in_background, measured, same_on_all_ranks=alike or same_on_all_ranks)
 
     # Logging

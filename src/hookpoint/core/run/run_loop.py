@@ -58,7 +58,7 @@ class EvaluateOptions(TypedDict, total=False):
 
 
 class RunLoop(Protocol):
-    """The services of a loop. `settle` closes what a `break` left open; a run calls it before every other service."""
+    """The services of a loop. `settle` closes what a `break` left open; services that act on the loop call it first."""
 
     @property
     def progress(self) -> Progress | None: ...

@@ -21,8 +21,7 @@ READ_LEVEL: dict[str, Callable[[Clocks], float]] = {**READ_TICK, "epochs": attrg
 TICK_SOURCE = {clock: f"run._clocks.{name}" for clock, name in {**COUNTERS, "seconds": "elapsed()"}.items()}
 
 
-def clocks_of(run: RunView) -> Any:
-    return run._clocks
+clocks_of: Callable[[RunView], Any] = attrgetter("_clocks")
 
 
 class ArmedSchedule(ABC):

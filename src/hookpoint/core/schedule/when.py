@@ -78,13 +78,13 @@ class OnClock(When):
                 **({"write": f"{name}({meant}={self.amount!r})"} if meant else {}),
             )
 
-    def checked(self, amount: Any, *, least: Amount = 0) -> Amount:
+    def checked(self, amount: Any, *, minimum: Amount = 0) -> Amount:
         """Return an amount in the counted unit (seconds for times), or raise."""
         timed = self.clock in TIME
         right_type = isinstance(amount, int | float if timed else int) and not isinstance(amount, bool)
-        too_small = right_type and ((amount <= 0 if least else amount < 0) if timed else amount < least)
+        too_small = right_type and ((amount <= 0 if minimum else amount < 0) if timed else amount < minimum)
         if not right_type or not math.isfinite(amount) or too_small:
-            kind = "a number > 0" if timed and least else "a number >= 0" if timed else f"an integer >= {least}"
+            kind = "a number > 0" if timed and minimum else "a number >= 0" if timed else f"an integer >= {minimum}"
             raise BadSchedule(f"{self!r}: {self.clock} must be {kind}, got {amount!r}.")
         return amount * TIME[self.clock] if timed else int(amount)
 
@@ -106,7 +106,7 @@ class Every(OnClock):
 
     def __init__(self, **clock: Amount) -> None:
         super().__init__(clock)
-        self._period = self.checked(self.amount, least=1)
+        self._period = self.checked(self.amount, minimum=1)
         self.ticks_on = frozenset([self.counted])
 
     def arm(self) -> ArmedSchedule:

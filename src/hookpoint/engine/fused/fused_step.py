@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from hookpoint.core.hooks.hooks import Hooks
     from hookpoint.engine.step.forward import Forward
 
+COMPILED = "forward and loss are compiled; while modules have hooks, batches run uncompiled and differ in the last bits"
+
 
 class FusedStep:
     """Decide before training how the step runs: as it is, compiled, as a CUDA graph, or both."""
@@ -54,6 +56,7 @@ class FusedStep:
         if self._compile is not None:
             from hookpoint.engine.fused.compiled_forward import CompiledForward
 
+            hooks.remarks.append(lambda: ["", COMPILED])
             is_seen = hooks.calls("on_backward_begin") or overrides(hooks.main, "on_iter_backward")
             options["compiled"] = partial(CompiledForward, options=self._compile, model=model, detaches=not is_seen)
         if self._cuda_graph is False:

@@ -10,6 +10,7 @@ from hookpoint.core.hooks.hooks import Hooks
 
 logger = logging.getLogger("hookpoint")
 
+NAMED_AFTER = 10  # steps in a row that a callback with a schedule or declaration makes leave the graph
 POINTS = ("on_backward_begin", "on_backward_end", "on_step_begin")
 
 
@@ -25,6 +26,8 @@ class LeavingCalls:
         self._always = [call for call in calls if call.armed is None and not hasattr(call.entry.subject, "leaves_graph")]
         self._scheduled = [call for call in calls if call.armed is not None]
         self._declared = [call for call in calls if call.armed is None and hasattr(call.entry.subject, "leaves_graph")]
+        self._in_a_row: dict[int, int] = {}
+        self._named: set[tuple[str, str]] = set()
         hooks.remarks.append(self.lines)
 
     def are_due(self, run: Any, *, steps: bool) -> bool:
@@ -33,19 +36,24 @@ class LeavingCalls:
             return True
         if not (self._scheduled or self._declared):
             return False
-        scheduled = [call for call in self._scheduled if steps or call.point != "on_step_begin"]
-        declared = [call for call in self._declared if steps or call.point != "on_step_begin"]
-        due = any(call.entry.subject.leaves_graph(run) for call in declared) or any(_is_due(call, run) for call in scheduled)
-        if not due:
-            for call in scheduled:
-                assert call.armed is not None
+        calls = [call for call in (*self._scheduled, *self._declared) if steps or call.point != "on_step_begin"]
+        due = [call for call in calls if _is_due(call, run)]
+        for call in calls if not due else ():
+            if call.armed is not None:
                 call.armed.settle(run, call.moment, False)
-        return due
+        self._in_a_row = {id(call): self._in_a_row.get(id(call), 0) + 1 for call in due}
+        self._warn([call for call in due if self._in_a_row[id(call)] == NAMED_AFTER])
+        return bool(due)
 
     def warn(self) -> None:
         """Name the callbacks that make every step leave the graph."""
-        for name, point in dict.fromkeys((call.entry.name, call.point) for call in self._always):
-            logger.warning("%s listens to %s: every step runs outside the CUDA graph", name, point)
+        self._warn(self._always)
+
+    def _warn(self, calls: list[Call]) -> None:
+        for name, point in dict.fromkeys((call.entry.name, call.point) for call in calls):
+            if (name, point) not in self._named:
+                self._named.add((name, point))
+                logger.warning("%s listens to %s: every step runs outside the CUDA graph", name, point)
 
     def lines(self) -> list[str]:
         """Return the steps that run outside the graph, for `explain()`."""
@@ -57,4 +65,6 @@ class LeavingCalls:
 
 
 def _is_due(call: Call, run: Any) -> bool:
-    return call.armed is not None and call.armed.ready(run, call.moment) and all(gate.ready(run, None) for gate in call.gates)
+    if call.armed is None:
+        return bool(call.entry.subject.leaves_graph(run))
+    return call.armed.ready(run, call.moment) and all(gate.ready(run, None) for gate in call.gates)

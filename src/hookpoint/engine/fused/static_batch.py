@@ -27,7 +27,7 @@ def signature_of(batch: Any) -> Signature:
 
 
 def _described(value: Any) -> Iterator[Hashable]:
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, torch.Tensor) and value.layout == torch.strided and not value.is_nested:
         yield value.shape, value.stride(), value.dtype
     elif isinstance(value, str | int | float | None):
         yield type(value), value
@@ -37,10 +37,9 @@ def _described(value: Any) -> Iterator[Hashable]:
         for _, field in fields:
             yield from _described(field)
     else:
-        raise BadData(
-            f"cuda_graph=True cannot capture a batch that contains a {type(value).__name__}.",
-            give="tensors and numbers, in tuples, lists, dicts or dataclasses",
-        )
+        kind = "a sparse or nested tensor" if isinstance(value, torch.Tensor) else f"an object of {type(value).__name__}"
+        cure = "dense tensors and numbers, in tuples, lists, dicts or dataclasses"
+        raise BadData(f"cuda_graph=True cannot capture a batch with {kind}.", give=cure)
 
 
 def _has_fields(value: Any) -> bool:

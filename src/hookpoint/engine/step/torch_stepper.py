@@ -242,10 +242,9 @@ class TorchStepper:
     def compute(self, run: Run) -> None:
         """Compute outputs and loss of the current batch."""
         now = now_of(run)
-        forward = self._forward
         now.outputs, now.targets, now.loss = self._compute(now.batch, run.mode)
-        if forward.parts:
-            parts, forward.parts = forward.parts, {}  # the next loss may not be a sum
+        if self._forward.parts:
+            parts, self._forward.parts = self._forward.parts, {}  # the next loss may not be a sum
             for name, part in parts.items():
                 machine_of(run).logbook.log(name, part, now.samples)
 

@@ -47,9 +47,9 @@ class ParameterAveraging(StrategyDefaults):
     """
 
     def __init__(self, period: int = 8, warmup: int = 0, *, optimizer_state: bool = True) -> None:
-        for name, value, least in (("period", period, 1), ("warmup", warmup, 0)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise BadStrategy(f"ParameterAveraging: {name} must be an integer >= {least}, got {value!r}.")
+        for name, value, minimum in (("period", period, 1), ("warmup", warmup, 0)):
+            if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+                raise BadStrategy(f"ParameterAveraging: {name} must be an integer >= {minimum}, got {value!r}.")
         self.period, self.warmup, self.optimizer_state = period, warmup, optimizer_state
         self.callbacks: list[Callback] = [SyncCallback(self)]
         self._model: Any = None

@@ -79,9 +79,9 @@ class TeamStore:
         """Write the state of the chief and that of each rank. Return on all ranks when it is on disk."""
         own: dict[str, Any] = {}
         if self._per_rank is not None:
-            own = SplitDTensors({"parts": dict(self._per_rank.rank_state(state["parts"]))}, fewest=inf).rest
+            own = SplitDTensors({"parts": dict(self._per_rank.rank_state(state["parts"]))}, min_ranks=inf).rest
             state = {**state, "parts": dict(self._per_rank.full_state(state["parts"]))}
-        split = SplitDTensors(state, fewest=0 if self._per_rank is None else self.team.size)
+        split = SplitDTensors(state, min_ranks=0 if self._per_rank is None else self.team.size)
 
         def pack() -> Any:
             finite = state.get("finite") or {}
@@ -198,12 +198,12 @@ class SplitDTensors:
     """Take the DTensors out of a state: `rest` has a placeholder for each, `tensors` has them by name.
 
     A name is the path in the state, such as `parts.model.0.weight`. It is the same on all ranks. A tied tensor is listed once.
-    Partial tensors are made full, in a collective of their ranks. So are tensors that fewer than `fewest` ranks share: if
+    Partial tensors are made full, in a collective of their ranks. So are tensors that fewer than `min_ranks` ranks share: if
     models differ, other ranks have another tensor of that name.
     """
 
-    def __init__(self, state: Mapping[str, Any], *, fewest: float = 0) -> None:
-        self._fewest = fewest
+    def __init__(self, state: Mapping[str, Any], *, min_ranks: float = 0) -> None:
+        self._min_ranks = min_ranks
         self.tensors: dict[str, Any] = {}
         self._names: dict[Any, str] = {}
         self.rest: dict[str, Any] = self._split(state, ())
@@ -220,7 +220,7 @@ class SplitDTensors:
         return value
 
     def _placeholder(self, tensor: Any, path: tuple[str, ...]) -> Any:
-        if tensor.device_mesh.size() < self._fewest or any(placement.is_partial() for placement in tensor.placements):
+        if tensor.device_mesh.size() < self._min_ranks or any(placement.is_partial() for placement in tensor.placements):
             return tensor.full_tensor().cpu()
         local = tensor.to_local()
         # Not the address: an empty shard has none, and names must be the same on all ranks.

@@ -13,13 +13,13 @@ from hookpoint.core.errors import BadStrategy
 Tensors = tuple[torch.Tensor, ...]
 
 
-def microbatch_count(samples: int, most: int) -> int:
-    """Return the largest number of equal microbatches, up to `most`, for a batch of so many samples.
+def microbatch_count(samples: int, limit: int) -> int:
+    """Return the largest number of equal microbatches, up to `limit`, for a batch of so many samples.
 
     >>> [microbatch_count(samples, 4) for samples in (32, 30, 13, 2)]
     [4, 3, 1, 2]
     """
-    return next(number for number in range(min(most, samples), 0, -1) if samples % number == 0)
+    return next(number for number in range(min(limit, samples), 0, -1) if samples % number == 0)
 
 
 def check_batch(tensors: Tensors) -> None:

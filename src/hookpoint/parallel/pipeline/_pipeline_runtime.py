@@ -19,7 +19,7 @@ from hookpoint.core.team.checked_team import unanswered
 from hookpoint.parallel.pipeline._microbatches import MicrobatchLoss, Tensors, microbatch_count
 from hookpoint.parallel.team.peer_errors import is_peer_error
 
-MOST_PIPES = 8  # of different shapes: each has receive buffers
+MAX_PIPES = 8  # of different shapes: each has receive buffers
 PASS = "a pass through the pipeline"
 
 
@@ -74,7 +74,7 @@ class PipelineRuntime:
         pipe = self._pipes.pop(key, None)
         if pipe is None:
             pipe = self._build(inputs, loss)
-            if len(self._pipes) == MOST_PIPES:
+            if len(self._pipes) == MAX_PIPES:
                 self._pipes.popitem(last=False)
         self._pipes[key] = pipe
         return pipe

@@ -19,7 +19,7 @@ from hookpoint.core.checkpoint.layer_versions import put_versions, versions_of
 from hookpoint.core.checkpoint.sharded_placeholder import ShardedPlaceholder
 from hookpoint.storage.checkpoint.tree import MAPPINGS, PLAIN, SEQUENCES, is_array
 
-MAX_JSON_BITS = 64  # of a plain number; other JSON readers convert longer ones to floats
+MAX_JSON_BITS = 64  # of a plain number; other JSON readers round longer numbers
 MAX_TORCH_BITS = 1024  # torch.load with weights_only=True accepts fewer than 2040
 
 

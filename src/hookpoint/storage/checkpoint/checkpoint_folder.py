@@ -118,7 +118,7 @@ def read_manifest(folder: Path) -> Manifest:
     manifest = parse_manifest(_read(folder, MANIFEST, disk.read), str(folder))
     place = Place.of(folder.name)
     if place is not None and place.step != manifest.step:
-        raise _damaged(folder, f"it is of step {manifest.step}")
+        raise _damaged(folder, f"its manifest names step {manifest.step}")
     return manifest
 
 

@@ -65,7 +65,7 @@ def write_shards(folder: Path, tensors: Mapping[str, torch.Tensor], group: Any) 
     disk.sync_folder(folder)
     for name, file in files.written.items():
         if disk.digest(folder / name) != file.sha256:
-            raise CannotSave(f"{folder / name} does not contain what was written.", check="the disk", errno=errno.EIO)
+            raise CannotSave(f"{folder / name} differs from what was written.", check="the disk", errno=errno.EIO)
     return files.written
 
 

@@ -47,7 +47,7 @@ class Snapshots:
             for device in devices:
                 sys.modules["torch"].cuda.current_stream(device).synchronize()
         except BaseException:
-            self._buffers = {}  # memory may be short: return it to the training
+            self._buffers = {}  # memory may be short: leave it to the training
             raise
         return snapshot
 

@@ -17,7 +17,7 @@ from operator import getitem
 from pathlib import Path
 from typing import Any
 
-from hookpoint.core.checkpoint.layer_versions import put_versions
+from hookpoint.core.checkpoint.layer_versions import put_versions, versions_of
 from hookpoint.core.errors import CannotResume, DamagedCheckpoint, HookpointError, NotSaveable
 from hookpoint.storage.checkpoint._encoding import for_json, restored
 from hookpoint.storage.checkpoint.layout import WEIGHTS, safe_name
@@ -65,7 +65,7 @@ class Encoded:
             file = WEIGHTS if not names else f"{safe_name('model-' + '.'.join(names))}.safetensors"
             if file not in self._weights:
                 self._weights[file] = model
-                metadata = getattr(model, "_metadata", None)
+                metadata = versions_of(model)
                 self._places.append(
                     {"names": names, "file": file, "kind": type(model).__name__, "keys": list(model), "metadata": metadata}
                 )

@@ -129,7 +129,7 @@ def _key(key: Any, where: Where) -> Any:
         key = key.item()
     if type(key) not in PLAIN:
         raise NotSaveable(
-            f"a key in {shown(where)} is {_a(key)}: {key!r}; a checkpoint keeps plain keys.",
+            f"a key in {shown(where)} is {_a(key)}: {key!r}; checkpoints store plain keys only.",
             use="a string or a number as the key",
         )
     return key
@@ -147,7 +147,7 @@ def _refuse_odd_tensor(value: Any, where: Where) -> None:
     if value.layout is not torch.strided or value.is_quantized or value.is_meta:
         odd = "quantized" if value.is_quantized else "meta" if value.is_meta else "sparse"
         raise NotSaveable(
-            f"{shown(where)} is a {odd} tensor; a checkpoint keeps dense ones.", keep="a dense one, or what it is made of"
+            f"{shown(where)} is a {odd} tensor; checkpoints store dense tensors only.", keep="a dense tensor, or its components"
         )
 
 
@@ -156,7 +156,7 @@ def _refuse_odd_array(value: Any, where: Where) -> None:
         raise _not_saveable(value, where)
     if value.dtype.kind not in ARRAY_KINDS:
         raise NotSaveable(
-            f"{shown(where)} is an array of {value.dtype}; a checkpoint keeps arrays of numbers and of text.",
+            f"{shown(where)} is an array of {value.dtype}; checkpoints store arrays of numbers and text only.",
             keep="an array of numbers for each field, or a list",
         )
 
@@ -164,7 +164,7 @@ def _refuse_odd_array(value: Any, where: Where) -> None:
 def _not_saveable(value: Any, where: Where) -> NotSaveable:
     saveable = "numbers, strings, bytes, lists, tuples, sets, dicts, tensors and arrays of numbers"
     cure = "its state_dict() instead" if hasattr(value, "state_dict") else saveable
-    return NotSaveable(f"{shown(where)} is {_a(value)}; a checkpoint keeps plain types and tensors.", keep=cure)
+    return NotSaveable(f"{shown(where)} is {_a(value)}; checkpoints store plain types and tensors only.", keep=cure)
 
 
 def _a(value: Any) -> str:

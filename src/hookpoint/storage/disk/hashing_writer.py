@@ -12,7 +12,7 @@ from hookpoint.storage.disk.fs_calls import perform
 Buffer = bytes | bytearray | memoryview
 
 BUFFER_BYTES = 1 << 20  # smaller writes are buffered
-PIECE_BYTES = 1 << 24  # the most that is written at once
+PIECE_BYTES = 1 << 24  # the largest single write
 
 
 class NewFile:

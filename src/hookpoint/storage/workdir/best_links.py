@@ -22,7 +22,7 @@ def is_named(tag: str) -> bool:
     return tag.startswith(BEST)
 
 
-def put(checkpoint: Path, tag: str) -> None:
+def update(checkpoint: Path, tag: str) -> None:
     """Replace the folder of a tag by a new one with links to the files of this checkpoint.
 
     After a kill between the two renames, there is no such folder. `heal` creates it at the next start.
@@ -97,7 +97,7 @@ def _heal(folder: Path, tag: str, sources: list[Entry]) -> None:
             verified(entry.path)
         except UNREADABLE:
             continue
-        put(entry.path, tag)
+        update(entry.path, tag)
         return
     if disk.is_folder(folder):
         _rename_if_damaged(folder)

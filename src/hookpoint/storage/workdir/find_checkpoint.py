@@ -40,7 +40,7 @@ def find(workdir: Path, resume: Resume) -> Found | None:
     found = newest_good(workdir)
     if found is None and resume == "must":
         raise CannotResume(
-            f"there is no checkpoint in {workdir} to resume from.", start='from scratch if there is none with resume="auto"'
+            f"there is no checkpoint in {workdir} to resume from.", allow='a start from scratch with resume="auto"'
         )
     return found
 
@@ -89,7 +89,7 @@ def at_path(path: Path) -> Found:
     try:
         return read(folder_at(path))
     except DamagedCheckpoint as error:
-        raise CannotResume(str(error), resume='with "auto", for the newest good one of a workdir') from error
+        raise CannotResume(str(error), resume='with "auto" from the newest good checkpoint of a workdir') from error
     except OSError as error:
         raise unreadable(path, error) from error
 

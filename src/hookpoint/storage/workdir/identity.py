@@ -98,7 +98,7 @@ def table(rows: list[Row]) -> str:
 def _verdict(name: str, saved: Mapping[str, Any], now: Mapping[str, Any]) -> Verdict:
     if name not in saved or name not in now:
         return "fine"
-    if name == "format" and saved[name] in range(now[name]):  # an older one
+    if name == "format" and saved[name] in range(now[name]):  # an older format
         return "fine"
     return DIFFERENCES.get(name, UNKNOWN).verdict
 

@@ -124,7 +124,7 @@ class WorkdirLock:
             if locked is False:
                 raise self._in_use(holder)
             if holder is not None and holder.runs():  # on a file system without locks
-                raise self._in_use(holder, delete=f"{self._path} if that process does not run")
+                raise self._in_use(holder, delete=f"{self._path} if that process is no longer running")
             if holder is not None:
                 logger.warning("%s was held by %s, which has ended; taking it over", self._workdir, holder)
             record = json.dumps(asdict(Holder.this_process())).encode()

@@ -104,7 +104,7 @@ def _check_identity(
             rows = [row._replace(saved="see below", now="see below") if row.name == "model" else row for row in rows]
             rows = [row for row in rows if row.name != "optimizer_parameters"]  # it follows from the model
         listed = "".join(f"\n  {line}" for line in differing)
-        raise CannotResume(f"{found.path} does not fit this run.\n{table(rows)}{listed}", **cures)
+        raise CannotResume(f"{found.path} does not match this run.\n{table(rows)}{listed}", **cures)
     warned = [row for row in rows if row.verdict == "warned"]
     if warned:
         logger.warning("%s was saved by a run with other settings:\n%s", found.path, table(warned))
