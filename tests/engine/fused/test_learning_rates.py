@@ -51,3 +51,9 @@ def test_other_settings_and_new_groups_show():
     assert changed.others != before.others
     optimizer.add_param_group({"params": weights()})
     assert rates.settings().others != changed.others
+
+
+def test_a_rate_of_float64_weights_or_another_optimizer_stays_a_number():
+    double = [nn.Parameter(torch.zeros(2, dtype=torch.float64))]
+    assert LearningRates(torch.optim.SGD(double, lr=0.1, fused=True), CPU).settings().rates == [0.1]
+    assert LearningRates(torch.optim.Adagrad(weights(), lr=0.1, fused=True), CPU).settings().rates == [0.1]

@@ -3,9 +3,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+import torch
 
-from hookpoint import Callback, Every, Hooks, Loop, on
-from hookpoint.callbacks import GradientStats
+from hookpoint import Callback, Every, Hooks, If, Loop, on
+from hookpoint.callbacks import EnableCallbackIf, GradientStats
+from hookpoint.engine.fused.hook_watch import HookWatch
 from hookpoint.engine.fused.leaving_calls import LeavingCalls
 
 
@@ -31,15 +33,43 @@ def due_steps(callbacks, *, steps=True):
     """Return the steps, by their number before, at which a run with these callbacks would leave the graph."""
     with Loop([], extra_callbacks=[], monitors=[]) as run:
         calls = LeavingCalls(Hooks(callbacks))
-        return [run.step for _ in run.batches(range(12)) if calls.are_due(run, steps=steps)]
+        return [run.step for _ in run.batches(range(12)) if is_due(calls, run, steps)]
+
+
+def is_due(calls, run, steps):
+    """Ask before a step, and advance the schedules, which a step outside does by calling the handlers."""
+    due = calls.are_due(run, steps=steps)
+    calls.settle(run, steps=steps)
+    return due
 
 
 def test_a_schedule_and_a_declaration_say_when():
     assert due_steps([]) == []
     assert due_steps([Always()]) == list(range(12))
     assert due_steps([Declares()]) == [1, 5, 9]
-    # Nothing advances the schedule but its handler, which a real run calls: from the first due step on, each is.
-    assert due_steps([scheduled(Every(steps=5))])[:1] == [5]
+    assert due_steps([scheduled(Every(steps=5))]) == [5, 10]
+    assert due_steps([scheduled(~Every(steps=5))]) == [step for step in range(12) if step not in (5, 10)]
+
+
+def test_a_function_of_the_run_may_ask_for_this_step_and_so_leaves_always():
+    assert due_steps([scheduled(If(lambda run: False))]) == list(range(12))
+    assert due_steps([scheduled(Every(steps=5) & If(lambda run: False))]) == list(range(12))
+    assert due_steps([EnableCallbackIf(Declares(), lambda run: False)]) == list(range(12))
+
+
+def test_a_subclass_with_another_handler_leaves_always():
+    class More(Declares):
+        def on_backward_end(self, run): ...
+
+    assert due_steps([More()]) == list(range(12))
+
+
+def test_explain_names_who_has_hooks():
+    layer = torch.nn.Linear(1, 1)
+    layer.register_forward_hook(print)
+    calls = LeavingCalls(Hooks([]))
+    calls.begin(HookWatch([layer]))
+    assert calls.lines()[-1] == "  module '' has hooks: every step, while it has them"
 
 
 def test_on_step_begin_concerns_only_batches_that_step():
@@ -62,7 +92,7 @@ def test_explain_lists_them():
 
 
 def test_those_that_always_leave_are_named(caplog):
-    LeavingCalls(Hooks([Always(name="A"), Declares(name="B")])).warn()
+    LeavingCalls(Hooks([Always(name="A"), Declares(name="B")])).begin(HookWatch([]))
     assert caplog.messages == ["A listens to on_backward_end: every step runs outside the CUDA graph"]
 
 

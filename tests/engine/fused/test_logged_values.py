@@ -26,8 +26,9 @@ def test_a_capture_records_tensors_instead_of_logging_them(run, logged):
     for _ in run.batches([1]):
         with logged.recording() as recorded:
             run.log(hidden=torch.zeros((), device=META, requires_grad=True))
-        assert list(recorded) == ["hidden"]
-        assert not recorded["hidden"].requires_grad
+            run.log(hidden=torch.ones((), device=META))
+        assert [name for name, _ in recorded] == ["hidden", "hidden"]
+        assert not recorded[0][1].requires_grad
         assert "hidden" not in run.metrics
         run.log(loss=2.0)
     assert run.metrics["loss"] == 2.0
@@ -57,11 +58,14 @@ def test_what_a_replay_could_not_repeat_is_refused(run, logged, put):
 
 def test_logging_is_as_before_afterwards(run, logged):
     logbook = machine_of(run).logbook
-    logged.begin()
+    waits = []
+    logged.begin(lambda: waits.append(1))
     for _ in run.batches([1]):
         run.log(x=1.0)
+        run.put_scalar("y", 2.0)
         run.put_text("note", "y")
     logged.end()
-    assert "log" not in vars(logbook)
+    assert waits
+    assert not {"log", "put"} & set(vars(logbook))
     assert "put" not in vars(run.monitors)
     assert run.metrics["x"] == 1.0

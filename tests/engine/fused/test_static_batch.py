@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict, namedtuple
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import pytest
 import torch
@@ -77,3 +78,45 @@ def test_what_cannot_be_captured_is_refused(value, kind):
         "  give      dense tensors and numbers, in tuples, lists, dicts or dataclasses"
     )
     assert str(error.value) == expected
+
+
+@dataclass
+class Masked:
+    x: torch.Tensor
+    mask: torch.Tensor = field(init=False)
+
+    def __post_init__(self):
+        self.mask = self.x > 0
+
+
+def test_fields_that_could_not_be_copied_are_refused():
+    with pytest.raises(BadData) as error:
+        signature_of(Masked(torch.zeros(2)))
+    expected = (
+        "cuda_graph=True cannot capture a batch of Masked: its field 'mask' has init=False.\n"
+        "  give      a dataclass with init=True for all fields"
+    )
+    assert str(error.value) == expected
+    with pytest.raises(BadData, match="a batch with an object of mappingproxy"):
+        signature_of(MappingProxyType({"x": torch.zeros(2)}))
+
+
+def test_tensors_left_on_another_device_are_refused():
+    StaticBatch(torch.zeros(2)).check_device(torch.device("cpu"))
+    with pytest.raises(BadData) as error:
+        StaticBatch((torch.zeros(2),)).check_device(torch.device("cuda", 0))
+    expected = (
+        "cuda_graph=True cannot capture a batch with a tensor on 'cpu' after it was moved.\n"
+        "  give      tensors that `batch.to(device)` moves"
+    )
+    assert str(error.value) == expected
+
+
+def test_a_copy_keeps_no_history_and_undoes_what_the_forward_did():
+    static = StaticBatch(torch.zeros(2))
+    static.batch.requires_grad_()
+    static.copy(torch.ones(2, requires_grad=True) * 2)
+    assert static.batch.tolist() == [2.0, 2.0]
+    assert not static.batch.requires_grad
+    static.copy(static.batch)
+    assert static.batch.grad_fn is None

@@ -102,6 +102,7 @@ class Setting:
                 run.hyper.set(name, value, same_on_all_ranks=self._same_on_all_ranks)
             else:
                 self._own.set_value(value)
+                run.recapture()
         if not changes:
             return False
         self.has_written = True

@@ -96,6 +96,7 @@ class Hyper(MutableMapping[str, Any]):
         self._registered: dict[str, HyperParam] = {}
         self._pending: dict[str, Any] = {}
         self.request: Callable[[str, Any], None] | None = None
+        self.recapture: Callable[[], None] | None = None  # after a registered setting has changed, which a CUDA graph has fixed
 
     def register(self, param: HyperParam) -> None:
         """Add a setting; its name takes precedence over the optimizer's."""
@@ -120,6 +121,8 @@ class Hyper(MutableMapping[str, Any]):
         param = self._param(name)
         if self.request is None or alike or same_on_all_ranks:
             param.set_value(value)
+            if self.recapture is not None and name in self._registered:
+                self.recapture()
             return
         if isinstance(param, GroupParam | ObjAttrParam):
             checked(name, value, param.get_value())

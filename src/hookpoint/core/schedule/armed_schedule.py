@@ -28,6 +28,7 @@ class ArmedSchedule(ABC):
     """A schedule with state. `moment` is "iter" or "epoch" for triggers, None if every tick may be checked."""
 
     ticks = 0
+    by_clock = True  # whether only clocks decide, and no function of the run
     has_fired = False  # since it was armed
 
     @abstractmethod
@@ -122,6 +123,8 @@ class ArmedLevel(ArmedSchedule):
 class ArmedIf(ArmedSchedule):
     """True when a function of the run returns true."""
 
+    by_clock = False
+
     def __init__(self, predicate: Callable[[Any], object]) -> None:
         self._predicate = predicate
 
@@ -135,6 +138,7 @@ class ArmedCombination(ArmedSchedule):
     def __init__(self, parts: Sequence[ArmedSchedule]) -> None:
         self._parts = parts
         self.ticks = sum(part.ticks for part in parts)
+        self.by_clock = all(part.by_clock for part in parts)
 
     def settle(self, run: RunView, moment: str | None, fired: bool) -> None:
         for part in self._parts:

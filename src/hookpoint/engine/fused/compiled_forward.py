@@ -32,10 +32,10 @@ class CompiledForward:
     With `detaches`, the outputs have no gradients. Nothing can use them between forward and backward then.
     """
 
-    def __init__(self, forward: Forward, options: Mapping[str, Any], model: Any, *, detaches: bool) -> None:
+    def __init__(self, forward: Forward, options: Mapping[str, Any], parts: list[Any], *, detaches: bool) -> None:
         self._plain: Compute = forward.compute
         self._compiled: Compute = torch.compile(_forward_and_loss(forward, detaches), **options)
-        self._watch = HookWatch(modules_of(model))
+        self._watch = HookWatch(module for part in parts for module in modules_of(part))
 
     def compute(self, batch: Any, mode: str | None) -> tuple[Any, Any, Any]:
         return (self._plain if self._watch.is_hooked() else self._compiled)(batch, mode)

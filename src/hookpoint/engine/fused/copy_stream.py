@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from hookpoint.core.errors import BadData
 from hookpoint.core.run.run import Run
 from hookpoint.engine.data.as_loader import move
 from hookpoint.engine.fused.static_batch import Signature, StaticBatch, is_on_host, signature_of
@@ -24,6 +25,7 @@ class CopyStream:
         self._stream: Any = None
         self._staging: dict[Signature, StaticBatch] = {}
         self._consumed: Any = None
+        self._is_unread = False  # whether nobody has noted the last copy as consumed
 
     def begin(self, run: Run) -> None:
         """Use staging buffers for the training batches of a run from now on, until `end`."""
@@ -32,25 +34,37 @@ class CopyStream:
         self._consumed = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
     def end(self) -> None:
-        self._stream, self._run, self._staging = None, None, {}
+        self._stream, self._run, self._staging, self._is_unread = None, None, {}, False
 
     def stage(self, signature: Signature, batch: Any) -> Any:
         """Create the staging buffer for batches like this one, and return it."""
         self._staging[signature] = staging = StaticBatch(batch)
         return staging.batch
 
+    def forget(self) -> None:
+        """Free the staging buffers: batches are moved as usual from now on."""
+        self._staging = {}
+
     def note_consumed(self) -> None:
         """Note that the current stream has read the staging buffers, up to here."""
         self._consumed.record()
+        self._is_unread = False
 
     def __call__(self, batch: Any) -> Any:
         if self._run is None or self._run.mode != "train" or not self._staging or not is_on_host(batch):
             return move(batch, self._device)
-        staging = self._staging.get(signature_of(batch))
+        try:
+            staging = self._staging.get(signature_of(batch))
+        except BadData:  # the step refuses it
+            staging = None
         if staging is None:
             return move(batch, self._device)
         steps = torch.cuda.current_stream(self._device)
-        self._stream.wait_event(self._consumed)
+        if self._is_unread:  # a step without a graph may still read it
+            self._stream.wait_stream(steps)
+        else:
+            self._stream.wait_event(self._consumed)
+        self._is_unread = True
         with torch.cuda.stream(self._stream):
             staging.copy(batch)
         steps.wait_stream(self._stream)

@@ -37,6 +37,7 @@ class FusedStep:
     ) -> None:
         self._device = device
         self._compile: dict[str, Any] | None = None
+        self._compiled: dict[bool, tuple[Forward, Any]] = {}
         if compile is not False:
             from hookpoint.engine.fused.compiled_forward import compile_options
 
@@ -57,8 +58,11 @@ class FusedStep:
             from hookpoint.engine.fused.compiled_forward import CompiledForward
 
             hooks.remarks.append(lambda: ["", COMPILED])
-            is_seen = hooks.calls("on_backward_begin") or overrides(hooks.main, "on_iter_backward")
-            options["compiled"] = partial(CompiledForward, options=self._compile, model=model, detaches=not is_seen)
+            detaches = not hooks.calls("on_backward_begin") and not overrides(hooks.main, "on_iter_backward")
+            if detaches not in self._compiled:  # each run of a Runner uses the code that was compiled for the first
+                compiled = CompiledForward(forward, self._compile, [model, forward.criterion], detaches=detaches)
+                self._compiled[detaches] = forward, compiled
+            forward, options["compiled"] = self._compiled[detaches]
         if self._cuda_graph is False:
             return TorchStepper(forward, hooks, self._device, **options)
         from hookpoint.engine.fused.graph_stepper import GraphStepper

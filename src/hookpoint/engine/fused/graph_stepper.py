@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import torch
 
+from hookpoint.core.checkpoint.randomness import PlainRandomness
 from hookpoint.core.errors import BadLoop, HookpointError
 from hookpoint.core.hooks.hooks import Hooks
 from hookpoint.core.loop.services import machine_of
@@ -18,9 +19,11 @@ from hookpoint.core.run.iteration import Iteration
 from hookpoint.core.run.run import Run, now_of
 from hookpoint.engine.data.as_loader import map_tensors
 from hookpoint.engine.fused.copy_stream import CopyStream
+from hookpoint.engine.fused.graph_options import check_graph_optimizer
 from hookpoint.engine.fused.hook_watch import HookWatch
 from hookpoint.engine.fused.learning_rates import LearningRates, Settings
 from hookpoint.engine.fused.leaving_calls import LeavingCalls
+from hookpoint.engine.fused.load_watch import LoadWatch
 from hookpoint.engine.fused.logged_values import LoggedValues
 from hookpoint.engine.fused.static_batch import Signature, StaticBatch, signature_of
 from hookpoint.engine.fused.step_graph import StepGraph
@@ -32,7 +35,7 @@ logger = logging.getLogger("hookpoint")
 
 WARM_UP_STEPS = 3
 MAX_SIGNATURES = 4
-MAX_RATE_CAPTURES = 3
+MAX_CHANGES = 3
 Key = tuple[bool, bool]  # whether the batch begins an accumulation window, and whether a step follows
 
 
@@ -48,8 +51,9 @@ class Captured:
 
     inputs: StaticBatch
     staging: Any  # the batch that the copy stream fills
-    steps: int = 0
+    batches: int = 0  # computed outside the graph since the last discard
     graphs: dict[Key, StepGraph] = field(default_factory=dict)
+    not_captured: set[Key] = field(default_factory=set)
 
 
 class GraphStepper(TorchStepper):
@@ -74,17 +78,19 @@ class GraphStepper(TorchStepper):
         self._policy, self._copies = policy, copies
         self._device = torch.device("cuda", torch.cuda.current_device()) if device.index is None else device
         self._is_off = self._is_stale = False
+        self._steps = 0  # made outside the graph since the last discard: they create the state of the optimizer
         self._captured: dict[Signature, Captured] = {}
         self._begin_graph: StepGraph | None = None  # the first: its gradient buffers serve all graphs that add to gradients
         self._epoch: int | None = None
-        self._rate_captures = 0
+        self._changes = 0
         self._settings = Settings([], [])
         self._storages: list[Any] = []
         self._said: set[str] = set()
 
     def begin_run(self, run: Run) -> None:
         super().begin_run(run)
-        self._model, self._optimizer = run.model, run.optimizer
+        self._modules = [*modules_of(run.model), *modules_of(run.criterion)]
+        self._optimizer = run.optimizer
         self._rates = LearningRates(run.optimizer, self._device)
         self._leaving = LeavingCalls(run.hooks)
         self._logged = LoggedValues(machine_of(run).logbook, run.monitors)
@@ -92,24 +98,28 @@ class GraphStepper(TorchStepper):
     @contextmanager
     def training(self, run: Run) -> Iterator[None]:
         """Train on a stream of the run's own, and free the graphs afterwards."""
-        modules = modules_of(self._model)
-        self._watch = HookWatch(modules, self._optimizer)
-        handles: list[Any] = [module.register_load_state_dict_post_hook(self._mark_stale) for module in modules]  # type: ignore[no-untyped-call]
-        handles.append(self._optimizer.register_load_state_dict_post_hook(self._mark_stale))
-        outer = torch.cuda.current_stream(self._device)
-        stream = stream_of(self._device)
+        try:
+            check_graph_optimizer(self._optimizer)  # a resume may have changed its options
+        except HookpointError as error:
+            self._give_up(error)
+        self._watch = HookWatch(self._modules, self._optimizer)
+        self._loads = LoadWatch()
+        outer, stream = torch.cuda.current_stream(self._device), stream_of(self._device)
         stream.wait_stream(outer)
-        self._leaving.warn()
-        self._logged.begin()
+        self._leaving.begin(self._watch)
+        self._loads.begin(*self._modules, self._optimizer)
+        of_monitors = torch.cuda.default_stream(self._device)  # that of their threads
+        self._logged.begin(lambda: of_monitors.wait_stream(stream))
         self._copies.begin(run)
+        run.hyper.recapture = self.recapture
         try:
             with torch.cuda.stream(stream):
                 yield
         finally:
-            self._logged.end()
+            run.hyper.recapture = None
             self._copies.end()
-            for handle in handles:
-                handle.remove()
+            self._logged.end()
+            self._loads.end()
             outer.wait_stream(stream)
             self._discard()
             self._captured = {}
@@ -118,14 +128,11 @@ class GraphStepper(TorchStepper):
     def recapture(self) -> None:
         self._is_stale = True
 
-    def _mark_stale(self, *args: Any) -> None:
-        self._is_stale = True
-
     def train_step(self, run: Run) -> None:
         now = now_of(run)
         captured = None if self._is_off else self._captured_for(run, now)
         if captured is None:
-            super().train_step(run)
+            self._train_outside(run)
             return
         captured.inputs.copy(now.batch)
         self._copies.note_consumed()
@@ -133,14 +140,19 @@ class GraphStepper(TorchStepper):
         key = (self.begins_window(), self._in_window % self._accumulate + 1 >= self._accumulate or self.is_last(run))
         graph = self._graph_for(run, now, captured, key)
         if graph is None:
-            super().train_step(run)
-            captured.steps += 1
+            self._train_outside(run)
+            captured.batches += self._was_computed
         else:
             self._replay(run, now, graph, key)
 
+    def _train_outside(self, run: Run) -> None:
+        step, self._was_computed = run.step, False
+        super().train_step(run)
+        self._steps += run.step - step
+
     def _captured_for(self, run: Run, now: Iteration) -> Captured | None:
         """Return what was captured for batches like this one; None if this one runs without static buffers."""
-        if self._epoch != run.epoch or self._is_stale:
+        if self._epoch != run.epoch or self._is_stale or self._loads.has_loaded:
             self._check_storages(run)
         for captured in self._captured.values():
             if now.batch is captured.staging:
@@ -155,9 +167,16 @@ class GraphStepper(TorchStepper):
             if self._captured and self.is_last(run):  # a smaller last batch
                 return None
             if len(self._captured) == MAX_SIGNATURES:
-                self._say(f"batches have more than {MAX_SIGNATURES} different shapes: the others run outside the CUDA graphs")
+                what = f"batches have more than {MAX_SIGNATURES} different shapes or numbers"
+                self._say(f"{what}: the others run outside the CUDA graphs")
                 return None
-            known = self._captured[signature] = Captured(StaticBatch(now.batch), self._copies.stage(signature, now.batch))
+            inputs = StaticBatch(now.batch)
+            try:
+                inputs.check_device(self._device)
+            except HookpointError as error:
+                self._give_up(error)
+                return None
+            known = self._captured[signature] = Captured(inputs, self._copies.stage(signature, now.batch))
         return known
 
     def _graph_for(self, run: Run, now: Iteration, captured: Captured, key: Key) -> StepGraph | None:
@@ -165,25 +184,31 @@ class GraphStepper(TorchStepper):
         if self._watch.is_hooked():
             self._say(f"{self._watch.owner} has hooks: steps run outside the CUDA graph while it has them")
             return None
-        begins, steps = key
-        if self._leaving.are_due(run, steps=steps) or now.has_requests:
+        if self._leaving.are_due(run, steps=key[1]) or now.has_requests:
             return None
         settings = self._rates.settings()
         if self._begin_graph is not None and settings != self._settings:
             self._settings_changed(settings)
         graph = captured.graphs.get(key)
-        is_rare = self._accumulate > 1 and begins and steps  # a window of one batch, at the end of an epoch
-        if graph is None and captured.steps >= WARM_UP_STEPS and not is_rare and (begins or self._begin_graph is not None):
+        if graph is None and self._is_ready(captured, key):
+            if self._begin_graph is not None and self._storages != self._current_storages():
+                self._discard()
+                return None
             try:
-                graph = self._capture(run, now, key)
+                graph = self._capture(run, now, captured, key)
             except HookpointError as error:
                 self._give_up(error)
-            else:
-                captured.graphs[key], self._settings = graph, settings
-                self._storages = self._current_storages()
+            self._settings = settings
         return graph
 
-    def _capture(self, run: Run, now: Iteration, key: Key) -> StepGraph:
+    def _is_ready(self, captured: Captured, key: Key) -> bool:
+        """Return whether it is time to capture a step."""
+        begins, steps = key
+        is_rare = self._accumulate > 1 and begins and steps  # a window of one batch, at the end of an epoch
+        is_warm = captured.batches >= WARM_UP_STEPS and self._steps > 0
+        return is_warm and not is_rare and key not in captured.not_captured and (begins or self._begin_graph is not None)
+
+    def _capture(self, run: Run, now: Iteration, captured: Captured, key: Key) -> StepGraph | None:
         begins, steps = key
         if begins:
             clear_gradients(run.optimizer)
@@ -195,25 +220,41 @@ class GraphStepper(TorchStepper):
         if sync_mode:
             torch.cuda.set_sync_debug_mode("default")
         torch.cuda.empty_cache()  # what the steps so far have cached, the graph needs for itself
-        owned = {id(parameter) for group in self._optimizer.param_groups for parameter in group["params"]}
-        parameters = {id(p): p for module in modules_of(self._model) for p in module.parameters()}
-        parameters |= {id(p): p for group in self._optimizer.param_groups for p in group["params"]}
-        adds = [not begins or id(parameter) not in owned for parameter in parameters.values()]
+        owned = {id(parameter): parameter for group in self._optimizer.param_groups for parameter in group["params"]}
+        parameters = list({**owned, **{id(p): p for module in self._modules for p in module.parameters()}}.values())
+        before = [parameter.grad for parameter in parameters]
+        adds = [not begins or id(parameter) not in owned for parameter in parameters]
+
+        host = PlainRandomness()
+        drawn, drawn_by_torch = host.state_dict(), torch.get_rng_state()
 
         def work() -> Any:
             self._compute_step(run, now, steps=steps)
+            if host.state_dict() != drawn or not torch.equal(torch.get_rng_state(), drawn_by_torch):
+                what = "the forward draws random numbers on the CPU: a CUDA graph would repeat those of its capture."
+                raise BadLoop(what, draw="them on the GPU: torch.rand(..., device=x.device)")
             # Autograd nodes that stay alive would tie later steps to this capture.
             return map_tensors([now.outputs, now.targets, now.loss], torch.Tensor.detach), recorded
 
         try:
             with self._logged.recording() as recorded, self._rates.as_tensors():
-                graph = StepGraph(work, list(parameters.values()), adds, self._device, self._pool)
+                graph = StepGraph(work, parameters, adds, self._device, self._pool)
         finally:
             now.outputs = now.targets = now.loss = None
+            host.load_state_dict(drawn)
+            torch.set_rng_state(drawn_by_torch)
             if sync_mode:
                 torch.cuda.set_sync_debug_mode(sync_mode)
-        if begins and self._begin_graph is None:
-            self._begin_graph = graph
+        if not begins and any(old is None and new is not None for old, new in zip(before, graph.gradients, strict=True)):
+            # It has parameters that no batch of this window had: a replay would overwrite their gradients, and not add.
+            for parameter, gradient in zip(parameters, before, strict=True):
+                parameter.grad = gradient
+            graph.release()
+            captured.not_captured.add(key)
+            return None
+        if self._begin_graph is None:
+            self._begin_graph, self._storages = graph, self._current_storages()
+        captured.graphs[key] = graph
         return graph
 
     def _compute_step(self, run: Run, now: Iteration, *, steps: bool) -> None:
@@ -221,6 +262,8 @@ class GraphStepper(TorchStepper):
         self._train_forward(run)
         if now.loss is None:
             raise BadLoop("the forward set no loss.", set="run.loss in on_iter_forward")
+        if now.has_requests:
+            raise BadLoop("a request to skip or retry in the forward cannot be captured.", request="it at on_iter_begin")
         (now.loss if self._divide_by == 1 else now.loss / self._divide_by).backward()
         if steps:
             if self._clip is not None:
@@ -229,13 +272,15 @@ class GraphStepper(TorchStepper):
 
     def _replay(self, run: Run, now: Iteration, graph: StepGraph, key: Key) -> None:
         try:
+            begins, steps = key
+            self._leaving.settle(run, steps=steps)
             self._rates.update()
             graph.replay()
-            (now.outputs, now.targets, now.loss), logged = graph.results
-            for name, tensor in logged.items():
+            (now.outputs, now.targets, loss), logged = graph.results
+            for name, tensor in logged:
                 self._logbook.log(name, tensor, now.samples)
-            self._logbook.log("loss", now.loss, now.samples)
-            begins, steps = key
+            now.loss = loss.clone()  # callbacks keep losses over steps
+            self._logged.log_copy("loss", now.loss, now.samples)
             self._in_window = 0 if steps else 1 if begins else self._in_window + 1
             self._was_computed = True
             if steps:
@@ -253,14 +298,15 @@ class GraphStepper(TorchStepper):
     def _check_storages(self, run: Run) -> None:
         """At the start of an epoch and after a load, discard graphs that are bound to storages no longer in use."""
         self._epoch = run.epoch
-        if self._begin_graph is not None and (self._is_stale or self._storages != self._current_storages()):
+        is_stale = self._is_stale or self._loads.has_loaded
+        if is_stale or (self._begin_graph is not None and self._storages != self._current_storages()):
             self._discard()
-        self._is_stale = False
+        self._is_stale = self._loads.has_loaded = False
 
     def _current_storages(self) -> list[Any]:
         """Return what graphs are bound to: the addresses of weights, buffers and optimizer state, and the flags of modules."""
         found: list[Any] = []
-        for module in (module for root in modules_of(self._model) for module in root.modules()):
+        for module in (module for root in self._modules for module in root.modules()):
             found.append(module.training)
             found += [(p.data_ptr(), p.requires_grad) for p in module.parameters(recurse=False)]
             found += [buffer.data_ptr() for buffer in module.buffers(recurse=False)]
@@ -273,17 +319,20 @@ class GraphStepper(TorchStepper):
     def _settings_changed(self, settings: Settings) -> None:
         is_rate = settings.others == self._settings.others
         self._discard(warm_up=not is_rate)  # another setting may need another state, which a real step creates
-        self._rate_captures += is_rate
-        if self._rate_captures == MAX_RATE_CAPTURES:
+        self._changes += 1
+        if self._changes == MAX_CHANGES:
             kind = type(self._optimizer).__name__
-            self._say(f"each change of the learning rate captures the step of {kind} again; with fused=True it would not")
+            cure = "with fused=True it would not" if is_rate else "cycle_momentum=False keeps a OneCycleLR from changing it"
+            what = "the learning rate" if is_rate else "another setting"
+            self._say(f"each change of {what} of {kind} captures the step again; {cure}")
 
     def _discard(self, *, warm_up: bool = True) -> None:
         for captured in self._captured.values():
             for graph in captured.graphs.values():
                 graph.release()
-            captured.graphs = {}
-            captured.steps = 0 if warm_up else captured.steps
+            captured.graphs, captured.not_captured = {}, set()
+            captured.batches = 0 if warm_up else captured.batches
+        self._steps = 0 if warm_up else self._steps
         self._begin_graph = None
 
     def _give_up(self, error: HookpointError) -> None:
@@ -292,6 +341,8 @@ class GraphStepper(TorchStepper):
             raise error
         self._is_off = True
         self._discard()
+        self._captured = {}
+        self._copies.forget()
         logger.warning("training without CUDA graphs: %s", str(error).splitlines()[0])
 
     def _say(self, line: str) -> None:

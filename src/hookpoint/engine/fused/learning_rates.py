@@ -8,6 +8,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+# Optimizers whose fused kernels compute the same bits with a rate in a float32 tensor, unless parameters are float64.
+SAME_BITS = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
+
 
 class Settings(NamedTuple):
     """The settings of an optimizer that a capture fixes."""
@@ -35,7 +38,7 @@ class LearningRates:
         rates: list[Any] = []
         others: list[Any] = []
         for group in self._optimizer.param_groups:
-            if not _takes_tensor(group):
+            if not self._takes_tensor(group):
                 rates.append(id(group["lr"]) if isinstance(group["lr"], torch.Tensor) else group["lr"])
             others.append(len(group["params"]))
             for name, value in group.items():
@@ -45,7 +48,7 @@ class LearningRates:
 
     def update(self) -> None:
         """Copy the rates that have changed to the device, without waiting for it."""
-        free = [group for group in self._optimizer.param_groups if _takes_tensor(group)]
+        free = [group for group in self._optimizer.param_groups if self._takes_tensor(group)]
         for number, group in enumerate(free):
             if group["lr"] != self._rates[number]:
                 self._rates[number] = group["lr"]
@@ -54,11 +57,11 @@ class LearningRates:
     @contextmanager
     def as_tensors(self) -> Iterator[None]:
         """Put tensors into the groups for the duration of a capture."""
-        free = [group for group in self._optimizer.param_groups if _takes_tensor(group)]
+        free = [group for group in self._optimizer.param_groups if self._takes_tensor(group)]
         rates = [group["lr"] for group in free]
         if len(self._tensors) != len(free):
             self._rates = list(map(float, rates))
-            self._tensors = [torch.full((), rate, device=self._device) for rate in self._rates]
+            self._tensors = [torch.full((), rate, dtype=torch.float32, device=self._device) for rate in self._rates]
         for group, tensor in zip(free, self._tensors, strict=True):
             group["lr"] = tensor
         try:
@@ -67,6 +70,6 @@ class LearningRates:
             for group, rate in zip(free, rates, strict=True):
                 group["lr"] = rate
 
-
-def _takes_tensor(group: dict[str, Any]) -> bool:
-    return bool(group.get("fused")) and not isinstance(group["lr"], torch.Tensor)
+    def _takes_tensor(self, group: dict[str, Any]) -> bool:
+        is_known = type(self._optimizer) in SAME_BITS and bool(group.get("fused")) and not isinstance(group["lr"], torch.Tensor)
+        return is_known and all(parameter.dtype != torch.float64 for parameter in group["params"])

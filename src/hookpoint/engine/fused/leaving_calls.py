@@ -7,6 +7,7 @@ from typing import Any
 
 from hookpoint.core.hooks.dispatch import Call
 from hookpoint.core.hooks.hooks import Hooks
+from hookpoint.engine.fused.hook_watch import HookWatch
 
 logger = logging.getLogger("hookpoint")
 
@@ -18,17 +19,24 @@ class LeavingCalls:
     """Tell before a step whether a handler at on_backward_begin, on_backward_end or on_step_begin is due.
 
     A handler with a schedule is due when that is. A callback that decides by itself has a method `leaves_graph(run)`, which
-    returns whether the coming step concerns it. All others are due at every step.
+    returns whether the coming step concerns it. All others are due at every step, as are those whose schedule or wrapper calls
+    a function of the run: it could ask for the loss of this step.
     """
 
     def __init__(self, hooks: Hooks) -> None:
         calls = [call for point in POINTS for call in hooks.calls(point)]
-        self._always = [call for call in calls if call.armed is None and not hasattr(call.entry.subject, "leaves_graph")]
-        self._scheduled = [call for call in calls if call.armed is not None]
-        self._declared = [call for call in calls if call.armed is None and hasattr(call.entry.subject, "leaves_graph")]
+        self._declared = [call for call in calls if call.armed is None and not call.gates and _declares(call)]
+        self._scheduled = [call for call in calls if call.armed is not None and call.armed.by_clock and _are_by_clock(call)]
+        self._always = [call for call in calls if call not in self._declared and call not in self._scheduled]
+        self._watch: HookWatch | None = None
         self._in_a_row: dict[int, int] = {}
         self._named: set[tuple[str, str]] = set()
         hooks.remarks.append(self.lines)
+
+    def begin(self, watch: HookWatch) -> None:
+        """Name the callbacks that make every step leave the graph."""
+        self._watch = watch
+        self._warn(self._always)
 
     def are_due(self, run: Any, *, steps: bool) -> bool:
         """Return whether the coming batch, after which the optimizer `steps` or not, must run outside the graph."""
@@ -38,16 +46,16 @@ class LeavingCalls:
             return False
         calls = [call for call in (*self._scheduled, *self._declared) if steps or call.point != "on_step_begin"]
         due = [call for call in calls if _is_due(call, run)]
-        for call in calls if not due else ():
-            if call.armed is not None:
-                call.armed.settle(run, call.moment, False)
-        self._in_a_row = {id(call): self._in_a_row.get(id(call), 0) + 1 for call in due}
+        for call in calls:
+            self._in_a_row[id(call)] = self._in_a_row.get(id(call), 0) + 1 if call in due else 0
         self._warn([call for call in due if self._in_a_row[id(call)] == NAMED_AFTER])
         return bool(due)
 
-    def warn(self) -> None:
-        """Name the callbacks that make every step leave the graph."""
-        self._warn(self._always)
+    def settle(self, run: Any, *, steps: bool) -> None:
+        """Advance the schedules past a step that was replayed, as the calls of its handlers would."""
+        for call in self._scheduled:
+            if call.armed is not None and (steps or call.point != "on_step_begin"):
+                call.armed.settle(run, call.moment, False)
 
     def _warn(self, calls: list[Call]) -> None:
         for name, point in dict.fromkeys((call.entry.name, call.point) for call in calls):
@@ -61,6 +69,8 @@ class LeavingCalls:
         rows += [(call, f"steps of {call.when}") for call in self._scheduled]
         rows += [(call, "steps that it reads") for call in self._declared]
         listed = [f"  {call.entry.name} at {call.point}: {when}" for call, when in rows]
+        if self._watch is not None and self._watch.is_hooked():
+            listed.append(f"  {self._watch.owner} has hooks: every step, while it has them")
         return ["", "steps outside the CUDA graph", *(listed or ["  none, after the first three"])]
 
 
@@ -68,3 +78,15 @@ def _is_due(call: Call, run: Any) -> bool:
     if call.armed is None:
         return bool(call.entry.subject.leaves_graph(run))
     return call.armed.ready(run, call.moment) and all(gate.ready(run, None) for gate in call.gates)
+
+
+def _are_by_clock(call: Call) -> bool:
+    return all(gate.by_clock for gate in call.gates)
+
+
+def _declares(call: Call) -> bool:
+    """Return whether `leaves_graph` speaks for a handler: one that a subclass adds, it does not know."""
+    classes = type(call.entry.subject).__mro__
+    declaring = next((place for place, kind in enumerate(classes) if "leaves_graph" in vars(kind)), None)
+    handling = next((place for place, kind in enumerate(classes) if call.handler.spelling in vars(kind)), None)
+    return declaring is not None and (handling is None or handling >= declaring)

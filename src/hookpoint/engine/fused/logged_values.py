@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -25,25 +25,33 @@ class LoggedValues:
     def __init__(self, logbook: Logbook, monitors: Monitors) -> None:
         self._logbook, self._monitors = logbook, monitors
 
-    def begin(self) -> None:
-        log_scalar, send = self._logbook.log, self._monitors.put
+    def begin(self, wait: Callable[[], None]) -> None:
+        """Copy tensors from now on. `wait` makes the stream of the monitors' threads wait for the current one."""
+        logbook, monitors = self._logbook, self._monitors
+        log_one, put_some, send = logbook.log, logbook.put, monitors.put
 
         def log(name: str, value: Any, weight: float, *, as_given: bool = False) -> None:
-            log_scalar(name, _copy(value), weight, as_given=as_given)
+            log_one(name, _copy(value), weight, as_given=as_given)
 
-        def put(kind: Kind, values: dict[str, Any], **options: Any) -> None:
-            send(kind, values if kind == "scalars" else map_tensors(values, _copy), **options)
+        def put(values: Mapping[str, Any], weight: float) -> None:
+            put_some({name: _copy(value) for name, value in values.items()}, weight)
 
-        self._logbook.log, self._monitors.put = log, put  # type: ignore[method-assign]
+        def put_record(kind: Kind, values: dict[str, Any], **options: Any) -> None:
+            copied = values if kind == "scalars" else map_tensors(values, _copy)
+            wait()
+            send(kind, copied, **options)
+
+        self.log_copy = log_one
+        logbook.log, logbook.put, monitors.put = log, put, put_record  # type: ignore[method-assign]
 
     def end(self) -> None:
-        vars(self._logbook).pop("log", None)
-        vars(self._monitors).pop("put", None)
+        for owner, name in ((self._logbook, "log"), (self._logbook, "put"), (self._monitors, "put")):
+            vars(owner).pop(name, None)
 
     @contextmanager
-    def recording(self) -> Iterator[dict[str, torch.Tensor]]:
+    def recording(self) -> Iterator[list[tuple[str, torch.Tensor]]]:
         """Collect the tensors that are logged in the block, instead of logging them."""
-        recorded: dict[str, torch.Tensor] = {}
+        recorded: list[tuple[str, torch.Tensor]] = []
 
         def record(name: str, value: Any, weight: float, *, as_given: bool = False) -> None:
             if not isinstance(value, torch.Tensor) or value.device.type == "cpu":
@@ -52,20 +60,19 @@ class LoggedValues:
                     f"'{name}' is {kind}: in a CUDA graph, the forward can log only tensors on the GPU.",
                     log="it in a callback at on_train_iter_end, or as a tensor on the GPU",
                 )
-            recorded[name] = value.detach()
+            recorded.append((name, value.detach()))
 
         def refuse(*args: Any, **kwargs: Any) -> NoReturn:
             what = "in a CUDA graph, the forward can use only run.log and hookpoint.log."
             raise BadValue(what, call="run.put_... in a callback at on_train_iter_end")
 
         logbook, monitors = self._logbook, self._monitors
-        log, put = logbook.log, monitors.put
+        before = logbook.log, logbook.put, monitors.put
         logbook.log, logbook.put, monitors.put = record, refuse, refuse  # type: ignore[method-assign]
         try:
             yield recorded
         finally:
-            logbook.log, monitors.put = log, put  # type: ignore[method-assign]
-            del logbook.put
+            logbook.log, logbook.put, monitors.put = before  # type: ignore[method-assign]
 
 
 def _copy(value: Any) -> Any:

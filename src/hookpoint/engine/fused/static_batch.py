@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, MutableMapping
 from typing import Any
 
 import torch
@@ -43,13 +43,17 @@ def _described(value: Any) -> Iterator[Hashable]:
 
 
 def _has_fields(value: Any) -> bool:
-    return isinstance(value, tuple | list | Mapping) or is_dataclass(value)
+    return isinstance(value, tuple | list | MutableMapping) or is_dataclass(value)
 
 
 def _fields(value: Any) -> list[tuple[Any, Any]]:
-    if isinstance(value, Mapping):
+    if isinstance(value, MutableMapping):
         return list(value.items())
     if is_dataclass(value):
+        hidden = [field.name for field in dataclasses.fields(value) if not field.init]
+        if hidden:
+            what = f"cuda_graph=True cannot capture a batch of {type(value).__name__}: its field '{hidden[0]}' has init=False."
+            raise BadData(what, give="a dataclass with init=True for all fields")
         return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
     return list(enumerate(value))
 
@@ -68,16 +72,25 @@ class StaticBatch:
     def __init__(self, batch: Any) -> None:
         self._buffers: list[torch.Tensor] = []
         self.batch: Any = map_tensors(batch, self._buffer)
+        self._devices = {buffer.device.type for buffer in self._buffers}
+
+    def check_device(self, device: torch.device) -> None:
+        """Refuse a batch with a tensor on another device: its values would be captured as constants."""
+        for other in self._devices - {device.type}:
+            what = f"cuda_graph=True cannot capture a batch with a tensor on {other!r} after it was moved."
+            raise BadData(what, give="tensors that `batch.to(device)` moves")
 
     def _buffer(self, tensor: torch.Tensor) -> torch.Tensor:
         buffer = tensor.detach().clone()
         self._buffers.append(buffer)
         return buffer
 
+    @torch.no_grad()
     def copy(self, batch: Any) -> None:
         """Copy the tensors of a batch into this one, on the current stream."""
-        map_tensors(batch, self._copying())
+        if batch is not self.batch:
+            map_tensors(batch, self._copying())
 
     def _copying(self) -> Callable[[torch.Tensor], torch.Tensor]:
         buffers = iter(self._buffers)
-        return lambda tensor: next(buffers).copy_(tensor, non_blocking=True)
+        return lambda tensor: next(buffers).requires_grad_(False).copy_(tensor, non_blocking=True)

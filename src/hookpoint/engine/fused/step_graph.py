@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,9 +10,11 @@ from typing import Any
 
 import torch
 
-from hookpoint.core.errors import BadLoop, HookpointError
+from hookpoint.core.errors import BadLoop, HookpointError, StopRun
 
-NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parent.parent.parent))
+NOT_THE_USERS = (f"{Path(torch.__file__).parent}{os.sep}", f"{Path(__file__).parent.parent.parent}{os.sep}")
+
+AS_THEY_ARE = (HookpointError, StopRun, torch.OutOfMemoryError)  # errors that say themselves what is wrong
 
 
 class StepGraph:
@@ -38,7 +41,7 @@ class StepGraph:
             # A generator that has begun a capture refuses every later random number; a fresh state ends that.
             generator.graphsafe_set_state(torch.Generator(device))
             generator.set_state(random_state)
-            if isinstance(error, HookpointError) or not isinstance(error, Exception):
+            if isinstance(error, AS_THEY_ARE) or not isinstance(error, Exception):
                 raise
             raise _failed(error) from error
         self.gradients = [parameter.grad for parameter in parameters]
@@ -53,7 +56,9 @@ class StepGraph:
         for parameter, buffer, adds_here in zip(self._parameters, self.gradients, self._adds, strict=True):
             gradient = parameter.grad
             if gradient is not buffer:
-                if buffer is not None and (adds or adds_here):
+                if adds or adds_here:
+                    if buffer is None:
+                        continue  # this step does not touch it
                     if gradient is None:
                         buffer.zero_()
                     else:
@@ -80,12 +85,9 @@ def _abandon(graph: Any, device: torch.device, pool: Any) -> None:
 
 def _failed(error: Exception) -> BadLoop:
     """Return an error that names the user's line that cannot be captured."""
-    cause: BaseException = error
-    while cause.__context__ is not None:
-        cause = cause.__context__
-    frames = [frame for frame in traceback.extract_tb(cause.__traceback__) if not frame.filename.startswith(NOT_THE_USERS)]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(NOT_THE_USERS)]
     where = f" at {frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line}" if frames else ""
-    reason = str(cause).splitlines()[0] if str(cause) else type(cause).__name__
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
     return BadLoop(
         f"the step cannot be captured in a CUDA graph{where} ({reason}).",
         avoid=".item(), .cpu(), print(tensor) and branches on values of tensors in the forward and the loss",

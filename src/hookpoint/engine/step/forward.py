@@ -34,7 +34,7 @@ class Forward:
 
     def __init__(self, model: Any, criterion: Callable[..., Any] | None) -> None:
         self._model = model if callable(model) else _refuse
-        self._criterion = criterion
+        self.criterion = criterion
         self.parts: Mapping[str, Any] = {}  # of the last loss, if it is a sum
         self._takes_tensors = criterion is not None and takes_tensors(criterion)
         function = model.forward if isinstance(model, torch.nn.Module) else self._model
@@ -54,7 +54,7 @@ class Forward:
 
     def compute(self, batch: Any, mode: str | None) -> tuple[Any, Any, Any]:
         """Return outputs, targets and loss of a batch. In prediction, the loss is None."""
-        if mode == "pred" or self._criterion is None or not isinstance(batch, SEQUENCES) or len(batch) != 2:
+        if mode == "pred" or self.criterion is None or not isinstance(batch, SEQUENCES) or len(batch) != 2:
             return self._compute(batch, mode)
         inputs, targets = batch
         outputs = self._model(inputs)
@@ -87,12 +87,12 @@ class Forward:
         With `is_needed=False`, as in validation, a model may return no loss, as many detectors do in eval mode. The loss of a
         dict of losses is the entry "loss", or else the sum; `parts` has the other entries.
         """
-        if self._criterion is not None:
+        if self.criterion is not None:
             if targets is None:
                 raise BadLoop("the batch has no targets for the criterion.", give="(inputs, targets) batches, or no criterion")
             if self._takes_tensors and not isinstance(outputs, Tensor):
-                outputs = scores_in(outputs, self._criterion)
-            loss = self._criterion(outputs, targets)
+                outputs = scores_in(outputs, self.criterion)
+            loss = self.criterion(outputs, targets)
             return loss if isinstance(loss, Tensor) or not isinstance(loss, Mapping) else self._total(loss)
         if isinstance(outputs, torch.Tensor) and outputs.numel() == 1:
             return outputs
@@ -122,7 +122,7 @@ class Forward:
 
     def _split(self, outputs: Any) -> tuple[Any, Any]:
         """Split the pair (outputs, loss) that models such as nanoGPT return. For anything else, the loss is None."""
-        if self._criterion is None and type(outputs) is tuple and len(outputs) == 2 and isinstance(outputs[0], torch.Tensor):
+        if self.criterion is None and type(outputs) is tuple and len(outputs) == 2 and isinstance(outputs[0], torch.Tensor):
             scores, loss = outputs
             if loss is None or (_is_loss(loss) and not _is_loss(scores)):
                 return scores, loss
@@ -131,7 +131,7 @@ class Forward:
     def _named(self, fields: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
         """Return the model's keyword arguments and the targets."""
         if self._takes_any_name:
-            left = [name for name in fields if self._criterion is not None and name in TARGET_NAMES]
+            left = [name for name in fields if self.criterion is not None and name in TARGET_NAMES]
         else:
             left = [name for name in fields if name not in self._names]
         named = {name: value for name, value in fields.items() if name not in left}
@@ -167,7 +167,7 @@ class PipelinedForward(Forward):
             return self._strategy.outputs(arguments), targets
         if targets is None:
             raise BadStrategy("the batch has no targets for the criterion.", give="batches of (inputs, targets)")
-        outputs, self._loss = self._strategy.forward_backward(arguments, targets, self._criterion)
+        outputs, self._loss = self._strategy.forward_backward(arguments, targets, self.criterion)
         return outputs, targets
 
     def loss(self, outputs: Any, targets: Any, *, is_needed: bool = True) -> Any:

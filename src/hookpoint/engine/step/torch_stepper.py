@@ -48,11 +48,11 @@ class TorchStepper:
         lr_metric: str | None = None,
         after_step: Callable[[Run], None] | None = None,
         distribution: Distribution = SINGLE_PROCESS,
-        compiled: Callable[[Forward], Any] | None = None,
+        compiled: Any = None,
     ) -> None:
         self._backward_was_called = False
         self._forward = forward
-        self._compute = (forward if compiled is None else compiled(forward)).compute
+        self._compute = (compiled or forward).compute
         self._accumulate = accumulate
         self._divide_by: float = accumulate
         self._clip = clip_grad_norm

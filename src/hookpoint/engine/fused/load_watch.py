@@ -1,0 +1,27 @@
+"""LoadWatch: whether `load_state_dict` of a module or an optimizer was called."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class LoadWatch:
+    """Set a flag when a state is loaded. A copy of the model, or a saved one, has a watch of its own that nobody reads."""
+
+    def __init__(self) -> None:
+        self.has_loaded = False
+        self._handles: list[Any] = []
+
+    def begin(self, *parts: Any) -> None:
+        """Watch modules and optimizers."""
+        self._handles = [part.register_load_state_dict_post_hook(self) for part in parts]
+
+    def end(self) -> None:
+        while self._handles:
+            self._handles.pop().remove()
+
+    def __call__(self, *args: Any) -> None:
+        self.has_loaded = True
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LoadWatch, ()
