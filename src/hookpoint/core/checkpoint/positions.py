@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
@@ -10,8 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from hookpoint.core.checkpoint.randomness import Randomness
 from hookpoint.core.data.samples import length_of
 from hookpoint.core.errors import CannotResume
-
-logger = logging.getLogger("hookpoint")
+from hookpoint.core.logger import logger
 
 END = object()
 

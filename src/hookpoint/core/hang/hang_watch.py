@@ -6,7 +6,6 @@ work.
 
 from __future__ import annotations
 
-import logging
 import threading
 import traceback
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hookpoint.core.errors import BadArgument, DataTimeout, HookpointError, StopRun, text
 from hookpoint.core.hang._rank_posts import RankPosts
+from hookpoint.core.logger import logger
 from hookpoint.core.text.thread_frames import frames_by_thread
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from hookpoint.core.run.run import Run
     from hookpoint.core.schedule.clocks import Clocks
 
-logger = logging.getLogger("hookpoint")
 
 LOOKS = 12  # per `report_seconds`, or `data_seconds` if that is shorter
 FRAMES = 8  # innermost frames of a stack in a report

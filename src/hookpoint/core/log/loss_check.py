@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -11,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from hookpoint.core.errors import NonFiniteLoss
 from hookpoint.core.log.metrics import Mean
+from hookpoint.core.logger import logger
 
 if TYPE_CHECKING:
     from hookpoint.core.hooks.entry import Entry
     from hookpoint.core.run_view import RunView
 
-logger = logging.getLogger("hookpoint")
 
 LOG_STEPS_IN_A_ROW = 2
 OnNonFinite = Literal["raise", "warn"]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from hookpoint.core.logger import logger
 from hookpoint.core.loop.passes import Pass
-
-logger = logging.getLogger("hookpoint")
 
 
 class Cleanup:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -17,6 +16,7 @@ import torch.distributed as dist
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.checkpoint.stateful import state_of
 from hookpoint.core.errors import BadStrategy, OutOfStep
+from hookpoint.core.logger import logger
 from hookpoint.core.team.team import Answer, Solo, Team
 from hookpoint.parallel.async_sgd._parameter_server import ParameterServer, RemoteServer, ServerRpc, TensorBuffer
 from hookpoint.parallel.async_sgd._staleness import Applied, Staleness
@@ -30,8 +30,6 @@ from hookpoint.parallel.team.torch_team import MESSAGES, SECONDS, TorchTeam
 
 TRACED = 100_000  # gradients
 CLOSE_SECONDS = 30.0  # how long a failed chief waits until the other ranks notice
-
-logger = logging.getLogger("hookpoint")
 
 
 class AsyncSGD(StrategyDefaults):

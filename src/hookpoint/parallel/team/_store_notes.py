@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from threading import Thread
@@ -11,10 +10,10 @@ from typing import Any
 
 import torch.distributed as dist
 
+from hookpoint.core.logger import logger
+
 SECONDS = 5.0  # a store in a stopped process never answers
 PREFIX = "hookpoint notes"
-
-logger = logging.getLogger("hookpoint")
 
 
 class StoreNotes:
