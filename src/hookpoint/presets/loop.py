@@ -17,7 +17,7 @@ from hookpoint.core.loop import loop as core
 from hookpoint.core.loop.options import LoopOptions
 from hookpoint.core.run.run import Run
 from hookpoint.core.run.stepper import PlainStepper
-from hookpoint.core.team.team import Solo, Team, place_from_environment
+from hookpoint.core.team.team import Team, place_from_environment
 from hookpoint.presets._defaults import with_defaults
 
 logger = logging.getLogger("hookpoint")
@@ -111,7 +111,7 @@ def _uses_torch() -> bool:
 def _team(seconds: float) -> Team:
     """Return the team of torch.distributed if it is in use or torchrun has started this process, else a team of one."""
     if not _uses_torch():
-        return Solo()
+        return Team()
     from hookpoint.parallel.team.init_process import join_team
 
     return join_team(seconds=seconds)

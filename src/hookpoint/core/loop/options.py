@@ -22,7 +22,7 @@ from hookpoint.core.loop._run_record import config_of
 from hookpoint.core.loop.host import Host
 from hookpoint.core.run.run import Run
 from hookpoint.core.run.stepper import Stepper
-from hookpoint.core.team.team import Solo, Team
+from hookpoint.core.team.team import Team
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -65,7 +65,7 @@ class LoopOptions:
     begin: Callable[[Run], None] | None = None
     run_points: bool = True
     names: MetricNames = UNKNOWN
-    team: Callable[[], Team] = Solo
+    team: Callable[[], Team] = Team
     host: Host | None = None
     loader_workers: LoaderWorkers | None = None
 

@@ -17,7 +17,7 @@ from hookpoint.core.callback.callback import Callback
 from hookpoint.core.checkpoint.stateful import state_of
 from hookpoint.core.errors import BadStrategy, OutOfStep
 from hookpoint.core.logger import logger
-from hookpoint.core.team.team import Answer, Solo, Team
+from hookpoint.core.team.team import Answer, Team
 from hookpoint.parallel.async_sgd._parameter_server import ParameterServer, RemoteServer, ServerRpc, TensorBuffer
 from hookpoint.parallel.async_sgd._staleness import Applied, Staleness
 from hookpoint.parallel.averaging.sync_callback import SyncCallback, copy_into
@@ -86,7 +86,7 @@ class AsyncSGD(StrategyDefaults):
     def team(self) -> Team:
         kind = partial(AsyncTeam, lag=self.lag, before_waiting=self._check_may_wait, on_close=self._close_team)
         team = join_team(seconds=self.wait_seconds, kind=kind)
-        if not isinstance(team, Solo):
+        if team.size > 1:
             self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=self.wait_seconds))
             self._rank, self._is_in_run, self._version = team.rank, True, 0
             self._trace.clear()
