@@ -35,7 +35,8 @@ class Strategy(Protocol):
         return nullcontext()
 
     def merge_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        """Average gradients that were accumulated locally over all ranks."""
+        """Average gradients that were accumulated locally over all ranks; by default, none are left."""
+        return None
 
     def clip_grad_norm(self, parameters: Iterable[torch.nn.Parameter], max_norm: float) -> None:
         """Clip gradients by their global norm, including shards on other ranks."""
