@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
-from hookpoint.core.checkpoint.randomness import Randomness
+from hookpoint.core.checkpoint.randomness import PlainRandomness
 from hookpoint.core.data.samples import length_of
 from hookpoint.core.errors import CannotResume
 from hookpoint.core.logger import logger
@@ -67,7 +67,7 @@ class Positions(Protocol):
 class PlainPositions:
     """Return into any iterable: restore the generators to where the pass began, and skip the batches that were seen."""
 
-    def __init__(self, randomness: Randomness) -> None:
+    def __init__(self, randomness: PlainRandomness) -> None:
         self.remembers, self.notes, self._randomness = False, list[str](), randomness
         self._begun: dict[str, Any] = {}
         self._length: int | None = None

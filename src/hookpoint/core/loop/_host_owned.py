@@ -7,6 +7,7 @@ from pathlib import PurePath
 from typing import Any
 
 from hookpoint.core.checkpoint.positions import Entered, PlainPositions
+from hookpoint.core.checkpoint.randomness import PlainRandomness
 from hookpoint.core.checkpoint.store import Checkpoint, Request, Resume, Saved
 
 
@@ -25,7 +26,7 @@ class HostLoader:
         return self._total
 
 
-class HostRandomState:
+class HostRandomState(PlainRandomness):
     """Random state that the host saves and restores."""
 
     def state_dict(self) -> dict[str, Any]:

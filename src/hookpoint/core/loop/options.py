@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from hookpoint.core.checkpoint.positions import PlainPositions, Positions
-from hookpoint.core.checkpoint.randomness import Randomness
+from hookpoint.core.checkpoint.randomness import PlainRandomness
 from hookpoint.core.checkpoint.stateful import OBJECTS, user_state
 from hookpoint.core.checkpoint.store import Resume, Store
 from hookpoint.core.data.samples import counter
 from hookpoint.core.errors import BadArgument
-from hookpoint.core.hang.loader_stall import LoaderWorkers
 from hookpoint.core.log.loss_check import OnNonFinite
 from hookpoint.core.log.metric_names import UNKNOWN, MetricNames
 from hookpoint.core.log.metrics import Floats, floats_one_by_one
@@ -54,8 +53,8 @@ class LoopOptions:
     data_timeout_seconds: float | None = None
 
     identity: Callable[[], Mapping[str, Any]] = dict
-    randomness: Randomness | None = None
-    positions: Callable[[Randomness], Positions] = PlainPositions
+    randomness: PlainRandomness | None = None
+    positions: Callable[[PlainRandomness], Positions] = PlainPositions
     after_load: Callable[[Run], None] | None = None
     unwrapped: Callable[[Any], Any] = lambda model: model
     may_wait: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -67,7 +66,7 @@ class LoopOptions:
     names: MetricNames = UNKNOWN
     team: Callable[[], Team] = Team
     host: Host | None = None
-    loader_workers: LoaderWorkers | None = None
+    loader_workers: Any = None
 
     def __post_init__(self) -> None:
         for name in ("log_every", "max_retries"):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hookpoint.core.checkpoint.positions import Positions
-from hookpoint.core.checkpoint.randomness import Randomness
+from hookpoint.core.checkpoint.randomness import PlainRandomness
 from hookpoint.core.hooks.hooks import Hooks
 from hookpoint.core.log.logbook import Logbook
 from hookpoint.core.loop.scopes import Scopes
@@ -30,6 +30,6 @@ class RunObjects:
     scopes: Scopes
     team: Team
     positions: Positions
-    randomness: Randomness
+    randomness: PlainRandomness
     may_wait: Callable[[], AbstractContextManager[None]]
     stateful: dict[str, Any]

@@ -22,7 +22,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from hookpoint.core.checkpoint.positions import Entered, skip_batches
-from hookpoint.core.checkpoint.randomness import Randomness
+from hookpoint.core.checkpoint.randomness import PlainRandomness
 from hookpoint.core.data.samples import length_of
 from hookpoint.core.errors import CannotResume
 from hookpoint.engine.data import _loader_state
@@ -51,7 +51,7 @@ INEXACT = "from here on the run is not bitwise identical to the saved one"
 class TorchPositions:
     """Save and restore the position in the data of a run with torch. Costs about 200 microseconds per pass."""
 
-    def __init__(self, randomness: Randomness) -> None:
+    def __init__(self, randomness: PlainRandomness) -> None:
         self.remembers = False
         self.notes: list[str] = []
         self._randomness = randomness
