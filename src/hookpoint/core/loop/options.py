@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from hookpoint.core.data.samples import counter
 from hookpoint.core.errors import BadArgument
 from hookpoint.core.log.loss_check import OnNonFinite
 from hookpoint.core.log.metric_names import UNKNOWN, MetricNames
-from hookpoint.core.log.metrics import Floats, floats_one_by_one
+from hookpoint.core.log.metrics import Floats, MayWait, floats_one_by_one
 from hookpoint.core.loop._run_record import config_of
 from hookpoint.core.loop.host import Host
 from hookpoint.core.run.run import Run
@@ -57,7 +57,7 @@ class LoopOptions:
     positions: Callable[[PlainRandomness], Positions] = PlainPositions
     after_load: Callable[[Run], None] | None = None
     unwrapped: Callable[[Any], Any] = lambda model: model
-    may_wait: Callable[[], AbstractContextManager[None]] = nullcontext
+    may_wait: MayWait = nullcontext
     stepper: Stepper | None = None
     floats: Floats = floats_one_by_one
     prepare: Callable[[Any], Any] | None = None

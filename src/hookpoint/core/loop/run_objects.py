@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +9,7 @@ from hookpoint.core.checkpoint.positions import Positions
 from hookpoint.core.checkpoint.randomness import PlainRandomness
 from hookpoint.core.hooks.hooks import Hooks
 from hookpoint.core.log.logbook import Logbook
+from hookpoint.core.log.metrics import MayWait
 from hookpoint.core.loop.scopes import Scopes
 from hookpoint.core.run.run import Run
 from hookpoint.core.run.verdicts import Verdicts
@@ -31,5 +30,5 @@ class RunObjects:
     team: Team
     positions: Positions
     randomness: PlainRandomness
-    may_wait: Callable[[], AbstractContextManager[None]]
+    may_wait: MayWait
     stateful: dict[str, Any]
