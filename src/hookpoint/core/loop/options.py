@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from hookpoint.core.checkpoint.positions import PlainPositions, Positions
+from hookpoint.core.checkpoint.positions import Positions
 from hookpoint.core.checkpoint.randomness import PlainRandomness
 from hookpoint.core.checkpoint.stateful import OBJECTS, user_state
 from hookpoint.core.checkpoint.store import Resume, Store
@@ -54,7 +54,7 @@ class LoopOptions:
 
     identity: Callable[[], Mapping[str, Any]] = dict
     randomness: PlainRandomness | None = None
-    positions: Callable[[PlainRandomness], Positions] = PlainPositions
+    positions: Callable[[PlainRandomness], Positions] = Positions
     after_load: Callable[[Run], None] | None = None
     unwrapped: Callable[[Any], Any] = lambda model: model
     may_wait: MayWait = nullcontext
