@@ -16,7 +16,7 @@ from hookpoint.core.data.array_batches import as_batches
 from hookpoint.core.loop import loop as core
 from hookpoint.core.loop.options import LoopOptions
 from hookpoint.core.run.run import Run
-from hookpoint.core.run.stepper import PlainStepper
+from hookpoint.core.run.stepper import Stepper
 from hookpoint.core.team.team import Team, place_from_environment
 from hookpoint.presets._defaults import with_defaults
 
@@ -126,7 +126,7 @@ def _backend_options(workdir: Any, model: Any, optimizer: Any, allow_world_chang
         from hookpoint.engine.step.modules import evaluating, modules_of
 
         batches = partial(as_loader, shuffle=False) if modules_of(model) else as_batches
-        stepper = PlainStepper(evaluating=evaluating, batches=batches)
+        stepper = Stepper(evaluating=evaluating, batches=batches)
         checkpoints = checkpoint_options(workdir, model, optimizer, allow_world_change=allow_world_change)
         return {"stepper": stepper, "floats": device_floats, **checkpoints}
     if workdir is None:

@@ -3,20 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any
 
 Answer = Callable[[], int]
-
-
-class Notes(Protocol):
-    """Notes that ranks leave for each other at any time, in any order, from any thread, without waiting long."""
-
-    def put(self, note: Mapping[str, Any]) -> bool:
-        """Replace the note of this rank; return whether that worked."""
-
-    def read(self) -> list[Mapping[str, Any] | None]:
-        """Return the newest note of every rank, in rank order."""
 
 
 class Team:
@@ -25,14 +15,14 @@ class Team:
     All ranks call the same methods in the same order, only from the training thread; values must be JSON types. `data_rank` is
     the index of the data shard, `model_rank` that of the model shard: of each layer, or some of the layers if it `has_stages`.
     A request of a rank takes effect on all ranks `lag` steps later: more than one if ranks need not be at the same step.
-    `inexact` is the reason why the team's results are not reproducible, if so. `notes` are those of the ranks; None if not
-    supported.
+    `inexact` is the reason why the team's results are not reproducible, if so. `notes` are those that ranks leave for each
+    other, as in StoreNotes; None if not supported.
     """
 
     rank = local_rank = data_rank = model_rank = 0
     size = data_size = lag = 1
     inexact = ""
-    notes: Notes | None = None
+    notes: Any = None
     has_stages = False
 
     def gather(self, value: Any) -> list[Any]:
