@@ -16,8 +16,8 @@ from hookpoint.core.data.array_batches import as_batches
 from hookpoint.core.loop import loop as core
 from hookpoint.core.loop.options import LoopOptions
 from hookpoint.core.run.run import Run
-from hookpoint.core.run.stepper import PlainStepper
-from hookpoint.core.team.team import Solo, Team, place_from_environment
+from hookpoint.core.run.stepper import Stepper
+from hookpoint.core.team.team import Team, place_from_environment
 from hookpoint.presets._defaults import with_defaults
 
 logger = logging.getLogger("hookpoint")
@@ -111,7 +111,7 @@ def _uses_torch() -> bool:
 def _team(seconds: float) -> Team:
     """Return the team of torch.distributed if it is in use or torchrun has started this process, else a team of one."""
     if not _uses_torch():
-        return Solo()
+        return Team()
     from hookpoint.parallel.team.init_process import join_team
 
     return join_team(seconds=seconds)
@@ -126,7 +126,7 @@ def _backend_options(workdir: Any, model: Any, optimizer: Any, allow_world_chang
         from hookpoint.engine.step.modules import evaluating, modules_of
 
         batches = partial(as_loader, shuffle=False) if modules_of(model) else as_batches
-        stepper = PlainStepper(evaluating=evaluating, batches=batches)
+        stepper = Stepper(evaluating=evaluating, batches=batches)
         checkpoints = checkpoint_options(workdir, model, optimizer, allow_world_change=allow_world_change)
         return {"stepper": stepper, "floats": device_floats, **checkpoints}
     if workdir is None:

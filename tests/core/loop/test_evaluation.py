@@ -10,7 +10,7 @@ from hookpoint import Callback, MainCallback, StopRun
 from hookpoint.core.errors import BadData, BadLoop
 from hookpoint.core.loop.loop import Loop
 from hookpoint.core.loop.services import machine_of
-from hookpoint.core.run.stepper import PlainStepper
+from hookpoint.core.run.stepper import Stepper
 
 MODEL = {"model": lambda x: 2 * x, "criterion": lambda outputs, targets: outputs - targets}
 PAIRS = [(1, 1), (2, 1), (3, 1)]
@@ -142,7 +142,7 @@ def test_a_framework_says_how_models_are_evaluated_and_arrays_become_batches():
         def __exit__(self, *error):
             held.append("let go")
 
-    stepper = PlainStepper(evaluating=Holding, batches=lambda data, batch_size: [(data[0], batch_size)])
+    stepper = Stepper(evaluating=Holding, batches=lambda data, batch_size: [(data[0], batch_size)])
     seen = []
     with Loop(stepper=stepper, **MODEL) as run:
         run.evaluate((5,), batch_size=3, update=lambda run: seen.append((run.batch, len(held))))

@@ -14,7 +14,7 @@ from hookpoint.core.log.sums import total_of
 from hookpoint.core.loop.loop import Loop
 from hookpoint.core.loop.services import machine_of
 from hookpoint.core.team.checked_team import mismatch, unanswered
-from hookpoint.core.team.team import Solo
+from hookpoint.core.team.team import Team
 from hookpoint.core.team.team_clocks import TeamClocks
 from hookpoint.core.text import terminal
 
@@ -22,7 +22,7 @@ from hookpoint.core.text import terminal
 def test_one_process_has_no_agreement_and_talks_to_itself():
     with Loop([]) as run:
         assert machine_of(run).agreement is None
-        assert isinstance(run.team, Solo)
+        assert type(run.team) is Team
         assert [run.reduce(2.5, op) for op in ("sum", "mean", "max", "min")] == [2.5] * 4
         with pytest.raises(BadLoop, match="unknown op 'product'"):
             run.reduce(1, "product")

@@ -12,7 +12,7 @@ from hookpoint.core.callback.callback import Options
 from hookpoint.core.checkpoint.stateful import named_parameters
 from hookpoint.core.errors import BadArgument
 from hookpoint.core.run.run import Run, stepper_of
-from hookpoint.core.run.stepper import PlainStepper
+from hookpoint.core.run.stepper import Stepper
 
 logger = logging.getLogger("hookpoint")
 
@@ -156,7 +156,7 @@ class SwapEMAWeights(AveragedWeights):
 
         Autograd does not see every change: `at_least` counts a step even if there seems to be none.
         """
-        if not self._is_running or run.step or self._swap.is_active or not isinstance(stepper_of(run), PlainStepper):
+        if not self._is_running or run.step or self._swap.is_active or type(stepper_of(run)) is not Stepper:
             return
         before = self._version
         self._note_version(self.model_of(run))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from hookpoint.core.checkpoint.randomness import Randomness
+from hookpoint.core.checkpoint.randomness import PlainRandomness
 from hookpoint.core.data.samples import length_of
 from hookpoint.core.errors import CannotResume
-
-logger = logging.getLogger("hookpoint")
+from hookpoint.core.logger import logger
 
 END = object()
 
@@ -27,30 +25,46 @@ class Entered(NamedTuple):
     total: int | None = None
 
 
-class Positions(Protocol):
+class Positions:
     """Begin training passes, and resume in the middle of one, with the same order of data as an uninterrupted loop.
 
     The loop sets `remembers` if checkpoints may be saved; otherwise nothing needs to be stored. `notes` has a line for each
     difference between the data and that of the checkpoint; the loop logs them and clears the list.
+
+    This class returns into any iterable: it restores the generators to where the pass began, and skips the batches that were
+    seen. An engine knows its loaders better.
     """
 
-    remembers: bool
-    notes: list[str]
+    def __init__(self, randomness: PlainRandomness) -> None:
+        self.remembers, self.notes, self._randomness = False, list[str](), randomness
+        self._begun: Mapping[str, Any] = {}
+        self._length: int | None = None
+        self._expected_length: int | None = None
+        self._length_varies = False
 
     def begin(self, loader: Iterable[Any], epoch: int) -> Iterator[Any]:
         """Return `iter(loader)`; record what is needed to return into this pass."""
+        if self.remembers:
+            self._begun = self._randomness.state_dict()
+            self._compare_length(loader)
+        return iter(loader)
 
     def visit(self, loader: Iterable[Any]) -> Iterator[Any]:
         """Return `iter(loader)` for a pass other than training, which is never resumed in its middle."""
+        return iter(loader)
 
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:
         """Return the state for the checkpoint, to resume the last pass or begin the next one.
 
         `batches` is the number of batches done in an open pass; the state has their number of samples, if known.
         """
+        return {"begun": self._begun, "length": self._length, "length_varies": self._length_varies}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned, before the first pass of a resumed run."""
+        self._begun = dict(state["begun"])
+        self._length_varies = state.get("length_varies", False)
+        self._expected_length = None if self._length_varies else state.get("length")
 
     def resume(self, loader: Iterable[Any], epoch: int, batches: int, state: Mapping[str, Any]) -> Entered:
         """Enter the pass of `state` after its first `batches` batches.
@@ -58,49 +72,17 @@ class Positions(Protocol):
         If the batch size of the loader has changed, the samples that were seen count as the number of batches they fill,
         rounded up. The random generators may be left in any state: the loop restores them last.
         """
+        self.load_state_dict(state)
+        self._expected_length = state.get("length")
+        self._compare_length(loader)
+        self._randomness.load_state_dict(self._begun)
+        return Entered(skip_batches(loader, batches, quietly=isinstance(loader, Sequence)), batches)
 
     def resume_in_team(self, loader: Iterable[Any], epoch: int, batches: int, state: Mapping[str, Any]) -> Entered:
         """Do the same for a checkpoint that was saved with a different number of ranks.
 
         `state["moved"]` has the chief's state as "data", and the rank of this process.
         """
-
-
-class PlainPositions:
-    """Return into any iterable: restore the generators to where the pass began, and skip the batches that were seen."""
-
-    def __init__(self, randomness: Randomness) -> None:
-        self.remembers, self.notes, self._randomness = False, list[str](), randomness
-        self._begun: dict[str, Any] = {}
-        self._length: int | None = None
-        self._expected: int | None = None
-        self._length_varies = False
-
-    def begin(self, loader: Iterable[Any], epoch: int) -> Iterator[Any]:
-        if self.remembers:
-            self._begun = self._randomness.state_dict()
-            self._compare_length(loader)
-        return iter(loader)
-
-    def visit(self, loader: Iterable[Any]) -> Iterator[Any]:
-        return iter(loader)
-
-    def state_dict(self, batches: int | None = None) -> dict[str, Any]:
-        return {"begun": self._begun, "length": self._length, "length_varies": self._length_varies}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._begun = dict(state["begun"])
-        self._length_varies = state.get("length_varies", False)
-        self._expected = None if self._length_varies else state.get("length")
-
-    def resume(self, loader: Iterable[Any], epoch: int, batches: int, state: Mapping[str, Any]) -> Entered:
-        self.load_state_dict(state)
-        self._expected = state.get("length")
-        self._compare_length(loader)
-        self._randomness.load_state_dict(self._begun)
-        return Entered(skip_batches(loader, batches, quietly=isinstance(loader, Sequence)), batches)
-
-    def resume_in_team(self, loader: Iterable[Any], epoch: int, batches: int, state: Mapping[str, Any]) -> Entered:
         kind = type(loader).__name__
         raise CannotResume(
             f"{kind} cannot resume within an epoch with a different number of ranks: the samples seen per rank are unknown.",
@@ -108,10 +90,10 @@ class PlainPositions:
         )
 
     def _compare_length(self, loader: Iterable[Any]) -> None:
-        length, expected = length_of(loader), self._expected
+        length, expected = length_of(loader), self._expected_length
         if expected is not None and length is not None and length != expected:
             self.notes.append(f"the training data has {length} batches, but had {expected}; is it the same data?")
-        self._expected = None
+        self._expected_length = None
         self._length_varies |= self._length is not None and length != self._length
         self._length = length
 

@@ -6,19 +6,14 @@ import random
 import sys
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any, Protocol
-
-
-class Randomness(Protocol):
-    """All random generators of a run, as one object with a state."""
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+from typing import Any
 
 
 class PlainRandomness:
-    """Python's generator, and NumPy's if it is in use. An engine adds those of its framework."""
+    """All random generators of a run, as one object with a state: Python's, and NumPy's if it is in use.
+
+    An engine adds those of its framework.
+    """
 
     def state_dict(self) -> dict[str, Any]:
         state = {"python": state_of(random)}

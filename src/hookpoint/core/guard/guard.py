@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import logging
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any, ParamSpec, TypeVar, cast, overload
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import BadGuard
 from hookpoint.core.hooks.hooks import Hooks
+from hookpoint.core.logger import logger
 from hookpoint.core.points import declare
 from hookpoint.core.run.current_run import current_run
 
@@ -22,8 +22,6 @@ R = TypeVar("R")
 PARAMETER = "callbacks"
 HOOKS_CACHE = "_hookpoint_compiled"
 CACHE_SIZE = 8
-
-logger = logging.getLogger("hookpoint")
 
 
 @overload

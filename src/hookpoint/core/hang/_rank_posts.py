@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hookpoint.core.hang.process_state import state_of_process
-
-if TYPE_CHECKING:
-    from hookpoint.core.team.team import Notes
 
 UNKNOWN = {"count": 0, "waited": 0.0}
 SILENT_LOOKS = 4  # after so many looks without a new note, a rank counts as unresponsive
@@ -21,7 +18,7 @@ class RankPosts:
     Only the lowest waiting rank that still responds logs a report.
     """
 
-    def __init__(self, rank: int, notes: Notes) -> None:
+    def __init__(self, rank: int, notes: Any) -> None:
         self._rank, self._notes = rank, notes
         self._host, self._count, self._waited = os.uname().nodename, 0, 0.0
         self._last: dict[int, Mapping[str, Any]] = {}

@@ -6,24 +6,22 @@ work.
 
 from __future__ import annotations
 
-import logging
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from time import monotonic
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.errors import BadArgument, DataTimeout, HookpointError, StopRun, text
 from hookpoint.core.hang._rank_posts import RankPosts
+from hookpoint.core.logger import logger
 from hookpoint.core.text.thread_frames import frames_by_thread
 
 if TYPE_CHECKING:
-    from hookpoint.core.hang.loader_stall import LoaderStall, LoaderWorkers
     from hookpoint.core.run.run import Run
     from hookpoint.core.schedule.clocks import Clocks
 
-logger = logging.getLogger("hookpoint")
 
 LOOKS = 12  # per `report_seconds`, or `data_seconds` if that is shorter
 FRAMES = 8  # innermost frames of a stack in a report
@@ -31,36 +29,22 @@ SHORT = 4  # the same if multiple ranks are shown
 MODES = {"train": "", "val": "validation ", "pred": "prediction "}
 
 
-class Interrupts(Protocol):
-    """Signals that can interrupt the main thread."""
-
-    def can_interrupt(self) -> bool: ...
-    def interrupt(self, check: Callable[[FrameType | None], None]) -> None: ...
-
-
-class OpenPass(Protocol):
-    """An open pass over a loader."""
-
-    loader: Any
-    mode: Any
-    batches_seen: int
-
-
 class HangWatch:
     """Watch one run. The thread starts with the first pass that can hang: with workers, in a team, or with a timeout.
 
     After `report_seconds` without progress, a report is logged; the interval doubles each time. `data_seconds` ends a wait for
-    data. `passes` are the open ones, the innermost last. `fetching` is the code that fetches a batch from a loader, with the
-    pass in its variable `pass_`; `loop_folder` contains the code around it.
+    data, with one of the run's `signals`. `workers` knows the worker processes of a framework's loaders, as TorchLoaderWorkers
+    does; it may be None. `passes` are the open ones, the innermost last. `fetching` is the code that fetches a batch from a
+    loader, with the pass in its variable `pass_`; `loop_folder` contains the code around it.
     """
 
     def __init__(
         self,
         run: Run,
         clocks: Clocks,
-        passes: Sequence[OpenPass],
-        signals: Interrupts,
-        workers: LoaderWorkers | None,
+        passes: Sequence[Any],
+        signals: Any,
+        workers: Any,
         *,
         report_seconds: float | None,
         data_seconds: float | None,
@@ -75,7 +59,7 @@ class HangWatch:
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         self._training_thread = 0
-        self._entered: OpenPass | None = None
+        self._entered: Any = None
         self._place: tuple[Any, ...] = ()
         self._since = self._next_report = 0.0
 
@@ -89,7 +73,7 @@ class HangWatch:
             self._posts.exchange(self._where(), [], 0.0, reads=False)
             self._start()
 
-    def enter(self, pass_: OpenPass) -> None:
+    def enter(self, pass_: Any) -> None:
         """Prepare for a pass, just before it creates the iterator of its loader."""
         self._entered = pass_
         if self._report_seconds is None and self._data_seconds is None:
@@ -209,7 +193,7 @@ class HangWatch:
             inner = frame
         return None
 
-    def _stall(self, frames: list[FrameType]) -> LoaderStall | None:
+    def _stall(self, frames: list[FrameType]) -> Any:
         return None if self._workers is None else self._workers.stall(frames)
 
 

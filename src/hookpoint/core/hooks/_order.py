@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -10,8 +9,7 @@ from heapq import heappop, heappush
 from hookpoint.core.callback.callback_info import identity_of
 from hookpoint.core.errors import OrderError
 from hookpoint.core.hooks.entry import MAIN, MONITOR, PLAIN, Entry
-
-logger = logging.getLogger("hookpoint")
+from hookpoint.core.logger import logger
 
 IN_LIST_ORDER = "list order"
 BY_KIND = {MAIN: "first: the MainCallback", PLAIN: IN_LIST_ORDER, MONITOR: "last: a monitor"}

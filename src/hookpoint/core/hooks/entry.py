@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,6 +16,7 @@ from hookpoint.core.callback.on import Mark, marks
 from hookpoint.core.callback.pipeline import CallbackPipeline
 from hookpoint.core.errors import BadOption, CompileError, MainPointTaken, NotACallback, NoTrigger, StopRun
 from hookpoint.core.hooks._idle_class import reject_idle_class
+from hookpoint.core.logger import logger
 from hookpoint.core.points import BY_NAME, POINTS
 from hookpoint.core.schedule.armed_schedule import ArmedSchedule
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from hookpoint.core.run_view import RunView
     from hookpoint.core.schedule.when import When
 
-logger = logging.getLogger("hookpoint")
 
 POLICIES = ("raise", "warn", "disable")
 RANKS = ("all", "chief", "local_chief")

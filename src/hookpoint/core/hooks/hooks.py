@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -26,8 +25,6 @@ from hookpoint.core.schedule.armed_schedule import ArmedSchedule
 
 if TYPE_CHECKING:
     from hookpoint.core.schedule.clocks import Clocks
-
-logger = logging.getLogger("hookpoint")
 
 
 class Hooks:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
 
-from hookpoint.core.log.metrics import Mean
+from hookpoint.core.log.metrics import MayWait, Mean
 from hookpoint.core.log.sums import sum_means
 from hookpoint.core.team.checked_team import CheckedTeam
 
 
 def global_means(
-    team: CheckedTeam, may_wait: Callable[[], AbstractContextManager[None]], groups: Sequence[Mapping[str, Mean]], what: str
+    team: CheckedTeam, may_wait: MayWait, groups: Sequence[Mapping[str, Mean]], what: str
 ) -> list[dict[str, Mean]]:
     """Return groups of means over all ranks with different data, for each name that any rank has; identical on all ranks."""
     with may_wait():

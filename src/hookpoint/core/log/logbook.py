@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hookpoint.core.log.metrics import Floats, Logs, Mean, Metrics, as_scalar, floats_one_by_one
+from hookpoint.core.log.metrics import Floats, Logs, MayWait, Mean, Metrics, as_scalar, floats_one_by_one
 from hookpoint.core.log.name_limit import NameLimit
 from hookpoint.core.log.reader_windows import ReaderWindow, ReaderWindows, ReadMean
 
@@ -67,7 +67,7 @@ class Logbook:
         log_every: int,
         floats: Floats = floats_one_by_one,
         read_by_steps: Iterable[str] = (),
-        may_wait: Callable[[], AbstractContextManager[None]] = nullcontext,
+        may_wait: MayWait = nullcontext,
     ) -> None:
         self.metrics = Metrics()
         self.windows = ReaderWindows(read_by_steps, floats, may_wait)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from hookpoint.core.errors import NonFiniteLoss
-from hookpoint.core.log.metrics import Mean
+from hookpoint.core.log.metrics import MayWait, Mean
+from hookpoint.core.logger import logger
 
 if TYPE_CHECKING:
     from hookpoint.core.hooks.entry import Entry
     from hookpoint.core.run_view import RunView
 
-logger = logging.getLogger("hookpoint")
 
 LOG_STEPS_IN_A_ROW = 2
 OnNonFinite = Literal["raise", "warn"]
@@ -40,9 +38,7 @@ class LossCheck:
     not depend on the speed of the machine. To warn, it never waits.
     """
 
-    def __init__(
-        self, run: RunView, *, on_nonfinite: OnNonFinite, may_wait: Callable[[], AbstractContextManager[None]]
-    ) -> None:
+    def __init__(self, run: RunView, *, on_nonfinite: OnNonFinite, may_wait: MayWait) -> None:
         self.has_warned = False
         self._run, self._raises, self._may_wait = run, on_nonfinite == "raise", may_wait
         self._late: deque[LossMean] = deque()
@@ -106,9 +102,7 @@ class LossCheck:
         self._late = deque(LossMean(Mean().restore(sums), *rest) for sums, *rest in state["late"])
 
 
-def loss_check(
-    run: RunView, entries: Iterable[Entry], on_nonfinite: OnNonFinite, may_wait: Callable[[], AbstractContextManager[None]]
-) -> LossCheck | None:
+def loss_check(run: RunView, entries: Iterable[Entry], on_nonfinite: OnNonFinite, may_wait: MayWait) -> LossCheck | None:
     """Return the check of a run; None if a callback of the list handles losses that are not finite."""
     everywhere = (entry.subject for entry in entries if entry.ranks == "all")
     if any(getattr(subject, "handles_nonfinite_loss", False) for subject in everywhere):

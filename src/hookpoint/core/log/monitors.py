@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Mapping
 from contextvars import copy_context
@@ -14,13 +13,13 @@ from hookpoint.core.hooks.entry import MONITOR, Entry
 from hookpoint.core.log._monitor_queue import MonitorQueue
 from hookpoint.core.log.metrics import Metrics
 from hookpoint.core.log.records import Kind, Record
+from hookpoint.core.logger import logger
 
 if TYPE_CHECKING:
     from hookpoint.core.hooks.hooks import Hooks
     from hookpoint.core.run_view import RunView
     from hookpoint.core.schedule.clocks import Clocks
 
-logger = logging.getLogger("hookpoint")
 
 DRAIN_SECONDS = 10.0  # how long a run waits for a monitor, once: a blocked one is not waited for again
 LEAVE_SECONDS = 1.0  # the same for a blocked monitor, and after a second signal

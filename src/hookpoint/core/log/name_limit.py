@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 
-logger = logging.getLogger("hookpoint")
+from hookpoint.core.logger import logger
 
 MAX_NAMES = 10_000
 

@@ -8,11 +8,11 @@ values take this path, as means over all ranks. When the pass ends, everything i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
-from hookpoint.core.log.metrics import Floats, Mean, floats_one_by_one
+from hookpoint.core.log.metrics import Floats, MayWait, Mean, floats_one_by_one
 
 MAX_PENDING = 16  # windows that a reader leaves unread before they are converted to floats, which frees their tensors
 
@@ -20,12 +20,7 @@ MAX_PENDING = 16  # windows that a reader leaves unread before they are converte
 class ReaderWindows:
     """The readers of each metric that any rank reads by steps. Without such readers it does nothing."""
 
-    def __init__(
-        self,
-        names: Iterable[str] = (),
-        floats: Floats = floats_one_by_one,
-        may_wait: Callable[[], AbstractContextManager[None]] = nullcontext,
-    ) -> None:
+    def __init__(self, names: Iterable[str] = (), floats: Floats = floats_one_by_one, may_wait: MayWait = nullcontext) -> None:
         self.by_metric = {name: MetricReaders(floats) for name in names}
         self._may_wait = may_wait  # only for a copy that was queued a log step ago
 

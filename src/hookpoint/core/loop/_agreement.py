@@ -11,7 +11,6 @@ it takes that many steps instead of one.
 from __future__ import annotations
 
 import json
-import logging
 import signal
 from collections import deque
 from collections.abc import Mapping
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.core.callback.current import CURRENT_CALL
 from hookpoint.core.errors import BadLoop, BadValue
 from hookpoint.core.hooks.dispatch import SKIP_POINTS
+from hookpoint.core.logger import logger
 from hookpoint.core.run.run import Run, now_of
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from hookpoint.core.team.team import Answer
     from hookpoint.core.team.team_clocks import TeamClocks
 
-logger = logging.getLogger("hookpoint")
 
 REQUEST = 1 << 60  # above the time: the maximum over ranks has this bit if any rank has it
 SKIPS = {"batch": 1 << 0, "backward": 1 << 1, "step": 1 << 2}

@@ -31,7 +31,7 @@ from hookpoint.core.loop.run_objects import RunObjects
 from hookpoint.core.loop.scopes import Scopes
 from hookpoint.core.loop.services import Services
 from hookpoint.core.run.run import Run, set_loop, set_stepper
-from hookpoint.core.run.stepper import PlainStepper
+from hookpoint.core.run.stepper import Stepper
 from hookpoint.core.run.verdicts import Verdicts
 from hookpoint.core.schedule.clocks import Clocks
 from hookpoint.core.team.checked_team import CheckedTeam
@@ -48,7 +48,7 @@ def assemble(hooks: Hooks, options: LoopOptions, stateful: dict[str, Any], team:
     run = Run(hooks, clocks, logbook, verdicts, team=team, **place, **options.run_attributes())
     run.monitors = logbook.monitors = Monitors(hooks, run, logbook.metrics, clocks)
     logbook.loss_check = loss_check(run, hooks.entries, options.on_nonfinite, waits)
-    set_stepper(run, PlainStepper() if options.stepper is None else options.stepper)
+    set_stepper(run, Stepper() if options.stepper is None else options.stepper)
     agreement = _agreement(run, verdicts, clocks, logbook, options)
     randomness = PlainRandomness() if options.randomness is None else options.randomness
     positions = options.positions(randomness)

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from hookpoint.core.checkpoint.positions import Entered, PlainPositions
+from hookpoint.core.checkpoint.positions import Entered, Positions
+from hookpoint.core.checkpoint.randomness import PlainRandomness
 from hookpoint.core.checkpoint.store import Checkpoint, Request, Resume, Saved
 
 
@@ -25,7 +26,7 @@ class HostLoader:
         return self._total
 
 
-class HostRandomState:
+class HostRandomState(PlainRandomness):
     """Random state that the host saves and restores."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -34,7 +35,7 @@ class HostRandomState:
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
 
-class HostPositions(PlainPositions):
+class HostPositions(Positions):
     """The position in the data, which the host restores itself."""
 
     def begin(self, loader: Iterable[Any], epoch: int) -> Iterator[Any]:

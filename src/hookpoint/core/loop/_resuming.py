@@ -11,7 +11,6 @@ second load undoes what that code, and repeated begin points, have changed since
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ from hookpoint.core.checkpoint.script_rates import changed_rate, rates_of, saved
 from hookpoint.core.checkpoint.stateful import has_state, load_state, restore_gradients
 from hookpoint.core.checkpoint.store import Checkpoint, ResumableStore, Resume
 from hookpoint.core.errors import BadLoop, CannotResume
+from hookpoint.core.logger import logger
 from hookpoint.core.run.run import stepper_of
 from hookpoint.core.text.terminal import say
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from hookpoint.core.loop.run_objects import RunObjects
     from hookpoint.core.run.run import Run
 
-logger = logging.getLogger("hookpoint")
 
 BETWEEN_EPOCHS = {"in_epoch": False}
 

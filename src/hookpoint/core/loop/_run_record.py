@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import shlex
 import sys
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.checkpoint.stateful import OBJECTS
 from hookpoint.core.errors import BadArgument
+from hookpoint.core.logger import logger
 from hookpoint.core.run.verdicts import Reached
 from hookpoint.core.text.plain_values import plain
 from hookpoint.core.text.secrets import masked
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from hookpoint.core.checkpoint.store import ResumableStore
     from hookpoint.core.run.run import Run
     from hookpoint.core.schedule.clocks import Clocks
-
-logger = logging.getLogger("hookpoint")
 
 
 class RunRecord:

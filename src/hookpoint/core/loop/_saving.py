@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ from hookpoint.core.checkpoint.memory_errors import is_out_of_memory, out_of_mem
 from hookpoint.core.checkpoint.stateful import gradients_of, has_state, named_buffers, named_parameters, state_of
 from hookpoint.core.checkpoint.store import Keep, Request, ResumableStore, Saved, Store
 from hookpoint.core.errors import CannotSave, NotFinite, NothingToSaveTo
+from hookpoint.core.logger import logger
 from hookpoint.core.run.run import stepper_of
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from hookpoint.core.run.run import Run
     from hookpoint.core.schedule.moment import Moment
 
-logger = logging.getLogger("hookpoint")
 
 FAILURES_IN_A_ROW = 3
 WEIGHTS = ("model", "criterion")  # the objects whose parameters are trained

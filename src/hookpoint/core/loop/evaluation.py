@@ -14,7 +14,7 @@ from hookpoint.core.run.run import now_of, stepper_of
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hookpoint.core.checkpoint.randomness import Randomness
+    from hookpoint.core.checkpoint.randomness import PlainRandomness
     from hookpoint.core.loop.machine import Machine
     from hookpoint.core.run.run_loop import EvaluateOptions
 
@@ -76,7 +76,7 @@ def abort_on_error(batches: BatchLoop) -> Iterator[None]:
 
 
 @contextmanager
-def preserved_randomness(randomness: Randomness, loader: Any) -> Iterator[None]:
+def preserved_randomness(randomness: PlainRandomness, loader: Any) -> Iterator[None]:
     """Restore every random generator afterwards, also those of the loader, which may share them with another one."""
     before = randomness.state_dict()
     owners = (loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None))

@@ -21,7 +21,7 @@ from hookpoint.core.loop._assembly import assemble, find_checkpoint
 from hookpoint.core.loop.machine import Machine
 from hookpoint.core.loop.options import LoopOptions
 from hookpoint.core.run.run import Run
-from hookpoint.core.team.team import Solo, Team, place_from_environment
+from hookpoint.core.team.team import Team, place_from_environment
 
 EVERYWHERE: list[Any] = []  # callbacks added to every loop of this process, at the end of the list
 
@@ -37,7 +37,7 @@ class Loop:
         self.options = LoopOptions(**changes) if options is None else replace(options, **changes)
         self._stateful = self.options.stateful()
         self._place = place_from_environment()
-        self._team: Team = Solo()
+        self._team = Team()
         self._compile = partial(Hooks, [*(callbacks if isinstance(callbacks, Iterable) else [callbacks]), *EVERYWHERE])
         self.hooks = self._compiled()
         if self.options.host is not None:

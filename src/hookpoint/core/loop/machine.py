@@ -17,7 +17,6 @@ Between begin_iteration and end_iteration, a step fires on_backward_begin, on_ba
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from contextlib import ExitStack
 from time import perf_counter
@@ -27,6 +26,7 @@ from hookpoint.core.callback.current import CURRENT_CALL, enter_run, leave_run
 from hookpoint.core.data.samples import count_samples, counter
 from hookpoint.core.errors import OutsideRun, StopRun
 from hookpoint.core.hooks.costs import SAMPLE_EVERY, StepShare
+from hookpoint.core.logger import logger
 from hookpoint.core.loop._ending import errors_of, is_handled
 from hookpoint.core.loop.passes import END, Pass
 from hookpoint.core.run.iteration import NO_ITERATION
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from hookpoint.core.loop.run_objects import RunObjects
     from hookpoint.core.run.run import Run
 
-logger = logging.getLogger("hookpoint")
 
 FOLD_EVERY = 64  # number of iterations outside of training after which logged values are folded into the means of the pass
 

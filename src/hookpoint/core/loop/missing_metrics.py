@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,12 +10,12 @@ from hookpoint.core.errors import MissingMetric, UnknownMetric
 from hookpoint.core.hooks.entry import Entry
 from hookpoint.core.log.logbook import KNOWN_PREFIXES
 from hookpoint.core.log.metric_names import MetricNames
+from hookpoint.core.logger import logger
 from hookpoint.core.text.spelling import near_miss
 
 if TYPE_CHECKING:
     from hookpoint.core.run.run import Run
 
-logger = logging.getLogger("hookpoint")
 
 OTHER_EVALUATION = re.compile(r"(valid|eval|evaluation|test|dev)[_\-/]")  # prefixes that users choose for their own passes
 

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from hookpoint.core.checkpoint.positions import PlainPositions, Positions
-from hookpoint.core.checkpoint.randomness import Randomness
+from hookpoint.core.checkpoint.positions import Positions
+from hookpoint.core.checkpoint.randomness import PlainRandomness
 from hookpoint.core.checkpoint.stateful import OBJECTS, user_state
 from hookpoint.core.checkpoint.store import Resume, Store
 from hookpoint.core.data.samples import counter
 from hookpoint.core.errors import BadArgument
-from hookpoint.core.hang.loader_stall import LoaderWorkers
 from hookpoint.core.log.loss_check import OnNonFinite
 from hookpoint.core.log.metric_names import UNKNOWN, MetricNames
-from hookpoint.core.log.metrics import Floats, floats_one_by_one
+from hookpoint.core.log.metrics import Floats, MayWait, floats_one_by_one
 from hookpoint.core.loop._run_record import config_of
 from hookpoint.core.loop.host import Host
 from hookpoint.core.run.run import Run
 from hookpoint.core.run.stepper import Stepper
-from hookpoint.core.team.team import Solo, Team
+from hookpoint.core.team.team import Team
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -54,20 +53,20 @@ class LoopOptions:
     data_timeout_seconds: float | None = None
 
     identity: Callable[[], Mapping[str, Any]] = dict
-    randomness: Randomness | None = None
-    positions: Callable[[Randomness], Positions] = PlainPositions
+    randomness: PlainRandomness | None = None
+    positions: Callable[[PlainRandomness], Positions] = Positions
     after_load: Callable[[Run], None] | None = None
     unwrapped: Callable[[Any], Any] = lambda model: model
-    may_wait: Callable[[], AbstractContextManager[None]] = nullcontext
+    may_wait: MayWait = nullcontext
     stepper: Stepper | None = None
     floats: Floats = floats_one_by_one
     prepare: Callable[[Any], Any] | None = None
     begin: Callable[[Run], None] | None = None
     run_points: bool = True
     names: MetricNames = UNKNOWN
-    team: Callable[[], Team] = Solo
+    team: Callable[[], Team] = Team
     host: Host | None = None
-    loader_workers: LoaderWorkers | None = None
+    loader_workers: Any = None
 
     def __post_init__(self) -> None:
         for name in ("log_every", "max_retries"):

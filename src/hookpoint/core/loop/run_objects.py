@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 from hookpoint.core.checkpoint.positions import Positions
-from hookpoint.core.checkpoint.randomness import Randomness
+from hookpoint.core.checkpoint.randomness import PlainRandomness
 from hookpoint.core.hooks.hooks import Hooks
 from hookpoint.core.log.logbook import Logbook
+from hookpoint.core.log.metrics import MayWait
 from hookpoint.core.loop.scopes import Scopes
 from hookpoint.core.run.run import Run
 from hookpoint.core.run.verdicts import Verdicts
@@ -30,6 +29,6 @@ class RunObjects:
     scopes: Scopes
     team: Team
     positions: Positions
-    randomness: Randomness
-    may_wait: Callable[[], AbstractContextManager[None]]
+    randomness: PlainRandomness
+    may_wait: MayWait
     stateful: dict[str, Any]

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
+from hookpoint.core.logger import logger
 from hookpoint.core.loop.passes import Pass
-
-logger = logging.getLogger("hookpoint")
 
 
 class Cleanup:
@@ -41,10 +38,6 @@ class Cleanup:
             raise first
 
 
-class EndPass(Protocol):
-    def __call__(self, pass_: Pass, *, complete: bool) -> None: ...
-
-
 @dataclass(slots=True, eq=False)
 class Scopes:
     """The open scopes. The machine changes them; saving, resuming and drivers read them.
@@ -60,7 +53,7 @@ class Scopes:
     abandoned: bool = False
     epochs_abandoned: bool = False
     cleanup: Cleanup = field(default_factory=Cleanup)
-    end_pass: EndPass = field(init=False)
+    end_pass: Callable[..., None] = field(init=False)
     end_epoch: Callable[[], None] = field(init=False)
 
     def begin_epoch(self) -> None:

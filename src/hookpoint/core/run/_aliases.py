@@ -33,14 +33,18 @@ class ForeignName:
         raise AttributeError(f"the run has no attribute '{self._name}'; write {self._write}")
 
 
-class StopRequest:
-    """`run.stop`: call it to stop the run. Like Orca's attribute, it is false until a stop is requested."""
+class BoundMethod:
+    """A method of one run, as an object that is more than its call."""
 
-    def __init__(self, function: Callable[..., None], run: Any) -> None:
+    def __init__(self, function: Callable[..., Any], run: Any) -> None:
         self._function, self._run = function, run
 
-    def __call__(self, *args: Any, **kwargs: Any) -> None:
-        self._function(self._run, *args, **kwargs)
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._function(self._run, *args, **kwargs)
+
+
+class StopRequest(BoundMethod):
+    """`run.stop`: call it to stop the run. Like Orca's attribute, it is false until a stop is requested."""
 
     def __bool__(self) -> bool:
         return self._run.stop_reason is not None
@@ -49,14 +53,8 @@ class StopRequest:
         return f"<run.stop: {self._run.stop_reason or 'not requested'}>"
 
 
-class EpochsMethod:
+class EpochsMethod(BoundMethod):
     """`run.epochs`: call it to iterate over epochs. In Orca it is a number; using it as one raises and names the attribute."""
-
-    def __init__(self, function: Callable[..., Any], run: Any) -> None:
-        self._function, self._run = function, run
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._function(self._run, *args, **kwargs)
 
     def _reject(self, *args: Any) -> NoReturn:
         raise BadValue("run.epochs is a method, not a number.", read="run.max_epochs, or run.epoch for the running epoch")
@@ -92,6 +90,18 @@ else:
 def alias(attribute: Callable[[Values], T]) -> T:
     """Return a property of Values, to give it another name; its type is that of the value."""
     return attribute  # type: ignore[return-value]
+
+
+def as_list(name: str) -> Any:
+    """Return a property that lists the objects of an attribute: one, those of a mapping, or none."""
+
+    def read(run: Any) -> list[Any]:
+        value = getattr(run, name)
+        if isinstance(value, Mapping):
+            return list(value.values())
+        return [] if value is None else [value]
+
+    return property(read)
 
 
 class PeerNames(Values):
@@ -161,17 +171,9 @@ class PeerNames(Values):
     size: Final[int] = read_only("world_size", "Orca's name for world_size.")
     scheduler: Final[Any] = read_only("lr_scheduler", "Orca's name for lr_scheduler.")
 
-    @property
-    def models(self) -> list[Any]:
-        return _as_list(self.model)
-
-    @property
-    def optimizers(self) -> list[Any]:
-        return _as_list(self.optimizer)
-
-    @property
-    def schedulers(self) -> list[Any]:
-        return _as_list(self.lr_scheduler)
+    models: Final[list[Any]] = as_list("model")
+    optimizers: Final[list[Any]] = as_list("optimizer")
+    schedulers: Final[list[Any]] = as_list("lr_scheduler")
 
     @property
     def logger(self) -> logging.Logger:
@@ -184,8 +186,7 @@ class PeerNames(Values):
     def put(self, key: str, value: Any) -> None:
         self.store[key] = value
 
-    def update(self, key: str, value: Any) -> None:
-        self.store[key] = value
+    update = put
 
     def get(self, key: str) -> Any:
         if key not in self.store:
@@ -195,9 +196,3 @@ class PeerNames(Values):
     def remove(self, key: str) -> None:
         self.get(key)
         del self.store[key]
-
-
-def _as_list(value: Any) -> list[Any]:
-    if isinstance(value, Mapping):
-        return list(value.values())
-    return [] if value is None else [value]

@@ -24,18 +24,12 @@ class Progress(NamedTuple):
     total: int | None
 
 
-class Epochs(Protocol):
-    """The iterator over epoch numbers for the outer `for`."""
-
-    def __iter__(self) -> Iterator[int]: ...
-    def __next__(self) -> int: ...
+Epochs = Iterator[int]  # over epoch numbers, for the outer `for`
 
 
-class Batches(Protocol):
+class Batches(Iterator[Any], Protocol):
     """The iterator over batches for the inner `for`."""
 
-    def __iter__(self) -> Iterator[Any]: ...
-    def __next__(self) -> Any: ...
     def __len__(self) -> int: ...
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.data.array_batches import BatchSize, as_batches
 from hookpoint.core.errors import BadData
@@ -16,42 +16,11 @@ if TYPE_CHECKING:
 OWN_FORWARD = "your own forward in a MainCallback"
 
 
-class Stepper(Protocol):
-    """Compute outputs and loss, gradients, and the step. An engine implements it."""
+class Stepper:
+    """Compute outputs and loss, gradients, and the step, for any model, criterion and optimizer with the usual methods.
 
-    def forward(self, run: Any) -> None: ...
-
-    def backward(self, run: Any) -> None: ...
-
-    def step(self, run: Any) -> None: ...
-
-    def adjust_lr(self, run: Any) -> None: ...
-
-    def finish(self, run: Any) -> None:
-        """Complete what is left when the training data of an epoch ends."""
-
-    def batches(self, data: Any, batch_size: BatchSize) -> Iterable[Any]:
-        """Return an iterable of batches for any kind of data."""
-
-    def evaluating(self, run: Any) -> AbstractContextManager[None]:
-        """Put the model in evaluation mode, without gradients; restore it afterwards."""
-
-    def evaluate(self, run: Any, forward: Dispatch | None) -> None:
-        """Compute a batch of a validation pass, with this forward instead of the run's own if given."""
-
-    def state_dict(self, run: Any) -> dict[str, Any]:
-        """Return the state of the step for the checkpoint."""
-
-    def load_state_dict(self, run: Any, state: Mapping[str, Any]) -> None: ...
-
-    def recapture(self) -> None:
-        """Capture the step again, if it is captured."""
-
-
-class PlainStepper:
-    """The standard step, for any model, criterion and optimizer with the usual methods.
-
-    `evaluating` and `batches` adapt it to a framework: how to evaluate a model, and how to build batches from arrays.
+    `evaluating` and `batches` adapt it to a framework: how to evaluate a model, and how to build batches from arrays. An engine
+    overrides all of it.
     """
 
     def __init__(
@@ -60,8 +29,7 @@ class PlainStepper:
         evaluating: Callable[[Any], AbstractContextManager[None]] = nullcontext,
         batches: Callable[[Any, BatchSize], Iterable[Any]] = as_batches,
     ) -> None:
-        self._evaluating = evaluating
-        self.batches = batches
+        self._evaluating, self._batches = evaluating, batches
 
     def forward(self, run: Any) -> None:
         if run.mode == "pred":
@@ -74,12 +42,6 @@ class PlainStepper:
         run.outputs = run.model(inputs)
         if run.mode == "train" or run.criterion is not None:
             run.loss = run.criterion(run.outputs, run.targets)
-
-    def evaluating(self, run: Any) -> AbstractContextManager[None]:
-        return self._evaluating(run.model)
-
-    def evaluate(self, run: Any, forward: Dispatch | None) -> None:
-        (forward or run.hooks.dispatch("on_val_forward", mode="val") or self.forward)(run)
 
     def backward(self, run: Any) -> None:
         run.optimizer.zero_grad()
@@ -97,13 +59,26 @@ class PlainStepper:
             run.lr_scheduler.step()
 
     def finish(self, run: Any) -> None:
-        """Do nothing."""
+        """Complete what is left when the training data of an epoch ends."""
+
+    def batches(self, data: Any, batch_size: BatchSize) -> Iterable[Any]:
+        """Return an iterable of batches for any kind of data."""
+        return self._batches(data, batch_size)
+
+    def evaluating(self, run: Any) -> AbstractContextManager[None]:
+        """Put the model in evaluation mode, without gradients; restore it afterwards."""
+        return self._evaluating(run.model)
+
+    def evaluate(self, run: Any, forward: Dispatch | None) -> None:
+        """Compute a batch of a validation pass, with this forward instead of the run's own if given."""
+        (forward or run.hooks.dispatch("on_val_forward", mode="val") or self.forward)(run)
 
     def state_dict(self, run: Any) -> dict[str, Any]:
+        """Return the state of the step for the checkpoint."""
         return {}
 
     def load_state_dict(self, run: Any, state: Mapping[str, Any]) -> None:
-        """Do nothing."""
+        """Restore what `state_dict` returned."""
 
     def recapture(self) -> None:
-        """Do nothing."""
+        """Capture the step again, if it is captured in a CUDA graph."""

@@ -43,7 +43,7 @@ class Clocks:
             self._started = perf_counter()
 
     def stop(self) -> None:
-        self._elapsed, self._started = self.elapsed(), None
+        self._elapsed, self._started = Clocks.elapsed(self), None  # of this rank, in a team
 
     def state_dict(self) -> dict[str, float]:
         return {**{name: getattr(self, name) for name in COUNTERS}, "elapsed": self.elapsed()}

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hookpoint.core.callback.current import CURRENT_CALL
 from hookpoint.core.errors import OutOfStep
+from hookpoint.core.team.team import Answer, Team
 
 if TYPE_CHECKING:
     from hookpoint.core.run_view import RunView
-    from hookpoint.core.team.team import Answer, Team
 
 T = TypeVar("T")
 
 
-class CheckedTeam:
+class CheckedTeam(Team):
     """Forward collective calls to a team, and compare their labels: the same call, of the same callback, at the same point.
 
     Ranks that make different calls, or wait for a rank that is gone, get an error that names where each rank is, instead of

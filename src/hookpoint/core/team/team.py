@@ -3,105 +3,60 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any
 
 Answer = Callable[[], int]
 
 
-class Notes(Protocol):
-    """Notes that ranks leave for each other at any time, in any order, from any thread, without waiting long."""
-
-    def put(self, note: Mapping[str, Any]) -> bool:
-        """Replace the note of this rank; return whether that worked."""
-
-    def read(self) -> list[Mapping[str, Any] | None]:
-        """Return the newest note of every rank, in rank order."""
-
-
-class Team(Protocol):
-    """The rank of this process in a run, and its collective calls.
+class Team:
+    """The rank of this process in a run, and its collective calls. This class itself is a team of one rank.
 
     All ranks call the same methods in the same order, only from the training thread; values must be JSON types. `data_rank` is
     the index of the data shard, `model_rank` that of the model shard: of each layer, or some of the layers if it `has_stages`.
     A request of a rank takes effect on all ranks `lag` steps later: more than one if ranks need not be at the same step.
-    `inexact` is the reason why the team's results are not reproducible, if so.
+    `inexact` is the reason why the team's results are not reproducible, if so. `notes` are those that ranks leave for each
+    other, as in StoreNotes; None if not supported.
     """
 
-    rank: int
-    local_rank: int
-    size: int
-    data_rank: int
-    data_size: int
-    model_rank: int
-    has_stages: bool
-    lag: int
-    inexact: str
-
-    @property
-    def notes(self) -> Notes | None:
-        """The notes of the ranks; None if not supported."""
+    rank = local_rank = data_rank = model_rank = 0
+    size = data_size = lag = 1
+    inexact = ""
+    notes: Any = None
+    has_stages = False
 
     def gather(self, value: Any) -> list[Any]:
         """Return the values of all ranks, in rank order."""
+        return [value]
 
     def broadcast(self, value: Any, source: int = 0) -> Any:
         """Return the value of one rank."""
+        return value
 
     def sums(self, values: Sequence[float]) -> list[float]:
         """Return the sums over the ranks with different data, identical on every rank, bit for bit."""
+        return list(values)
 
     def to_chief(self, data: bytes) -> list[bytes]:
         """Send bytes of any length to the chief; return what each rank has sent on the chief, and nothing elsewhere."""
+        return [data]
 
     def start_agreeing(self, number: int) -> Answer:
         """Start computing the maximum of a number over all ranks; return a function that waits for the answer.
 
         The number has less than 63 bits: no message is cheaper, and one is sent with every step.
         """
+        return lambda: number
 
     def any_of(self, bits: int) -> int:
         """Return the bits that are set on any rank."""
+        return bits
 
     def barrier(self) -> None:
         """Wait until every rank calls this."""
 
     def close(self) -> None:
         """Release the resources of the team."""
-
-
-class Solo:
-    """A team of one rank."""
-
-    rank = local_rank = data_rank = model_rank = 0
-    size = data_size = lag = 1
-    inexact = ""
-    notes = None
-    has_stages = False
-
-    def gather(self, value: Any) -> list[Any]:
-        return [value]
-
-    def broadcast(self, value: Any, source: int = 0) -> Any:
-        return value
-
-    def sums(self, values: Sequence[float]) -> list[float]:
-        return list(values)
-
-    def to_chief(self, data: bytes) -> list[bytes]:
-        return [data]
-
-    def start_agreeing(self, number: int) -> Answer:
-        return lambda: number
-
-    def any_of(self, bits: int) -> int:
-        return bits
-
-    def barrier(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 def place_from_environment() -> dict[str, int]:

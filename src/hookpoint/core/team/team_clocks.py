@@ -27,9 +27,6 @@ class TeamClocks(Clocks):
         """Set the time of the run, unless it is already later."""
         self._agreed = max(self._agreed, milliseconds / 1000)
 
-    def stop(self) -> None:
-        self._elapsed, self._started = super().elapsed(), None
-
     def load_state_dict(self, state: Mapping[str, float]) -> None:
         super().load_state_dict(state)
         self._agreed = self._elapsed

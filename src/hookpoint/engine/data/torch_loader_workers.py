@@ -34,13 +34,16 @@ class TorchLoaderWorkers:
     """The workers of torch's DataLoader and its subclasses."""
 
     def prepare(self, loader: Any) -> None:
+        """Enable the workers that a loader is about to start to report where they are."""
         if isinstance(loader, DataLoader) and loader.num_workers and not isinstance(loader.worker_init_fn, StackOnRequest):
             loader.worker_init_fn = StackOnRequest(loader.worker_init_fn)
 
     def is_worker_exit(self, error: BaseException) -> bool:
+        """Return whether an error, raised anywhere in training, reports a worker that has ended."""
         return isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker (pid")
 
     def stall(self, frames: list[FrameType]) -> WorkerStall | None:
+        """Return the loader that these frames, the innermost first, wait for; None if it has no workers."""
         for frame in frames:
             iterator = frame.f_locals.get("self")
             if getattr(iterator, "_workers", None) and hasattr(iterator, "_task_info"):
@@ -60,6 +63,7 @@ class WorkerStall:
         self._awaited: int = getattr(iterator, "_rcvd_idx", 0)
 
     def report(self) -> list[str]:
+        """Return lines about the worker that is waited for, with its stack if it still responds."""
         number = self._worker_of(self._awaited)
         if number is None:
             return [f"DataLoader worker {one} {_process(worker)}" for one, worker in self._workers.items()]
@@ -69,11 +73,13 @@ class WorkerStall:
         return [f"DataLoader worker {number} {_process(worker)}; it loads this batch", *stack]
 
     def cures(self) -> dict[str, str]:
+        """Return what the user can do, by verb."""
         pids = [worker.pid for worker in self._workers.values()]
         stopped = [str(pid) for pid in pids if state_of_process(pid).startswith(STOPPED)]
         return {"continue": f"it with kill -CONT {' '.join(stopped)}"} if stopped else {}
 
     def failure(self, batch_idx: int, error: BaseException) -> str:
+        """Return which worker ended, and the batches it was working on; `batch_idx` is the one that was waited for."""
         self._forget_pids()
         if isinstance(error, OSError | EOFError):  # the connection to a worker broke; the worker ends a moment later
             deadline = monotonic() + END_SECONDS
@@ -91,6 +97,7 @@ class WorkerStall:
         return "; ".join(texts)
 
     def close(self) -> None:
+        """End the workers."""
         # The traceback keeps the iterator alive. Garbage collection would close its queues before the workers are told to stop,
         # and then wait five seconds for each of them.
         if not getattr(self._iterator, "_persistent_workers", True):
@@ -98,6 +105,7 @@ class WorkerStall:
                 getattr(self._iterator, "_shutdown_workers", _nothing)()
 
     def kill(self) -> None:
+        """Kill the workers: a stopped one would keep the process from ending."""
         self._forget_pids()
         for worker in self._workers.values():
             with suppress(OSError, ValueError):

@@ -17,6 +17,7 @@ from hookpoint.core.hooks.hooks import Hooks
 from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.iteration import NO_ITERATION, Iteration
 from hookpoint.core.run.run import Run, now_of, set_now, set_payload
+from hookpoint.core.run.stepper import Stepper
 from hookpoint.core.run_view import Dispatch
 from hookpoint.core.schedule.clocks import Clocks
 from hookpoint.engine.data.as_loader import as_loader, described
@@ -28,7 +29,7 @@ STEP_POINTS = ("on_backward_begin", "on_backward_end", "on_step_begin", "on_step
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-class TorchStepper:
+class TorchStepper(Stepper):
     """Compute outputs, loss, gradients and the step, bit-identical to a bare loop.
 
     Each loss is divided by `accumulate`. Every `accumulate`-th batch of an epoch steps, and so does the last one. Gradients are
@@ -304,9 +305,6 @@ class TorchStepper:
             self._scaler.unscale_(optimizer)
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         self._distribution.clip_grad_norm(parameters, norm)
-
-    def recapture(self) -> None:
-        """Do nothing: only the steps of a CUDA graph are captured."""
 
     def training(self, run: Run) -> AbstractContextManager[None]:
         """Return the context in which a fit trains."""

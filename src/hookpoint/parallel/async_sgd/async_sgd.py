@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -17,7 +16,8 @@ import torch.distributed as dist
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.checkpoint.stateful import state_of
 from hookpoint.core.errors import BadStrategy, OutOfStep
-from hookpoint.core.team.team import Answer, Solo, Team
+from hookpoint.core.logger import logger
+from hookpoint.core.team.team import Answer, Team
 from hookpoint.parallel.async_sgd._parameter_server import ParameterServer, RemoteServer, ServerRpc, TensorBuffer
 from hookpoint.parallel.async_sgd._staleness import Applied, Staleness
 from hookpoint.parallel.averaging.sync_callback import SyncCallback, copy_into
@@ -30,8 +30,6 @@ from hookpoint.parallel.team.torch_team import MESSAGES, SECONDS, TorchTeam
 
 TRACED = 100_000  # gradients
 CLOSE_SECONDS = 30.0  # how long a failed chief waits until the other ranks notice
-
-logger = logging.getLogger("hookpoint")
 
 
 class AsyncSGD(StrategyDefaults):
@@ -88,7 +86,7 @@ class AsyncSGD(StrategyDefaults):
     def team(self) -> Team:
         kind = partial(AsyncTeam, lag=self.lag, before_waiting=self._check_may_wait, on_close=self._close_team)
         team = join_team(seconds=self.wait_seconds, kind=kind)
-        if not isinstance(team, Solo):
+        if team.size > 1:
             self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=self.wait_seconds))
             self._rank, self._is_in_run, self._version = team.rank, True, 0
             self._trace.clear()

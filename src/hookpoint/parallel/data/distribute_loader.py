@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import copy
-import logging
 from collections.abc import Callable
 from typing import Any
 
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
+from hookpoint.core.logger import logger
 from hookpoint.core.team.team import Team
 from hookpoint.parallel.data.sampler import TeamBatchSampler
-
-logger = logging.getLogger("hookpoint")
 
 
 def is_plain(loader: Any) -> bool:

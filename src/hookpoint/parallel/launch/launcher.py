@@ -10,9 +10,10 @@ import sys
 import uuid
 from argparse import ArgumentParser, Namespace
 
-from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import HashStore  # type: ignore[attr-defined]
 from torch.distributed.elastic import rendezvous
 from torch.distributed.elastic.multiprocessing.errors import record
+from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 from torch.distributed.run import get_args_parser, parse_min_max_nnodes, run
 
 from hookpoint.parallel.team.loopback import ADDRESS, interface_settings, loopback_store
@@ -22,39 +23,22 @@ BACKEND = "loopback"
 MULTI_NODE = ("rdzv_backend", "rdzv_endpoint", "rdzv_conf", "master_addr", "node_rank", "local_addr")
 
 
-class LoopbackRendezvous(rendezvous.RendezvousHandler):
+class LoopbackRendezvous(StaticTCPRendezvous):
     """Meet on one machine, in a store on loopback that all ranks share.
 
     Each restart gets a new store: the old one holds the addresses of dead processes. torchrun keeps its own entries private.
     """
 
     def __init__(self, run_id: str, port: int) -> None:
-        self._run_id, self._port = run_id, port
-        self._store: TCPStore | None = None
-
-    @property
-    def use_agent_store(self) -> bool:
-        return True
+        super().__init__(ADDRESS, port, rank=0, world_size=1, run_id=run_id, timeout=0)  # nothing waits for another machine
 
     def next_rendezvous(self) -> rendezvous.RendezvousInfo:
         self._store = None  # frees the port
-        self._store = loopback_store(self._port)
-        return rendezvous.RendezvousInfo(HashStore(), 0, 1, rendezvous.RendezvousStoreInfo(ADDRESS, self._store.port))
+        self._store = store = loopback_store(self.master_port)
+        return rendezvous.RendezvousInfo(HashStore(), 0, 1, rendezvous.RendezvousStoreInfo(ADDRESS, store.port))
 
     def get_backend(self) -> str:
         return BACKEND
-
-    def get_run_id(self) -> str:
-        return self._run_id
-
-    def is_closed(self) -> bool:
-        return False
-
-    def set_closed(self) -> None:
-        pass
-
-    def num_nodes_waiting(self) -> int:
-        return 0
 
     def shutdown(self) -> bool:
         self._store = None

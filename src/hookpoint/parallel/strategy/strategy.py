@@ -20,30 +20,35 @@ class Strategy(Protocol):
 
     The model stays the same object and is called as before. In training, its gradients are those of the global batch. The
     `state_dict` of model and optimizer may hold DTensors. Their `load_state_dict` also accepts full tensors, which every rank
-    must have.
+    must have. The methods with a body are what most strategies share.
     """
 
     def team(self) -> Team:
         """Join the process group and return the team of a run."""
+        return join_team()
 
     def setup(self, model: Any, optimizer: Any, device: torch.device) -> Any:
         """Distribute the model, once, before the first run. Return what to call in training."""
 
     def accumulating(self) -> AbstractContextManager[None]:
         """Accumulate gradients locally, in a forward and backward that no step follows."""
+        return nullcontext()
 
     def merge_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        """Average gradients that were accumulated locally over all ranks."""
+        """Average gradients that were accumulated locally over all ranks; by default, none are left."""
+        return None
 
     def clip_grad_norm(self, parameters: Iterable[torch.nn.Parameter], max_norm: float) -> None:
         """Clip gradients by their global norm, including shards on other ranks."""
+        torch.nn.utils.clip_grad_norm_(parameters, max_norm)
 
     def evaluating(self, *, same_batch_count: bool) -> AbstractContextManager[None]:
         """Allow calls of the model without gradients. With `same_batch_count`, all ranks make the same number of calls."""
+        return nullcontext()
 
 
-class StrategyDefaults:
-    """Implement what most strategies share. A copy or a pickle is a new, unused strategy with the same arguments."""
+class StrategyDefaults(Strategy):
+    """The base of hookpoint's strategies. A copy or a pickle is a new, unused strategy with the same arguments."""
 
     _arguments: tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -55,21 +60,6 @@ class StrategyDefaults:
     def __reduce__(self) -> tuple[Any, ...]:
         args, kwargs = self._arguments
         return partial(type(self), *args, **kwargs), ()
-
-    def team(self) -> Team:
-        return join_team()
-
-    def accumulating(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def merge_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        """Do nothing: no gradients are left to merge."""
-
-    def clip_grad_norm(self, parameters: Iterable[torch.nn.Parameter], max_norm: float) -> None:
-        torch.nn.utils.clip_grad_norm_(parameters, max_norm)
-
-    def evaluating(self, *, same_batch_count: bool) -> AbstractContextManager[None]:
-        return nullcontext()
 
 
 @runtime_checkable

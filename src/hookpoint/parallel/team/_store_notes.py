@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from threading import Thread
@@ -11,14 +10,17 @@ from typing import Any
 
 import torch.distributed as dist
 
+from hookpoint.core.logger import logger
+
 SECONDS = 5.0  # a store in a stopped process never answers
 PREFIX = "hookpoint notes"
 
-logger = logging.getLogger("hookpoint")
-
 
 class StoreNotes:
-    """Store one note per rank, over a separate connection. After one request without an answer, make no more."""
+    """Notes that ranks leave for each other at any time, in any order, from any thread, without waiting long.
+
+    Each rank has one, stored over a separate connection. After one request without an answer, make no more.
+    """
 
     def __init__(self, rank: int, size: int, store: Any) -> None:
         self._rank, self._size, self._store = rank, size, store
@@ -34,10 +36,12 @@ class StoreNotes:
             return None
 
     def put(self, note: Mapping[str, Any]) -> bool:
+        """Replace the note of this rank; return whether that worked."""
         data = json.dumps(note)
         return self._request(lambda: self._store.set(str(self._rank), data)) is not None
 
     def read(self) -> list[Mapping[str, Any] | None]:
+        """Return the newest note of every rank, in rank order."""
         found = self._request(self._read_all)
         return [None] * self._size if found is None else found[0]
 

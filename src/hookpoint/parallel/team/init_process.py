@@ -17,7 +17,7 @@ from torch.distributed.constants import default_pg_timeout
 from torch.distributed.rendezvous import rendezvous
 
 from hookpoint.core.team.checked_team import unanswered
-from hookpoint.core.team.team import Solo, Team
+from hookpoint.core.team.team import Team
 from hookpoint.parallel.team.loopback import ADDRESS, interface_settings, is_one_machine, loopback_store
 from hookpoint.parallel.team.torch_team import SECONDS, TorchTeam
 from hookpoint.parallel.team.world import local_rank, world_size
@@ -31,14 +31,14 @@ CHECKS = 3
 def join_team(
     *, seconds: float | None = None, model_size: int = 1, has_stages: bool = False, kind: Callable[..., Team] = TorchTeam
 ) -> Team:
-    """Return the team of all ranks, or `Solo` for a single process. All ranks call it at the same place.
+    """Return the team of all ranks, of one rank for a single process. All ranks call it at the same place.
 
     If torchrun started the ranks and nobody has initialized torch.distributed, this function initializes it until the process
     exits: sharded parameters need it after a run, too. A wait for other ranks raises after `seconds`. Without `seconds`, and
     in the first call, when ranks may still prepare data, torch's timeout applies.
     """
     if not dist.is_available():
-        return Solo()
+        return Team()
     if world_size() > 1 and is_one_machine():
         for name, value in interface_settings().items():  # unless the user has named an interface
             os.environ.setdefault(name, value)
@@ -48,7 +48,7 @@ def join_team(
         _init("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", seconds)
         atexit.register(_destroy)
     if not dist.is_initialized() or dist.get_world_size() == 1:
-        return Solo()
+        return Team()
     atexit.unregister(let_rest)
     atexit.register(let_rest)  # also if the owner of the group never destroys it
     with _answered(dist.get_rank(), dist.get_world_size()):

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from hookpoint.core.errors import BadStrategy
-from hookpoint.core.team.team import Answer
+from hookpoint.core.team.team import Answer, Team
 from hookpoint.parallel.team._store_notes import StoreNotes
 from hookpoint.parallel.team.world import local_rank
 
@@ -25,15 +25,12 @@ LAST_SECONDS = 5.0  # how long to wait for a result that is no longer needed
 MESSAGES, AGREEMENT = range(2)
 
 
-class TorchTeam:
+class TorchTeam(Team):
     """Communicate over separate gloo groups, next to those of the training.
 
     Creating one is a collective call: all ranks create theirs at the same place. Values are sent as JSON, never as pickles.
     Each `model_size` consecutive ranks share one shard of the data and hold different shards of the model.
     """
-
-    lag = 1
-    inexact = ""
 
     def __init__(self, *, seconds: float = SECONDS, model_size: int = 1, has_stages: bool = False) -> None:
         if not dist.is_initialized():
