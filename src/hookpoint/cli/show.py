@@ -10,9 +10,8 @@ from typing import Any
 
 import click
 
-from hookpoint.cli.output import coloured_status, heading, print_json, print_lines, width
+from hookpoint.cli.output import Column, coloured_status, heading, print_json, print_lines, table, width
 from hookpoint.cli.run_argument import run_argument
-from hookpoint.cli.table import Column, table
 from hookpoint.run_folder.best_value import BestValue
 from hookpoint.run_folder.checkpoint_list import Listed, bytes_of
 from hookpoint.run_folder.describe_event import describe_event
