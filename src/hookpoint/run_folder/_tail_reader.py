@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -13,7 +12,6 @@ from hookpoint.run_folder._plain_file import complete_lines, newest_lines, open_
 from hookpoint.run_folder.scalars_file import OWN_KEYS, number_of, record_of
 
 MAX_LINES = 2_000
-MAX_BYTES = 8 * 2**20  # lines of many metrics are long
 MAX_LOG_STEPS = 50  # earlier records of log steps are not parsed
 OF_A_STEP = b'"at": "step"'
 
@@ -63,7 +61,7 @@ def last_of(path: Path) -> Last:
 
 
 def _newest(path: Path) -> Iterator[dict[str, Any]]:
-    for number, line in enumerate(islice(_lines(path), MAX_LINES)):
+    for number, line in enumerate(islice(newest_lines(path), MAX_LINES)):
         is_wanted = number < MAX_LOG_STEPS or OF_A_STEP not in line
         if is_wanted and (row := record_of(line)) is not None:
             yield row
@@ -71,9 +69,4 @@ def _newest(path: Path) -> Iterator[dict[str, Any]]:
 
 def rows_backwards(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the records in the last 8 MiB of a file, the newest first; nothing if it cannot be read."""
-    return (row for line in _lines(path) if (row := record_of(line)) is not None)
-
-
-def _lines(path: Path) -> Iterator[bytes]:
-    with suppress(OSError), open_plain(path) as file:
-        yield from newest_lines(file, MAX_BYTES)
+    return (row for line in newest_lines(path) if (row := record_of(line)) is not None)
