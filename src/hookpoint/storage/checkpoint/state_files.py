@@ -130,8 +130,7 @@ def _insert_weights(state: dict[str, Any], place: dict[str, Any], folder: Path, 
         raise ValueError(f"{place['file']!r} is not a file of the checkpoint")
     loaded = read_weights(folder / place["file"])
     weights = KINDS[place["kind"]]((key, loaded[key]) for key in place["keys"])
-    if place["metadata"] is not None:
-        put_versions(weights, place["metadata"])
+    put_versions(weights, place["metadata"])
     *inner, last = MODEL + tuple(place["names"])
     holder: Any = reduce(getitem, inner, state)
     holder[last] = weights
