@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import BinaryIO
@@ -34,10 +35,11 @@ def complete_lines(file: BinaryIO) -> Iterator[bytes]:
         yield from lines
 
 
-def line_batches(file: BinaryIO) -> Iterator[list[bytes]]:
-    """Yield the same lines as `complete_lines`, in batches of about a megabyte."""
+def line_batches(file: BinaryIO, max_bytes: int = sys.maxsize) -> Iterator[list[bytes]]:
+    """Yield the same lines as `complete_lines`, in batches of about a megabyte. Read at most `max_bytes`."""
     rest = b""
-    while piece := file.read(PIECE_BYTES):
+    while piece := file.read(min(PIECE_BYTES, max_bytes)):
+        max_bytes -= len(piece)
         lines = (rest + piece).split(b"\n")
         rest = lines.pop()
         if lines:
