@@ -19,6 +19,7 @@ from hookpoint.storage.checkpoint.checkpoint_folder import (
 )
 from hookpoint.storage.checkpoint.layout import MANIFEST, WEIGHTS, workdir_of
 from hookpoint.storage.checkpoint.load_shards import filled
+from hookpoint.storage.checkpoint.state_files import unreadable_if_failing
 from hookpoint.storage.checkpoint.tree import is_tensor, memory_of, named_tensors
 from hookpoint.storage.disk import disk
 from hookpoint.storage.workdir.find_checkpoint import search
@@ -73,12 +74,8 @@ def _read_file(file: Path) -> dict[str, Any]:
         manifest = read_manifest(file.parent)
         if file.name in manifest.files:
             verify_file(file.parent, file.name, manifest)
-    try:
+    with unreadable_if_failing(str(file), give="a .safetensors file"):
         return read_weights(file)
-    except (OSError, MemoryError):
-        raise
-    except Exception as error:  # SafetensorError, or a header with unknown names
-        raise CannotResume(f"{file} cannot be read: {error}", give="a .safetensors file") from error
 
 
 def _newest_good(path: Path) -> Path:

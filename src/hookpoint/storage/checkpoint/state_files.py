@@ -26,6 +26,7 @@ from hookpoint.storage.disk import disk
 
 MODEL = ("parts", "model")
 TORCH, JSON = "state.pt", "state.json"
+OTHER_RELEASE = {"install": "the releases that its manifest.json names", "start": 'over with resume="never"'}
 KINDS: dict[str, Any] = {"dict": dict, "OrderedDict": OrderedDict}
 
 
@@ -97,18 +98,14 @@ def read_state(folder: Path, names: Container[str]) -> dict[str, Any]:
 
 
 @contextmanager
-def unreadable_if_failing(what: str) -> Iterator[None]:
+def unreadable_if_failing(what: str, **cures: str) -> Iterator[None]:
     """Raise CannotResume if verified files cannot be read. They are not damaged, so another release wrote them."""
     try:
         yield
     except (OSError, MemoryError, HookpointError):
         raise
     except Exception as error:
-        raise CannotResume(
-            f"{what} cannot be read: {error}",
-            install="the releases that its manifest.json names",
-            start='over with resume="never"',
-        ) from error
+        raise CannotResume(f"{what} cannot be read: {error}", **(cures or OTHER_RELEASE)) from error
 
 
 def _insert_weights(state: dict[str, Any], place: dict[str, Any], folder: Path, names: Container[str]) -> None:
