@@ -13,9 +13,8 @@ from pathlib import Path
 import click
 
 from hookpoint.cli.clean_plan import Deletion, Plan, plan_deletions
-from hookpoint.cli.output import note, print_lines, width
+from hookpoint.cli.output import Column, note, print_lines, table, width
 from hookpoint.cli.run_argument import run_argument
-from hookpoint.cli.table import Column, table
 from hookpoint.run_folder.command_error import IN_USE, NOT_WRITTEN, USAGE, CommandError
 from hookpoint.run_folder.formatting import counted, shown, size
 from hookpoint.run_folder.run_folder import RunFolder

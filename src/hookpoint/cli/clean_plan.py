@@ -11,21 +11,8 @@ from pathlib import Path
 
 from hookpoint.run_folder.checkpoint_list import Listed
 from hookpoint.run_folder.run_folder import EVENTS, SCALARS, RunFolder
+from hookpoint.storage.checkpoint import layout
 from hookpoint.storage.checkpoint.checkpoint_folder import FINDER, UNREADABLE, verified
-from hookpoint.storage.checkpoint.layout import (
-    BEST,
-    CHECKPOINTS,
-    DAMAGED,
-    LAST,
-    MANIFEST,
-    PREVIOUS,
-    SHARD,
-    SHARDS,
-    TENSOR_DUMPS,
-    Place,
-    is_being_deleted,
-    is_leftover,
-)
 from hookpoint.storage.checkpoint.state_files import JSON, TORCH
 from hookpoint.storage.disk import disk
 from hookpoint.storage.run_file import NAME as RUN_FILE
@@ -37,7 +24,7 @@ SAVER = re.compile(r"(?:ModelSaver|ModelCheckpoint)\((.+)\)(?:#\d+)?")
 NUMBERED = re.compile(r"\d{3,}")
 TENSORBOARD = "tensorboard"
 HALF_DELETED = "half deleted"
-OURS = frozenset({MANIFEST, FINDER, TORCH, JSON})
+OURS = frozenset({layout.MANIFEST, FINDER, TORCH, JSON})
 EVENT_FILE = "events.out.tfevents."
 
 
@@ -90,7 +77,7 @@ def plan_deletions(run: RunFolder, *, logs: bool, previous: bool, everything: bo
         deletions += _previous(folder)
     if everything:
         deletions += _files(folder, "the description of the run", (RUN_FILE,))
-        deletions += [*_tree(folder / TENSOR_DUMPS, "dumped tensors", r".+-ep\d+.*\.png|DumpTensor-.*\.npz")]
+        deletions += [*_tree(folder / layout.TENSOR_DUMPS, "dumped tensors", r".+-ep\d+.*\.png|DumpTensor-.*\.npz")]
     return Plan(tuple(deletion for deletion in deletions if deletion.files or deletion.folders), tuple(kept))
 
 
@@ -98,12 +85,12 @@ def _old(run: RunFolder, tags: frozenset[str]) -> tuple[list[Deletion], list[tup
     """Return the old checkpoints to delete, and the names of those that stay, each with the reason."""
     stepped = [checkpoint for checkpoint in run.checkpoints if not checkpoint.is_best]
     newest = next((checkpoint for checkpoint in reversed(stepped) if _is_good(checkpoint)), None)
-    newest_best = {tag: checkpoint for checkpoint in stepped for tag in checkpoint.tags if tag.startswith(BEST)}
+    newest_best = {tag: checkpoint for checkpoint in stepped for tag in checkpoint.tags if tag.startswith(layout.BEST)}
     savers = filter(None, (SAVER.fullmatch(str(name)) for name in as_list(run.facts.get("callbacks"))))
     deletable = OWN_TAGS | BY_SAVERS | {saver[1] for saver in savers} | tags
     deletions, kept = [], []
     for checkpoint in stepped:
-        protected = [tag for tag in checkpoint.tags if tag not in deletable and not tag.startswith(BEST)]
+        protected = [tag for tag in checkpoint.tags if tag not in deletable and not tag.startswith(layout.BEST)]
         reason = ""
         if _is_half_deleted(checkpoint, newest):
             deletions.append(_checkpoint(checkpoint, HALF_DELETED))
@@ -135,7 +122,7 @@ def _is_half_deleted(checkpoint: Listed, newest: Listed | None) -> bool:
         return True
     is_older = newest is not None and step is not None and newest.step is not None and step < newest.step
     are_ours = all(_is_ours(name, OURS) and disk.is_file(path / name) for name in names)
-    return is_older and disk.is_folder(path) and MANIFEST not in names and are_ours
+    return is_older and disk.is_folder(path) and layout.MANIFEST not in names and are_ours
 
 
 def _is_good(checkpoint: Listed) -> bool:
@@ -153,36 +140,36 @@ def _checkpoint(checkpoint: Listed, why: str) -> Deletion:
 def _folder(path: Path, why: str, names: Set[str]) -> Deletion:
     """Return the deletion of a checkpoint's files. The manifest goes first: without it, there is no checkpoint."""
     ours = [name for name in _names(path) if _is_ours(name, names)]
-    ours.sort(key=lambda name: 0 if name == MANIFEST else 2 if _is_renamed_manifest(name) else 1)
-    return Deletion(f"{CHECKPOINTS}/{path.name}", why, tuple(path / name for name in ours), (path,), path)
+    ours.sort(key=lambda name: 0 if name == layout.MANIFEST else 2 if _is_renamed_manifest(name) else 1)
+    return Deletion(f"{layout.CHECKPOINTS}/{path.name}", why, tuple(path / name for name in ours), (path,), path)
 
 
 def _is_ours(name: str, names: Set[str]) -> bool:
-    is_tensor_file = name.endswith((".safetensors", SHARD)) or name.startswith(SHARDS)
+    is_tensor_file = name.endswith((".safetensors", layout.SHARD)) or name.startswith(layout.SHARDS)
     return name in names or is_tensor_file or _is_renamed_manifest(name)
 
 
 def _is_renamed_manifest(name: str) -> bool:
     """Return whether this is the manifest of a checkpoint that is being deleted."""
-    return is_being_deleted(name) and name.startswith(f".deleting-{MANIFEST}-")
+    return layout.is_being_deleted(name) and name.startswith(f".deleting-{layout.MANIFEST}-")
 
 
 def _in_checkpoints(run: Path, *, damaged: bool) -> Iterator[Deletion]:
     """Yield what else is in checkpoints/: leftovers of kills and, with `damaged`, damaged checkpoints and the folder itself."""
-    folder = run / CHECKPOINTS
+    folder = run / layout.CHECKPOINTS
     for name in _names(folder):
-        original = name.removeprefix(DAMAGED).partition(".")[0]
-        is_damaged = name.startswith(DAMAGED) and (Place.of(original) is not None or original.startswith(BEST))
-        if is_leftover(name) or (damaged and is_damaged):
-            why = HALF_DELETED if is_being_deleted(name) else "incomplete" if is_leftover(name) else "damaged"
+        original = name.removeprefix(layout.DAMAGED).partition(".")[0]
+        is_damaged = name.startswith(layout.DAMAGED) and (layout.Place.of(original) or original.startswith(layout.BEST))
+        if layout.is_leftover(name) or (damaged and is_damaged):
+            why = HALF_DELETED if layout.is_being_deleted(name) else "incomplete" if layout.is_leftover(name) else "damaged"
             if disk.is_folder(folder / name):
                 yield _folder(folder / name, why, OURS)
             else:
-                yield Deletion(f"{CHECKPOINTS}/{name}", why, (folder / name,))
-    if damaged and disk.is_link(folder / LAST):
-        yield Deletion(f"{CHECKPOINTS}/{LAST}", "a link", (folder / LAST,))
+                yield Deletion(f"{layout.CHECKPOINTS}/{name}", why, (folder / name,))
+    if damaged and disk.is_link(folder / layout.LAST):
+        yield Deletion(f"{layout.CHECKPOINTS}/{layout.LAST}", "a link", (folder / layout.LAST,))
     if damaged and disk.is_folder(folder):
-        yield Deletion(CHECKPOINTS, "if empty", (), (folder,))
+        yield Deletion(layout.CHECKPOINTS, "if empty", (), (folder,))
 
 
 def _logs(folder: Path) -> Iterator[Deletion]:
@@ -191,13 +178,13 @@ def _logs(folder: Path) -> Iterator[Deletion]:
 
 
 def _previous(folder: Path) -> Iterator[Deletion]:
-    previous = folder / PREVIOUS
+    previous = folder / layout.PREVIOUS
     for name in _names(previous):
         if NUMBERED.fullmatch(name) and disk.is_folder(previous / name):
             plan = plan_deletions(RunFolder(previous / name), logs=True, previous=False, everything=True)
             files = tuple(path for deletion in plan.deletions for path in deletion.files)
             folders = tuple(path for deletion in plan.deletions for path in deletion.folders)
-            yield Deletion(f"{PREVIOUS}/{name}", "an earlier run", files, (*folders, previous / name, previous))
+            yield Deletion(f"{layout.PREVIOUS}/{name}", "an earlier run", files, (*folders, previous / name, previous))
 
 
 def _files(folder: Path, why: str, names: tuple[str, ...]) -> Iterator[Deletion]:

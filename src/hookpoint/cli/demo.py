@@ -12,8 +12,7 @@ from pathlib import Path
 import click
 
 import hookpoint
-from hookpoint.cli.output import heading, note, print_lines
-from hookpoint.cli.table import Column, table
+from hookpoint.cli.output import Column, heading, note, print_lines, table
 from hookpoint.core.text.terminal import printable
 from hookpoint.run_folder.command_error import INTERRUPTED, NOT_WRITTEN, CommandError
 from hookpoint.run_folder.formatting import duration, shown

@@ -130,13 +130,8 @@ def _new_file(path: Path) -> Iterator[TextIO]:
                 yield file
             return
         target = path.resolve()  # keep a link, and replace its target
-        staged = target.with_name(disk.hidden("staging", target.name)[-200:])
-        try:
-            with open(staged, "x", encoding="utf-8", newline="", errors="backslashreplace") as file:
-                yield file
-            os.replace(staged, target)
-        finally:
-            staged.unlink(missing_ok=True)
+        with disk.replacing(target) as new, open(new, "x", encoding="utf-8", newline="", errors="backslashreplace") as file:
+            yield file
     except BrokenPipeError:
         raise
     except OSError as error:

@@ -84,10 +84,8 @@ def _in_file(
     target = picture_of(runs) if output is None else Path(output)
     try:
         check(target)  # before reading the runs
-    except NoSuchFormat as error:
-        raise CommandError(str(error), USAGE) from None
-    except NoPictures as error:
-        raise CommandError(str(error), NOT_WRITTEN) from None
+    except (NoSuchFormat, NoPictures) as error:
+        raise CommandError(str(error), USAGE if isinstance(error, NoSuchFormat) else NOT_WRITTEN) from None
     hint = "; choose another file with -o FILE" if output is None else ""
     figure = figure_of_runs(runs, options, columns=columns_of(width))
     try:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
 from hookpoint.run_folder.find_run import find_run, run_names
 
-if TYPE_CHECKING:
-    Type = click.ParamType[Any]
-else:
-    Type = click.ParamType  # generic since click 8.3
 
-
-class RunType(Type):
+class RunType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.3
     """The folder of a run. Shells complete names of runs, or else paths."""
 
     name = "run"

@@ -10,8 +10,7 @@ from typing import Any
 
 import click
 
-from hookpoint.cli.output import COLOURS, note, print_json, print_lines, width
-from hookpoint.cli.table import Column, table
+from hookpoint.cli.output import COLOURS, Column, note, print_json, print_lines, table, width
 from hookpoint.run_folder.best_value import BestValue
 from hookpoint.run_folder.command_error import USAGE, CommandError
 from hookpoint.run_folder.find_run import LEVELS, default_folder, find_runs

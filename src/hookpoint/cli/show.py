@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
 import click
 
-from hookpoint.cli.output import coloured_status, heading, print_json, print_lines, width
+from hookpoint.cli.output import Column, coloured_status, heading, print_json, print_lines, table, width
 from hookpoint.cli.run_argument import run_argument
-from hookpoint.cli.table import Column, table
 from hookpoint.run_folder.best_value import BestValue
 from hookpoint.run_folder.checkpoint_list import Listed, bytes_of
 from hookpoint.run_folder.describe_event import describe_event
@@ -25,6 +24,7 @@ NAMED = (Column(), Column(wraps=True))
 VALUES = (Column(min_width=12), Column(), Column(), Column(drop=1))
 VERSIONS = ("hookpoint", "python", "torch", "numpy", "cuda", "platform")
 FILES = (*RUN_FILES, PREVIOUS)
+Rows = Sequence[tuple[str, ...]]
 CHECKPOINT_KEYS = ("measured", "tags", "size_bytes", "own_bytes", "problem")
 
 
@@ -46,9 +46,9 @@ def show(run: RunFolder, events: int, as_json: bool) -> None:
         return
     limit = width()
     print_lines(_summary(run, limit))
-    for head, lines in _sections(run, events, None if limit is None else limit - 2):
-        if lines:
-            print_lines(["", heading(head), *(f"  {line}" for line in lines)])
+    for head, columns, rows in _sections(run, events):
+        if rows:
+            print_lines(["", heading(head), *(f"  {line}" for line in table(columns, rows, limit and limit - 2))])
 
 
 def _summary(run: RunFolder, limit: int | None) -> list[str]:
@@ -73,20 +73,20 @@ def _summary(run: RunFolder, limit: int | None) -> list[str]:
     return [title, status.replace(run.status, coloured_status(run.status), 1), *lines]
 
 
-def _sections(run: RunFolder, events: int, limit: int | None) -> Iterator[tuple[str, list[str]]]:
-    yield "best", _best(run, limit)
-    yield "last values", _last(run, limit)
+def _sections(run: RunFolder, events: int) -> Iterator[tuple[str, Sequence[Column], Rows]]:
+    yield "best", VALUES, _best(run)
+    yield "last values", VALUES, _last(run)
     for title, name in (("config", "config"), ("settings", "hyper"), ("objects", "objects")):
-        yield title, _settings(run.facts.get(name), limit)
+        yield title, (Column(min_width=12), Column(wraps=True)), _settings(run.facts.get(name))
     callbacks = ", ".join(map(shown, as_list(run.facts.get("callbacks"))))
-    yield "callbacks", table([Column(wraps=True)], [(callbacks,)], limit) if callbacks else []
-    yield "versions", _versions(run, limit)
-    yield "events", _events(run, events, limit)
-    yield "checkpoints", _checkpoints(run, limit)
-    yield "files", table([Column(), Column(right=True)], [(name, size(count)) for name, count in _sizes(run)], limit)
+    yield "callbacks", (Column(wraps=True),), [(callbacks,)] if callbacks else []
+    yield "versions", NAMED, _versions(run)
+    yield "events", (Column(drop=2), Column(drop=1), Column(wraps=True)), _events(run, events)
+    yield "checkpoints", (Column(min_width=16), Column(right=True), Column(wraps=True)), _checkpoints(run)
+    yield "files", (Column(), Column(right=True)), [(name, size(count)) for name, count in _sizes(run)]
 
 
-def _best(run: RunFolder, limit: int | None) -> list[str]:
+def _best(run: RunFolder) -> Rows:
     saved, rows = run.best_checkpoints, []
     for best in _best_values(run):
         step = "" if best.step is None else f"step {best.step}"
@@ -94,29 +94,25 @@ def _best(run: RunFolder, limit: int | None) -> list[str]:
         if best.source in _GUESSES:
             source = _GUESSES[best.source].format(best.mode)
         rows.append((shown(best.metric), number(best.value), step, source))
-    return table(VALUES, rows, limit)
+    return rows
 
 
 _GUESSES = {"guess": "the {}imum of all records", "newest": "the {}imum of the newest records"}
 
 
-def _last(run: RunFolder, limit: int | None) -> list[str]:
+def _last(run: RunFolder) -> Rows:
     rows = [
         (shown(name), number(point.value), f"step {point.step}", _AT.get(point.at, shown(point.at)))
         for name, point in run.last.points.items()
     ]
-    rows = rows or [(shown(name), number(value), "", "") for name, value in run.values.items()]
-    return table(VALUES, rows, limit)
+    return rows or [(shown(name), number(value), "", "") for name, value in run.values.items()]
 
 
 _AT = {"epoch": "mean of the pass", "step": "", "value": ""}
 
 
-def _settings(settings: Any, limit: int | None) -> list[str]:
-    if not isinstance(settings, Mapping):
-        return []
-    rows = [(shown(name), shown(value)) for name, value in _flat(settings)]
-    return table((Column(min_width=12), Column(wraps=True)), rows, limit)
+def _settings(settings: Any) -> Rows:
+    return [(shown(name), shown(value)) for name, value in _flat(settings)] if isinstance(settings, Mapping) else []
 
 
 def _flat(settings: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -128,22 +124,21 @@ def _flat(settings: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield f"{prefix}{name}", value
 
 
-def _versions(run: RunFolder, limit: int | None) -> list[str]:
+def _versions(run: RunFolder) -> Rows:
     identity = run.facts.get("identity")
     if not isinstance(identity, Mapping):
         return []
     plain = {name: value for name, value in identity.items() if isinstance(value, str | int) and name != "format"}
     in_order = {name: plain[name] for name in (*VERSIONS, *plain) if name in plain}
-    return table(NAMED, [(shown(name), shown(value)) for name, value in in_order.items()], limit)
+    return [(shown(name), shown(value)) for name, value in in_order.items()]
 
 
-def _events(run: RunFolder, count: int, limit: int | None) -> list[str]:
-    newest = list(islice(run.events(), count))
-    rows = [(moment(moment_of(event["time"])), f"step {event['step']}", describe_event(event)) for event in reversed(newest)]
-    return table([Column(drop=2), Column(drop=1), Column(wraps=True)], rows, limit)
+def _events(run: RunFolder, count: int) -> Rows:
+    newest = list(islice(run.events(), count))[::-1]
+    return [(moment(moment_of(event["time"])), f"step {event['step']}", describe_event(event)) for event in newest]
 
 
-def _checkpoints(run: RunFolder, limit: int | None) -> list[str]:
+def _checkpoints(run: RunFolder) -> Rows:
     rows = []
     for checkpoint in run.checkpoints:
         if checkpoint.manifest is None:
@@ -155,7 +150,7 @@ def _checkpoints(run: RunFolder, limit: int | None) -> list[str]:
     if rows:
         total = sum(checkpoint.own_bytes for checkpoint in run.checkpoints)
         rows.append((counted(len(rows), "folder"), size(total), "each file counted once"))
-    return table([Column(min_width=16), Column(right=True), Column(wraps=True)], rows, limit)
+    return rows
 
 
 def _linked_checkpoint(run: RunFolder, best: Listed) -> str:

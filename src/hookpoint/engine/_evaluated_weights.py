@@ -19,7 +19,8 @@ from hookpoint.core.run.run import Run
 from hookpoint.core.text.terminal import say
 from hookpoint.parallel.checkpoint.collective_calls import on_all_ranks, on_chief
 from hookpoint.storage import saved_weights
-from hookpoint.storage.saved_weights import Gone, SavedWeights
+from hookpoint.storage.saved_weights import Gone
+from hookpoint.storage.workdir.find_checkpoint import Found
 
 logger = logging.getLogger("hookpoint")
 
@@ -36,7 +37,7 @@ def load_evaluated_weights(run: Run, parts: Mapping[str, Any], workdir: Any, res
     if found is None:
         return
     for name, part in parts.items():
-        if name in found.parts:
+        if name in found.state["parts"]:
             _load(name, part, found)
         elif run.is_chief:
             logger.warning("%s has no state of '%s', which is left unchanged", found.path, name)
@@ -45,7 +46,7 @@ def load_evaluated_weights(run: Run, parts: Mapping[str, Any], workdir: Any, res
     say(f'{run.name}: using the weights of {found.path} ({where}); pass resume="never" to keep the model\'s own')
 
 
-def _found(run: Run, parts: Mapping[str, Any], workdir: Path | None, resume: Resume) -> SavedWeights | None:
+def _found(run: Run, parts: Mapping[str, Any], workdir: Path | None, resume: Resume) -> Found | None:
     team = run.team
     for _ in range(ATTEMPTS):
         # The chief selects a checkpoint, and all ranks read it. If it is gone on any rank, all try again.
@@ -53,7 +54,7 @@ def _found(run: Run, parts: Mapping[str, Any], workdir: Path | None, resume: Res
         if known is None:
             return None
         found = on_all_ranks(team, lambda known=known: _unless_gone(lambda: _completed(known, parts)))  # type: ignore[misc]
-        if all(team.gather(isinstance(found, SavedWeights))):
+        if all(team.gather(isinstance(found, Found))):
             return found  # type: ignore[no-any-return]
         time.sleep(SECONDS_BETWEEN)
     what = f"the checkpoints of {workdir or resume} are deleted faster than they can be read."
@@ -66,7 +67,7 @@ def _completed(known: Any, parts: Mapping[str, Any]) -> Any:
         known = saved_weights.read(Path(path), parts)
         if known.manifest.encoded().decode() != made:
             raise Gone(path)
-    return saved_weights.complete(known, parts) if isinstance(known, SavedWeights) else known
+    return saved_weights.complete(known, parts) if isinstance(known, Found) else known
 
 
 def _unless_gone(work: Any) -> Any:
@@ -77,12 +78,12 @@ def _unless_gone(work: Any) -> Any:
 
 
 def _facts(found: Any) -> Any:
-    return [str(found.path), found.manifest.encoded().decode()] if isinstance(found, SavedWeights) else found
+    return [str(found.path), found.manifest.encoded().decode()] if isinstance(found, Found) else found
 
 
-def _load(name: str, part: Any, found: SavedWeights) -> None:
+def _load(name: str, part: Any, found: Found) -> None:
     try:
-        load_state(part, _with_versions(part, found.parts[name]))
+        load_state(part, _with_versions(part, found.state["parts"][name]))
     except Exception as error:
         raise CannotResume(
             f"the weights in {found.path} do not match the {name} of this Runner: {error}",

@@ -66,26 +66,21 @@ LOOK: dict[Any, Any] = {
 class NoPictures(HookpointError, ImportError):
     """matplotlib is not installed."""
 
-    def __init__(self) -> None:
-        super().__init__("plots need matplotlib: pip install 'hookpoint[plot]'; hookpoint plot --terminal does not")
-
 
 class NoSuchFormat(HookpointError, ValueError):
     """The file name does not have the extension of a picture."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f"unknown format of '{printable(name)}'; use .png, .svg or .pdf")
 
 
 def check(path: str | os.PathLike[str]) -> str:
     """Return the format of a picture by its extension. Raises NoSuchFormat, or NoPictures if matplotlib is not installed."""
     kind = Path(path).suffix.lower().removeprefix(".")
     if kind not in FORMATS:
-        raise NoSuchFormat(Path(path).name)
+        raise NoSuchFormat(f"unknown format of '{printable(Path(path).name)}'; use .png, .svg or .pdf")
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise NoPictures from None
+        message = "plots need matplotlib: pip install 'hookpoint[plot]'; hookpoint plot --terminal does not"
+        raise NoPictures(message) from None
     return kind
 
 

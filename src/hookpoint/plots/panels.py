@@ -31,9 +31,6 @@ class UnknownCurve(HookpointError, KeyError):
 class TooManyPanels(HookpointError, ValueError):
     """The requested metrics need more than 36 panels."""
 
-    def __init__(self, count: int) -> None:
-        super().__init__(f"these metrics need {count} panels; the limit is {MAX_REQUESTED}: name fewer")
-
 
 @dataclass(frozen=True, slots=True)
 class Group:
@@ -58,7 +55,7 @@ def choose_panels(
     if requested:
         groups = _grouped(_find(known, requested))
         if len(groups) > MAX_REQUESTED:
-            raise TooManyPanels(len(groups))
+            raise TooManyPanels(f"these metrics need {len(groups)} panels; the limit is {MAX_REQUESTED}: name fewer")
         return groups, []
     derived = {name for name in known if name.rpartition("/")[0] in known}  # such as loss/ema
     groups = _grouped(sorted(set(known) - derived))

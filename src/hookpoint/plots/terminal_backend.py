@@ -17,7 +17,10 @@ INKS = ("cyan", "yellow", "green", "magenta", "red", "blue", "bright_cyan", "bri
 SYMBOLS = "*+o#@%&=$~"
 MIN_WIDTH, MIN_ROWS, DEFAULT_ROWS = 24, 4, 12
 QUIET = "bright_black"
+SIDE, TICK, CORNER, BOTTOM, BOTTOM_TICK = "│┤└─┬"
+BEST, POINT, BROKEN, SOLID, DASHED = "●", "•", "×", "──", "╌╌"
 CHARACTERS = "⣿│┤└─┬╌●•×…"  # an encoding without these gets ASCII
+ASCII = str.maketrans("│┤└─┬●×…", "|++-+Ox~")  # points and dashes are drawn with symbols
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,24 +33,6 @@ class Look:
     has_colours: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class _Frame:
-    side: str
-    tick: str
-    corner: str
-    bottom: str
-    bottom_tick: str
-    best: str
-    point: str
-    broken: str
-    solid: str
-    dashed: str
-
-
-_LINES = _Frame("│", "┤", "└", "─", "┬", "●", "•", "×", "──", "╌╌")
-_ASCII = _Frame("|", "+", "+", "-", "+", "O", "*", "x", "--", "- ")
-
-
 def columns_of(look: Look) -> int:
     """Return the largest width of a panel in dots. Curves need no more points than that."""
     return 2 * look.width
@@ -56,20 +41,21 @@ def columns_of(look: Look) -> int:
 def lines_of(figure: FigureData, look: Look) -> list[Text]:
     """Return the lines to print. They fit a terminal of at least 24 columns."""
     width = max(MIN_WIDTH, look.width)
-    lines = [Text(_fitting(figure.title, width, look), "bold")]
+    lines = [Text(shortened(figure.title, width), "bold")]
     for panel in figure.panels:
-        lines += [Text(), Text(_fitting(panel.title, width, look), "bold"), *_panel_lines(panel, figure, width, look)]
+        lines += [Text(), Text(shortened(panel.title, width), "bold"), *_panel_lines(panel, figure, width, look)]
     if len(figure.runs) > 1 and not _uses_symbols(figure, look):
-        names = [_fitting(name, width - 8, look) for name in figure.runs]
-        entries = [_entry(_LINES.solid, INKS[number % len(INKS)], name) for number, name in enumerate(names)]
+        names = [shortened(name, width - 8) for name in figure.runs]
+        entries = [_entry(SOLID, INKS[number % len(INKS)], name) for number, name in enumerate(names)]
         lines += [Text(), *_wrapped(entries, width)]
     for line in lines:
         line.rstrip()
+        if look.is_ascii:
+            line.plain = line.plain.translate(ASCII).encode("ascii", "replace").decode()
     return lines
 
 
 def _panel_lines(panel: Panel, figure: FigureData, width: int, look: Look) -> list[Text]:
-    frame = _ASCII if look.is_ascii else _LINES
     rows = max(MIN_ROWS, look.rows)
     if panel.is_empty:
         return [Text("no finite values", QUIET)]
@@ -77,17 +63,17 @@ def _panel_lines(panel: Panel, figure: FigureData, width: int, look: Look) -> li
     texts = tick_texts(values)
     room = max(map(len, texts), default=0)
     across = width - room - 2
-    canvas = _drawn(panel, figure, across, rows, look, frame)
+    canvas = _drawn(panel, figure, across, rows, look)
     labels = dict(zip((canvas.row_of(_up(panel, value)) for value in values), texts, strict=True))
     lines = []
     for row, cells in enumerate(canvas.rows()):
         label = labels.get(row, "")
-        lines.append(Text.assemble((f"{label:>{room}} {frame.tick if label else frame.side}", QUIET), *cells))
-    lines += _x_axis(figure, room, across, frame)
-    return lines + _wrapped(_legend(panel, figure, look, frame, width), width)
+        lines.append(Text.assemble((f"{label:>{room}} {TICK if label else SIDE}", QUIET), *cells))
+    lines += _x_axis(figure, room, across)
+    return lines + _wrapped(_legend(panel, figure, look, width), width)
 
 
-def _drawn(panel: Panel, figure: FigureData, across: int, rows: int, look: Look, frame: _Frame) -> Canvas:
+def _drawn(panel: Panel, figure: FigureData, across: int, rows: int, look: Look) -> Canvas:
     braille = not _uses_symbols(figure, look)
     canvas = Canvas(across, rows, braille=braille)
     for number, curve in enumerate(panel.curves):
@@ -96,11 +82,11 @@ def _drawn(panel: Panel, figure: FigureData, across: int, rows: int, look: Look,
     for curve in panel.curves:
         ink = _curve_ink(curve, figure)
         if len(curve.xs) == 1 and braille:  # a single dot is hard to see
-            canvas.mark(_right(figure, curve.xs[0]), _up(panel, curve.ys[0]), frame.point, ink)
+            canvas.mark(_right(figure, curve.xs[0]), _up(panel, curve.ys[0]), POINT, ink)
         for x in curve.broken:
-            canvas.mark(_right(figure, x), 0.0, frame.broken, ink)
+            canvas.mark(_right(figure, x), 0.0, BROKEN, ink)
         if curve.best is not None:
-            canvas.mark(_right(figure, curve.best.x), _up(panel, curve.best.y), frame.best, f"bold {ink}")
+            canvas.mark(_right(figure, curve.best.x), _up(panel, curve.best.y), BEST, f"bold {ink}")
     return canvas
 
 
@@ -109,24 +95,24 @@ def _uses_symbols(figure: FigureData, look: Look) -> bool:
     return look.is_ascii or (not look.has_colours and len(figure.runs) > 1)
 
 
-def _legend(panel: Panel, figure: FigureData, look: Look, frame: _Frame, width: int) -> list[Text]:
+def _legend(panel: Panel, figure: FigureData, look: Look, width: int) -> list[Text]:
     is_comparison = len(figure.runs) > 1
     inks = {curve.name: QUIET if is_comparison else _curve_ink(curve, figure) for curve in panel.curves}
     entries = []
     if _uses_symbols(figure, look) and len(panel.curves) > 1:
         for symbol, curve in zip(cycle(SYMBOLS), panel.curves, strict=False):
             name = f"{figure.runs[curve.run]} {curve.name}" if is_comparison else curve.name
-            entries.append(_entry(symbol, _curve_ink(curve, figure), _fitting(name, width - 6, look)))
+            entries.append(_entry(symbol, _curve_ink(curve, figure), shortened(name, width - 6)))
     elif not _uses_symbols(figure, look) and len(inks) > 1:
         for name, curve in {curve.name: curve for curve in panel.curves}.items():
-            line = frame.dashed if curve.style % 2 else frame.solid
-            entries.append(_entry(line, inks[name], _fitting(name, width - 6, look)))
+            line = DASHED if curve.style % 2 else SOLID
+            entries.append(_entry(line, inks[name], shortened(name, width - 6)))
     marked = [(curve.name, curve.best) for curve in panel.curves if curve.best is not None]
     for name, best in marked[:1] if is_comparison else marked:
         text = "best of each run" if is_comparison else f"best {number_text(best.y)} at step {best.step:,}"
-        entries.append(_entry(frame.best, inks[name], text))
+        entries.append(_entry(BEST, inks[name], text))
     if any(curve.broken for curve in panel.curves):
-        entries.append(_entry(frame.broken, QUIET, "NaN or infinite"))
+        entries.append(_entry(BROKEN, QUIET, "NaN or infinite"))
     return entries
 
 
@@ -171,11 +157,11 @@ def _x_limits(figure: FigureData) -> tuple[float, float]:
     return (low, high) if high > low else (low - 0.5, high + 0.5)
 
 
-def _x_axis(figure: FigureData, room: int, across: int, frame: _Frame) -> list[Text]:
+def _x_axis(figure: FigureData, room: int, across: int) -> list[Text]:
     """Return the axis, and its numbers and unit. Numbers that would touch are left out."""
     low, high = _x_limits(figure)
     is_integer = figure.x_label in ("step", "epoch")
-    axis = [frame.bottom] * across
+    axis = [BOTTOM] * across
     numbers = [" "] * across
     name = f" {figure.x_label}"
     free = 0
@@ -186,12 +172,12 @@ def _x_axis(figure: FigureData, room: int, across: int, frame: _Frame) -> list[T
         text = compact(value)
         begin = min(max(0, column - len(text) // 2), across - len(text) - len(name))
         if begin >= free and begin <= column < begin + len(text) + 1:
-            axis[column] = frame.bottom_tick
+            axis[column] = BOTTOM_TICK
             numbers[begin : begin + len(text)] = text
             free = begin + len(text) + 1
     numbers[across - len(name) :] = name
     before = " " * (room + 1)
-    return [Text(before + frame.corner + "".join(axis), QUIET), Text(before + " " + "".join(numbers), QUIET)]
+    return [Text(before + CORNER + "".join(axis), QUIET), Text(before + " " + "".join(numbers), QUIET)]
 
 
 def _wrapped(entries: Sequence[Text], width: int) -> list[Text]:
@@ -203,8 +189,3 @@ def _wrapped(entries: Sequence[Text], width: int) -> list[Text]:
         else:
             lines.append(Text("  ").append(entry))
     return lines
-
-
-def _fitting(text: str, limit: int, look: Look) -> str:
-    short = shortened(text, limit)
-    return short.replace("…", "~").encode("ascii", "replace").decode() if look.is_ascii else short

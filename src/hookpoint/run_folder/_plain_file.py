@@ -5,12 +5,15 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import BinaryIO
 
 from hookpoint.storage.disk.complete_lines import MAX_LINE_BYTES, end_of_complete_lines, lines_backwards
 
 PIECE_BYTES = 2**20
+NEWEST_BYTES = 8 * 2**20  # lines of many metrics are long
 
 
 def open_plain(path: str | os.PathLike[str]) -> BinaryIO:
@@ -32,10 +35,11 @@ def complete_lines(file: BinaryIO) -> Iterator[bytes]:
         yield from lines
 
 
-def line_batches(file: BinaryIO) -> Iterator[list[bytes]]:
-    """Yield the same lines as `complete_lines`, in batches of about a megabyte."""
+def line_batches(file: BinaryIO, max_bytes: int = sys.maxsize) -> Iterator[list[bytes]]:
+    """Yield the same lines as `complete_lines`, in batches of about a megabyte. Read at most `max_bytes`."""
     rest = b""
-    while piece := file.read(PIECE_BYTES):
+    while piece := file.read(min(PIECE_BYTES, max_bytes)):
+        max_bytes -= len(piece)
         lines = (rest + piece).split(b"\n")
         rest = lines.pop()
         if lines:
@@ -44,7 +48,8 @@ def line_batches(file: BinaryIO) -> Iterator[list[bytes]]:
             raise OSError(errno.EFBIG, "has a line that is too long for a record", file.name)
 
 
-def newest_lines(file: BinaryIO, max_bytes: int) -> Iterator[bytes]:
-    """Yield the lines in the last `max_bytes`, the last line first."""
-    end = end_of_complete_lines(file, MAX_LINE_BYTES)
-    return (line for _, line in lines_backwards(file, end, max(0, end - max_bytes)))
+def newest_lines(path: str | os.PathLike[str]) -> Iterator[bytes]:
+    """Yield the lines in the last 8 MiB of a file, the last line first; nothing if it cannot be read."""
+    with suppress(OSError), open_plain(path) as file:
+        end = end_of_complete_lines(file, MAX_LINE_BYTES)
+        yield from (line for _, line in lines_backwards(file, end, max(0, end - NEWEST_BYTES)))

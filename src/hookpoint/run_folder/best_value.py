@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from hookpoint.core.log.best import mode_of
-from hookpoint.run_folder._plain_file import newest_lines, open_plain
+from hookpoint.run_folder._plain_file import NEWEST_BYTES, newest_lines
 from hookpoint.run_folder.scalars_file import number_of, records_of
 
 FIRST = ("val_loss", "loss")
-MAX_BYTES = 8 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +61,9 @@ def guess_best(path: Path, names: Collection[str]) -> BestValue | None:
     watched = metric_to_watch(names)
     if watched is None:
         return None
-    with suppress(OSError), open_plain(path) as file:
-        lines = [*newest_lines(file, MAX_BYTES)][::-1]
-        source = "guess" if file.seek(0, os.SEEK_END) <= MAX_BYTES else "newest"
+    lines = [*newest_lines(path)][::-1]
+    with suppress(OSError):  # the file is gone
+        source = "guess" if path.stat().st_size <= NEWEST_BYTES else "newest"
         return _best(lines, *watched, "epoch", source) or _best(lines, *watched, None, source)
     return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import takewhile
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -35,12 +35,9 @@ class FileFollower:
         """Return the last `count` records, the oldest first, and continue from there. Only the end of the file is read."""
         rows: list[dict[str, Any]] = []
         with suppress(OSError), open_plain(self._path) as file:
-            for row in self._backwards(file):
-                self._latest = max(self._latest, row["time"])
-                if len(rows) >= count:
-                    break
-                rows.append(row)
-        return rows[::-1]
+            rows = list(islice(self._backwards(file), count + 1))
+            self._latest = max((row["time"] for row in rows), default=self._latest)
+        return rows[:count][::-1]
 
     def new(self) -> list[dict[str, Any]]:
         """Return the records since the last call, the oldest first; none if there is no such file."""

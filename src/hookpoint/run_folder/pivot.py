@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from hookpoint.run_folder._plain_file import line_batches, open_plain
-from hookpoint.run_folder.scalars_file import OWN_KEYS, number_of, records_of, valid_records
+from hookpoint.run_folder.scalars_file import OWN_KEYS, number_of, valid_records
 
 KEYS = ("step", "iteration", "epoch", "at", "time")  # older files have no iteration
 
@@ -22,10 +21,8 @@ class WideTable:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._size_bytes = 0
-        self.columns: tuple[str, ...] = ()
-        self._find_columns()
+        self._path, self._size_bytes = path, path.stat().st_size
+        self.columns = self._find_columns()
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield the rows in the order of the file. Columns without a value are missing."""
@@ -48,31 +45,18 @@ class WideTable:
                     row[name] = value
         yield from open_rows.values()
 
-    def _find_columns(self) -> None:
+    def _find_columns(self) -> tuple[str, ...]:
         names: dict[str, None] = {}  # in order of appearance
         known: set[str] = set(OWN_KEYS) - {"iteration"}
-        with open_plain(self._path) as file:
-            self._size_bytes = os.fstat(file.fileno()).st_size
-            for record in valid_records(self._path, line_batches(file)):
-                if not known.issuperset(record):
-                    new = [name for name in record if name not in known]
-                    new = [name for name in new if name in KEYS or number_of(record[name]) is not None]
-                    names.update(dict.fromkeys(new))
-                    known.update(new)
+        for record in self._records():
+            if not known.issuperset(record):
+                new = [name for name in record if name not in known]
+                new = [name for name in new if name in KEYS or number_of(record[name]) is not None]
+                names.update(dict.fromkeys(new))
+                known.update(new)
         keys = [key for key in KEYS if key != "iteration" or key in names]
-        self.columns = (*keys, *(name for name in names if name not in KEYS))
+        return (*keys, *(name for name in names if name not in KEYS))
 
     def _records(self) -> Iterator[dict[str, Any]]:
-        left = self._size_bytes
         with open_plain(self._path) as file:
-            for lines in line_batches(file):
-                size = sum(map(len, lines)) + len(lines)
-                while size > left:
-                    size -= len(lines.pop()) + 1
-                left -= size
-                for record in records_of(lines):
-                    if record is None:
-                        return
-                    yield record
-                if left <= 0:
-                    return
+            yield from valid_records(self._path, line_batches(file, self._size_bytes))

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from hookpoint.core.checkpoint.crashes import is_edited_since
-from hookpoint.core.checkpoint.store import Checkpoint, Keep, Request, Resume, Saved
+from hookpoint.core.checkpoint.store import Checkpoint, Keep, Request, ResumableStore, Resume, Saved
 from hookpoint.core.errors import CannotSave, DamagedCheckpoint, OutsideRun
 from hookpoint.storage.checkpoint import state_files
 from hookpoint.storage.checkpoint.background import Background
 from hookpoint.storage.checkpoint.checkpoint_folder import Staged, discard, new_staging, saving_to, verified, write_checkpoint
-from hookpoint.storage.checkpoint.layout import checkpoints, is_being_deleted, next_place
+from hookpoint.storage.checkpoint.layout import BEST, checkpoints, is_being_deleted, next_place
 from hookpoint.storage.checkpoint.load_shards import filled
 from hookpoint.storage.checkpoint.manifest import File, Manifest
 from hookpoint.storage.checkpoint.snapshot import Snapshots
@@ -35,7 +35,7 @@ from hookpoint.storage.workdir.retention import to_delete
 logger = logging.getLogger("hookpoint")
 
 
-class CheckpointStore:
+class CheckpointStore(ResumableStore):
     """Store the checkpoints of a run in `workdir/checkpoints`, safe against a kill at any moment.
 
     A checkpoint is a folder that is created atomically. A new checkpoint is read back before an old one is deleted. One store
@@ -142,14 +142,6 @@ class CheckpointStore:
             self._background.wait()
         return self._background.collect()
 
-    def save(self, state: Mapping[str, Any], *, step: int, tags: Sequence[str]) -> Path:
-        """Save the state and return its folder."""
-        clocks = state.get("clocks")
-        elapsed = clocks.get("elapsed", 0.0) if isinstance(clocks, Mapping) else 0.0
-        saved = self.write(state, step=step, elapsed=elapsed, request=Request(dict.fromkeys(tags), in_background=False))
-        assert saved is not None
-        return Path(saved.path)
-
     def describe(self, facts: Mapping[str, Any]) -> None:
         """Add facts about the run to run.json."""
         self._refuse_if_closed()
@@ -252,7 +244,7 @@ class CheckpointStore:
         target = self._target(step)
         manifest = write_checkpoint(target, state, describe, staged)
         _read_back(target)
-        for tag in filter(best_links.is_named, manifest.tags):
+        for tag in (tag for tag in manifest.tags if tag.startswith(BEST)):
             try:
                 best_links.update(target, tag)
             except (OSError, DamagedCheckpoint) as error:  # DamagedCheckpoint: the new manifest cannot be read

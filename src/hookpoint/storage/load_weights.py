@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from hookpoint.core.checkpoint.plain_names import plain_state
 from hookpoint.core.errors import CannotResume
-from hookpoint.storage._load_averages import averaged_weights
 from hookpoint.storage.checkpoint.checkpoint_folder import (
     is_like_a_checkpoint,
     read_checkpoint,
@@ -19,8 +19,12 @@ from hookpoint.storage.checkpoint.checkpoint_folder import (
 )
 from hookpoint.storage.checkpoint.layout import MANIFEST, WEIGHTS, workdir_of
 from hookpoint.storage.checkpoint.load_shards import filled
+from hookpoint.storage.checkpoint.state_files import unreadable_if_failing
+from hookpoint.storage.checkpoint.tree import is_tensor, memory_of, named_tensors
 from hookpoint.storage.disk import disk
 from hookpoint.storage.workdir.find_checkpoint import search
+
+AVERAGES = ("averages", "statistics")  # keys in the state of a callback that averages; the second is for batch norm
 
 
 def load_weights(path: str | os.PathLike[str], *, averaged: bool | str = False) -> dict[str, Any]:
@@ -46,7 +50,7 @@ def load_weights(path: str | os.PathLike[str], *, averaged: bool | str = False) 
     resolved = Path(os.path.realpath(path))
     if disk.is_folder(resolved):
         folder = resolved if is_like_a_checkpoint(resolved) else _newest_good(resolved)
-        return dict(plain_state(averaged_weights(folder, averaged) if averaged else _read_checkpoint(folder)))
+        return dict(plain_state(_averaged_weights(folder, averaged) if averaged else _read_checkpoint(folder)))
     if disk.is_file(resolved) and averaged:
         raise CannotResume(f"{path} is a weights file without averages.", give="the checkpoint's folder")
     if disk.is_file(resolved):
@@ -70,12 +74,8 @@ def _read_file(file: Path) -> dict[str, Any]:
         manifest = read_manifest(file.parent)
         if file.name in manifest.files:
             verify_file(file.parent, file.name, manifest)
-    try:
+    with unreadable_if_failing(str(file), give="a .safetensors file"):
         return read_weights(file)
-    except (OSError, MemoryError):
-        raise
-    except Exception as error:  # SafetensorError, or a header with unknown names
-        raise CannotResume(f"{file} cannot be read: {error}", give="a .safetensors file") from error
 
 
 def _newest_good(path: Path) -> Path:
@@ -87,3 +87,44 @@ def _newest_good(path: Path) -> Path:
     if folder is None:
         raise CannotResume("\n  ".join([f"there is no good checkpoint in {path}.", *map(str, damaged.values())]))
     return folder
+
+
+def _averaged_weights(folder: Path, callback: bool | str) -> dict[str, Any]:
+    """Return the model's weights with the averages of the named callback. True is the only callback that averages."""
+    state = read_checkpoint(folder).state
+    states = {name: saved["state"] for name, saved in state.get("callbacks", {}).items() if "averages" in saved["state"]}
+    names = list(states) if callback is True else [name for name in states if name == callback]
+    if len(names) != 1:
+        wanted = "averages" if callback is True else f"averages of {callback}"
+        cure = {"name": f"one of {', '.join(states)}"} if states else {"leave": "averaged= out, or add SwapEMAWeights() to it"}
+        raise CannotResume(f"{folder} has {'multiple' if len(names) > 1 else 'no'} {wanted}.", **cure)
+    name = names[0]
+    if not states[name]["averages"]:
+        raise CannotResume(f"{folder} was saved before {name} started to average.", give="a later checkpoint")
+    # With pipeline stages, each rank has averaged its own layers. With replicas, the mean of all ranks counts.
+    others = [rank.get("callbacks", {}).get(name, {}).get("state", {}) for rank in state.get("ranks", ())[1:]]
+    averages = [
+        {weight: value for key in AVERAGES for weight, value in rank.get(key, {}).items()} for rank in (states[name], *others)
+    ]
+    model, averages = filled([state["parts"]["model"], averages], folder)
+    weights = {weight for rank in averages for weight in rank}
+    return _replaced(model, {weight: _mean([rank[weight] for rank in averages if weight in rank]) for weight in weights})
+
+
+def _mean(values: list[Any]) -> Any:
+    """Return the mean of floating-point tensors, or the first of integer ones."""
+    return sum(values) / len(values) if len(values) > 1 and values[0].is_floating_point() else values[0]
+
+
+def _replaced(model: Mapping[str, Any], averages: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the weights with averages in their place, in the types of the weights. Tied weights stay tied."""
+    tensors = dict(named_tensors(model))
+    by_memory = {memory_of(tensors[name]): value.to(tensors[name].dtype) for name, value in averages.items() if name in tensors}
+
+    def replaced(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: replaced(inner) for key, inner in value.items()}
+        return by_memory.get(memory_of(value), value) if is_tensor(value) and value.numel() else value
+
+    result: dict[str, Any] = replaced(model)
+    return result

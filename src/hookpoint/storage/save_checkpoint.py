@@ -31,13 +31,7 @@ def save_checkpoint(save_obj: Any, ckpt_file_name: str | os.PathLike[str]) -> No
         raise NotSaveable(
             f"save_checkpoint: save_obj must be a model or a mapping of names to tensors, got {got}.", give="run.model"
         )
-    path = Path(ckpt_file_name)
-    new = path.with_name(disk.hidden("writing", path.name))
-    try:
-        with new.open("xb") as stream:
-            write_weights(weights, stream)
-            stream.flush()
-            os.fsync(stream.fileno())
-        new.replace(path)
-    finally:
-        new.unlink(missing_ok=True)
+    with disk.replacing(Path(ckpt_file_name)) as new, new.open("xb") as stream:
+        write_weights(weights, stream)
+        stream.flush()
+        os.fsync(stream.fileno())

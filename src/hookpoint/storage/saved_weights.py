@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from hookpoint.storage.checkpoint.load_shards import filled
 from hookpoint.storage.checkpoint.manifest import Manifest
 from hookpoint.storage.checkpoint.state_files import read_state
 from hookpoint.storage.disk import disk
-from hookpoint.storage.workdir.find_checkpoint import all_damaged, folder_at, search, unreadable
+from hookpoint.storage.workdir.find_checkpoint import Found, all_damaged, folder_at, search, unreadable
 
 logger = logging.getLogger("hookpoint")
 
@@ -33,19 +33,11 @@ class Gone(Exception):
     """A checkpoint was deleted or replaced while it was read."""
 
 
-@dataclass(frozen=True, slots=True)
-class SavedWeights:
-    """The state of some parts of a checkpoint. Sharded tensors may be missing: `complete` loads them."""
-
-    path: Path
-    manifest: Manifest
-    parts: Mapping[str, Any]
-
-
-def find(workdir: Path | None, resume: Resume, names: Collection[str]) -> SavedWeights | None:
+def find(workdir: Path | None, resume: Resume, names: Collection[str]) -> Found | None:
     """Return these parts of the newest good checkpoint, or of the one at a path; None if there is none.
 
-    Damaged checkpoints are logged and skipped. Raises CannotResume, as when a run resumes, and Gone.
+    Sharded tensors may be missing: `complete` loads them. Damaged checkpoints are logged and skipped. Raises CannotResume, as
+    when a run resumes, and Gone.
     """
     if resume == "never":
         return None
@@ -58,24 +50,21 @@ def find(workdir: Path | None, resume: Resume, names: Collection[str]) -> SavedW
     return found
 
 
-def read(folder: Path, names: Collection[str], manifest: Manifest | None = None) -> SavedWeights:
-    """Verify and return these parts of a checkpoint. Raise Gone if it was deleted, or no longer has this manifest.
+def read(folder: Path, names: Collection[str]) -> Found:
+    """Verify and return these parts of a checkpoint. Raise Gone if it was deleted or replaced.
 
     If only the model's weights are requested, nothing else is read. Raises DamagedCheckpoint, or CannotResume without weights.
     """
+    with _gone_if_changed(folder, None):
+        manifest = read_manifest(folder)
     with _gone_if_changed(folder, manifest):
-        found = read_manifest(folder)
-    if manifest not in (None, found):
-        raise Gone(folder)
-    with _gone_if_changed(folder, found):
-        return SavedWeights(folder, found, _read_state_of(names, folder, found))
+        return Found(folder, manifest, {"parts": _read_parts(names, folder, manifest)})
 
 
-def complete(saved: SavedWeights, parts: Mapping[str, Any]) -> SavedWeights:
+def complete(saved: Found, parts: Mapping[str, Any]) -> Found:
     """Return the weights with sharded tensors, each with the layout of this rank; or raise Gone."""
     with _gone_if_changed(saved.path, saved.manifest):
-        state = filled({"parts": dict(saved.parts)}, saved.path, parts)
-        return SavedWeights(saved.path, saved.manifest, state["parts"])
+        return replace(saved, state=filled(saved.state, saved.path, parts))
 
 
 @contextmanager
@@ -95,7 +84,7 @@ def _gone_if_changed(folder: Path, manifest: Manifest | None) -> Iterator[None]:
         raise unreadable(folder, error) from error
 
 
-def _read_state_of(names: Collection[str], folder: Path, manifest: Manifest) -> dict[str, Any]:
+def _read_parts(names: Collection[str], folder: Path, manifest: Manifest) -> dict[str, Any]:
     if set(names) == {MODEL} and WEIGHTS in manifest.files:
         from hookpoint.storage.checkpoint.weights_file import read_weights
 
@@ -107,7 +96,7 @@ def _read_state_of(names: Collection[str], folder: Path, manifest: Manifest) -> 
     return {name: parts[name] for name in names if name in parts}
 
 
-def _at_path(path: Path, names: Collection[str]) -> SavedWeights:
+def _at_path(path: Path, names: Collection[str]) -> Found:
     before = _names_near(path)
     try:
         return read(folder_at(path), names)
@@ -128,7 +117,7 @@ def _names_near(path: Path) -> list[str]:
     return [name for folder in folders for name in disk.names(folder)]
 
 
-def _newest_good(workdir: Path, names: Collection[str]) -> SavedWeights | None:
+def _newest_good(workdir: Path, names: Collection[str]) -> Found | None:
     found, damaged = search(workdir, partial(read, names=names))
     for path, error in damaged.items():
         if not disk.is_folder(path):

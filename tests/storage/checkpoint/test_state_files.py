@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hookpoint.core.errors import CannotResume, NotSaveable
-from hookpoint.storage.checkpoint.state_files import Encoded, check, read_state
+from hookpoint.storage.checkpoint.state_files import check, files_of, read_state
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def through(tmp_path):
     """Write a state to files and return what they give back."""
 
     def go(state):
-        for name, write in Encoded(state).files():
+        for name, write in files_of(state):
             with open(tmp_path / name, "wb") as file:
                 write(file)
         return read_state(tmp_path, os.listdir(tmp_path))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import hookpoint
-from hookpoint.storage.workdir.identity import DIFFERENCES, FORMAT, Row, collect, compare, table
+from hookpoint.storage.workdir.identity import FINE, FORMAT, REFUSED, WARNED, Row, collect, compare, table
 
 NOW = {
     "format": FORMAT,
@@ -46,7 +46,7 @@ def test_what_is_as_it_was_makes_no_row():
 
 
 def test_every_known_name_has_a_meaning():
-    assert set(NOW) == set(DIFFERENCES)
+    assert set(NOW) == {*REFUSED, *WARNED, *FINE}
 
 
 @pytest.mark.parametrize("name", ["world_size", "model", "optimizer", "optimizer_parameters"])
@@ -103,7 +103,7 @@ def test_what_is_collected_is_plain_and_can_be_compared():
     assert found["hookpoint"] == hookpoint.__version__
     assert (found["world_size"], found["seed"], found["torch"]) == (2, None, "2.13")
     assert json.loads(json.dumps(found)) == found
-    assert set(found) <= set(DIFFERENCES)
+    assert set(found) <= {*REFUSED, *WARNED, *FINE}
 
 
 # The revision of the main script

@@ -134,14 +134,8 @@ def _write(path: Path, features: dict[str, Any]) -> None:
     from hookpoint.storage.disk.hashing_writer import NewFile
 
     disk.make_folder(path.parent)
-    new = path.with_name(disk.hidden("features", path.name))
-    try:
-        with NewFile(new) as file:
-            write_weights(features, file)
-        new.replace(path)
-    except BaseException:
-        new.unlink(missing_ok=True)
-        raise
+    with disk.replacing(path) as new, NewFile(new) as file:
+        write_weights(features, file)
 
 
 class FeatureRows:

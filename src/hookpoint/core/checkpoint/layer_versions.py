@@ -13,5 +13,6 @@ def versions_of(state: Any) -> Any:
 
 
 def put_versions(state: Any, versions: Any) -> None:
-    """Set the versions of a state dict; its type must accept attributes, as torch's does."""
-    vars(state)[VERSIONS] = versions
+    """Set the versions of a state dict, if there are any; its type must accept attributes, as torch's does."""
+    if versions is not None:
+        vars(state)[VERSIONS] = versions

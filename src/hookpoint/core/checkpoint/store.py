@@ -101,3 +101,11 @@ class ResumableStore(Store, Protocol):
 
     def close(self) -> None:
         """Unlock the location."""
+
+    def save(self, state: Mapping[str, Any], *, step: int, tags: Sequence[str]) -> Any:
+        """Write the state and return its location."""
+        clocks = state.get("clocks")
+        elapsed = clocks.get("elapsed", 0.0) if isinstance(clocks, Mapping) else 0.0
+        saved = self.write(state, step=step, elapsed=elapsed, request=Request(dict.fromkeys(tags), in_background=False))
+        assert saved is not None
+        return saved.path

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from math import inf
@@ -16,7 +16,7 @@ from hookpoint.core import errors
 from hookpoint.core.checkpoint.layer_versions import put_versions, versions_of
 from hookpoint.core.checkpoint.rank_state import extract_rank_state, merge_rank_states
 from hookpoint.core.checkpoint.sharded_placeholder import ShardedPlaceholder, has_placeholder
-from hookpoint.core.checkpoint.store import Checkpoint, Request, Resume, Saved
+from hookpoint.core.checkpoint.store import Checkpoint, Request, ResumableStore, Resume, Saved
 from hookpoint.core.errors import BadStrategy, CannotResume
 from hookpoint.core.team.team import Team
 from hookpoint.parallel.checkpoint.collective_calls import on_all_ranks, on_chief
@@ -24,7 +24,7 @@ from hookpoint.parallel.strategy.strategy import PerRankModel
 from hookpoint.parallel.team.torch_team import SECONDS
 
 
-class TeamStore:
+class TeamStore(ResumableStore):
     """Store the checkpoints of all ranks in one place: the store of the chief, with the state of each rank in it.
 
     All ranks call each method at the same place, except `describe` and `close`, which do not communicate. An error on one rank
@@ -129,13 +129,6 @@ class TeamStore:
         """Return nothing: no save runs in the background."""
         return []
 
-    def save(self, state: Mapping[str, Any], *, step: int, tags: Sequence[str]) -> Path:
-        """Write the state and return its folder."""
-        elapsed = float(state["clocks"]["elapsed"]) if "clocks" in state else 0.0
-        saved = self.write(state, step=step, elapsed=elapsed, request=Request(dict.fromkeys(tags), in_background=False))
-        assert saved is not None
-        return Path(saved.path)
-
     def describe(self, facts: Mapping[str, Any]) -> None:
         """Write the description of the run, on the chief."""
         if self.team.rank == 0:
@@ -238,6 +231,5 @@ class SplitDTensors:
 def _like(mapping: Any, items: dict[Any, Any]) -> Any:
     """Return a mapping of the same type with these items; a module's state dict also keeps the versions of its layers."""
     copied = type(mapping)(items)
-    if (versions := versions_of(mapping)) is not None:
-        put_versions(copied, versions)
+    put_versions(copied, versions_of(mapping))
     return copied

@@ -10,8 +10,8 @@ from __future__ import annotations
 import base64
 import math
 import struct
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from operator import is_
 from typing import Any
 
@@ -99,9 +99,7 @@ def _with_values(mapping: Any, convert: Callable[[Any], Any]) -> Any:
     copy = type(mapping)()
     for key, value in mapping.items():
         copy[key] = convert(value)
-    versions = versions_of(mapping)
-    if versions is not None:
-        put_versions(copy, convert(versions))
+    put_versions(copy, convert(versions_of(mapping)))
     return copy
 
 
@@ -129,14 +127,12 @@ def _array(content: list[Any]) -> Any:
     return numpy.frombuffer(bytearray(raw), dtype=numpy.dtype(kind)).reshape(shape)
 
 
-def _pairs(kind: type) -> Callable[[list[Any]], Any]:
-    def restore(pairs: list[Any]) -> Any:
-        mapping = kind()
-        for key, value in pairs:
-            mapping[restored(key)] = restored(value)
-        return mapping
+def _mapping(kind: Callable[[dict[Any, Any]], Any], pairs: list[Any]) -> Any:
+    return kind({restored(key): restored(value) for key, value in pairs})
 
-    return restore
+
+def _sequence(kind: Callable[[Iterable[Any]], Any], items: list[Any]) -> Any:
+    return kind(map(restored, items))
 
 
 _RESTORE: dict[str, Callable[[Any], Any]] = {
@@ -146,10 +142,6 @@ _RESTORE: dict[str, Callable[[Any], Any]] = {
     "bytes": base64.b64decode,
     "ndarray": _array,
     "elsewhere": ShardedPlaceholder,
-    "dict": _pairs(dict),
-    "OrderedDict": _pairs(OrderedDict),
-    "Counter": _pairs(Counter),
-    "tuple": lambda items: tuple(map(restored, items)),
-    "set": lambda items: set(map(restored, items)),
-    "frozenset": lambda items: frozenset(map(restored, items)),
+    **{kind.__name__: partial(_mapping, kind) for kind in MAPPINGS},
+    **{kind.__name__: partial(_sequence, kind) for kind in SEQUENCES},
 }

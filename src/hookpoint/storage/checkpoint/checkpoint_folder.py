@@ -15,7 +15,7 @@ from hookpoint.core.checkpoint.store import Checkpoint
 from hookpoint.core.errors import CannotResume, CannotSave, DamagedCheckpoint
 from hookpoint.storage.checkpoint.layout import BEST, MANIFEST, SHARD, Place
 from hookpoint.storage.checkpoint.manifest import File, Manifest, parse_manifest
-from hookpoint.storage.checkpoint.state_files import Encoded, read_state
+from hookpoint.storage.checkpoint.state_files import files_of, read_state
 from hookpoint.storage.disk import disk
 from hookpoint.storage.disk.hashing_writer import NewFile
 
@@ -49,7 +49,7 @@ def write_checkpoint(
             if staged is None:
                 disk.make_new_folder(staging)
             files = {} if staged is None else dict(staged.files)
-            for name, write in Encoded(state).files():
+            for name, write in files_of(state):
                 with NewFile(staging / name) as file:
                     write(file)
                 files[name] = File(file.size, file.sha256)

@@ -26,58 +26,47 @@ from hookpoint.storage.disk import disk
 
 MODEL = ("parts", "model")
 TORCH, JSON = "state.pt", "state.json"
+OTHER_RELEASE = {"install": "the releases that its manifest.json names", "start": 'over with resume="never"'}
 KINDS: dict[str, Any] = {"dict": dict, "OrderedDict": OrderedDict}
 
 
-class Encoded:
-    """A state, split into the files to write. It references the tensors of the state: they must not change until then."""
+def files_of(state: dict[str, Any]) -> Iterator[tuple[str, Callable[[Any], None]]]:
+    """Yield the name of each file and a function that writes it to a stream. The tensors of the state must not change."""
+    weights: dict[str, Any] = {}
+    places: list[dict[str, Any]] = []
+    if has_tensors(state):
+        from hookpoint.storage.checkpoint.weights_file import is_writable, write_weights
 
-    def __init__(self, state: dict[str, Any]) -> None:
-        self._weights: dict[str, Any] = {}
-        self._places: list[dict[str, Any]] = []
-        self._state = self._without_weights(state) if has_tensors(state) else state
+        def split_off_weights(model: Any, names: tuple[Any, ...]) -> Any:
+            """Return the state of one or more models without the weights that get separate files."""
+            if is_writable(model):
+                file = WEIGHTS if not names else f"{safe_name('model-' + '.'.join(names))}.safetensors"
+                if file not in weights:
+                    weights[file] = model
+                    facts = {"names": names, "file": file, "kind": type(model).__name__, "keys": list(model)}
+                    places.append({**facts, "metadata": versions_of(model)})
+                    return None
+            elif type(model) is dict and not is_flat(model) and all(type(name) is str for name in model):
+                return {name: split_off_weights(inner, (*names, name)) for name, inner in model.items()}
+            return model
 
-    def files(self) -> Iterator[tuple[str, Callable[[Any], None]]]:
-        """Yield each file's name and a function that writes it to a stream."""
-        for name, weights in self._weights.items():
-            from hookpoint.storage.checkpoint.weights_file import write_weights
-
-            yield name, partial(write_weights, weights)
-        content = {"state": self._state, "weights": self._places}
-        if has_tensors(self._state):
-            from hookpoint.storage.checkpoint.torch_file import write_tree
-
-            yield TORCH, partial(write_tree, content)
-        else:
-            yield JSON, partial(_write_json, content)
-
-    def _without_weights(self, state: dict[str, Any]) -> dict[str, Any]:
         parts = state.get(MODEL[0])
-        if type(parts) is not dict or MODEL[1] not in parts:
-            return state
-        return {**state, MODEL[0]: {**parts, MODEL[1]: self._split_off_weights(parts[MODEL[1]], ())}}
+        if type(parts) is dict and MODEL[1] in parts:
+            state = {**state, MODEL[0]: {**parts, MODEL[1]: split_off_weights(parts[MODEL[1]], ())}}
+        for name, model in weights.items():
+            yield name, partial(write_weights, model)
+    content = {"state": state, "weights": places}
+    if has_tensors(state):
+        from hookpoint.storage.checkpoint.torch_file import write_tree
 
-    def _split_off_weights(self, model: Any, names: tuple[Any, ...]) -> Any:
-        """Return the state of one or more models without the weights that get separate files."""
-        from hookpoint.storage.checkpoint.weights_file import is_writable
-
-        if is_writable(model):
-            file = WEIGHTS if not names else f"{safe_name('model-' + '.'.join(names))}.safetensors"
-            if file not in self._weights:
-                self._weights[file] = model
-                metadata = versions_of(model)
-                self._places.append(
-                    {"names": names, "file": file, "kind": type(model).__name__, "keys": list(model), "metadata": metadata}
-                )
-                return None
-        elif type(model) is dict and not is_flat(model) and all(type(name) is str for name in model):
-            return {name: self._split_off_weights(inner, (*names, name)) for name, inner in model.items()}
-        return model
+        yield TORCH, partial(write_tree, content)
+    else:
+        yield JSON, partial(_write_json, content)
 
 
 def check(state: dict[str, Any]) -> None:
     """Write the state to memory, except for the weights, and read it back. Raise NotSaveable if that fails."""
-    for name, write in Encoded(state).files():
+    for name, write in files_of(state):
         if name in (TORCH, JSON):
             memory = io.BytesIO()
             write(memory)
@@ -109,18 +98,14 @@ def read_state(folder: Path, names: Container[str]) -> dict[str, Any]:
 
 
 @contextmanager
-def unreadable_if_failing(what: str) -> Iterator[None]:
+def unreadable_if_failing(what: str, **cures: str) -> Iterator[None]:
     """Raise CannotResume if verified files cannot be read. They are not damaged, so another release wrote them."""
     try:
         yield
     except (OSError, MemoryError, HookpointError):
         raise
     except Exception as error:
-        raise CannotResume(
-            f"{what} cannot be read: {error}",
-            install="the releases that its manifest.json names",
-            start='over with resume="never"',
-        ) from error
+        raise CannotResume(f"{what} cannot be read: {error}", **(cures or OTHER_RELEASE)) from error
 
 
 def _insert_weights(state: dict[str, Any], place: dict[str, Any], folder: Path, names: Container[str]) -> None:
@@ -130,8 +115,7 @@ def _insert_weights(state: dict[str, Any], place: dict[str, Any], folder: Path, 
         raise ValueError(f"{place['file']!r} is not a file of the checkpoint")
     loaded = read_weights(folder / place["file"])
     weights = KINDS[place["kind"]]((key, loaded[key]) for key in place["keys"])
-    if place["metadata"] is not None:
-        put_versions(weights, place["metadata"])
+    put_versions(weights, place["metadata"])
     *inner, last = MODEL + tuple(place["names"])
     holder: Any = reduce(getitem, inner, state)
     holder[last] = weights

@@ -116,9 +116,7 @@ def _mapping(value: Any, where: Where, leaf: Leaf) -> Any:
     for key, item in value.items():
         plain = _key(key, where)
         copy[plain] = _copied(item, (*where, plain), leaf)
-    versions = versions_of(value)
-    if versions is not None:
-        put_versions(copy, _copied(versions, (*where, "_metadata"), leaf))
+    put_versions(copy, _copied(versions_of(value), (*where, "_metadata"), leaf))
     return copy
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -29,12 +29,6 @@ ALIASES = "hookpoint.aliases"
 ALIGNMENT = 8
 
 
-class Stream(Protocol):
-    """A stream for bytes."""
-
-    def write(self, data: memoryview) -> int: ...
-
-
 def is_writable(weights: Any) -> bool:
     """Return whether these are named tensors of types that safetensors supports, and safetensors is installed."""
     if not is_flat(weights) or find_spec("safetensors") is None:
@@ -42,7 +36,7 @@ def is_writable(weights: Any) -> bool:
     return all(tensor.dtype in DTYPES and _is_name(name) for name, tensor in weights.items())
 
 
-def write_weights(weights: Mapping[str, torch.Tensor], stream: Stream) -> None:
+def write_weights(weights: Mapping[str, torch.Tensor], stream: Any) -> None:
     """Write the tensors. They are copied only if they are not contiguous, or not on the host."""
     tensors, aliases = _deduplicated(weights)
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}

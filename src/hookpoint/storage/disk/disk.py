@@ -12,7 +12,7 @@ import secrets
 import shutil
 import stat
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hookpoint.storage.disk.fs_calls import perform
@@ -32,15 +32,22 @@ def write(path: Path, data: bytes) -> None:
 
 def replace(path: Path, data: bytes) -> None:
     """Write a file atomically. An existing file is replaced."""
-    staged = path.with_name(hidden("staging", path.name))
-    try:
+    with replacing(path) as staged:
         write(staged, data)
+    sync_folder(path.parent)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a hidden path to write to. It replaces `path` when the block ends, and is removed if the block fails."""
+    staged = path.with_name(hidden("staging", path.name)[-200:])
+    try:
+        yield staged
         perform(lambda: os.replace(staged, path), "replace", staged, target=os.fspath(path))
-    except OSError:
+    except BaseException:
         if exists(staged):
             remove(staged)
         raise
-    sync_folder(path.parent)
 
 
 def pieces(path: Path) -> Iterator[bytes]:
@@ -91,13 +98,8 @@ def point(name: Path, target: str) -> None:
     mode = _mode(name)
     if mode and not stat.S_ISLNK(mode):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(name))
-    new = name.with_name(hidden("staging", name.name))
-    perform(lambda: os.symlink(target, new), "symlink", new, target=target)
-    try:
-        perform(lambda: os.replace(new, name), "replace", new, target=os.fspath(name))
-    except OSError:
-        remove(new)
-        raise
+    with replacing(name) as new:
+        perform(lambda: os.symlink(target, new), "symlink", new, target=target)
 
 
 # Folders

@@ -17,11 +17,6 @@ from hookpoint.storage.workdir.quarantine import move_damaged
 logger = logging.getLogger("hookpoint")
 
 
-def is_named(tag: str) -> bool:
-    """Return whether checkpoints with this tag get a best-… folder."""
-    return tag.startswith(BEST)
-
-
 def update(checkpoint: Path, tag: str) -> None:
     """Replace the folder of a tag by a new one with links to the files of this checkpoint.
 
@@ -62,7 +57,7 @@ def heal(workdir: Path, found: Sequence[Entry]) -> None:
 
     If no checkpoint has the tag, the folder stays if it is intact, and is renamed if it is damaged.
     """
-    newest = {best_name(tag): tag for entry in found if entry.manifest for tag in entry.manifest.tags if is_named(tag)}
+    newest = {best_name(tag): tag for entry in found if entry.manifest for tag in entry.manifest.tags if tag.startswith(BEST)}
     for name, tag in newest.items():
         _rename_earlier(checkpoints(workdir) / safe_name(tag), checkpoints(workdir) / name)
     for folder in best_folders(workdir):

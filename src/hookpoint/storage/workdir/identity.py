@@ -20,36 +20,28 @@ GIT_HEAD = "# branch.oid "
 GIT_NO_COMMIT = "(initial)"
 
 
-class Consequence(NamedTuple):
-    """The consequence of a difference: whether the run may resume, and why not or what will differ."""
-
-    verdict: Verdict
-    why: str = ""
-
-
-DIFFERENCES = {
-    "format": Consequence("refused", "saved by a newer release, which this one cannot read"),
-    "world_size": Consequence("refused", "each rank has a shard of the data and of the state"),
-    "model_size": Consequence("refused", "other ranks have the same samples"),
-    "layout": Consequence("refused", "each rank has different layers of the model"),
-    "copies": Consequence("refused", "each rank may have its own model, and merges it differently"),
-    "model": Consequence("refused", "its weights have other names, shapes or types"),
-    "optimizer": Consequence("refused", "its state does not fit another class"),
-    "optimizer_parameters": Consequence("refused", "its state is stored by position, and the order differs"),
-    "seed": Consequence("warned", "the saved generators continue; the new seed has no effect"),
-    "accumulate": Consequence("warned", "a step has a different number of batches"),
-    "precision": Consequence("warned", "results will differ"),
-    "device": Consequence("warned", "results may differ in the last bits"),
-    "cuda": Consequence("warned", "results may differ in the last bits"),
-    "torch": Consequence("warned", "results may differ in the last bits"),
-    "numpy": Consequence("warned", "its random numbers may differ"),
-    "hookpoint": Consequence("fine"),
-    "python": Consequence("fine"),
-    "platform": Consequence("fine"),
-    "git": Consequence("fine"),
-    "git_dirty": Consequence("fine"),
+# The consequences of a difference: why the run may not resume, and what will differ if it does.
+REFUSED = {
+    "format": "saved by a newer release, which this one cannot read",
+    "world_size": "each rank has a shard of the data and of the state",
+    "model_size": "other ranks have the same samples",
+    "layout": "each rank has different layers of the model",
+    "copies": "each rank may have its own model, and merges it differently",
+    "model": "its weights have other names, shapes or types",
+    "optimizer": "its state does not fit another class",
+    "optimizer_parameters": "its state is stored by position, and the order differs",
 }
-UNKNOWN = Consequence("warned", "its meaning is unknown")
+WARNED = {
+    "seed": "the saved generators continue; the new seed has no effect",
+    "accumulate": "a step has a different number of batches",
+    "precision": "results will differ",
+    "device": "results may differ in the last bits",
+    "cuda": "results may differ in the last bits",
+    "torch": "results may differ in the last bits",
+    "numpy": "its random numbers may differ",
+}
+FINE = frozenset({"hookpoint", "python", "platform", "git", "git_dirty"})
+UNKNOWN = "its meaning is unknown"
 
 
 class Row(NamedTuple):
@@ -59,7 +51,7 @@ class Row(NamedTuple):
     saved: Any
     now: Any
     verdict: Verdict
-    why: str = ""  # overrides DIFFERENCES
+    why: str = ""  # instead of the one above
 
 
 def collect(*, world_size: int, seed: int | None, **more: Any) -> dict[str, Any]:
@@ -88,7 +80,7 @@ def table(rows: list[Row]) -> str:
     """Return the rows as aligned text: what, saved, now, verdict."""
     lines = [("what", "saved", "now", "verdict")]
     for row in rows:
-        why = row.why or (DIFFERENCES.get(row.name, UNKNOWN).why if row.verdict != "fine" else "")
+        why = row.why or ({**REFUSED, **WARNED}.get(row.name, UNKNOWN) if row.verdict != "fine" else "")
         verdict = f"{row.verdict}: {why}" if why else row.verdict
         lines.append((row.name.replace("_", " "), _shown(row.saved), _shown(row.now), verdict))
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -100,7 +92,7 @@ def _verdict(name: str, saved: Mapping[str, Any], now: Mapping[str, Any]) -> Ver
         return "fine"
     if name == "format" and saved[name] in range(now[name]):  # an older format
         return "fine"
-    return DIFFERENCES.get(name, UNKNOWN).verdict
+    return "refused" if name in REFUSED else "fine" if name in FINE else "warned"
 
 
 def _plain(value: Any) -> Any:

@@ -7,15 +7,7 @@ from pathlib import Path
 
 from hookpoint.core.errors import DamagedCheckpoint
 from hookpoint.core.schedule.moment import Moment
-from hookpoint.storage.checkpoint.layout import (
-    PREVIOUS,
-    RUN_FILES,
-    Place,
-    checkpoints,
-    damaged_name,
-    is_of_checkpoints,
-    next_previous,
-)
+from hookpoint.storage.checkpoint import layout
 from hookpoint.storage.checkpoint.manifest import Manifest
 from hookpoint.storage.disk import disk
 from hookpoint.storage.workdir.catalog import best_folders, entries, manifest_of
@@ -28,22 +20,22 @@ def move_run(workdir: Path) -> None:
 
     Checkpoints are moved first: if the process is killed meanwhile, no run is left to resume by mistake.
     """
-    moved = _move([workdir / name for name in RUN_FILES], workdir)
+    moved = _move([workdir / name for name in layout.RUN_FILES], workdir)
     if moved is not None:
         logger.info("the earlier run in %s was moved to %s", workdir, moved)
 
 
 def move_foreign(workdir: Path) -> None:
     """Move files that hookpoint did not create from the checkpoints folder to previous/. Hidden files stay."""
-    folder = checkpoints(workdir)
-    foreign = [folder / name for name in disk.names(folder) if not is_of_checkpoints(name) and not name.startswith(".")]
+    folder = layout.checkpoints(workdir)
+    foreign = [folder / name for name in disk.names(folder) if not layout.is_of_checkpoints(name) and not name.startswith(".")]
     moved = _move(foreign, workdir)
     if moved is not None:
         names = ", ".join(path.name for path in foreign)
         logger.warning("%s contains files that are not hookpoint's; they were moved to %s: %s", folder, moved, names)
 
 
-def move_later(workdir: Path, place: Place, moment: Moment) -> None:
+def move_later(workdir: Path, place: layout.Place, moment: Moment) -> None:
     """Move checkpoints and best-… folders that are later than the checkpoint from which the run resumes.
 
     `place` and `moment` are those of that checkpoint. The step alone is not enough: a loop may have no steps.
@@ -66,7 +58,7 @@ def move_later(workdir: Path, place: Place, moment: Moment) -> None:
 
 def move_damaged(path: Path, error: DamagedCheckpoint) -> None:
     """Rename a damaged checkpoint or best-… folder, so that no run resumes from it, and log it."""
-    target = path.with_name(damaged_name(path.name, disk.names(path.parent)))
+    target = path.with_name(layout.damaged_name(path.name, disk.names(path.parent)))
     disk.rename(path, target)
     disk.sync_folder(path.parent)
     logger.warning("%s It was renamed to %s.", error, target.name)
@@ -77,16 +69,16 @@ def _move(paths: list[Path], workdir: Path) -> Path | None:
     paths = [path for path in paths if _is_not_empty(path)]
     if not paths:
         return None
-    previous = workdir / PREVIOUS
-    target = previous / next_previous(disk.names(previous))
+    previous = workdir / layout.PREVIOUS
+    target = previous / layout.next_previous(disk.names(previous))
     for path in paths:
         new = target / path.relative_to(workdir)
         disk.make_folder(new.parent)
         disk.rename(path, new)
         disk.sync_folder(new.parent)
     disk.sync_folder(workdir)
-    if disk.is_folder(checkpoints(workdir)):
-        disk.sync_folder(checkpoints(workdir))
+    if disk.is_folder(layout.checkpoints(workdir)):
+        disk.sync_folder(layout.checkpoints(workdir))
     return target
 
 
