@@ -93,7 +93,7 @@ class FeatureTap(PatternCallback):
         self.on_run_end()
         self.features = {}
         modules = self._check(run)
-        self._handles.register_forward(run.model, str(self.name), modules, self._take)
+        self._handles.register(run.model, str(self.name), modules, {"forward": self._take})
 
     def _end_batch(self) -> None:
         self._rows.keep_batch()
