@@ -39,9 +39,9 @@ def string(owner: str, argument: str, value: Any) -> str:
     return value
 
 
-def function(owner: str, argument: str, value: Any, **cures: str) -> Any:
-    """Return a callable."""
-    if not callable(value):
+def function(owner: str, argument: str, value: Any, *, or_none: bool = False, **cures: str) -> Any:
+    """Return a callable or, with `or_none`, None."""
+    if not callable(value) and not (or_none and value is None):
         raise BadArgument(f"{owner}: {argument} must be a function, got {value!r}.", **cures)
     return value
 

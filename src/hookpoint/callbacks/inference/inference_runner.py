@@ -64,8 +64,7 @@ class InferenceRunner(Callback):
     ) -> None:
         super().__init__(**options)
         check_data(data, batch_size)
-        if forward is not None:
-            function("InferenceRunner", "forward", forward)
+        function("InferenceRunner", "forward", forward, or_none=True)
         if isinstance(infs, Mapping):
             raise BadArgument("InferenceRunner: infs must be a list of inferencers, got a mapping.", write="metrics={...}")
         inferencers = list(infs) if isinstance(infs, Iterable) else [infs]

@@ -59,9 +59,7 @@ class FeatureTap(PatternCallback):
         **options: Unpack[Options],
     ) -> None:
         super().__init__(pattern, **options)
-        if pool is not None:
-            function("FeatureTap", "pool", pool, write="lambda output: output.mean((2, 3))")
-        self.pool = pool
+        self.pool = function("FeatureTap", "pool", pool, or_none=True, write="lambda output: output.mean((2, 3))")
         self.modes = choices("FeatureTap", "modes", modes, ("pred", "val"))
         self.file = None if file is None else file_name("FeatureTap", "file", file)
         self.features: dict[str, Any] = {}

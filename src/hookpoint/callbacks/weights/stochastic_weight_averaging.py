@@ -77,9 +77,8 @@ class StochasticWeightAveraging(AveragedWeights):
         super().__init__(model, buffers=False, **options)
         self.lr = None if lr is None else number("StochasticWeightAveraging", "lr", lr, least=0.0)
         self._schedule = SWASchedule(start, anneal_epochs, anneal)
-        if forward is not None:
-            function("StochasticWeightAveraging", "forward", forward)
-        self.data, self._forward = data, forward
+        self.data = data
+        self._forward = function("StochasticWeightAveraging", "forward", forward, or_none=True)
         self.setting = None if lr is None else Setting("learning_rate", same_on_all_ranks=True)
         self.reset()
 
