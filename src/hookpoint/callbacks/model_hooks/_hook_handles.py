@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import product
@@ -10,8 +9,7 @@ from typing import Any
 
 from hookpoint.callbacks._shared.arguments import parameters_of
 from hookpoint.callbacks._shared.named_modules import is_compiled
-
-logger = logging.getLogger("hookpoint")
+from hookpoint.core.logger import logger
 
 Function = Callable[..., Any]
 

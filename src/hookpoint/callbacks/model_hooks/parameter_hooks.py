@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Unpack
 
@@ -12,9 +11,8 @@ from hookpoint.callbacks.model_hooks._pattern_callback import PatternCallback
 from hookpoint.callbacks.model_hooks.module_hooks import hook_functions
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.errors import BadLoop
+from hookpoint.core.logger import logger
 from hookpoint.core.run.run import Run
-
-logger = logging.getLogger("hookpoint")
 
 
 class ParameterHooks(PatternCallback):

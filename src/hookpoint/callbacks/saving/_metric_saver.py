@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Unpack
@@ -14,11 +13,10 @@ from hookpoint.core.callback.callback import Options
 from hookpoint.core.callback.callback_info import set_default_name
 from hookpoint.core.checkpoint.store import Keep, Kept
 from hookpoint.core.log.best import Best, Mode
+from hookpoint.core.logger import logger
 from hookpoint.core.run.run import Run
 from hookpoint.core.schedule.moment import Moment
 from hookpoint.storage.workdir.retention import KeepNewest
-
-logger = logging.getLogger("hookpoint")
 
 
 class TopK:

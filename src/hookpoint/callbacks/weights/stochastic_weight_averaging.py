@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal, Unpack
@@ -14,11 +13,10 @@ from hookpoint.callbacks.weights._batch_norm_pass import batch_norm_buffers, mea
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.checkpoint.plain_names import plain_name
 from hookpoint.core.errors import BadArgument, BadLoop
+from hookpoint.core.logger import logger
 from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.rates import put
 from hookpoint.core.run.run import Run
-
-logger = logging.getLogger("hookpoint")
 
 
 class StochasticWeightAveraging(AveragedWeights):
