@@ -50,8 +50,21 @@ def parameters_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
     """Return the parameters of a function; none for a builtin without a signature."""
     try:
         return list(inspect.signature(function).parameters.values())
-    except ValueError:
+    except (TypeError, ValueError):
         return []
+
+
+def misfit(function: Callable[..., Any], *arguments: Any) -> str:
+    """Return why a function cannot be called with these arguments; empty if it can, or if it has no signature."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some functions written in C have none
+        return ""
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        return str(error)
+    return ""
 
 
 def choice(owner: str, argument: str, value: Any, allowed: tuple[str, ...]) -> str:

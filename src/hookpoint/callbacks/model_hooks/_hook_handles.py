@@ -10,6 +10,7 @@ from typing import Any
 from hookpoint.callbacks._shared.arguments import parameters_of
 from hookpoint.callbacks._shared.named_modules import is_compiled
 from hookpoint.core.logger import logger
+from hookpoint.core.text.terminal import few
 
 Function = Callable[..., Any]
 
@@ -73,10 +74,8 @@ class HookHandles:
         called = {call.name for call in self._calls if call.was_called}
         names = [name for name in dict.fromkeys(call.name for call in self._calls) if name not in called]
         if names:
-            more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
-            listed = ", ".join(names[:MAX_LISTED]) + more
             reasons = "not called in forward (such as the out_proj of an attention), without gradients, or compiled before"
-            logger.warning("%s was never called for %s: %s", owner, listed, reasons)
+            logger.warning("%s was never called for %s: %s", owner, few(names, MAX_LISTED), reasons)
 
     def __bool__(self) -> bool:
         return bool(self._handles)
