@@ -44,7 +44,7 @@ faults: $(VENV)/.stamp-dev ## run all fault tests: kills, full disks, damage, si
 test-parallel: $(VENV)/.stamp-dev ## run all tests of distributed training, including kills (test runs a sample)
 	@HOOKPOINT_FAULTS=all $(PY) -m pytest -m '' tests/parallel tests/examples/test_parallel.py
 
-# On a machine without pip, GPU_PYTHON=python3 uses that interpreter as it is: the checks need torch, numpy and safetensors.
+# GPU_PYTHON=python3 uses that interpreter instead of .venv, for machines without pip. It needs torch, numpy and safetensors.
 ifdef GPU_PYTHON
 GPU_PY := PYTHONPATH=src $(GPU_PYTHON)
 test-gpu bench-gpu:
@@ -54,10 +54,10 @@ test-gpu: $(VENV)/.stamp-dev
 bench-gpu: $(VENV)/.stamp-bench
 endif
 
-test-gpu: ## check compile= and cuda_graph= on a GPU (three minutes)
+test-gpu: ## test compile= and cuda_graph= on a GPU (3 minutes)
 	@$(GPU_PY) -m tests.gpu
 
-bench-gpu: ## measure a whole step on a GPU: bare, as a CUDA graph, compiled (five minutes)
+bench-gpu: ## benchmark a training step on a GPU: bare, compiled, as a CUDA graph (5 minutes)
 	@$(GPU_PY) benchmarks/fused_step.py
 
 lint: style ## check style, formatting and types

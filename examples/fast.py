@@ -1,4 +1,4 @@
-"""Train a small model four ways and print the time of a step: as usual, compiled, as a CUDA graph, and both."""
+"""Measure the time per step of a small model: eager, compiled, as a CUDA graph, and both."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def wait(run: Run) -> None:
 
 
 def train(steps: int, **options: Any) -> tuple[float, float]:
-    """Train a network of eight layers; return the seconds of a step and the last loss."""
+    """Train an MLP with nine linear layers. Return the seconds per step and the last loss."""
     torch.manual_seed(0)
     layers = [layer for _ in range(8) for layer in (nn.Linear(256, 256), nn.ReLU())]
     model = nn.Sequential(*layers, nn.Linear(256, 10))
@@ -55,19 +55,19 @@ def train(steps: int, **options: Any) -> tuple[float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=1000, help="steps to train each way, at least 30")
+    parser.add_argument("--steps", type=int, default=1000, help="steps per variant, at least 30")
     parser.add_argument("--backend", default="inductor", help="backend of torch.compile")
     arguments = parser.parse_args()
     steps, compiled = max(30, arguments.steps), {"compile": {"backend": arguments.backend}}
-    ways: dict[str, dict[str, Any]] = {
-        "as usual": {},
+    variants: dict[str, dict[str, Any]] = {
+        "eager": {},
         "compile": compiled,
         "cuda_graph": {"cuda_graph": True},
         "compile and cuda_graph": {**compiled, "cuda_graph": True},
     }
-    print(torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU: CUDA graphs are left out")
-    first: float | None = None
-    for name, options in ways.items():
+    print(torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU: skipping CUDA graphs")
+    eager: float | None = None
+    for name, options in variants.items():
         if "cuda_graph" in options and not torch.cuda.is_available():
             continue
         try:
@@ -75,8 +75,8 @@ def main() -> None:
         except HookpointError as error:  # no compiler
             print(f"{name:<24} {str(error).splitlines()[0]}")
             continue
-        first = first or seconds
-        print(f"{name:<24} {seconds * 1e6:8.0f} us a step   {seconds / first:5.2f} of the usual   loss {loss:.6f}")
+        eager = eager or seconds
+        print(f"{name:<24} {seconds * 1e6:8.0f} us per step   {seconds / eager:5.2f} of eager   loss {loss:.6f}")
 
 
 if __name__ == "__main__":

@@ -148,7 +148,7 @@ def test_processes_that_are_restarted_meet_at_the_same_port(process, script, tmp
     [
         (["-n", "0", "train.py"], "-n must be a number of processes >= 1, or auto, got 0"),
         (["-n", "two", "train.py"], "-n must be a number of processes >= 1, or auto, got two"),
-        (["nothing.py"], "there is no script nothing.py"),
+        (["nothing.py"], "script not found: nothing.py"),
         ([], "Missing argument"),
     ],
 )

@@ -28,7 +28,7 @@ SHORT = {
     "curriculum.py": ([], r""),
     "custom_main.py": ([], r"mean distance from the ring: \d\.\d\d after epoch 1, 0\.\d\d after epoch 20"),
     "digits.py": (["--epochs", "2"], r"test accuracy of the best checkpoint after 2 epochs: 9\d\.\d%"),
-    "fast.py": (["--steps", "40", "--backend", "eager"], r"compile +\d+ us a step +\d+\.\d\d of the usual"),
+    "fast.py": (["--steps", "40", "--backend", "eager"], r"compile +\d+ us per step +\d+\.\d\d of eager"),
     "folds.py": ([], r"mean accuracy: 9\d\.\d%"),
     "guard.py": ([], r"json\.dumps returned 11 characters"),
     "own_loop.py": ([], r""),

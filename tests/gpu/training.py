@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ SAMPLES, BATCH, CLASSES = 410, 16, 4  # 26 batches, the last one smaller
 
 
 class Net(nn.Module):
-    """Dropout, batch norm, and a value logged in the forward."""
+    """A small network with dropout and batch norm."""
 
     def __init__(self, width: int = 32) -> None:
         super().__init__()
@@ -56,7 +56,6 @@ class Result:
     logged: dict[str, list[tuple[int, float]]]
     replays: int = 0
     captures: int = 0
-    lines: list[str] = field(default_factory=list)
 
 
 def data() -> tuple[DataLoader, DataLoader]:
@@ -111,7 +110,7 @@ def full_training(
     torch.manual_seed(3)
     model = Net() if model is None else model
     model.to("cuda")
-    optimizer = optimizer_of(kind, model.parameters())
+    optimizer = optimizer_of(kind, [parameter for parameter in model.parameters() if parameter.requires_grad])
     losses = Losses()
     listed: list[Any] = [losses, *callbacks]
     if extras:

@@ -34,7 +34,7 @@ def launch(processes: str, arguments: tuple[str, ...]) -> None:
     if find_spec("torch") is None:
         raise CommandError("launch needs torch: pip install 'hookpoint[torch]'", NOT_WRITTEN)
     if not arguments[0].startswith("-") and not Path(arguments[0]).is_file():
-        raise CommandError(f"there is no script {shown(arguments[0])}", USAGE)
+        raise CommandError(f"script not found: {shown(arguments[0])}", USAGE)
     sys.stdout.flush()
     # Replace this process: torchrun receives signals directly, and forwards them.
     if processes == "auto":

@@ -173,7 +173,7 @@ class UnknownMetric(CompileError):
 
 
 class BadOption(CompileError):
-    """An option of a callback has an unknown value."""
+    """A callback option has an invalid value."""
 
     def __init__(self, owner: str, option: str, value: object, known: Iterable[str]) -> None:
         super().__init__(f"{owner}.{option} is {value!r}.", choose=listed(repr(name) for name in known))

@@ -10,7 +10,7 @@ DASHES = ((1, 0), (4, 3), (1, 2), (6, 2))  # dots on and off, by style
 
 
 class Canvas:
-    """Draw lines between points with coordinates from 0 to 1. y points upwards. `braille=False` draws symbols.
+    """Draw lines between points with coordinates from 0 to 1. y points upwards. With `braille=False`, each cell is one symbol.
 
     Each cell has one ink: the last one used. An ink is any string, such as a style of rich.
 

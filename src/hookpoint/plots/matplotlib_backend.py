@@ -206,7 +206,7 @@ def _draw_curve(axes: Axes, curve: Curve, colour: str) -> None:
 
 
 def _colour(curve: Curve, data: FigureData) -> str:
-    """Return the colour of a curve: by run, or by training and validation if there is a single run."""
+    """Return the colour of a curve: one per run or, with a single run, one per kind (training, validation)."""
     return COLOURS[(curve.run if len(data.runs) > 1 else curve.style) % len(COLOURS)]
 
 

@@ -122,9 +122,9 @@ def test_without_a_criterion_there_is_no_loss():
     assert seen == [(2, 1, None)]
 
 
-@pytest.mark.parametrize("batch", [1, (1, 2, 3), {"x": 1, "y": 2}])
-def test_a_batch_that_is_no_pair_needs_a_forward(batch):
-    message = rf"^expected a batch \(inputs, targets\), got a {type(batch).__name__}.\n  write     your own forward"
+@pytest.mark.parametrize(("batch", "found"), [(1, "int"), ((1, 2, 3), "tuple of length 3"), ({"x": 1, "y": 2}, "dict")])
+def test_a_batch_that_is_not_a_pair_needs_a_forward(batch, found):
+    message = rf"^expected each batch to be a pair \(inputs, targets\), got {found}\.\n  write     your own forward"
     with Loop(**MODEL) as run, pytest.raises(BadData, match=message):
         run.evaluate([batch])
 

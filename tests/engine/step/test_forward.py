@@ -210,7 +210,7 @@ def test_a_criterion_of_torch_gets_the_logits_and_one_of_the_users_all_outputs(k
     with pytest.raises(BadLoop) as caught:
         Forward(Takes(), nn.CrossEntropyLoss()).loss(outputs, targets)
     assert str(caught.value) == (
-        "CrossEntropyLoss takes a tensor; the model returned Batch with x, label.\n"
+        "CrossEntropyLoss takes a tensor, but the model returned a Batch with fields x, label.\n"
         "  write     lambda outputs, targets: CrossEntropyLoss(outputs['x'], targets) instead of CrossEntropyLoss"
     )
 

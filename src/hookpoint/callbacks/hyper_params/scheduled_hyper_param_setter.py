@@ -1,4 +1,4 @@
-"""ScheduledHyperParamSetter: set a hyper-parameter by a table of epochs or steps."""
+"""ScheduledHyperParamSetter: set a hyper-parameter from a table of values keyed by epoch or step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Interpolation = Literal["linear"] | None
 
 
 class ScheduledHyperParamSetter(HyperParamSetter):
-    """Set a hyper-parameter by a table: `[(30, 1e-2), (60, 1e-3)]` sets 0.01 after epoch 30 and 0.001 after epoch 60.
+    """Set a hyper-parameter from a table: `[(30, 1e-2), (60, 1e-3)]` sets 0.01 after epoch 30 and 0.001 after epoch 60.
 
     Epoch 0 is before training. With `interp="linear"`, the value changes from each point to the next with every epoch. With
     `step_based`, the table counts optimizer steps, and the trigger is on_iter_end of training. `param` is a name in

@@ -13,7 +13,7 @@ from hookpoint.core.text.terminal import say
 
 
 class TimeMonitor(LapTimer):
-    """Print the time of each epoch and of its steps in milliseconds, as in MindSpore, and log both in seconds.
+    """Print the duration of each epoch and its mean step time in milliseconds, as in MindSpore, and log both in seconds.
 
         data_size: Also print a line every `data_size` steps.
         data_time: Also measure the time per step spent waiting for data.

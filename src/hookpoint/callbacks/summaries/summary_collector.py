@@ -38,9 +38,9 @@ class SummaryCollector(Callback):
     `collect_specified_data` selects the data. "collect_metric", "collect_graph" and "collect_input_data" are True or False.
     "histogram_regular" and "gradient_regular" are regular expressions that are searched for in the names of parameters; None
     selects the first five. Data that is not named is collected too, unless `keep_default_action` is False. Gradients are those
-    that a step uses, after clipping; in your own loop they need `optimizer=`. The graph is traced in eval mode, with the inputs
-    of the first training batch. If the model cannot be traced, a warning is logged. For sharded parameters, the chief's shard
-    is collected.
+    of the optimizer step, after clipping; in your own loop, pass `optimizer=` to `Loop`. The graph is traced in eval mode, with
+    the inputs of the first training batch. If the model cannot be traced, a warning is logged. For sharded parameters, the
+    chief's shard is collected.
 
     Listens to on_setup, on_train_epoch_begin, on_train_iter_end and on_run_end, and for gradients to on_step_begin.
 

@@ -20,7 +20,7 @@ def count_samples(batch: Any) -> int:
     is an array. Any other tuple, list, mapping or dataclass is searched at any depth. The first rule that applies decides:
 
     1. An attribute `num_graphs` or `batch_size`, an integer >= 0, of the batch or of the first object in it that has one.
-    2. The most frequent first dimension of its arrays; of equally frequent ones, the first. A list of tuples is a list of
+    2. The most frequent first dimension of its arrays; in a tie, the first. A list of tuples is a list of
        samples, and is not searched.
     3. Without arrays, the number of items: the samples in a list, or the items in the first column.
 
@@ -82,7 +82,7 @@ def _searched(batch: Any) -> int:
 
 
 def _most_frequent(lengths: list[int]) -> int:
-    """Return the most frequent number; of equally frequent ones, the first."""
+    """Return the most frequent number; in a tie, the first."""
     first = lengths[0]
     return first if lengths.count(first) == len(lengths) else max(dict.fromkeys(lengths), key=lengths.count)
 

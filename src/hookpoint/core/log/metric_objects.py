@@ -77,7 +77,7 @@ def scores_in(outputs: Any, reader: Any) -> Any:
         return fields["logits"]
     name = _name_of(reader)
     raise BadArgument(
-        f"{name} takes a tensor; the model returned {type(outputs).__name__} with {', '.join(map(str, fields))}.",
+        f"{name} takes a tensor, but the model returned a {type(outputs).__name__} with fields {', '.join(map(str, fields))}.",
         write=f"lambda outputs, targets: {name}(outputs[{next(iter(fields))!r}], targets) instead of {name}",
     )
 

@@ -32,7 +32,7 @@ class ModelStop:
                 del attributes[FLAG]
 
     def watch(self, pass_: Pass) -> None:
-        """Check after the last handlers of each iteration of a training pass."""
+        """Have the flag checked after each training iteration, once all handlers have run."""
         if pass_.is_train and self._attributes:
             pass_.end, pass_.timed = self._after(pass_.end), (pass_.timed[0], self._after(pass_.timed[1]))
 

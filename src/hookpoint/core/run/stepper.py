@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from hookpoint.core.run_view import Dispatch
 
 
+OWN_FORWARD = "your own forward in a MainCallback"
+
+
 class Stepper(Protocol):
     """Compute outputs and loss, gradients, and the step. An engine implements it."""
 
@@ -65,8 +68,8 @@ class PlainStepper:
             run.outputs = run.model(run.batch)
             return
         if not isinstance(run.batch, tuple | list) or len(run.batch) != 2:
-            kind = type(run.batch).__name__
-            raise BadData(f"expected a batch (inputs, targets), got a {kind}.", write="your own forward in a MainCallback")
+            found = type(run.batch).__name__ + (f" of length {len(run.batch)}" if isinstance(run.batch, tuple | list) else "")
+            raise BadData(f"expected each batch to be a pair (inputs, targets), got {found}.", write=OWN_FORWARD)
         inputs, run.targets = run.batch
         run.outputs = run.model(inputs)
         if run.mode == "train" or run.criterion is not None:

@@ -20,7 +20,7 @@ REPARAMETRIZATIONS = "torch.nn.utils."  # modules of hooks that only compute wei
 class HookWatch:
     """Look for hooks. Each new hook takes a number from one counter in torch, so a step without new hooks costs a comparison.
 
-    Hooks of torch.nn.utils, such as spectral_norm, are part of the model: they are compiled and captured with it.
+    Hooks that torch.nn.utils registers, for spectral_norm for instance, are part of the model: they are compiled and captured.
     """
 
     def __init__(self, modules: Iterable[torch.nn.Module], optimizer: Any = None) -> None:

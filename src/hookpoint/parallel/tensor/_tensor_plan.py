@@ -54,7 +54,7 @@ def check_plan(plan: Any) -> None:
         is_style = style in DIRECTIONS if isinstance(style, str) else isinstance(style, ParallelStyle)
         if not isinstance(name, str) or not is_style:
             cure = 'a module name, and "colwise", "rowwise" or a torch style, such as ColwiseParallel()'
-            raise BadStrategy(f"TensorParallel: {name!r}: {style!r} is not a valid entry of a plan.", give=cure)
+            raise BadStrategy(f"TensorParallel: invalid plan entry {name!r}: {style!r}.", give=cure)
 
 
 def resolve_plan(plan: Plan | None, models: Mapping[str, nn.Module], size: int) -> list[Split]:
