@@ -11,84 +11,75 @@ from collections.abc import Mapping
 from importlib import import_module, util
 from typing import Any
 
-HOOKPOINT = {
-    name: module
-    for module, names in {
-        "callbacks": "callbacks",
-        "core.callback.callback": "Callback",
-        "core.callback.callback_factory": "CallbackFactory",
-        "core.callback.current": "log",
-        "core.callback.lambda_callback": "LambdaCallback",
-        "core.callback.main_callback": "MainCallBack MainCallback",
-        "core.callback.on": "on",
-        "core.callback.periodic": "EnableCallbackIf PeriodicCallback PeriodicTrigger",
-        "core.callback.pipeline": "CallbackPipeline",
-        "core.callback.replace": "Replace",
-        "core.checkpoint.store": "Store",
-        "core.errors": "HookpointError HookpointWarning StopRun errors",
-        "core.guard.guard": "guard guarding install",
-        "core.guard.run_each": "run_each",
-        "core.hooks.hooks": "Hooks",
-        "core.log.records": "Record",
-        "core.points": "Point declare points",
-        "core.run.current_run": "current_run",
-        "core.run.hyper": "HyperParam ObjAttrParam",
-        "core.run.run": "Run",
-        "core.schedule.when": "After At Before Between Every If Once When",
-        "engine.data.hooked_loader": "HookedLoader",
-        "engine.data.seeded_samples": "SeededSamples",
-        "parallel.async_sgd.async_sgd": "AsyncSGD",
-        "parallel.averaging.parameter_averaging": "ParameterAveraging",
-        "parallel.pipeline.pipeline_parallel": "PipelineParallel",
-        "parallel.strategy.data_parallel": "DataParallel",
-        "parallel.strategy.sharded": "Sharded",
-        "parallel.tensor.tensor_parallel": "TensorParallel",
-        "presets.loop": "Loop",
-        "presets.plot": "plot",
-        "presets.prove": "prove",
-        "presets.runner": "Runner",
-        "storage.load_weights": "load_weights",
-        "storage.save_checkpoint": "save_checkpoint",
-        "storage.verify": "verify",
-    }.items()
-    for name in names.split()
+# The names in each module.
+_MODULES = {
+    "callbacks": "callbacks",
+    "core.callback.callback": "Callback",
+    "core.callback.callback_factory": "CallbackFactory",
+    "core.callback.current": "log",
+    "core.callback.lambda_callback": "LambdaCallback",
+    "core.callback.main_callback": "MainCallBack MainCallback",
+    "core.callback.on": "on",
+    "core.callback.periodic": "EnableCallbackIf PeriodicCallback PeriodicTrigger",
+    "core.callback.pipeline": "CallbackPipeline",
+    "core.callback.replace": "Replace",
+    "core.checkpoint.store": "Store",
+    "core.errors": "HookpointError HookpointWarning StopRun errors",
+    "core.guard.guard": "guard guarding install",
+    "core.guard.run_each": "run_each",
+    "core.hooks.hooks": "Hooks",
+    "core.log.records": "Record",
+    "core.points": "Point declare points",
+    "core.run.current_run": "current_run",
+    "core.run.hyper": "HyperParam ObjAttrParam",
+    "core.run.run": "Run",
+    "core.schedule.when": "After At Before Between Every If Once When",
+    "engine.data.hooked_loader": "HookedLoader",
+    "engine.data.seeded_samples": "SeededSamples",
+    "parallel.async_sgd.async_sgd": "AsyncSGD",
+    "parallel.averaging.parameter_averaging": "ParameterAveraging",
+    "parallel.pipeline.pipeline_parallel": "PipelineParallel",
+    "parallel.strategy.data_parallel": "DataParallel",
+    "parallel.strategy.sharded": "Sharded",
+    "parallel.tensor.tensor_parallel": "TensorParallel",
+    "presets.loop": "Loop",
+    "presets.plot": "plot",
+    "presets.prove": "prove",
+    "presets.runner": "Runner",
+    "storage.load_weights": "load_weights",
+    "storage.save_checkpoint": "save_checkpoint",
+    "storage.verify": "verify",
 }
+HOOKPOINT = {name: module for module, names in _MODULES.items() for name in names.split()}
 
-MONITORS = {
-    "CSVLogger": "monitors.csv_logger",
-    "History": "monitors.history",
-    "JSONWriter": "monitors.json_writer",
-    "MLflowMonitor": "monitors.mlflow_monitor",
-    "RemoteMonitor": "monitors.remote_monitor",
-    "ScalarPrinter": "monitors.scalar_printer",
-    "TFEventWriter": "monitors.tf_event_writer",
-    "WandbMonitor": "monitors.wandb_monitor",
-    "read_scalars": "monitors.json_writer",
+# The classes in each folder; their modules are named after them.
+_FOLDERS = {
+    "callbacks.debug": "InjectShell StartProcOrThread",
+    "callbacks.hyper_params": (
+        "HumanHyperParamSetter HyperParamSetterWithFunc LearningRateScheduler ReduceLROnPlateau ScheduledHyperParamSetter "
+        "StatMonitorParamSetter"
+    ),
+    "callbacks.inference": "BinaryClassificationStats ClassificationError InferenceRunner Inferencer ScalarStats",
+    "callbacks.model_hooks": "ActivationStats FeatureTap GradientStats ModuleHooks ParameterHooks",
+    "callbacks.notify": "Notify SendMonitorData SendStat",
+    "callbacks.profiling": "HookTrace ProfilerTrace StepTimeout StepTooSlow",
+    "callbacks.progress": "EstimatedTimeLeft ProgressBar ThroughputTracker TimeMonitor",
+    "callbacks.saving": "BackupAndRestore CheckpointConfig MaxSaver MinSaver ModelCheckpoint ModelSaver TopKSaver",
+    "callbacks.stopping": (
+        "CheckNumerics EarlyStopping LossMonitor MaxSteps OnRequestExit StopAtThreshold StopAtTime TerminateOnNaN"
+    ),
+    "callbacks.summaries": "MergeAllSummaries MovingAverageSummary RunOp RunUpdateOps SummaryCollector",
+    "callbacks.system": "GPUMemoryTracker GPUUtilizationTracker GarbageCollector HostMemoryTracker",
+    "callbacks.tensors": "DumpTensorAsImage DumpTensors ProcessTensors SimpleMovingAverage TensorPrinter",
+    "callbacks.weights": "StochasticWeightAveraging SwapEMAWeights",
+    "monitors": "CSVLogger History JSONWriter RemoteMonitor ScalarPrinter TFEventWriter WandbMonitor",
 }
+_WORD = re.compile(r"(?<!^)(?=[A-Z][a-z])|(?<=[a-z])(?=[A-Z]{2})")  # where a word of a name begins: Swap|EMA|Weights
+CALLBACKS = {name: f"{folder}.{_WORD.sub('_', name).lower()}" for folder, names in _FOLDERS.items() for name in names.split()}
+CALLBACKS["MLflowMonitor"] = "monitors.mlflow_monitor"
 
-# By folder: a callback is in a module of its own name.
-WORD_BEGIN = re.compile("(?<=[a-z])(?=[A-Z][A-Za-z])|(?<=[A-Z])(?=[A-Z][a-z])")
-CALLBACKS = {
-    name: f"callbacks.{folder}.{WORD_BEGIN.sub('_', name).lower()}"
-    for folder, names in {
-        "debug": "InjectShell StartProcOrThread",
-        "hyper_params": "HumanHyperParamSetter HyperParamSetterWithFunc LearningRateScheduler ReduceLROnPlateau"
-        " ScheduledHyperParamSetter StatMonitorParamSetter",
-        "inference": "BinaryClassificationStats ClassificationError InferenceRunner Inferencer ScalarStats",
-        "model_hooks": "ActivationStats FeatureTap GradientStats ModuleHooks ParameterHooks",
-        "notify": "Notify SendMonitorData SendStat",
-        "profiling": "HookTrace ProfilerTrace StepTimeout StepTooSlow",
-        "progress": "EstimatedTimeLeft ProgressBar ThroughputTracker TimeMonitor",
-        "saving": "BackupAndRestore CheckpointConfig MaxSaver MinSaver ModelCheckpoint ModelSaver TopKSaver",
-        "stopping": "CheckNumerics EarlyStopping LossMonitor MaxSteps OnRequestExit StopAtThreshold StopAtTime TerminateOnNaN",
-        "summaries": "MergeAllSummaries MovingAverageSummary RunOp RunUpdateOps SummaryCollector",
-        "system": "GPUMemoryTracker GPUUtilizationTracker GarbageCollector HostMemoryTracker",
-        "tensors": "DumpTensorAsImage DumpTensors ProcessTensors SimpleMovingAverage TensorPrinter",
-        "weights": "StochasticWeightAveraging SwapEMAWeights",
-    }.items()
-    for name in names.split()
-}
-CALLBACKS |= {name: module for name, module in MONITORS.items() if name != "read_scalars"}
+MONITORS = {name: module for name, module in CALLBACKS.items() if module.startswith("monitors.")}
+MONITORS["read_scalars"] = "monitors.json_writer"
 
 MODULES = ("callbacks", "errors")
 # Names of hookpoint that are also available in hookpoint.callbacks.
