@@ -34,7 +34,6 @@ class InjectShell(Callback):
     """
 
     ranks = "chief"
-    keeps = ""
     step_cost = "nothing; a trigger checks for the file"
 
     def __init__(

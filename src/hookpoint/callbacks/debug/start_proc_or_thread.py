@@ -41,7 +41,6 @@ class StartProcOrThread(Callback):
     in a thread
     """
 
-    keeps = ""
     step_cost = "reading the clock"
 
     def __init__(

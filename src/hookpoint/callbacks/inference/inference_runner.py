@@ -48,7 +48,6 @@ class InferenceRunner(Callback):
     0.667
     """
 
-    keeps: ClassVar[str] = ""
     step_cost: ClassVar[str] = "nothing; one pass over the data per trigger"
     is_internal = True  # its time is not reported as a cost of the step
 

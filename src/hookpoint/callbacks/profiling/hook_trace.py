@@ -46,7 +46,6 @@ class HookTrace(Watcher):
 
     ranks = "chief"
 
-    keeps = ""
     step_cost = "four microseconds per span while recorded, otherwise three in total"
 
     def __init__(

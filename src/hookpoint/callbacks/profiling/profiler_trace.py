@@ -41,7 +41,6 @@ class ProfilerTrace(Callback):
 
     ranks = "chief"
     on_error = "warn"
-    keeps = ""
     step_cost = "one comparison, unless the step is recorded"
 
     def __init__(

@@ -47,7 +47,6 @@ class StepTimeout(Callback):
     600.0
     """
 
-    keeps = ""
     step_cost = "storing the time, less than a microsecond; a thread checks it"
 
     EXIT_CODE = 75  # EX_TEMPFAIL: try again

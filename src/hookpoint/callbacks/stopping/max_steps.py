@@ -25,7 +25,6 @@ class MaxSteps(Callback):
     2
     """
 
-    keeps: ClassVar[str] = ""
     step_cost: ClassVar[str] = "one comparison"
 
     def __init__(self, n: int, **options: Unpack[Options]) -> None:

@@ -45,7 +45,6 @@ class OnRequestExit(Callback):
     3
     """
 
-    keeps: ClassVar[str] = ""
     step_cost: ClassVar[str] = "reading the clock; a check for the file once per second"
 
     def __init__(

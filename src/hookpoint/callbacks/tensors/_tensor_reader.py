@@ -50,7 +50,6 @@ class TensorReader(Callback):
     """
 
     ranks = "chief"
-    keeps = ""
 
     def __init__(self, names: Names, **options: Unpack[Options]) -> None:
         super().__init__(**options)
