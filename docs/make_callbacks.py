@@ -159,7 +159,7 @@ def _facts(cls: type[Callback]) -> str:
         "Ranks": cls.ranks.replace("_", " "),
         "Reads": _names(cls.reads),
         "Writes": _names((*cls.writes, *cls.may_write)),
-        "Checkpoint": _escape(cls.keeps or "nothing"),
+        "Checkpoint": _escape(getattr(cls, "keeps", "nothing")),
         "Cost": _escape(cls.step_cost),
     }
     return " · ".join(f"**{label}** {fact}" for label, fact in facts.items() if fact)

@@ -34,6 +34,13 @@ def field_values(value: Any) -> Iterable[Any]:
     return value if isinstance(value, tuple | list) else named_fields(value).values()
 
 
+def targets_in(batch: Any) -> Any:
+    """Return the item of a batch that is the targets: the last, or the field with a usual name; None if there is none."""
+    if isinstance(batch, tuple | list):
+        return batch[-1] if len(batch) > 1 else None
+    return target_field(named_fields(batch))
+
+
 def is_dataclass(value: Any) -> bool:
     """Return whether a value is an instance of a dataclass."""
     return dataclasses.is_dataclass(value) and not isinstance(value, type)

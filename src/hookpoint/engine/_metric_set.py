@@ -10,7 +10,7 @@ import torch
 
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import BadArgument, NotACallback
-from hookpoint.core.fields import named_fields, target_field
+from hookpoint.core.fields import targets_in
 from hookpoint.core.log import metric_objects
 from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.run import Run, now_of
@@ -90,7 +90,7 @@ class MetricSet(Callback):
         if outputs is None:
             raise BadArgument("metrics need outputs, but the forward set none.", set="run.outputs and run.targets in it")
         if targets is None:
-            targets = _targets(run.batch)
+            targets = targets_in(run.batch)
         scores = None
         with torch.no_grad():
             for name, metric in (*self._functions.items(), *self._objects[mode].items()):
@@ -112,13 +112,6 @@ class MetricSet(Callback):
         total = run.reduce(samples)
         for one in metric_objects.names_of(name, metric):
             yield one, run.reduce(float(values[one]) * samples if samples else 0.0) / total
-
-
-def _targets(batch: Any) -> Any:
-    """Return the item of a batch that is the targets if the forward set none; None if there is no such item."""
-    if isinstance(batch, tuple | list):
-        return batch[-1] if len(batch) > 1 else None
-    return target_field(named_fields(batch))
 
 
 def _state_of(metric: Any) -> dict[str, Any] | None:

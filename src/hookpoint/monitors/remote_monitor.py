@@ -43,7 +43,6 @@ class RemoteMonitor(Callback):
     ranks = "chief"
     on_error = "warn"
     outside = True
-    keeps: ClassVar[str] = ""
     step_cost: ClassVar[str] = "nothing"
 
     def __init__(

@@ -33,7 +33,6 @@ class ScalarPrinter(Callback):
 
     ranks = "chief"
     on_error = "warn"
-    keeps: ClassVar[str] = ""
     step_cost: ClassVar[str] = "nothing"
 
     def __init__(

@@ -9,10 +9,10 @@ from typing import get_args
 
 from hookpoint.core.errors import BadArgument
 from hookpoint.core.log.best import Mode
-from hookpoint.core.text.terminal import printable
+from hookpoint.core.text.terminal import few, printable
 from hookpoint.plots._smoothing import smoothed, thinned
 from hookpoint.plots.figure import LARGEST, SMALLEST, Best, Curve, FigureData, Panel, X
-from hookpoint.plots.panels import Group, choose_panels, few, is_learning_rate, is_validation
+from hookpoint.plots.panels import Group, choose_panels, is_learning_rate, is_validation
 from hookpoint.plots.series import Series
 
 DECADE = 10.0

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
 from hookpoint.core.errors import HookpointError
-from hookpoint.core.text.terminal import printable
+from hookpoint.core.text.terminal import few, printable
 
 MAX_PANELS, MAX_REQUESTED = 6, 36
 
@@ -65,11 +65,6 @@ def choose_panels(
     room = MAX_PANELS - min(1, len(rates))
     left_out = [name for group in rest[room:] + rates[1:] for name in group.names]
     return rest[:room] + rates[:1], left_out + sorted(derived)
-
-
-def few(names: Sequence[str], limit: int) -> str:
-    """Return the first names, and how many more there are."""
-    return ", ".join(map(printable, names[:limit])) + (f" and {len(names) - limit} more" if len(names) > limit else "")
 
 
 def is_learning_rate(name: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -13,14 +12,13 @@ from typing import Any
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.checkpoint.store import Resume, Store
 from hookpoint.core.data.array_batches import as_batches
+from hookpoint.core.logger import logger
 from hookpoint.core.loop import loop as core
 from hookpoint.core.loop.options import LoopOptions
 from hookpoint.core.run.run import Run
 from hookpoint.core.run.stepper import Stepper
 from hookpoint.core.team.team import Team, place_from_environment
 from hookpoint.presets._defaults import with_defaults
-
-logger = logging.getLogger("hookpoint")
 
 
 class Loop(core.Loop):

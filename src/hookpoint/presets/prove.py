@@ -9,6 +9,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from operator import attrgetter
@@ -16,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hookpoint.core.callback.callback import Callback
+from hookpoint.core.callback.lambda_callback import LambdaCallback
 from hookpoint.core.errors import BadArgument, HookpointError
 from hookpoint.core.loop.loop import EVERYWHERE
 from hookpoint.core.run.run import Run
@@ -104,18 +105,6 @@ def prove(make_runner: Train, *, kill_at: Sequence[int] = (), workdir: str | os.
         return Proof(steps, stops, count, records, tuple(differences))
 
 
-class KillAfter(Callback):
-    """Kill the process after a step, before anything of it is saved."""
-
-    def __init__(self, step: int) -> None:
-        super().__init__(name="kill of hookpoint.prove")
-        self._step = step
-
-    def on_train_iter_end(self, run: Run) -> None:
-        if run.step >= self._step:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
 def _train(make_runner: Train, workdir: Path, kill_after: int | None) -> None:
     """Train in this process, with seeded random generators."""
     random.seed(0)
@@ -123,11 +112,17 @@ def _train(make_runner: Train, workdir: Path, kill_after: int | None) -> None:
         if find_spec(package) is not None:
             attrgetter(seed)(import_module(package))(0)
     if kill_after is not None:
-        EVERYWHERE.append(KillAfter(kill_after))
+        EVERYWHERE.append(LambdaCallback(name="kill of hookpoint.prove", on_train_iter_end=partial(_kill, kill_after)))
     result = make_runner(workdir)
     if isinstance(result, tuple):
         runner, arguments = result
         runner.fit(**arguments)
+
+
+def _kill(step: int, run: Run) -> None:
+    """Kill the process after a step, before anything of it is saved."""
+    if run.step >= step:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _run(make_runner: Train, workdir: Path, kill_after: int | None) -> None:

@@ -12,10 +12,9 @@ from torch import nn
 from hookpoint.callbacks.model_hooks._hook_handles import HookCall, HookHandles, takes_name
 
 
-def hooks(model, *names):
-    for name in names:
-        call = HookCall("Mine", "forward", name, lambda *given: None, 3)
-        yield model.get_submodule(name).register_forward_hook, call, {}
+def register(handles, model, *names):
+    items = {name: getattr(model, name, None) for name in names}
+    handles.register(model, "Mine", items, {"forward": lambda *given: None})
 
 
 def left(model):
@@ -25,8 +24,8 @@ def left(model):
 def test_all_of_them_are_removed():
     model, handles = nn.Sequential(nn.ReLU(), nn.ReLU()), HookHandles()
     assert not handles
-    handles.register(model, hooks(model, "0"))
-    handles.register(model, hooks(model, "1"))
+    register(handles, model, "0")
+    register(handles, model, "1")
     assert handles
     assert left(model) == ["0", "1"]
     assert model[0] in handles
@@ -41,21 +40,21 @@ def test_all_of_them_are_removed():
 def test_where_one_cannot_be_registered_none_is():
     model, handles = nn.Sequential(nn.ReLU()), HookHandles()
     with pytest.raises(AttributeError):
-        handles.register(model, hooks(model, "0", "gone"))
+        register(handles, model, "0", "gone")
     assert left(model) == []
     assert not handles
 
 
 def test_they_are_not_pickled():
     model, handles = nn.Sequential(nn.ReLU()), HookHandles()
-    handles.register(model, hooks(model, "0"))
+    register(handles, model, "0")
     assert not pickle.loads(pickle.dumps(handles))
     handles.remove()
 
 
 def test_what_is_never_called_is_named_and_not_more_than_five(caplog):
     model, handles = nn.Sequential(*(nn.ReLU() for _ in range(8))), HookHandles()
-    handles.register(model, hooks(model, *"01234567"))
+    register(handles, model, *"01234567")
     model[0](nn.Parameter())
     handles.warn_uncalled("Mine")
     assert "Mine was never called for 1, 2, 3, 4, 5 and 2 more: " in caplog.text

@@ -39,9 +39,9 @@ def string(owner: str, argument: str, value: Any) -> str:
     return value
 
 
-def function(owner: str, argument: str, value: Any, **cures: str) -> Any:
-    """Return a callable."""
-    if not callable(value):
+def function(owner: str, argument: str, value: Any, *, or_none: bool = False, **cures: str) -> Any:
+    """Return a callable or, with `or_none`, None."""
+    if not callable(value) and not (or_none and value is None):
         raise BadArgument(f"{owner}: {argument} must be a function, got {value!r}.", **cures)
     return value
 
@@ -50,8 +50,21 @@ def parameters_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
     """Return the parameters of a function; none for a builtin without a signature."""
     try:
         return list(inspect.signature(function).parameters.values())
-    except ValueError:
+    except (TypeError, ValueError):
         return []
+
+
+def misfit(function: Callable[..., Any], *arguments: Any) -> str:
+    """Return why a function cannot be called with these arguments; empty if it can, or if it has no signature."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some functions written in C have none
+        return ""
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        return str(error)
+    return ""
 
 
 def choice(owner: str, argument: str, value: Any, allowed: tuple[str, ...]) -> str:

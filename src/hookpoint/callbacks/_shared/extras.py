@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from functools import cache
 from importlib import import_module
 from typing import Any
 
-logger = logging.getLogger("hookpoint")
+from hookpoint.core.logger import logger
 
 
 def optional(owner: str, package: str, *, extra: str, name: str | None = None) -> Any:

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from typing import TypeVar
 
 from hookpoint.core.errors import BadArgument, BadLoop
+from hookpoint.core.text.terminal import few
 
 Item = TypeVar("Item")
 Pattern = str | re.Pattern[str]
@@ -74,5 +75,4 @@ def _suggestions(pattern: str, names: list[str]) -> dict[str, str]:
     names = [name for name in names if name]
     if similar := get_close_matches(pattern, names, n=MAX_LISTED, cutoff=0.5):
         return {"similar": ", ".join(similar)}
-    more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
-    return {"known": (", ".join(names[:MAX_LISTED]) or "only '', the model itself") + more}
+    return {"known": few(names, MAX_LISTED) or "only '', the model itself"}

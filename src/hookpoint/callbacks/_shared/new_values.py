@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.log.reader_windows import ReaderWindow
+from hookpoint.core.logger import logger
 from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.iteration import NO_ITERATION
 from hookpoint.core.run.run import Run, now_of
 from hookpoint.core.schedule.moment import Moment
-
-logger = logging.getLogger("hookpoint")
 
 
 class NewValues:

@@ -9,6 +9,7 @@ from typing import Any
 
 from hookpoint.callbacks._shared.async_scalars import AsyncScalars
 from hookpoint.callbacks._shared.sharded_tensors import local_shard
+from hookpoint.core.text.terminal import few
 
 MAX_LISTED = 3
 
@@ -44,8 +45,7 @@ def nonfinite_names(named: Iterable[tuple[str, Any]]) -> str:
     for name, value in named:
         magnitudes.add(name, largest([value]))
     names = [name for name, magnitude in magnitudes.take(wait=True) if not math.isfinite(magnitude)]
-    more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
-    return ", ".join(names[:MAX_LISTED]) + more
+    return few(names, MAX_LISTED)
 
 
 def _computable(tensor: Any) -> Any:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
 from hookpoint.core.errors import BadArgument, BadValue
+from hookpoint.core.logger import logger
 from hookpoint.core.run.hyper import HyperParam, split_name
 from hookpoint.core.run.rates import as_stored
 from hookpoint.core.run.run import Run
-
-logger = logging.getLogger("hookpoint")
 
 NEVER_NEGATIVE = ("lr", "momentum", "weight_decay")
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from threading import Event, Thread
 
-logger = logging.getLogger("hookpoint")
+from hookpoint.core.logger import logger
 
 
 class Ticker:

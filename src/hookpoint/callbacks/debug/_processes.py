@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import subprocess
@@ -14,7 +13,7 @@ from functools import cache
 from time import monotonic
 from typing import Any
 
-logger = logging.getLogger("hookpoint")
+from hookpoint.core.logger import logger
 
 LOOP_SIGNALS = ("SIGTERM", "SIGHUP", "SIGUSR1")  # handled by the loop; a forked process would inherit the handlers
 

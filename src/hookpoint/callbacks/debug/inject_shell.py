@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from contextlib import ExitStack
 from importlib.util import find_spec
@@ -14,9 +13,8 @@ from hookpoint.callbacks._shared.workdir import file_problem, require_workdir
 from hookpoint.callbacks.debug import _shells
 from hookpoint.callbacks.progress.progress_bar import ProgressBar
 from hookpoint.core.callback.callback import Callback, Options
+from hookpoint.core.logger import logger
 from hookpoint.core.run.run import Run
-
-logger = logging.getLogger("hookpoint")
 
 
 class InjectShell(Callback):
@@ -36,7 +34,6 @@ class InjectShell(Callback):
     """
 
     ranks = "chief"
-    keeps = ""
     step_cost = "nothing; a trigger checks for the file"
 
     def __init__(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from time import monotonic
 from typing import Any, Literal, Unpack
@@ -11,9 +10,8 @@ from hookpoint.callbacks._shared.arguments import choice, number
 from hookpoint.callbacks.debug import _processes
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.errors import BadArgument, BadLoop
+from hookpoint.core.logger import logger
 from hookpoint.core.run.run import Run
-
-logger = logging.getLogger("hookpoint")
 
 CHECK_EVERY_SECONDS = 1.0
 
@@ -43,7 +41,6 @@ class StartProcOrThread(Callback):
     in a thread
     """
 
-    keeps = ""
     step_cost = "reading the clock"
 
     def __init__(

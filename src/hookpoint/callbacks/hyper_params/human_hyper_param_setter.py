@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import ClassVar, Unpack
 
@@ -11,10 +10,9 @@ from hookpoint.callbacks._shared.workdir import require_workdir
 from hookpoint.callbacks.hyper_params._hyper_file import HyperFile, Problem, Reading
 from hookpoint.callbacks.hyper_params._hyper_param_setter import HyperParamSetter
 from hookpoint.core.callback.callback import Options
+from hookpoint.core.logger import logger
 from hookpoint.core.run.hyper import HyperParam
 from hookpoint.core.run.run import Run
-
-logger = logging.getLogger("hookpoint")
 
 MAX_REPORTED = 5
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any, Unpack
 
-from hookpoint.callbacks._shared.arguments import function
+from hookpoint.callbacks._shared.arguments import function, misfit, parameters_of
 from hookpoint.callbacks.hyper_params._hyper_param_setter import HyperParamSetter
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.errors import BadArgument, BadValue
@@ -74,16 +73,8 @@ def _takes_rate(schedule: Callable[..., Any]) -> bool:
 
     A function of the rate and the step, as in MindSpore, raises: it would get the epoch as the rate.
     """
-    try:
-        signature = inspect.signature(schedule)
-    except (TypeError, ValueError):
-        return True
-    first = next(iter(signature.parameters), "")
+    first = next((parameter.name for parameter in parameters_of(schedule)), "")
     if first in ("lr", "learning_rate"):
         cures = {"write": EXAMPLE, "use": "ScheduledHyperParamSetter(..., step_based=True) for each step"}
         raise BadArgument(f"LearningRateScheduler calls schedule(epoch, lr), but this one takes '{first}' first.", **cures)
-    try:
-        signature.bind(0, 0.0)
-    except TypeError:
-        return False
-    return True
+    return not misfit(schedule, 0, 0.0)

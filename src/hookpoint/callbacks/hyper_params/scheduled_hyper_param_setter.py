@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from bisect import bisect_right
 from collections.abc import Iterable
@@ -13,11 +12,10 @@ from typing import Any, ClassVar, Literal, Unpack
 from hookpoint.callbacks.hyper_params._hyper_param_setter import HyperParamSetter
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.errors import BadSchedule
+from hookpoint.core.logger import logger
 from hookpoint.core.run.hyper import HyperParam
 from hookpoint.core.run.run import Run
 from hookpoint.core.schedule.when import At, Every
-
-logger = logging.getLogger("hookpoint")
 
 Interpolation = Literal["linear"] | None
 

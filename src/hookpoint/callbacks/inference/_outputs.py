@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hookpoint.core.errors import BadArgument, BadLoop, BadValue, MissingOutput
-from hookpoint.core.fields import named_fields, target_field
+from hookpoint.core.fields import named_fields, targets_in
 from hookpoint.core.run.run import Run
 
 Source = str | Callable[[Any, Any], Any]  # the name of an output, or a function of outputs and targets
@@ -27,12 +27,7 @@ def outputs_of(reader: str, run: Run) -> Any:
 
 def targets_of(run: Run) -> Any:
     """Return the targets: those the forward set, or the targets in the batch, or None."""
-    batch, targets = run.batch, run.targets
-    if targets is not None:
-        return targets
-    if isinstance(batch, tuple | list):
-        return batch[-1] if len(batch) > 1 else None
-    return target_field(named_fields(batch))
+    return targets_in(run.batch) if run.targets is None else run.targets
 
 
 def read(reader: str, run: Run, source: Source) -> Any:

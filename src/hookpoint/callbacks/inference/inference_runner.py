@@ -48,7 +48,6 @@ class InferenceRunner(Callback):
     0.667
     """
 
-    keeps: ClassVar[str] = ""
     step_cost: ClassVar[str] = "nothing; one pass over the data per trigger"
     is_internal = True  # its time is not reported as a cost of the step
 
@@ -64,8 +63,7 @@ class InferenceRunner(Callback):
     ) -> None:
         super().__init__(**options)
         check_data(data, batch_size)
-        if forward is not None:
-            function("InferenceRunner", "forward", forward)
+        function("InferenceRunner", "forward", forward, or_none=True)
         if isinstance(infs, Mapping):
             raise BadArgument("InferenceRunner: infs must be a list of inferencers, got a mapping.", write="metrics={...}")
         inferencers = list(infs) if isinstance(infs, Iterable) else [infs]

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from types import MethodType
+from itertools import product
 from typing import Any
 
 from hookpoint.callbacks._shared.arguments import parameters_of
 from hookpoint.callbacks._shared.named_modules import is_compiled
+from hookpoint.core.logger import logger
+from hookpoint.core.text.terminal import few
 
-logger = logging.getLogger("hookpoint")
+Function = Callable[..., Any]
 
 MAX_LISTED = 5
 
-Registered = tuple[MethodType, "HookCall", dict[str, Any]]  # the method that registers a hook, the hook, and torch's options
+# Our name, the method of torch, and the number of arguments of the hook; in the order of the calls.
+KINDS = {
+    "forward_pre": ("register_forward_pre_hook", 2),
+    "forward": ("register_forward_hook", 3),
+    "backward_pre": ("register_full_backward_pre_hook", 2),
+    "backward": ("register_full_backward_hook", 3),
+    "grad": ("register_hook", 1),
+    "post_accumulate_grad": ("register_post_accumulate_grad_hook", 1),
+}
 
 
 class HookHandles:
@@ -30,14 +39,19 @@ class HookHandles:
         self._calls: list[HookCall] = []
         self._hooked: dict[int, Any] = {}  # holds the modules themselves: another object may get the same id
 
-    def register(self, model: Any, hooks: Iterable[Registered]) -> None:
-        """Register all hooks, or none if one of them fails."""
+    def register(
+        self, model: Any, owner: str, items: Mapping[str, Any], functions: Mapping[str, Function], *, with_kwargs: bool = False
+    ) -> None:
+        """Register functions, by kind, as hooks of modules or parameters: all of them, or none if one fails."""
         compiled = is_compiled(model)
         try:
-            for method, call, options in hooks:
-                self._handles.append(method(_not_compiled(call) if compiled else call, **options))
+            for (name, item), (kind, function) in product(items.items(), functions.items()):
+                method, arguments = KINDS[kind]
+                options = {"with_kwargs": True} if with_kwargs and kind.startswith("forward") else {}
+                call = HookCall(owner, kind, name, function, arguments + len(options))
+                self._handles.append(getattr(item, method)(_not_compiled(call) if compiled else call, **options))
                 self._calls.append(call)
-                self._hooked[id(method.__self__)] = method.__self__
+                self._hooked[id(item)] = item
         except BaseException:
             self.remove()
             raise
@@ -45,11 +59,6 @@ class HookHandles:
             import torch
 
             torch.compiler.reset()
-
-    def register_forward(self, model: Any, owner: str, modules: Mapping[str, Any], function: Callable[..., Any]) -> None:
-        """Register a function as the forward hook of modules."""
-        calls = ((module, HookCall(owner, "forward", name, function, 3)) for name, module in modules.items())
-        self.register(model, ((module.register_forward_hook, call, {}) for module, call in calls))
 
     def remove(self) -> None:
         """Remove all registered hooks."""
@@ -65,10 +74,8 @@ class HookHandles:
         called = {call.name for call in self._calls if call.was_called}
         names = [name for name in dict.fromkeys(call.name for call in self._calls) if name not in called]
         if names:
-            more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
-            listed = ", ".join(names[:MAX_LISTED]) + more
             reasons = "not called in forward (such as the out_proj of an attention), without gradients, or compiled before"
-            logger.warning("%s was never called for %s: %s", owner, listed, reasons)
+            logger.warning("%s was never called for %s: %s", owner, few(names, MAX_LISTED), reasons)
 
     def __bool__(self) -> bool:
         return bool(self._handles)
@@ -77,10 +84,10 @@ class HookHandles:
         return HookHandles, ()
 
 
-def _not_compiled(call: HookCall) -> Callable[..., Any]:
+def _not_compiled(call: HookCall) -> Function:
     import torch
 
-    plain: Callable[..., Any] = torch.compiler.disable(call, reason=f"{call.where}; fullgraph=True allows none")  # type: ignore[no-untyped-call]
+    plain: Function = torch.compiler.disable(call, reason=f"{call.where}; fullgraph=True allows none")  # type: ignore[no-untyped-call]
     return plain
 
 
@@ -92,7 +99,7 @@ class HookCall:
 
     __slots__ = ("_function", "_options", "name", "was_called", "where")
 
-    def __init__(self, owner: str, kind: str, name: str, function: Callable[..., Any], arguments: int) -> None:
+    def __init__(self, owner: str, kind: str, name: str, function: Function, arguments: int) -> None:
         self.name = name
         self.was_called = False
         self._function = function
@@ -114,7 +121,7 @@ class HookCall:
 def _do_nothing(*args: Any) -> None: ...
 
 
-def takes_name(function: Callable[..., Any], arguments: int) -> bool:
+def takes_name(function: Function, arguments: int) -> bool:
     """Return whether a function has a parameter `name` after those for the arguments of torch.
 
     >>> takes_name(lambda module, args, output, *, name: None, 3), takes_name(lambda name, args, output: None, 3)

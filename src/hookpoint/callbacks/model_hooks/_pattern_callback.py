@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, ClassVar, Unpack
+from typing import Any, Unpack
 
 from hookpoint.callbacks._shared.arguments import integer
 from hookpoint.callbacks._shared.name_pattern import NamePattern, Pattern
@@ -18,8 +18,6 @@ from hookpoint.core.run.run import Run
 
 class PatternCallback(Callback):
     """Select modules or parameters of the run's model by a pattern. `_handles` are the hooks on them."""
-
-    keeps: ClassVar[str] = ""
 
     def __init__(self, pattern: Pattern | Iterable[Pattern], **options: Unpack[Options]) -> None:
         super().__init__(**options)

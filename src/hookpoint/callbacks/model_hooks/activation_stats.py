@@ -88,7 +88,7 @@ class ActivationStats(PatternCallback):
     on_exception = on_run_end
 
     def _hook(self, run: Run) -> None:
-        self._handles.register_forward(run.model, str(self.name), self._modules, self._take)
+        self._handles.register(run.model, str(self.name), self._modules, {"forward": self._take})
 
     def _take(self, module: Any, args: Any, output: Any, *, name: str) -> None:
         # An iteration may contain other passes, and backward repeats the forward of checkpointed modules.

@@ -59,9 +59,7 @@ class FeatureTap(PatternCallback):
         **options: Unpack[Options],
     ) -> None:
         super().__init__(pattern, **options)
-        if pool is not None:
-            function("FeatureTap", "pool", pool, write="lambda output: output.mean((2, 3))")
-        self.pool = pool
+        self.pool = function("FeatureTap", "pool", pool, or_none=True, write="lambda output: output.mean((2, 3))")
         self.modes = choices("FeatureTap", "modes", modes, ("pred", "val"))
         self.file = None if file is None else file_name("FeatureTap", "file", file)
         self.features: dict[str, Any] = {}
@@ -93,7 +91,7 @@ class FeatureTap(PatternCallback):
         self.on_run_end()
         self.features = {}
         modules = self._check(run)
-        self._handles.register_forward(run.model, str(self.name), modules, self._take)
+        self._handles.register(run.model, str(self.name), modules, {"forward": self._take})
 
     def _end_batch(self) -> None:
         self._rows.keep_batch()

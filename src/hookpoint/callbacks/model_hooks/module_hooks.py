@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Unpack
 
 from hookpoint.callbacks._shared.arguments import function as check_function
 from hookpoint.callbacks._shared.name_pattern import Pattern
-from hookpoint.callbacks.model_hooks._hook_handles import HookCall, Registered
 from hookpoint.callbacks.model_hooks._pattern_callback import PatternCallback
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.errors import BadArgument
 from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.run import Run
-
-# Our name, the method of torch, and the number of arguments of the hook; in the order of the calls.
-KINDS = {
-    "forward_pre": ("register_forward_pre_hook", 2),
-    "forward": ("register_forward_hook", 3),
-    "backward_pre": ("register_full_backward_pre_hook", 2),
-    "backward": ("register_full_backward_hook", 3),
-}
 
 
 class ModuleHooks(PatternCallback):
@@ -108,15 +99,8 @@ class ModuleHooks(PatternCallback):
     def _hook(self, run: Run) -> None:
         self._handles.remove()
         self._has_checked = False
-        self._handles.register(run.model, self._hooks(self.find_modules(run)))
-
-    def _hooks(self, modules: dict[str, Any]) -> Iterator[Registered]:
-        for name, module in modules.items():
-            for kind, function in self.functions.items():
-                method, arguments = KINDS[kind]
-                has_kwargs = self.with_kwargs and kind.startswith("forward")
-                call = HookCall(str(self.name), kind, name, function, arguments + has_kwargs)
-                yield getattr(module, method), call, {"with_kwargs": True} if has_kwargs else {}
+        modules = self.find_modules(run)
+        self._handles.register(run.model, str(self.name), modules, self.functions, with_kwargs=self.with_kwargs)
 
 
 def hook_functions(owner: str, functions: dict[str, Callable[..., Any] | None]) -> dict[str, Callable[..., Any]]:

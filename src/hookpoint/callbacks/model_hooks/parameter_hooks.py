@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Unpack
 
 from hookpoint.callbacks._shared.name_pattern import Pattern
 from hookpoint.callbacks._shared.sharded_tensors import is_sharded
-from hookpoint.callbacks.model_hooks._hook_handles import HookCall, Registered
 from hookpoint.callbacks.model_hooks._pattern_callback import PatternCallback
 from hookpoint.callbacks.model_hooks.module_hooks import hook_functions
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.errors import BadLoop
+from hookpoint.core.logger import logger
 from hookpoint.core.run.run import Run
-
-logger = logging.getLogger("hookpoint")
-
-METHODS = {"grad": "register_hook", "post_accumulate_grad": "register_post_accumulate_grad_hook"}
 
 
 class ParameterHooks(PatternCallback):
@@ -76,9 +71,4 @@ class ParameterHooks(PatternCallback):
         named = self.find_parameters(run).items()
         new = {name: parameter for name, parameter in named if parameter.requires_grad and parameter not in self._handles}
         if new:
-            self._handles.register(run.model, self._hooks(new))
-
-    def _hooks(self, parameters: dict[str, Any]) -> Iterator[Registered]:
-        for name, parameter in parameters.items():
-            for kind, function in self.functions.items():
-                yield getattr(parameter, METHODS[kind]), HookCall(str(self.name), kind, name, function, 1), {}
+            self._handles.register(run.model, str(self.name), new, self.functions)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from abc import abstractmethod
 from collections import deque
@@ -11,9 +10,8 @@ from typing import Any, Protocol, Unpack
 
 from hookpoint.callbacks._shared.arguments import positive
 from hookpoint.core.callback.callback import Callback, Options
+from hookpoint.core.logger import logger
 from hookpoint.core.run.run import Run
-
-logger = logging.getLogger("hookpoint")
 
 CAPACITY = 100  # messages
 WAIT_SECONDS = 5.0  # at the end of a run, for messages that are not sent yet

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 from collections.abc import Mapping
 from functools import lru_cache
@@ -12,7 +11,7 @@ from pathlib import Path
 from threading import Lock, current_thread, get_ident
 from typing import Any
 
-logger = logging.getLogger("hookpoint")
+from hookpoint.core.logger import logger
 
 _quoted = lru_cache(maxsize=1024)(json.dumps)
 

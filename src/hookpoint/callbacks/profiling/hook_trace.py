@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any, Unpack
@@ -14,10 +13,9 @@ from hookpoint.callbacks.profiling._hook_spans import BEGINS, DECIDE, ENDS, FOLL
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.callback.watcher import Function, Watcher
 from hookpoint.core.errors import BadArgument
+from hookpoint.core.logger import logger
 from hookpoint.core.run.run import Run
 from hookpoint.core.run_view import Dispatch
-
-logger = logging.getLogger("hookpoint")
 
 LAST = ("on_exception", "on_run_end")
 
@@ -48,7 +46,6 @@ class HookTrace(Watcher):
 
     ranks = "chief"
 
-    keeps = ""
     step_cost = "four microseconds per span while recorded, otherwise three in total"
 
     def __init__(

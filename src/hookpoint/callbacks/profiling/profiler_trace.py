@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from contextlib import suppress
 from pathlib import Path
@@ -13,13 +12,12 @@ from hookpoint.callbacks._shared.extras import optional
 from hookpoint.callbacks._shared.workdir import rank_suffix, require_workdir
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.errors import BadArgument
+from hookpoint.core.logger import logger
 from hookpoint.core.run.run import Run
 from hookpoint.core.text.terminal import say
 
 if TYPE_CHECKING:
     from hookpoint.callbacks.profiling._torch_profile import TorchProfile
-
-logger = logging.getLogger("hookpoint")
 
 
 class ProfilerTrace(Callback):
@@ -43,7 +41,6 @@ class ProfilerTrace(Callback):
 
     ranks = "chief"
     on_error = "warn"
-    keeps = ""
     step_cost = "one comparison, unless the step is recorded"
 
     def __init__(

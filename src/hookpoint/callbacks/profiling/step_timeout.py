@@ -16,9 +16,8 @@ from hookpoint.callbacks._shared.workdir import rank_suffix
 from hookpoint.callbacks.profiling._step_watch import StepWatch, thread_dump
 from hookpoint.callbacks.profiling.step_too_slow import StepTooSlow
 from hookpoint.core.callback.callback import Callback, Options
+from hookpoint.core.logger import logger
 from hookpoint.core.run.run import Run
-
-logger = logging.getLogger("hookpoint")
 
 DRAIN_SECONDS = 2.0
 
@@ -48,7 +47,6 @@ class StepTimeout(Callback):
     600.0
     """
 
-    keeps = ""
     step_cost = "storing the time, less than a microsecond; a thread checks it"
 
     EXIT_CODE = 75  # EX_TEMPFAIL: try again

@@ -33,7 +33,6 @@ class ProgressBar(Callback):
 
     ranks = "chief"
     on_error = "warn"
-    keeps: ClassVar[str] = ""
     step_cost: ClassVar[str] = "nothing; a thread reads the run's clocks four times a second"
 
     def __init__(

@@ -26,9 +26,8 @@ class ThroughputTracker(LapTimer):
 
     def __init__(self, samples_per_step: int | None = None, **options: Unpack[Options]) -> None:
         super().__init__("since", **options)
-        if samples_per_step is not None:
-            integer("ThroughputTracker", "samples_per_step", samples_per_step, least=1)
-        self.samples_per_step = samples_per_step
+        given = samples_per_step
+        self.samples_per_step = None if given is None else integer("ThroughputTracker", "samples_per_step", given, least=1)
         self._is_unknown = False
 
     def on_run_begin(self, run: Run) -> None:

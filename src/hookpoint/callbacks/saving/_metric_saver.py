@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Unpack
@@ -10,15 +9,14 @@ from typing import Any, ClassVar, Unpack
 from hookpoint.callbacks._shared.arguments import integer, string
 from hookpoint.callbacks._shared.new_values import NewValues
 from hookpoint.callbacks._shared.saver import Saver, is_in_training, measured
-from hookpoint.core.callback.callback import Callback, Options
+from hookpoint.core.callback.callback import Options
 from hookpoint.core.callback.callback_info import set_default_name
 from hookpoint.core.checkpoint.store import Keep, Kept
 from hookpoint.core.log.best import Best, Mode
+from hookpoint.core.logger import logger
 from hookpoint.core.run.run import Run
 from hookpoint.core.schedule.moment import Moment
 from hookpoint.storage.workdir.retention import KeepNewest
-
-logger = logging.getLogger("hookpoint")
 
 
 class TopK:
@@ -89,59 +87,11 @@ class TopK:
         ]
 
 
-class BestTracker:
-    """Watch a metric for a saver and rank its values, with Best or TopK. `tag` is the tag of the checkpoints."""
-
-    def __init__(self, metric: str, ranking: Best | TopK, tag: str) -> None:
-        self.metric, self.ranking, self.tag = metric, ranking, tag
-        self._previous = ranking.state_dict()
-        self._values = NewValues(metric)
-
-    def reset(self) -> None:
-        """Start from scratch, for a fresh run."""
-        self.ranking.reset()
-        self._previous = self.ranking.state_dict()
-        self._values.reset()
-
-    def begin(self, run: Run, owner: Callback) -> None:
-        """Attach to the metric when the run begins."""
-        self._values.begin(run, owner)
-
-    def take(self, saver: Saver, run: Run, *, final_only: bool = False) -> tuple[Moment, float] | None:
-        """Return the newest value and its moment if the ranking accepts it.
-
-        If the checkpoint of the last accepted value was not written, the ranking is restored first.
-        """
-        if saver.was_lost(run, self.tag):
-            self.ranking.load_state_dict(self._previous)
-        new, before = self._values.take_current(run, final_only=final_only), self.ranking.state_dict()
-        if new is None or not self.ranking.take(new[1], new[0]):
-            return None
-        self._previous = before
-        return new
-
-    def save_best(self, saver: Saver, run: Run, *, final_only: bool = False, in_background: bool = False) -> None:
-        """Save if the newest value is the best so far; send the event "best" and log a line."""
-        if (new := self.take(saver, run, final_only=final_only)) is not None:
-            previous, value = self._previous["value"], new[1]
-            was = "" if previous is None else f", after {previous:g}"
-            logger.info("%s is %g at step %d, the best so far%s", self.metric, value, run.step, was)
-            run.put_event("best", metric=self.metric, value=value, previous=previous)
-            saved_for = measured(self.metric, self.ranking.mode, value, new[0])
-            saver.request(run, self.tag, in_background=in_background, measured=saved_for)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**self.ranking.state_dict(), **self._values.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.ranking.load_state_dict(state)
-        self._values.load_state_dict(state)
-
-
 class TrackingSaver(Saver):
-    """Request a checkpoint whenever a metric reaches a new best, if there is a metric to track.
+    """Rank the values of a metric, with Best or TopK, and request a checkpoint whenever there is a new best.
 
-    A validation inside a training iteration is handled at once, whatever the schedule: the next step changes the weights.
+    `tag` is the tag of these checkpoints. Without a metric, nothing is tracked. A validation inside a training iteration is
+    handled at once, whatever the schedule: the next step changes the weights.
     """
 
     reads_windows = True
@@ -149,38 +99,66 @@ class TrackingSaver(Saver):
     keeps: ClassVar[str] = "the best value, and the moments of the best value and of the last save"
     step_cost: ClassVar[str] = "nothing; with a step schedule, one addition per step that logs the metric"
 
-    def __init__(self, rules: Mapping[str, Keep], tracker: BestTracker | None, **options: Unpack[Options]) -> None:
+    def __init__(
+        self, rules: Mapping[str, Keep], metric: str | None, ranking: Best | TopK, tag: str, **options: Unpack[Options]
+    ) -> None:
         super().__init__(rules, **options)
-        self._tracker = tracker
-        if tracker is not None:
-            self.reads = (tracker.metric,)
+        if metric is not None:
+            self.reads = (metric,)
+        self._metric, self._ranking, self._best_tag = metric, ranking, tag
+        self._previous = ranking.state_dict()
+        self._values = NewValues(metric or "")
 
     def on_run_begin(self, run: Run) -> None:
         super().on_run_begin(run)
-        if self._tracker is not None:
-            self._tracker.begin(run, self)
+        if self._metric is not None:
+            self._values.begin(run, self)
 
     def on_val_epoch_end(self, run: Run) -> None:
         if is_in_training(run):
             self.save_best(run, final_only=True)
 
+    def take_best(self, run: Run, *, final_only: bool) -> tuple[Moment, float] | None:
+        """Return the newest value and its moment if the ranking accepts it.
+
+        If the checkpoint of the last accepted value was not written, the ranking is restored first.
+        """
+        if self._metric is None:
+            return None
+        if self.was_lost(run, self._best_tag):
+            self._ranking.load_state_dict(self._previous)
+        new, before = self._values.take_current(run, final_only=final_only), self._ranking.state_dict()
+        if new is None or not self._ranking.take(new[1], new[0]):
+            return None
+        self._previous = before
+        return new
+
     def save_best(self, run: Run, *, final_only: bool = False) -> None:
-        if self._tracker is not None:
-            self._tracker.save_best(self, run, final_only=final_only, in_background=self.async_save)
+        """Save if the newest value is the best so far; send the event "best" and log a line."""
+        if self._metric is not None and (new := self.take_best(run, final_only=final_only)) is not None:
+            previous, value = self._previous["value"], new[1]
+            was = "" if previous is None else f", after {previous:g}"
+            logger.info("%s is %g at step %d, the best so far%s", self._metric, value, run.step, was)
+            run.put_event("best", metric=self._metric, value=value, previous=previous)
+            saved_for = measured(self._metric, self._ranking.mode, value, new[0])
+            self.request(run, self._best_tag, in_background=self.async_save, measured=saved_for)
 
     def reset(self) -> None:
         super().reset()
-        if self._tracker is not None:
-            self._tracker.reset()
+        self._ranking.reset()
+        self._previous = self._ranking.state_dict()
+        self._values.reset()
 
     def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "best": None if self._tracker is None else self._tracker.state_dict()}
+        best = None if self._metric is None else {**self._ranking.state_dict(), **self._values.state_dict()}
+        return {**super().state_dict(), "best": best}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         best = state.get("best", state)
-        if self._tracker is not None and best is not None:
-            self._tracker.load_state_dict(best)
+        if self._metric is not None and best is not None:
+            self._ranking.load_state_dict(best)
+            self._values.load_state_dict(best)
 
 
 class MetricSaver(TrackingSaver):
@@ -193,9 +171,8 @@ class MetricSaver(TrackingSaver):
         self.monitor_stat = string(owner, "monitor_stat", monitor_stat)
         self.tag = f"{prefix}-{monitor_stat if filename is None else string(owner, 'filename', filename)}"
         keep: Keep = ranking if isinstance(ranking, TopK) else KeepNewest(1)
-        super().__init__({self.tag: keep}, BestTracker(monitor_stat, ranking, self.tag), **options)
+        super().__init__({self.tag: keep}, monitor_stat, ranking, self.tag, **options)
         set_default_name(self, f"{owner}({monitor_stat})")
-        self._ranking = ranking
 
     @property
     def best(self) -> Best:

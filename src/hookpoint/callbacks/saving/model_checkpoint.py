@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, Unpack
 
 from hookpoint.callbacks._shared.arguments import integer, string
 from hookpoint.callbacks._shared.saver import reject_path
-from hookpoint.callbacks.saving._metric_saver import BestTracker, TrackingSaver
+from hookpoint.callbacks.saving._metric_saver import TrackingSaver
 from hookpoint.callbacks.saving.checkpoint_config import CheckpointConfig
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.callback.callback_info import set_default_name
@@ -75,7 +75,7 @@ class ModelCheckpoint(TrackingSaver):
         if monitor is not None:
             rules[f"best-{monitor}"] = KeepNewest(1)
         self._best = Best(better, threshold=initial_value_threshold)
-        super().__init__(rules, None if monitor is None else BestTracker(monitor, self._best, f"best-{monitor}"), **options)
+        super().__init__(rules, monitor, self._best, f"best-{monitor}", **options)
         set_default_name(self, f"ModelCheckpoint({monitor if save_best_only else prefix})")
         self.prefix = prefix
         self.limits = () if save_best_only else (prefix,)
@@ -96,7 +96,7 @@ class ModelCheckpoint(TrackingSaver):
     @property
     def best(self) -> Best | None:
         """The best value so far, and its step; None without `monitor`."""
-        return None if self._tracker is None else self._best
+        return None if self._metric is None else self._best
 
     def on_trigger(self, run: Run) -> None:
         if not self.save_best_only:

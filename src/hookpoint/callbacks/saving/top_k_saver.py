@@ -47,7 +47,7 @@ class TopKSaver(MetricSaver):
         self._saves_best = not is_claimed(run, self.best_tag, besides=self)
 
     def save_best(self, run: Run, *, final_only: bool = False) -> None:
-        if self._tracker is None or (new := self._tracker.take(self, run, final_only=final_only)) is None:
+        if (new := self.take_best(run, final_only=final_only)) is None:
             return
         moment, value = new
         place = self.top.place(moment)

@@ -30,7 +30,6 @@ class LossCallback(Callback):
     """
 
     handles_nonfinite_loss = True
-    keeps: ClassVar[str] = ""
     step_cost: ClassVar[str] = "one to three microseconds"
 
     def __init__(self, **options: Unpack[Options]) -> None:

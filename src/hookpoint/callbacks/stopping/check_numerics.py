@@ -41,7 +41,6 @@ class CheckNumerics(Callback):
     hookpoint.core.errors.NotFinite: CheckNumerics: NaN or infinity in error at step 2...
     """
 
-    keeps: ClassVar[str] = ""
     step_cost: ClassVar[str] = "two calls, and one pass over everything that is checked after each step"
 
     def __init__(

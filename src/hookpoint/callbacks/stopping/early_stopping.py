@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any, ClassVar, Unpack
 
 from hookpoint.callbacks._shared.arguments import choice, integer, number
@@ -14,14 +13,13 @@ from hookpoint.core.callback.callback import Options
 from hookpoint.core.checkpoint.stateful import has_state, load_state, state_of
 from hookpoint.core.errors import BadLoop
 from hookpoint.core.log.best import Best, Mode, mode_of
+from hookpoint.core.logger import logger
 from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.run import Run
 from hookpoint.core.schedule.moment import Moment
 from hookpoint.core.text.terminal import say
 from hookpoint.storage.checkpoint.snapshot import Snapshots
 from hookpoint.storage.workdir.retention import KeepNewest
-
-logger = logging.getLogger("hookpoint")
 
 
 class EarlyStopping(MetricWatcher):

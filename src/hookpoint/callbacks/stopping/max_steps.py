@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from typing import ClassVar, Unpack
 
 from hookpoint.callbacks._shared.arguments import integer
 from hookpoint.core.callback.callback import Callback, Options
+from hookpoint.core.logger import logger
 from hookpoint.core.run.run import Run
 from hookpoint.core.run.verdicts import Reached
-
-logger = logging.getLogger("hookpoint")
 
 
 class MaxSteps(Callback):
@@ -27,7 +25,6 @@ class MaxSteps(Callback):
     2
     """
 
-    keeps: ClassVar[str] = ""
     step_cost: ClassVar[str] = "one comparison"
 
     def __init__(self, n: int, **options: Unpack[Options]) -> None:

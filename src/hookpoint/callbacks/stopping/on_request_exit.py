@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import threading
@@ -16,9 +15,8 @@ from hookpoint.callbacks._shared.saver import reject_path
 from hookpoint.callbacks._shared.workdir import file_problem
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.errors import BadArgument
+from hookpoint.core.logger import logger
 from hookpoint.core.run.run import Run
-
-logger = logging.getLogger("hookpoint")
 
 LOOP_SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP")
 REFUSED_SIGNALS = {
@@ -47,7 +45,6 @@ class OnRequestExit(Callback):
     3
     """
 
-    keeps: ClassVar[str] = ""
     step_cost: ClassVar[str] = "reading the clock; a check for the file once per second"
 
     def __init__(

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any, ClassVar, Unpack
 
 from hookpoint.callbacks._shared.arguments import number
 from hookpoint.callbacks._shared.metric_watcher import MetricWatcher
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.log.best import mode_of
+from hookpoint.core.logger import logger
 from hookpoint.core.run.run import Run
 from hookpoint.core.schedule.moment import Moment
-
-logger = logging.getLogger("hookpoint")
 
 
 class StopAtThreshold(MetricWatcher):

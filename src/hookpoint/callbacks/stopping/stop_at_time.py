@@ -25,7 +25,6 @@ class StopAtTime(Callback):
     (5400.0, 28830.0, None)
     """
 
-    keeps: ClassVar[str] = ""
     step_cost: ClassVar[str] = "reading the clock, half a microsecond"
 
     def __init__(

@@ -27,7 +27,6 @@ class MergeAllSummaries(Callback):
     36.6
     """
 
-    keeps = ""
     step_cost = "nothing; with a `period`, one comparison"
 
     def __init__(self, period: int = 0, **options: Unpack[Options]) -> None:

@@ -32,7 +32,6 @@ class RunOp(Callback):
     """
 
     writes_anything = True
-    keeps = ""
     step_cost = "the function with `run_step`, otherwise nothing"
 
     def __init__(

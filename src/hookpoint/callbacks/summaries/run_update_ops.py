@@ -23,7 +23,6 @@ class RunUpdateOps(Callback):
     updated after step 2
     """
 
-    keeps = ""
     step_cost = "the functions; without any, about 0.2 microseconds"
 
     def __init__(self, **options: Unpack[Options]) -> None:

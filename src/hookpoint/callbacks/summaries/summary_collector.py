@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,9 +16,8 @@ from hookpoint.callbacks.summaries._model_graph import ModelGraph, as_positional
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.checkpoint.stateful import named_parameters
 from hookpoint.core.errors import BadArgument, BadLoop, listed
+from hookpoint.core.logger import logger
 from hookpoint.core.run.run import Run
-
-logger = logging.getLogger("hookpoint")
 
 FIRST = 5  # parameters are collected by default
 SWITCHES = ("collect_metric", "collect_graph", "collect_input_data")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from threading import Condition, Thread
 
-logger = logging.getLogger("hookpoint")
+from hookpoint.core.logger import logger
 
 
 class Sampler:

@@ -38,7 +38,6 @@ class GarbageCollector(Callback):
     True
     """
 
-    keeps = ""
     step_cost = "one comparison; a collection takes a millisecond or more"
 
     def __init__(self, every: int = 1000, *, generation: int = 1, freeze: bool = False, **options: Unpack[Options]) -> None:

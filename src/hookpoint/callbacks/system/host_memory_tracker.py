@@ -26,7 +26,6 @@ class HostMemoryTracker(Callback):
     """
 
     ranks = "chief"
-    keeps = ""
     step_cost = "nothing; a trigger takes some milliseconds per process"
     may_write = ("HostFreeMemory (GB)", "HostMemory (GB)")
 

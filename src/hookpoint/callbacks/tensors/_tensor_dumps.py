@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -15,11 +14,10 @@ from hookpoint.callbacks._shared.workdir import rank_suffix, require_workdir
 from hookpoint.callbacks.tensors._tensor_reader import Names, TensorReader
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.errors import BadArgument, CompileError
+from hookpoint.core.logger import logger
 from hookpoint.core.run.run import Run
 from hookpoint.storage.checkpoint.layout import SAFE, TENSOR_DUMPS, is_leftover
 from hookpoint.storage.disk import disk
-
-logger = logging.getLogger("hookpoint")
 
 MAX_WAITING = 8  # writes whose values are held in memory
 

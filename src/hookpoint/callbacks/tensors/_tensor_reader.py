@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, Unpack
@@ -13,13 +12,13 @@ from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.callback.callback_info import set_default_name
 from hookpoint.core.errors import BadArgument, BadLoop, BadValue
 from hookpoint.core.fields import named_fields
+from hookpoint.core.logger import logger
 from hookpoint.core.run.run import Run
 from hookpoint.core.text.spelling import near_miss
 
 Source = str | Callable[[Run], Any]
 Names = str | Iterable[str] | Mapping[str, Source]
 
-logger = logging.getLogger("hookpoint")
 
 ITERATION_FIELDS = ("loss", "outputs", "batch", "targets")
 GRADIENT = ".grad"
@@ -51,7 +50,6 @@ class TensorReader(Callback):
     """
 
     ranks = "chief"
-    keeps = ""
 
     def __init__(self, names: Names, **options: Unpack[Options]) -> None:
         super().__init__(**options)

@@ -62,9 +62,7 @@ class DumpTensorAsImage(TensorDumper):
             raise BadArgument(f"DumpTensorAsImage: {tensor_name!r} is not the name of a tensor.", give=give)
         name = tensor_name if isinstance(tensor_name, str) else prefix or _function_name(tensor_name)
         super().__init__({name: tensor_name}, safe_name(name) if prefix is None else prefix, **options)
-        if map_func is not None:
-            function("DumpTensorAsImage", "map_func", map_func, write="lambda array: ...")
-        self.map_func = map_func
+        self.map_func = function("DumpTensorAsImage", "map_func", map_func, or_none=True, write="lambda array: ...")
         self.scale = number("DumpTensorAsImage", "scale", scale)
 
     def dump(self, run: Run, values: dict[str, Any]) -> None:

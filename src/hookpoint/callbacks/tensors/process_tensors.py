@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Unpack
 
-from hookpoint.callbacks._shared.arguments import function
+from hookpoint.callbacks._shared.arguments import function, misfit
 from hookpoint.callbacks.tensors._tensor_reader import Names, TensorReader
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.errors import BadArgument
@@ -39,22 +38,12 @@ class ProcessTensors(TensorReader):
     def __init__(self, names: Names, fn: Callable[..., object], **options: Unpack[Options]) -> None:
         super().__init__(names, **options)
         self.fn = function("ProcessTensors", "fn", fn, write="lambda loss: ...")
-        _check_signature(fn, list(self.sources))
+        if problem := misfit(fn, *self.sources):
+            give = f"a function of {', '.join(self.sources)}"
+            raise BadArgument(f"ProcessTensors: fn must take {len(self.sources)} values: {problem}.", give=give)
         self.when(Every(steps=1))
 
     def on_trigger(self, run: Run) -> None:
         values = self.read(run)
         if values is not None:
             self.fn(*values.values())
-
-
-def _check_signature(fn: Callable[..., object], names: list[str]) -> None:
-    try:
-        signature = inspect.signature(fn)
-    except ValueError:  # some functions written in C have no signature
-        return
-    try:
-        signature.bind(*names)
-    except TypeError as error:
-        headline = f"ProcessTensors: fn must take {len(names)} values: {error}."
-        raise BadArgument(headline, give=f"a function of {', '.join(names)}") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any, Unpack
 
 from hookpoint.callbacks._shared.sharded_tensors import full_tensor
@@ -12,9 +11,8 @@ from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.callback.callback_info import set_default_name
 from hookpoint.core.checkpoint.stateful import named_parameters, state_of
 from hookpoint.core.errors import BadLoop, OutsideRun
+from hookpoint.core.logger import logger
 from hookpoint.core.run.run import Run
-
-logger = logging.getLogger("hookpoint")
 
 
 class AveragedWeights(Callback):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal, Unpack
@@ -14,11 +13,10 @@ from hookpoint.callbacks.weights._batch_norm_pass import batch_norm_buffers, mea
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.checkpoint.plain_names import plain_name
 from hookpoint.core.errors import BadArgument, BadLoop
+from hookpoint.core.logger import logger
 from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.rates import put
 from hookpoint.core.run.run import Run
-
-logger = logging.getLogger("hookpoint")
 
 
 class StochasticWeightAveraging(AveragedWeights):
@@ -77,9 +75,8 @@ class StochasticWeightAveraging(AveragedWeights):
         super().__init__(model, buffers=False, **options)
         self.lr = None if lr is None else number("StochasticWeightAveraging", "lr", lr, least=0.0)
         self._schedule = SWASchedule(start, anneal_epochs, anneal)
-        if forward is not None:
-            function("StochasticWeightAveraging", "forward", forward)
-        self.data, self._forward = data, forward
+        self.data = data
+        self._forward = function("StochasticWeightAveraging", "forward", forward, or_none=True)
         self.setting = None if lr is None else Setting("learning_rate", same_on_all_ranks=True)
         self.reset()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any, ClassVar, Literal, Unpack
 
 from hookpoint.callbacks._shared.arguments import choice, integer, number
@@ -11,10 +10,9 @@ from hookpoint.callbacks.weights._weight_swap import changed, version_of
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.checkpoint.stateful import named_parameters
 from hookpoint.core.errors import BadArgument
+from hookpoint.core.logger import logger
 from hookpoint.core.run.run import Run, stepper_of
 from hookpoint.core.run.stepper import Stepper
-
-logger = logging.getLogger("hookpoint")
 
 
 class SwapEMAWeights(AveragedWeights):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 Show = Callable[[str], None]
@@ -29,6 +29,15 @@ def say(line: str) -> None:
 def printable(name: str) -> str:
     """Return a name without characters that would move the cursor or change colours."""
     return "".join(character if character.isprintable() else "?" for character in name)
+
+
+def few(names: Sequence[str], limit: int) -> str:
+    """Return the first names, and how many more there are.
+
+    >>> few(["weight", "bias", "scale"], 2), few([], 2)
+    ('weight, bias and 1 more', '')
+    """
+    return ", ".join(map(printable, names[:limit])) + (f" and {len(names) - limit} more" if len(names) > limit else "")
 
 
 def claim(show: Show) -> None:

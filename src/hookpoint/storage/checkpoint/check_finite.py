@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from hookpoint.core.errors import NotFinite
+from hookpoint.core.text.terminal import few
 from hookpoint.storage.checkpoint.tree import named_tensors
 
 MAX_NAMED = 3
@@ -24,9 +25,8 @@ def refuse_if_not_finite(parts: Mapping[str, Any], finite: Mapping[str, Iterable
         tensors = named_tensors(parts.get(part))
         bad = not_finite((name, tensor) for name, tensor in tensors if wanted is None or name in wanted)
         if bad:
-            more = f" and {len(bad) - MAX_NAMED} more" if len(bad) > MAX_NAMED else ""
             raise NotFinite(
-                f"{', '.join(bad[:MAX_NAMED])}{more} of the {part} contain{'' if more or bad[1:] else 's'} NaN or infinity.",
+                f"{few(bad, MAX_NAMED)} of the {part} contain{'' if bad[1:] else 's'} NaN or infinity.",
                 resume="from the last good checkpoint, with a lower learning rate or clipped gradients",
             )
 
