@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from hookpoint.core.errors import BadArgument
 from hookpoint.core.log.logbook import renamed
+from hookpoint.core.logger import logger
 from hookpoint.core.run.run import Run
 from hookpoint.core.run.verdicts import Reached
 from hookpoint.core.schedule.when import When
-
-logger = logging.getLogger("hookpoint")
 
 CALLS = {"model": "{0}(...)", "optimizer": "{0}(model.parameters(), lr=0.1)", "lr_scheduler": "{0}(optimizer, ...)"}
 MULTIPLE = {

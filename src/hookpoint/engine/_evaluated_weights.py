@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -15,14 +14,13 @@ from hookpoint.core.checkpoint.layer_versions import put_versions, versions_of
 from hookpoint.core.checkpoint.stateful import load_state, state_of
 from hookpoint.core.checkpoint.store import Resume
 from hookpoint.core.errors import CannotResume
+from hookpoint.core.logger import logger
 from hookpoint.core.run.run import Run
 from hookpoint.core.text.terminal import say
 from hookpoint.parallel.checkpoint.collective_calls import on_all_ranks, on_chief
 from hookpoint.storage import saved_weights
 from hookpoint.storage.saved_weights import Gone
 from hookpoint.storage.workdir.find_checkpoint import Found
-
-logger = logging.getLogger("hookpoint")
 
 ATTEMPTS = 50  # give up if the run deletes checkpoints faster than this process reads them
 SECONDS_BETWEEN = 0.02

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -20,6 +19,7 @@ from hookpoint.core.checkpoint.store import Resume
 from hookpoint.core.data.array_batches import AUTO, BatchSize
 from hookpoint.core.errors import BadArgument, BadData, OutsideRun
 from hookpoint.core.log.metric_objects import by_name
+from hookpoint.core.logger import logger
 from hookpoint.core.loop.batches import batches_over
 from hookpoint.core.loop.evaluation import LOADER_CHECK, abort_on_error, evaluate
 from hookpoint.core.loop.loop import Loop
@@ -55,8 +55,6 @@ from hookpoint.parallel.strategy.strategy import Strategy
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 END = object()
-
-logger = logging.getLogger("hookpoint")
 
 
 class Runner:

@@ -13,7 +13,6 @@ advance for workers, if the training draws from the same generator.
 
 from __future__ import annotations
 
-import logging
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -25,6 +24,7 @@ from hookpoint.core.checkpoint.positions import Entered, Positions, skip_batches
 from hookpoint.core.checkpoint.randomness import PlainRandomness
 from hookpoint.core.data.samples import length_of
 from hookpoint.core.errors import CannotResume
+from hookpoint.core.logger import logger
 from hookpoint.engine.data import _loader_state
 from hookpoint.engine.data._data_facts import batch_size_of, compared, facts_of, facts_of_order
 from hookpoint.engine.data._loader_record import LoaderRecord, batches_ahead, has_index, has_iterator, is_stateful
@@ -42,8 +42,6 @@ from hookpoint.engine.data.seeded_samples import seeded_samples_of
 from hookpoint.parallel.data.distribute_loader import team_sampler_of
 from hookpoint.parallel.data.padded_loader import PaddedLoader
 from hookpoint.parallel.data.sampler import TeamBatchSampler
-
-logger = logging.getLogger("hookpoint")
 
 INEXACT = "from here on the run is not bitwise identical to the saved one"
 
