@@ -53,29 +53,24 @@ _MODULES = {
 HOOKPOINT = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 # The classes in each folder; their modules are named after them.
-_FOLDERS = {
-    "callbacks.debug": "InjectShell StartProcOrThread",
-    "callbacks.hyper_params": (
-        "HumanHyperParamSetter HyperParamSetterWithFunc LearningRateScheduler ReduceLROnPlateau ScheduledHyperParamSetter "
-        "StatMonitorParamSetter"
-    ),
-    "callbacks.inference": "BinaryClassificationStats ClassificationError InferenceRunner Inferencer ScalarStats",
-    "callbacks.model_hooks": "ActivationStats FeatureTap GradientStats ModuleHooks ParameterHooks",
-    "callbacks.notify": "Notify SendMonitorData SendStat",
-    "callbacks.profiling": "HookTrace ProfilerTrace StepTimeout StepTooSlow",
-    "callbacks.progress": "EstimatedTimeLeft ProgressBar ThroughputTracker TimeMonitor",
-    "callbacks.saving": "BackupAndRestore CheckpointConfig MaxSaver MinSaver ModelCheckpoint ModelSaver TopKSaver",
-    "callbacks.stopping": (
-        "CheckNumerics EarlyStopping LossMonitor MaxSteps OnRequestExit StopAtThreshold StopAtTime TerminateOnNaN"
-    ),
-    "callbacks.summaries": "MergeAllSummaries MovingAverageSummary RunOp RunUpdateOps SummaryCollector",
-    "callbacks.system": "GPUMemoryTracker GPUUtilizationTracker GarbageCollector HostMemoryTracker",
-    "callbacks.tensors": "DumpTensorAsImage DumpTensors ProcessTensors SimpleMovingAverage TensorPrinter",
-    "callbacks.weights": "StochasticWeightAveraging SwapEMAWeights",
-    "monitors": "CSVLogger History JSONWriter RemoteMonitor ScalarPrinter TFEventWriter WandbMonitor",
+_FOLDERS: dict[str, tuple[str, ...]] = {
+    "callbacks.debug": ("InjectShell", "StartProcOrThread"),
+    "callbacks.hyper_params": ("HumanHyperParamSetter", "HyperParamSetterWithFunc", "LearningRateScheduler", "ReduceLROnPlateau", "ScheduledHyperParamSetter", "StatMonitorParamSetter"),
+    "callbacks.inference": ("BinaryClassificationStats", "ClassificationError", "InferenceRunner", "Inferencer", "ScalarStats"),
+    "callbacks.model_hooks": ("ActivationStats", "FeatureTap", "GradientStats", "ModuleHooks", "ParameterHooks"),
+    "callbacks.notify": ("Notify", "SendMonitorData", "SendStat"),
+    "callbacks.profiling": ("HookTrace", "ProfilerTrace", "StepTimeout", "StepTooSlow"),
+    "callbacks.progress": ("EstimatedTimeLeft", "ProgressBar", "ThroughputTracker", "TimeMonitor"),
+    "callbacks.saving": ("BackupAndRestore", "CheckpointConfig", "MaxSaver", "MinSaver", "ModelCheckpoint", "ModelSaver", "TopKSaver"),
+    "callbacks.stopping": ("CheckNumerics", "EarlyStopping", "LossMonitor", "MaxSteps", "OnRequestExit", "StopAtThreshold", "StopAtTime", "TerminateOnNaN"),
+    "callbacks.summaries": ("MergeAllSummaries", "MovingAverageSummary", "RunOp", "RunUpdateOps", "SummaryCollector"),
+    "callbacks.system": ("GPUMemoryTracker", "GPUUtilizationTracker", "GarbageCollector", "HostMemoryTracker"),
+    "callbacks.tensors": ("DumpTensorAsImage", "DumpTensors", "ProcessTensors", "SimpleMovingAverage", "TensorPrinter"),
+    "callbacks.weights": ("StochasticWeightAveraging", "SwapEMAWeights"),
+    "monitors": ("CSVLogger", "History", "JSONWriter", "RemoteMonitor", "ScalarPrinter", "TFEventWriter", "WandbMonitor"),
 }
 _WORD = re.compile(r"(?<!^)(?=[A-Z][a-z])|(?<=[a-z])(?=[A-Z]{2})")  # where a word of a name begins: Swap|EMA|Weights
-CALLBACKS = {name: f"{folder}.{_WORD.sub('_', name).lower()}" for folder, names in _FOLDERS.items() for name in names.split()}
+CALLBACKS = {name: f"{folder}.{_WORD.sub('_', name).lower()}" for folder, names in _FOLDERS.items() for name in names}
 CALLBACKS["MLflowMonitor"] = "monitors.mlflow_monitor"
 
 MONITORS = {name: module for name, module in CALLBACKS.items() if module.startswith("monitors.")}
