@@ -1,6 +1,6 @@
-"""The callbacks that come with hookpoint, monitors among them: `from hookpoint import callbacks as cb`.
+"""The callbacks included in hookpoint, with the monitors: `from hookpoint import callbacks as cb`.
 
-Names are loaded when they are first used.
+Names are imported on first use.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def field_values(value: Any) -> Iterable[Any]:
 
 
 def targets_in(batch: Any) -> Any:
-    """Return the item of a batch that is the targets: the last, or the field with a usual name; None if there is none."""
+    """Return the targets of a batch: the last item, or the field with a common name for targets. None if there are none."""
     if isinstance(batch, tuple | list):
         return batch[-1] if len(batch) > 1 else None
     return target_field(named_fields(batch))
@@ -47,13 +47,13 @@ def is_dataclass(value: Any) -> bool:
 
 
 def is_graph(value: Any) -> bool:
-    """Return whether a value is a batch of PyTorch Geometric: named attributes, with its own `to` and `to_dict`."""
+    """Return whether a value is a PyTorch Geometric batch: it has named attributes and its own `to` and `to_dict`."""
     if isinstance(value, type | Mapping) or hasattr(value, "shape"):
         return False
     return all(callable(getattr(value, name, None)) for name in ("to", "keys", "to_dict"))
 
 
 def target_field(fields: Mapping[str, Any]) -> Any:
-    """Return the field with a usual name for targets; None if there is none, or more than one."""
+    """Return the field with a common name for targets; None if there is none or more than one."""
     names = [name for name in TARGET_NAMES if name in fields]
     return fields[names[0]] if len(names) == 1 else None

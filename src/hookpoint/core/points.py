@@ -24,10 +24,10 @@ EVERY_MODE = ("train", "val", "pred")
 
 @dataclass(frozen=True, slots=True)
 class Spelling:
-    """Another system's name for a point.
+    """The name of a point in another system.
 
-    `only_with` restricts a common name: it counts only with exactly these parameters. `second` marks a second method that the
-    system has for the same point: a class may define both, and both are called, in table order. `renames` maps parameters
+    `only_with` restricts a common name: a method counts only if it has exactly these parameters. `second` marks a second method
+    of that system for the same point: a class may define both, and both are called, in table order. `renames` maps parameters
     that have a different meaning in the other system.
     """
 
@@ -41,7 +41,7 @@ class Spelling:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A named moment of a run; with `in_data`, of loading its data, in whichever process that happens."""
+    """A named moment of a run. With `in_data`, a moment of loading the data, in whichever process loads it."""
 
     name: str
     fires: str

@@ -47,7 +47,7 @@ def function(owner: str, argument: str, value: Any, *, or_none: bool = False, **
 
 
 def parameters_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """Return the parameters of a function; none for a builtin without a signature."""
+    """Return the parameters of a function; empty for a builtin without a signature."""
     try:
         return list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""AsyncScalars: read device scalars as floats without making the training wait for them."""
+"""AsyncScalars: read device scalars as floats without making training wait for them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ MAX_PENDING = 48
 class AsyncScalars:
     """Collect tagged values and return them as floats, in order, once they are on the host.
 
-    Host values are available at once. GPU values collect until `start` or until there are 48 of them. Then a single copy of all
-    of them is queued behind the training's work. Other devices have no event to query: their values are read when two later
-    groups have started. `take(wait=True)` waits for everything.
+    Host values are available immediately. GPU values are collected until `start` is called or there are 48 of them. Then a
+    single copy of all of them is queued behind the work of training. Other devices have no event to query, so their values are
+    read once two later groups have started. `take(wait=True)` waits for everything.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class AsyncScalars:
             self._pending = []
 
     def take(self, *, wait: bool = False) -> list[tuple[Any, float]]:
-        """Return the values that are on the host by now, or all of them."""
+        """Return the values that are already on the host or, with `wait`, all of them."""
         ready, self._ready = self._ready, []
         if wait:
             self.start()

@@ -13,8 +13,8 @@ CHANNELS = (1, 3)
 def images_in(batch: Any) -> Any:
     """Return up to 16 images of a batch as (image, height, width, channel), or None. Does not wait for a device.
 
-    The first array counts, if it has four dimensions and its second or last one has size 1 or 3. If any value is negative, as
-    in normalized data, all values are rescaled to 0..1.
+    Only the first array is considered. It must have four dimensions, and its second or last dimension must have size 1 or 3. If
+    any value is negative, as in normalized data, all values are rescaled to 0..1.
     """
     array = _first_array(batch)
     if array is None or array.ndim != 4 or 0 in array.shape:

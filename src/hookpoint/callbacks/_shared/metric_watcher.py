@@ -24,9 +24,9 @@ class Decision(Protocol):
 class MetricWatcher(Callback):
     """Pass each new value of a metric to `take`, once.
 
-    Triggered at the end of each complete epoch or by a schedule. Without a schedule, epochs that a `break` cut short count as
-    well, so that loops that always break still produce values. With a step schedule, a value is the mean of what was logged
-    since the last trigger.
+    Triggered at the end of each complete epoch or by a schedule. Without a schedule, epochs that end with a `break` also count,
+    so that loops that always break still produce values. With a step schedule, a value is the mean of what was logged since the
+    last trigger.
     """
 
     reads_windows = True

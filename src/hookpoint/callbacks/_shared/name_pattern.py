@@ -20,8 +20,8 @@ MAX_LISTED = 8
 class NamePattern:
     """Match names against a glob, a compiled regular expression, or a list of both.
 
-    In a glob, `*` matches dots too: "layers.*" matches everything below `layers`, at any depth. A regular expression matches if
-    `search` finds it. The empty name, which is the model itself, matches the pattern "" only.
+    In a glob, `*` also matches dots: "layers.*" matches everything below `layers`, at any depth. A regular expression is
+    matched with `search`. The empty name, which is the model itself, matches only the pattern "".
 
     >>> pattern = NamePattern("FeatureTap", ["conv?", re.compile("^head")])
     >>> [name for name in ("", "conv1", "conv1.norm", "head.0") if pattern.matches(name)]

@@ -10,7 +10,7 @@ from hookpoint.core.checkpoint.stateful import named_items
 
 
 def named_modules(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the modules with a forward, of a model or of each model in a list or mapping; '' is the model itself.
+    """Yield the modules that have a forward, for a model or each model in a list or mapping; '' is the model itself.
 
     A shared module is yielded under each of its names. Containers without a forward and the wrappers of torch.compile are
     left out.
@@ -21,12 +21,15 @@ def named_modules(model: Any) -> Iterator[tuple[str, Any]]:
 
 
 def named_parameters(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the parameters of a model, or of each model in a list or mapping; a tied one under each of its names."""
+    """Yield the parameters of a model, or of each model in a list or mapping.
+
+    A tied parameter appears under each of its names.
+    """
     return named_items(model, "named_parameters", remove_duplicate=False)
 
 
 def named_buffers(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the buffers of a model, or of each model in a list or mapping; a shared one under each of its names."""
+    """Yield the buffers of a model, or of each model in a list or mapping. A shared buffer appears under each of its names."""
     return named_items(model, "named_buffers", remove_duplicate=False)
 
 

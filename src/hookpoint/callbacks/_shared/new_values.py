@@ -1,4 +1,4 @@
-"""NewValues: each final value of a metric, once."""
+"""NewValues: the newest final value of a metric, returned only once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hookpoint.core.schedule.moment import Moment
 
 
 class NewValues:
-    """Return the newest final value of a metric, once: patience counts observations, not triggers.
+    """Return the newest final value of a metric, but only once, because patience counts observations, not triggers.
 
     Final values are the means of finished passes and values logged between iterations. A reader with a step schedule does not
     wait for the end of a training pass: it gets the mean of what was logged since its last read.
@@ -37,9 +37,9 @@ class NewValues:
             machine_of(run).logbook.windows.attach(self.metric, self._window)
 
     def take(self, run: Run, *, final_only: bool = False) -> tuple[Moment, float] | None:
-        """Return the newest value and the moment it was logged at, or None if there is no new one.
+        """Return the newest value and the moment it was logged, or None if there is no new value.
 
-        `final_only` is for reads off the schedule: they leave the window open.
+        `final_only` is for reads outside the schedule; they leave the window open.
         """
         count = run.metrics.observations(self.metric) - self._window.ignored
         if count == self._seen:
@@ -69,7 +69,7 @@ class NewValues:
 def is_current(moment: Moment, run: Run) -> bool:
     """Return whether a value of this moment was measured with the current weights.
 
-    The end of the iteration it was measured in counts as current: a loop may evaluate first and step afterwards.
+    The weights at the end of the same iteration count as current, because a loop may evaluate first and step afterwards.
     """
     now = run.moment
     if moment.is_same(now):

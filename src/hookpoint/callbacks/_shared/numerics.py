@@ -15,7 +15,7 @@ MAX_LISTED = 3
 
 
 def largest(values: Iterable[Any]) -> Any:
-    """Return the largest magnitude in tensors, arrays and numbers, on its device. It is finite if all values are.
+    """Return the largest magnitude in tensors, arrays and numbers, on its device. It is finite if all values are finite.
 
     Integers are ignored. The result is 0 if there is no value. Each rank checks its local shards only.
 

@@ -61,9 +61,9 @@ class View:
 
 
 def as_line(view: View, width: int, *, ascii_only: bool = False) -> list[Styled]:
-    """Return one line of (text, style) pieces, at most `width` wide; pieces that do not fit are left out.
+    """Return one line of (text, style) pieces, at most `width` wide. Pieces that do not fit are left out.
 
-    Numbers are padded to keep the bar from changing its length with every value.
+    Numbers are padded so that the length of the bar does not change with every value.
     """
     pieces = _pieces(view, width)
     text = GAP.join(text for text, _ in pieces)
@@ -103,7 +103,7 @@ def clock(seconds: float) -> str:
 
 
 def _pieces(view: View, width: int) -> list[Styled]:
-    """Return the pieces that fit beside a short bar. Label, counts, first number, pace and time come before other numbers."""
+    """Return the pieces that fit next to a short bar. Label, counts, first number, rate and time come before other numbers."""
     counts = view.counts if view.total is None else view.counts.rjust(2 * len(str(view.total)) + 1)
     numbers = [(text.ljust(len(text.rpartition(" ")[0]) + 9), "") for text in view.numbers]
     by_priority = [(view.label, "bold"), (counts, ""), *numbers[:1], *_times(view), *numbers[1:]]

@@ -18,11 +18,11 @@ FILES = (".ckpt", ".h5", ".hdf5", ".keras", ".npz", ".pkl", ".pt", ".pth", ".saf
 
 
 class Saver(Callback):
-    """Request checkpoints with its own tags, at most one per tag and moment; derived classes decide when.
+    """Request checkpoints with its own tags, at most one per tag and moment. Subclasses decide when.
 
     `rules` maps each tag to its retention rule, or to None to keep all. `limits` names the tags whose rule also counts the
-    checkpoint at the end of the run. on_setup raises if two savers use the same tag: they would delete each other's
-    checkpoints. A saver runs on all ranks, whatever `ranks` says: the store decides which ranks write.
+    checkpoint at the end of the run. on_setup raises if two savers use the same tag, because they would delete each other's
+    checkpoints. A saver runs on all ranks and ignores `ranks`: the store decides which ranks write.
     """
 
     saves = same_on_all_ranks = True
@@ -59,7 +59,7 @@ class Saver(Callback):
         self._requested, self._unconfirmed = {}, {}
 
     def request(self, run: Run, tag: str, *, in_background: bool = False, measured: Mapping[str, Any] | None = None) -> None:
-        """Request a checkpoint of this moment, once. `measured` is the manifest entry for the metric value."""
+        """Request a checkpoint of this moment, at most once. `measured` is the manifest entry for the metric value."""
         last, now = self._requested.get(tag), run.moment
         if last is None or not last.is_same(now):
             self._requested[tag] = now
@@ -71,7 +71,7 @@ class Saver(Callback):
         self._unconfirmed = {tag: moment for tag, moment in self._unconfirmed.items() if tag not in tags}
 
     def was_lost(self, run: Run, tag: str) -> bool:
-        """Return, once, whether the last requested checkpoint was not written.
+        """Return whether the last requested checkpoint was not written. Each loss is reported once.
 
         A request in the middle of an accumulation window is served at the next step.
         """
@@ -110,7 +110,7 @@ def is_in_training(run: Run) -> bool:
 
 
 def reject_path(owner: str, argument: str, path: object) -> None:
-    """Raise if a path for checkpoints is passed: they are always in the workdir, where a run resumes from them."""
+    """Raise if a path for checkpoints is passed. Checkpoints are always in the workdir, so that a run can resume from them."""
     if path is not None:
         leave = f"{argument} out, and pass workdir={_folder(path)!r} to the Runner or Loop"
         raise BadArgument(f"{owner}: {argument} is not supported; checkpoints are in the workdir.", leave=leave)

@@ -18,8 +18,8 @@ class Setting:
     """Read and change a setting, given by its name in `run.hyper` or as an object such as ObjAttrParam.
 
     Each change sends the event "setting" and logs a line. A learning rate is that of the first parameter group; the other
-    groups keep their ratios to it. Any other setting is changed in each group from the value that group has. If two callbacks
-    change the same setting, one warning names both. A checkpoint stores the value unless the optimizer already does.
+    groups keep their ratios to it. Any other setting is changed separately in each group. If two callbacks change the same
+    setting, one warning names both. A checkpoint stores the value unless the optimizer already does.
 
     In a distributed run, all ranks apply a new value at the same step: immediately with `same_on_all_ranks`, which promises
     that every rank sets the same value, otherwise one step later.
@@ -40,7 +40,7 @@ class Setting:
         self._stored: Any = None
 
     def begin(self, run: Run, by: str, *, takes_over: bool = False) -> None:
-        """Look up the setting, or raise; discard the state of the previous run, unless this one is resumed.
+        """Look up the setting, or raise. Discard the state of the previous run, unless this run is resumed.
 
         A callback that `takes_over` from a scheduler sets the value before each step and needs no warning.
         """
@@ -86,7 +86,7 @@ class Setting:
         return self._change(run, names, old, new, quietly=quietly)
 
     def set_each(self, run: Run, values: list[Any]) -> bool:
-        """Give each parameter group its own value, which changes their ratios; return whether any changed."""
+        """Set each parameter group to its own value, which changes their ratios. Return whether any value changed."""
         names = run.hyper.group_names(self.name)
         return self._change(run, names, [self._get(run, name) for name in names], values)
 
@@ -115,7 +115,7 @@ class Setting:
         return True
 
     def log(self, run: Run) -> None:
-        """Log the value as a metric, unless this epoch has one: a Runner logs the learning rate itself."""
+        """Log the value as a metric, unless this epoch already has one: a Runner logs the learning rate itself."""
         if self.name not in run.logs:
             run.put_scalar(self.name, self.value(run))
 

@@ -12,35 +12,35 @@ def is_sharded(tensor: Any) -> bool:
 
 
 def is_replicated(tensor: Any) -> bool:
-    """Return whether every rank has all values of this tensor, as of a plain tensor or a replicated DTensor."""
+    """Return whether every rank has all values of this tensor, as with a plain tensor or a replicated DTensor."""
     return not is_sharded(tensor) or all(placement.is_replicate() for placement in tensor.placements)
 
 
 def local_shard(tensor: Any) -> Any:
-    """Return the values of a tensor that this rank has, without a copy."""
+    """Return this rank's values of a tensor, without a copy."""
     return tensor.to_local() if is_sharded(tensor) else tensor
 
 
 def local_values(tensor: Any) -> Any:
-    """Return the shard of a tensor that this rank has, or of a sparse tensor its values, without a copy."""
+    """Return this rank's shard of a tensor, or the values of a sparse tensor, without a copy."""
     tensor = local_shard(tensor)
     return tensor._values() if getattr(tensor, "is_sparse", False) else tensor
 
 
 def full_tensor(tensor: Any) -> Any:
-    """Return a tensor with the values of all ranks. A collective if the tensor is sharded."""
+    """Return a tensor with the values of all ranks. This is a collective call if the tensor is sharded."""
     return tensor.full_tensor() if is_sharded(tensor) else tensor
 
 
 def full_state(state: Any) -> Any:
-    """Return a state dict, which may be nested, with full tensors. A collective if any of them is sharded."""
+    """Return a state dict, which may be nested, with full tensors. This is a collective call if any tensor is sharded."""
     if isinstance(state, Mapping):
         return {name: full_state(value) for name, value in state.items()}
     return full_tensor(state)
 
 
 def shard_like(tensor: Any, other: Any) -> Any:
-    """Return this rank's shard of a full tensor, with the placement of the other tensor. No communication."""
+    """Return this rank's shard of a full tensor, with the placement of the other tensor. Does not communicate."""
     if not is_sharded(other) or is_sharded(tensor):
         return tensor
     from torch.distributed.tensor import distribute_tensor
@@ -49,7 +49,7 @@ def shard_like(tensor: Any, other: Any) -> Any:
 
 
 def all_gather(values: Any, like: Any) -> Any:
-    """Return the values of every rank in the mesh of a DTensor, one row per rank. A collective."""
+    """Return the values of every rank in the mesh of a DTensor, one row per rank. This is a collective call."""
     import torch
     import torch.distributed as dist
 

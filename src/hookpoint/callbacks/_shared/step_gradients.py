@@ -21,7 +21,7 @@ def require_step_hooks(run: Run, owner: str, purpose: str) -> None:
 
 
 def step_gradients(run: Run, named: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    """Yield the gradients of named parameters at on_step_begin: clipped and unscaled. Parameters without one are left out."""
+    """Yield the gradients of named parameters at on_step_begin, clipped and unscaled. Skip parameters without a gradient."""
     scale = getattr(_first_optimizer(run), "grad_scale", None)  # set if the optimizer itself divides by it
     for name, parameter in named:
         if parameter.grad is not None:

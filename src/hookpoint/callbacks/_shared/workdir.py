@@ -21,7 +21,7 @@ def rank_suffix(run: Run) -> str:
 
 
 def file_problem(status: os.stat_result) -> str:
-    """Return why a file must not control the run, such as "is a symbolic link"; empty for a regular file of this user."""
+    """Return why a file must not control the run, such as "is a symbolic link"; empty if it is a regular file of this user."""
     if stat.S_ISLNK(status.st_mode):
         return "is a symbolic link"
     if not stat.S_ISREG(status.st_mode):

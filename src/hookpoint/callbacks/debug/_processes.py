@@ -1,4 +1,4 @@
-"""Start, watch and stop processes, threads and commands of any kind."""
+"""Start, watch and stop processes, threads and commands."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def described(worker: Any) -> str:
 
 
 def was_started(worker: Any) -> bool:
-    """Return whether a process or thread, which can be started only once, was started."""
+    """Return whether a process or thread was already started; neither can be started twice."""
     from multiprocessing.process import BaseProcess  # not at the top: it gives the main module a second name
 
     return isinstance(worker, threading.Thread | BaseProcess) and worker.ident is not None
 
 
 def start(worker: Any) -> None:
-    """Start a worker so that Ctrl-C does not reach it and SIGTERM ends it."""
+    """Start a worker so that it does not receive Ctrl-C and SIGTERM ends it."""
     with _own_signals():
         worker.start()
 
@@ -134,12 +134,12 @@ def _own_signals() -> Iterator[None]:
 
 @cache
 def _reset_signals_after_fork() -> None:
-    """Make forked processes reset the signal handlers they inherit. Registered once per process."""
+    """Make forked processes reset the signal handlers they inherit. This is registered once per process."""
     os.register_at_fork(before=_hold_signals, after_in_parent=_release_signals, after_in_child=_reset_signals)
 
 
 def _hold_signals() -> None:
-    """Block signals until the new process has reset its handlers: until then, a signal would be lost."""
+    """Block signals until the new process has reset its handlers. Without this, a signal could be lost."""
     if getattr(_forking, "is_ours", False):
         _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, [getattr(signal, name) for name in LOOP_SIGNALS])
 

@@ -71,7 +71,7 @@ SHELLS: dict[str, Callable[[Run], None]] = {"ipython": ipython, "pdb": debugger,
 
 
 class Leave:
-    """Replace `exit` and `quit`: those of the site module close stdin."""
+    """Replace `exit` and `quit`, because those of the site module close stdin."""
 
     def __call__(self, code: object = None) -> None:
         raise SystemExit(code)

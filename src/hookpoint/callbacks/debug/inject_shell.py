@@ -20,12 +20,12 @@ from hookpoint.core.run.run import Run
 class InjectShell(Callback):
     """Open a shell in the run's terminal when a file appears in its workdir: `touch runs/mine/INJECT_SHELL.tmp`.
 
-    The run waits until you leave the shell with exit(), `q` or Ctrl-D. The variable `run` can be read and changed. `shell` is
+    The run waits until you leave the shell with exit(), `q` or Ctrl-D. In the shell, you can read and change `run`. `shell` is
     "ipython" (`pip install 'hookpoint[shell]'`; without it, Python's prompt), "pdb" or "python". The file is removed when the
-    shell opens. It must be a regular file of the user who runs the training, not a link: anyone who can create it can run code.
-    Without a terminal, a warning is logged and the run continues. Ctrl-C in the shell interrupts the typed command. The
-    progress bar is hidden while the shell is open. Other ranks wait at their next collective, until their timeouts expire. The
-    time counts in `run.elapsed`.
+    shell opens. It must be a regular file, not a link, and belong to the user who runs the training, because anyone who can
+    create it can run code. Without a terminal, a warning is logged and the run continues. Ctrl-C in the shell interrupts the
+    typed command. The progress bar is hidden while the shell is open. Other ranks wait at their next collective call until
+    their timeouts expire. The time in the shell is included in `run.elapsed`.
 
     Triggered at the end of each complete epoch, unless `.when(...)` says otherwise.
 
@@ -75,9 +75,9 @@ class InjectShell(Callback):
 
 
 class TriggerFile:
-    """Check for a file. It counts only if it is a regular file of this user, with one hard link, and not a symbolic link.
+    """Check for a file. It must be a regular file of this user with one hard link, not a symbolic link.
 
-    Nothing raises. Anything else at that path is logged once, until it is removed.
+    No method raises. Anything else at that path is ignored and logged once, until it is removed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -85,7 +85,7 @@ class TriggerFile:
         self._logged = ""
 
     def exists(self) -> bool:
-        """Return whether the file exists and counts."""
+        """Return whether the file exists and is valid."""
         try:
             status = os.lstat(self.path)
         except FileNotFoundError:
@@ -109,7 +109,7 @@ class TriggerFile:
             logger.warning("%s could not be removed: %s", self.path, error.strerror)
 
     def warn(self, text: str) -> None:
-        """Log a warning about the file, once as long as it exists."""
+        """Log a warning about the file, once while it exists."""
         if text != self._logged:
             self._logged = text
             logger.warning("%s %s", self.path, text)

@@ -17,16 +17,16 @@ CHECK_EVERY_SECONDS = 1.0
 
 
 class StartProcOrThread(Callback):
-    """Start a process, a thread or a command when the run begins, and stop it when the run ends, even with an exception.
+    """Start a process, a thread or a command when the run begins, and stop it when the run ends, even after an exception.
 
     `startable` is one of these:
 
     - a multiprocessing.Process, a threading.Thread, an object with a `start` method, or a list of them;
     - a command as a list of strings: `["tensorboard", "--logdir", "runs"]`;
-    - a function without arguments that returns any of these. It is called for each run, as a process or thread can be started
-      only once.
+    - a function without arguments that returns any of these. It is called for each run, because a process or thread can be
+      started only once.
 
-    Ctrl-C does not reach processes that are started here, except those of a fork server that was already running.
+    Processes that are started here do not receive Ctrl-C, except those of a fork server that was already running.
 
     With `stop_at_last`, the `stop` or `terminate` method is called, then `join`. A process that has not ended after
     `stop_seconds` is killed if possible. A thread without a `stop` method cannot be stopped, and a warning is logged. Without

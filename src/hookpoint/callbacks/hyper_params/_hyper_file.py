@@ -38,7 +38,7 @@ class Problem(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The same string for the same problem in different reads."""
+        """A string that identifies the same problem across reads."""
         return self.content or self.reason
 
 
@@ -114,7 +114,7 @@ def _check_size(size: int) -> None:
 
 
 def parse(content: bytes, *, may_be_incomplete: bool = False) -> Reading:
-    """Parse the lines. With `may_be_incomplete`, an invalid last line is ignored, as it may be incomplete.
+    """Parse the lines. With `may_be_incomplete`, an invalid last line is ignored.
 
     >>> reading = parse(b"# by hand\\nlearning_rate: 0.01\\nmomentum=0.9\\n")
     >>> reading.lines, reading.problems[0].reason

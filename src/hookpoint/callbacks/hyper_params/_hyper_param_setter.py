@@ -13,7 +13,7 @@ from hookpoint.core.run.run import Run
 
 
 class HyperParamSetter(Callback):
-    """Change a setting during the run; derived classes decide when, and to what.
+    """Change a setting during the run. Subclasses decide when, and to which value.
 
     `same_on_all_ranks` is True if the value depends on the clocks alone, so every rank sets the same value at the same step.
     """

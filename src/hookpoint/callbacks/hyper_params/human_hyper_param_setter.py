@@ -78,7 +78,7 @@ class HumanHyperParamSetter(HyperParamSetter):
         self._report(run, problems)
 
     def _file_problems(self, run: Run, reading: Reading) -> list[Problem]:
-        """Return the problems that concern all callbacks sharing the file. Only the first of them reports these."""
+        """Return the problems that concern all callbacks sharing the file. Only the first of these callbacks reports them."""
         setters = [entry.subject for entry in run.hooks.entries if isinstance(entry.subject, HumanHyperParamSetter)]
         settings = [setter.setting for setter in setters if setter.file_name == self.file_name]
         if settings[:1] != [self.setting]:

@@ -69,9 +69,9 @@ class LearningRateScheduler(HyperParamSetter):
 
 
 def _takes_rate(schedule: Callable[..., Any]) -> bool:
-    """Return whether a schedule takes two arguments; without a signature, assume so.
+    """Return whether a schedule takes two arguments. A function without a signature is assumed to.
 
-    A function of the rate and the step, as in MindSpore, raises: it would get the epoch as the rate.
+    A function of the rate and the step, as in MindSpore, raises, because it would get the epoch as the rate.
     """
     first = next((parameter.name for parameter in parameters_of(schedule)), "")
     if first in ("lr", "learning_rate"):

@@ -88,7 +88,7 @@ class ReduceLROnPlateau(MetricParamSetter):
 
 
 class Plateau:
-    """Count the values since the best one until there are `patience`. After a reduction, `cooldown` values do not count.
+    """Count the values since the best one, up to `patience`. After a reduction, `cooldown` values do not count.
 
     >>> plateau = Plateau("min", patience=2)
     >>> [plateau.take(value, step) for step, value in enumerate([3.0, 2.0, 2.0, 2.0])]
@@ -107,7 +107,10 @@ class Plateau:
         self.waited = self.cools_for = 0
 
     def take(self, value: float, at: Moment | int) -> bool:
-        """Add a value; return whether to reduce now. Call `start_cooling` after a reduction, or the next value returns True."""
+        """Add a value; return whether to reduce now.
+
+        Call `start_cooling` after a reduction, or the next call also returns True.
+        """
         if self.cools_for:
             self.cools_for -= 1
             self.waited = 0

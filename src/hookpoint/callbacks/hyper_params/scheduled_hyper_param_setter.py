@@ -82,7 +82,7 @@ class ScheduledHyperParamSetter(HyperParamSetter):
         self._advance(run, run.step if self.step_based else run.epoch if run.mode is None else run.epoch - 1)
 
     def _catch_up(self, run: Run) -> None:
-        """Set the value that is due if interrupted epochs, or a run without this callback's state, have skipped it."""
+        """Set a value that is overdue because epochs were interrupted or the run resumed without this callback's state."""
         self._is_behind = False
         self._advance(run, run.step if self.step_based else run.epoch - 1)
 
@@ -103,9 +103,11 @@ class ScheduledHyperParamSetter(HyperParamSetter):
 
 
 class ValueSchedule:
-    """Return the value to set when a clock has moved. A value holds from its point on; "linear" interpolates to the next one.
+    """Return the value to set when a clock has advanced.
 
-    Before the first point there is no value. After the last point its value holds.
+    A value applies from its point on; "linear" interpolates to the next one.
+
+    There is no value before the first point. After the last point, its value stays.
 
     >>> schedule = ValueSchedule([(0, 1.0), (10, 0.0)], "linear")
     >>> schedule.due(-1, 0), schedule.due(0, 5), schedule.due(5, 12), schedule.due(12, 13)
@@ -128,7 +130,7 @@ class ValueSchedule:
             logger.warning("The points of a schedule are not sorted; using %s", pairs)
 
     def due(self, before: int, now: int) -> float | None:
-        """Return the value to set when the clock has moved from `before` to `now`, or None."""
+        """Return the value to set when the clock has advanced from `before` to `now`, or None."""
         last = bisect_right(self.at, now) - 1
         if last < 0 or before >= self.at[-1] or (self.interp is None and before >= self.at[last]):
             return None

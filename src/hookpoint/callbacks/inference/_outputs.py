@@ -26,7 +26,7 @@ def outputs_of(reader: str, run: Run) -> Any:
 
 
 def targets_of(run: Run) -> Any:
-    """Return the targets: those the forward set, or the targets in the batch, or None."""
+    """Return the targets that the forward set, or the targets in the batch, or None."""
     return targets_in(run.batch) if run.targets is None else run.targets
 
 

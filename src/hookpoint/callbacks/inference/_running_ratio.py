@@ -39,7 +39,7 @@ class RunningRatio:
             self.add((value.sum() if hasattr(value, "sum") else value) * (weight / size), weight)
 
     def share(self, run: Run) -> None:
-        """Add up the sums of all ranks. A collective."""
+        """Add up the sums of all ranks. This is a collective call."""
         assert self._sums is not None, "the result was read already"
         self._sums = (run.reduce(self._sums[0]), run.reduce(self._sums[1]))
 
@@ -56,7 +56,7 @@ class RunningRatio:
 
 
 def to_double(value: Any) -> Any:
-    """Return a value detached and in double precision if possible: half-precision sums stop growing."""
+    """Return a value detached and in double precision if possible, because half-precision sums stop growing."""
     if hasattr(value, "detach"):
         value = value.detach()
         if not value.is_floating_point():

@@ -19,10 +19,11 @@ TOP = re.compile(r"wrong-top([1-9]\d*)")
 class ClassificationError:
     """Measure the fraction of misclassified samples over the data set, exact for any batch sizes.
 
-    `wrong` selects how. "wrong-top1", "wrong-top5" and so on compare the outputs, or their "logits", with the targets, unless
-    an output has that name. Any other name is that of an output, and a function gets outputs and targets; both yield a vector
-    with 0 for each correct sample. With "wrong-top…", samples with a negative target do not count, as criteria ignore them, and
-    samples with a NaN score are wrong. A batch costs a few operations on its device and does not wait for them.
+    `wrong` selects what counts as wrong. "wrong-top1", "wrong-top5" and so on compare the outputs, or their "logits", with the
+    targets, unless an output has that name. Any other string is the name of an output. A function gets outputs and targets. The
+    output or the function's result is a vector with 0 for each correct sample. With "wrong-top…", samples with a negative
+    target do not count, because criteria ignore them, and samples with a NaN score are wrong. A batch costs a few operations on
+    its device and does not wait for them.
 
     >>> ClassificationError("wrong-top5", "val-error-top5").names
     ('val-error-top5',)
@@ -60,9 +61,9 @@ class ClassificationError:
 def wrong_in_top(reader: str, scores: Any, targets: Any, k: int) -> tuple[Any, Any]:
     """Return the number of samples whose class is not among the k highest scores, and the number of samples that count.
 
-    Scores are (samples, classes), (samples, classes, ...) as criteria take them, or (..., classes). Targets are classes, or
-    scores, of which the highest is the class. A sample with a negative target does not count, as criteria ignore it. A sample
-    with a NaN score is wrong. Does not wait for a device.
+    Scores have shape (samples, classes), (samples, classes, ...) as for torch criteria, or (..., classes). Targets are classes,
+    or scores whose highest entry is the class. A sample with a negative target does not count, because criteria ignore it. A
+    sample with a NaN score is wrong. Does not wait for a device.
     """
     if getattr(targets, "shape", None) is None or getattr(scores, "shape", None) is None:
         kinds = f"{type(scores).__name__} outputs and {type(targets).__name__} targets"

@@ -30,14 +30,15 @@ class InferenceRunner(Callback):
         data: Batches, or a tuple of arrays or a data set with `batch_size`.
         infs: An inferencer or a list of them: `ClassificationError`, `ScalarStats`, `BinaryClassificationStats`, or your own.
         metrics: Functions of outputs and targets by name, or objects with update, compute and reset.
-        forward: Function of the batch that returns the outputs, or of the run, whose outputs, targets and loss it may set. By
-            default, a Runner's MainCallback computes a batch; in your own loop, the model and criterion of the Loop do.
+        forward: Function of the batch that returns the outputs, or function of the run, which may also set the run's outputs,
+            targets and loss. By default, a Runner's MainCallback computes a batch; in your own loop, the model and criterion of
+            the Loop do.
 
-    Each trigger runs a validation pass, which fires its points, in eval mode and without gradients. Modes and random generators
-    are restored. Values that other callbacks log in the pass are not added to the metrics, unless a `ScalarStats` names them. A
-    pass that a signal interrupts logs nothing. A list may contain any number of InferenceRunners. Writes the names of its
-    inferencers. In a distributed run, each rank evaluates its shard of the data. Results are converted to floats when they are
-    read, so no batch waits for the device.
+    Each trigger runs a validation pass in eval mode and without gradients, and fires the points of validation. Modes and random
+    generators are restored. Values that other callbacks log in the pass are not added to the metrics, unless a `ScalarStats`
+    names them. A pass that a signal interrupts logs nothing. A list may contain any number of InferenceRunners. Writes the
+    metrics that its inferencers name. In a distributed run, each rank evaluates its shard of the data. Results are converted to
+    floats when they are read, so no batch waits for the device.
 
     >>> odd = InferenceRunner([[1, 2], [3]], metrics={"odd": lambda outputs, targets: sum(outputs) / len(outputs)},
     ...                       forward=lambda batch: [number % 2 for number in batch])
@@ -141,9 +142,9 @@ def _check(inferencer: Any) -> None:
 class MetricStats:
     """Measure a metric over the data set: an object with update, compute and reset, as in torchmetrics, or a function.
 
-    An object is copied, so it contains no other passes, and moved to the device of the run if possible. A function `(outputs,
-    targets) -> number or tensor` is averaged by samples. In a distributed run, torchmetrics objects synchronize themselves;
-    other results are averaged by samples.
+    An object is copied, so that it covers only this pass, and moved to the device of the run if possible. The results of a
+    function `(outputs, targets) -> number or tensor` are averaged, weighted by samples. In a distributed run, torchmetrics
+    objects synchronize themselves; other results are averaged over the ranks, weighted by samples.
     """
 
     def __init__(self, name: str, metric: Any) -> None:

@@ -11,10 +11,10 @@ from hookpoint.core.run.run import Run
 class Inferencer(Protocol):
     """Measure something over the batches of a validation pass. An `InferenceRunner` runs any number of inferencers at once.
 
-    `names` are the names of the results, known before anything runs. `update` reads `run.outputs`, `run.targets`, `run.loss`
-    and `run.batch` of a batch, and should accumulate without waiting for a device. A result is a number, a tensor with one
-    element, or any object with `__float__`. In a distributed run, each rank has a shard of the data. There, the optional method
-    `share(run)` is called before `results`, to add up the sums of all ranks with `run.reduce` or `run.gather`.
+    `names` are the names of the results; they must be known before the run begins. `update` reads `run.outputs`, `run.targets`,
+    `run.loss` and `run.batch`, and should accumulate without waiting for a device. A result is a number, a tensor with one
+    element, or any object with `__float__`. In a distributed run, each rank has a shard of the data, and the optional method
+    `share(run)` is called before `results`. Use it to add up the sums of all ranks with `run.reduce` or `run.gather`.
 
     >>> class Largest:
     ...     names = ("largest",)
@@ -36,10 +36,10 @@ class Inferencer(Protocol):
             """The names of what `results` returns."""
 
     def reset(self) -> None:
-        """Start from scratch, as a pass over the data set begins."""
+        """Start from scratch at the beginning of a pass over the data set."""
 
     def update(self, run: Run) -> None:
         """Add the batch that was just computed."""
 
     def results(self, logged: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the results by name. `logged` has the means of what was logged in the pass."""
+        """Return the results by name. `logged` contains the means of what was logged in the pass."""

@@ -16,7 +16,7 @@ class ScalarStats:
     """Measure the means of outputs, of the loss or of logged metrics over the data set, weighted by samples.
 
     Each of `names` is an output, "loss", or a name logged in the pass, such as a metric of the Runner; the first match counts.
-    For an array, its mean counts, weighted by the number of samples in the batch. The means are logged as `<prefix>_<name>`, or
+    An array contributes its mean, weighted by the number of samples in the batch. The means are logged as `<prefix>_<name>`, or
     as `<name>` if the prefix is empty. A batch costs one sum per name on its device and does not wait for it.
 
     >>> ScalarStats(["loss", "accuracy"], prefix="val").names

@@ -21,7 +21,7 @@ def dense(tensor: Any) -> Any:
 def sizes(gradients: Iterable[Any]) -> dict[str, Any]:
     """Return the total norm of the gradients, the largest magnitude, and the fraction of values that are NaN or infinite.
 
-    A collective if gradients are sharded: the result covers all shards.
+    If gradients are sharded, this is a collective call, and the result covers all shards.
 
     >>> import torch
     >>> sizes([torch.tensor([3.0, 0.0]), torch.tensor([-4.0, 0.0])])
@@ -64,7 +64,9 @@ def update_norms(pairs: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
 
 
 def joined_sizes(ranks: list[list[float]]) -> dict[str, float]:
-    """Combine the sizes of ranks with different layers. A rank has norm, maximum, nonfinite fraction and count, or only count.
+    """Combine the sizes of ranks with different layers.
+
+    Each rank provides norm, maximum, nonfinite fraction and count, or only a count.
 
     >>> joined_sizes([[3.0, 2.0, 0.0, 10], [4.0, 3.0, 0.5, 10], [0]])
     {'norm': 5.0, 'max': 3.0, 'nonfinite': 0.25}
@@ -99,7 +101,7 @@ def _local_sizes(tensors: Sequence[tuple[Any]]) -> tuple[Any, Any, Any]:
 
 
 def _rows(tensors: Sequence[tuple[Any, ...]], measure: Callable[..., tuple[Any, ...]]) -> Any:
-    """Return a row of measurements per rank for the shards, and one for replicated tensors, which count once."""
+    """Return one row of measurements per rank for the shards, and one row for replicated tensors, which count once."""
     import torch
 
     like = next(item[-1] for item in tensors if is_sharded(item[-1]))

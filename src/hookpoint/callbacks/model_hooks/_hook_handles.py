@@ -42,7 +42,7 @@ class HookHandles:
     def register(
         self, model: Any, owner: str, items: Mapping[str, Any], functions: Mapping[str, Function], *, with_kwargs: bool = False
     ) -> None:
-        """Register functions, by kind, as hooks of modules or parameters: all of them, or none if one fails."""
+        """Register functions, by kind, as hooks of modules or parameters. If one fails, register none."""
         compiled = is_compiled(model)
         try:
             for (name, item), (kind, function) in product(items.items(), functions.items()):

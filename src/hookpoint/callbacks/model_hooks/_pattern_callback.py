@@ -17,7 +17,7 @@ from hookpoint.core.run.run import Run
 
 
 class PatternCallback(Callback):
-    """Select modules or parameters of the run's model by a pattern. `_handles` are the hooks on them."""
+    """Select modules or parameters of the run's model by a pattern. `_handles` contains the hooks on them."""
 
     def __init__(self, pattern: Pattern | Iterable[Pattern], **options: Unpack[Options]) -> None:
         super().__init__(**options)

@@ -28,16 +28,17 @@ class FeatureTap(PatternCallback):
         file: Name of a file in the workdir, such as "features.safetensors". Each pass overwrites it. Ranks other than the chief
             write `rank1-features.safetensors` and so on.
 
-    `features` has the rows of the last complete pass, in the order of the data and in their own dtype. If a module returns
+    `features` has the rows of the last complete pass, in the order of the data and in their original dtype. If a module returns
     multiple values, the first tensor is collected. If it is called more than once per batch, the rows are `layer`, `layer#2`
     and so on. A skipped batch is left out, as in the predictions. Shapes must not differ between batches; `pool` can make them
-    equal. In a distributed run, each rank collects its samples.
+    equal. In a distributed run, each rank collects its own samples.
 
     The host needs memory for the pooled outputs of all samples, for a second copy of each layer while its rows are concatenated
     and, with a GPU, pinned memory for three batches. A `TransformerEncoderLayer` does not use its fast path, and a compiled
     model is compiled again, as with `ModuleHooks`. Nested tensors of a `TransformerEncoder` are padded with 0.
 
-    Listens to on_pred_epoch_begin, on_pred_iter_begin, on_pred_iter_end and on_pred_epoch_end, or to those of `modes`.
+    Listens to on_pred_epoch_begin, on_pred_iter_begin, on_pred_iter_end and on_pred_epoch_end, or to the same points of
+    `modes`.
 
     >>> import torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 1))

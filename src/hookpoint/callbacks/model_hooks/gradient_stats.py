@@ -22,9 +22,9 @@ class GradientStats(PatternCallback):
             healthy.
         every: Measure every n-th step; by default, the log steps (`log_every` of the Runner or Loop).
 
-    The names are `gradient/norm`, `gradient/max` and `gradient/nonfinite`. A logged value is the mean since the last log step.
-    Gradients are those at on_step_begin: accumulated over all batches of the step, clipped and unscaled. A step that the fp16
-    scaler skips is not measured. A fused optimizer skips steps itself: such a step is measured, with nonfinite values.
+    The metrics are `gradient/norm`, `gradient/max` and `gradient/nonfinite`. A logged value is the mean since the last log
+    step. Gradients are those at on_step_begin: accumulated over all batches of the step, clipped and unscaled. A step that the
+    fp16 scaler skips is not measured. A step that a fused optimizer skips itself is measured, with nonfinite values.
 
     All ranks log the same values, including those of sharded parameters. If ranks have different layers, they wait for each
     other at measured steps. Otherwise only sparse gradients make a step wait for the GPU.
@@ -72,7 +72,7 @@ class GradientStats(PatternCallback):
         self._parameters = self.find_parameters(run)
 
     def leaves_graph(self, run: Run) -> bool:
-        """Return whether the next step must run outside of a CUDA graph, to be measured."""
+        """Return whether the next step must run outside the CUDA graph so that it can be measured."""
         return self.steps.has_next(run)
 
     def on_step_begin(self, run: Run) -> None:

@@ -17,8 +17,8 @@ from hookpoint.core.run.run import Run
 class ModuleHooks(PatternCallback):
     """Register functions as torch hooks on the modules that match a pattern, and remove them at the end of the run.
 
-        pattern: Glob over dotted names (`*` matches dots too), compiled regular expression (searched), or list of these. ""
-            is the model itself. A pattern without a match raises.
+        pattern: Glob over dotted names (`*` also matches dots), compiled regular expression (matched with `search`), or list of
+            these. "" is the model itself. A pattern without a match raises.
         forward_pre: Called as `forward_pre(module, args)`.
         forward: Called as `forward(module, args, output)`.
         backward_pre: Called as `backward_pre(module, grad_output)`.
@@ -26,13 +26,13 @@ class ModuleHooks(PatternCallback):
         with_kwargs: Also pass the keyword arguments of the forward to the first two, after `args`.
 
     A value that a function returns replaces the input, output or gradient, as in torch. A function with a parameter `name` gets
-    the module's name. An exception in a function ends the run, with a note that names the module, whatever `on_error` says.
+    the module's name. An exception in a function ends the run, with a note that names the module, regardless of `on_error`.
 
     Hooks are active from on_run_begin to on_run_end, in all modes, and during `Runner.validate` and `predict` outside a fit. A
-    module with two names has one hook, under the first name that matches. Activation checkpointing calls hooks a second time
-    in backward. A `TransformerEncoderLayer` does not use its fast path while it has hooks. Modules that are never called are
-    named in a warning after the first epoch. A compiled model is compiled again when hooks are registered, with graph breaks
-    around them, which `fullgraph=True` does not allow.
+    module with two names has one hook, under the first name that matches. Activation checkpointing calls hooks a second time in
+    backward. A `TransformerEncoderLayer` does not use its fast path while it has hooks. After the first epoch, a warning names
+    modules that were never called. Registering hooks makes a compiled model compile again, with graph breaks around the hooks.
+    `fullgraph=True` does not allow graph breaks.
 
     >>> import torch
     >>> def shape(module, args, output, *, name):

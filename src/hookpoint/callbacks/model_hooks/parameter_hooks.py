@@ -25,11 +25,11 @@ class ParameterHooks(PatternCallback):
 
     A function with a parameter `name` gets the parameter's name. With fp16, gradients are still scaled here. With accumulation,
     they are those of one batch. For the gradients of the step, use `GradientStats` or on_step_begin. An exception in a function
-    ends the run, with a note that names the parameter, whatever `on_error` says.
+    ends the run, with a note that names the parameter, regardless of `on_error`.
 
     A frozen parameter has no gradient and no hook. A parameter that is unfrozen or replaced during the run gets its hooks with
-    the next training pass. A tied parameter has one hook, under the first name that matches. Sharded parameters raise, as torch
-    does not call their hooks.
+    the next training pass. A tied parameter has one hook, under the first name that matches. Sharded parameters raise, because
+    torch does not call their hooks.
 
     >>> import torch
     >>> model = torch.nn.Linear(1, 1)

@@ -51,7 +51,7 @@ class AppriseTransport:
             raise SendFailed(status, f"Apprise did not deliver a message: {status}")
 
     def cancel(self) -> None:
-        """Do nothing: Apprise has its own timeouts."""
+        """Do nothing, because Apprise has its own timeouts."""
 
     def _services(self) -> Any:
         services = import_module("apprise").Apprise()

@@ -1,4 +1,4 @@
-"""Command: a program and its arguments, with fields that are filled with values."""
+"""Command: a program and its arguments, with fields to fill with values."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ REDIRECTION = re.compile(r"(?:\s+(?:2>&1|[12&]?>\s*/dev/null))+\s*\Z")
 
 
 class Command:
-    """Split a command into arguments, and fill its fields such as `{loss}` or `{loss:.3f}`; `{{` and `}}` are braces.
+    """Split a command into arguments, and fill fields such as `{loss}` or `{loss:.3f}`. Write `{{` and `}}` for braces.
 
-    A field is the name of a value, never an expression. `numbers` and `texts` are the names of the fields that may occur. A
-    string is split by shlex before fields are filled, so a value always stays within its argument. Shell syntax raises, except
-    for `> /dev/null 2>&1` at the end, which has no effect. With `shell`, the string is a script, and the values are its
-    positional parameters, in quotes.
+    A field is the name of a value, never an expression. `numbers` and `texts` are the allowed field names. A string is split by
+    shlex before fields are filled, so a value always stays within its argument. Shell syntax raises, except for `> /dev/null
+    2>&1` at the end, which has no effect. With `shell`, the string is a script, and the values are passed as quoted positional
+    parameters.
 
     >>> command = Command('curl -d body="error: {error}" https://example.org > /dev/null 2>&1', numbers=["error"])
     >>> command.arguments({"error": 0.25})
@@ -78,7 +78,7 @@ class Command:
         return [MARK.sub(fill, word) for word in self._words]
 
     def _mark(self, line: str, numbers: Collection[str], texts: Collection[str]) -> str:
-        """Replace each field by a mark, so that nothing in its name is taken for syntax."""
+        """Replace each field with a mark, so that nothing in its name is parsed as syntax."""
 
         def mark(match: re.Match[str]) -> str:
             if match[0] in ("{{", "}}"):
@@ -105,7 +105,7 @@ class Command:
 
 
 def _without_redirection(line: str) -> str:
-    """Remove `> /dev/null 2>&1` from the end: the output of a command is never shown."""
+    """Remove `> /dev/null 2>&1` from the end, because the output of a command is never shown."""
     match = REDIRECTION.search(line)
     return line[: match.start()] if match is not None and "/dev/null" in match[0] else line
 
@@ -138,7 +138,7 @@ def _unescaped(quoted: re.Match[str]) -> str:
 
 
 def _as_parameter(quoted: re.Match[str]) -> str:
-    """Replace fields by positional parameters of the script, in double quotes wherever they stand."""
+    """Replace fields with positional parameters of the script, always in double quotes."""
     before, after = {"'": ("'\"", "\"'"), '"': ("", "")}.get(quoted[0][0], ('"', '"'))
     return MARK.sub(lambda mark: f"{before}${{{int(mark[1]) + 1}}}{after}", quoted[0])
 

@@ -20,7 +20,8 @@ MAX_OUTPUT = 200
 class CommandTransport:
     """Run a command, filled with a message's values, and kill it after `timeout_seconds`.
 
-    The command gets no input, and its output is not shown. Errors name the program only: its arguments may contain passwords.
+    The command gets no input, and its output is not shown. Errors name only the program, because its arguments may contain
+    passwords.
     """
 
     def __init__(self, command: Command, timeout_seconds: float) -> None:
@@ -81,7 +82,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def _output_file() -> IO[bytes]:
-    """Return a temporary file. A pipe that is not read would block the command."""
+    """Return a temporary file for the output. A pipe that is not read would block the command."""
     try:
         return tempfile.TemporaryFile()
     except OSError:

@@ -68,14 +68,14 @@ class Transport(Protocol):
         """Send a message within a limited time, or raise."""
 
     def cancel(self) -> None:
-        """Interrupt a send that is under way, if possible. Any thread may call it."""
+        """Interrupt a send that is in progress, if possible. Any thread may call it."""
 
 
 class SendQueue:
     """Send messages in order, on a thread that starts with the first one.
 
-    The oldest messages are dropped when the queue is full. Nothing raises: the first failure of each kind is logged, and later
-    messages are still sent, as the network may recover.
+    The oldest messages are dropped when the queue is full. No method raises: the first failure of each kind is logged, and
+    later messages are still sent, because the network may recover.
     """
 
     def __init__(self, name: str, transport: Transport, *, capacity: int = CAPACITY) -> None:

@@ -26,7 +26,8 @@ class Notify(Sender):
     - `on`: the events to report: "start" (also a resume), "end", "failure", "stop" (the end of a run that was stopped, which
       "end" includes) and "best", which needs `best`.
     - `best`: the metric to watch. `mode` is "min", "max" or "auto", which infers it from the metric's name.
-    - `minutes_between`: the shortest time between two messages about a new best. The next message counts those in between.
+    - `minutes_between`: the shortest time between two messages about a new best. The next message says how many new bests were
+      skipped.
     - `names`: the metrics to include. Default: all.
 
     A message contains the run's name, its progress, its workdir and its metrics. The message of a stop gives the reason. The

@@ -22,9 +22,9 @@ class ChromeTrace:
     """Write events in the Trace Event Format, as one JSON array.
 
     Times are nanoseconds of `perf_counter_ns`. A short span is one `complete` event. A long span is a `begin` and an `end`, so
-    its start is on disk even if the process is killed. Then the closing bracket is missing, which readers of the format accept.
-    `is_full` is set after `max_events`: the owner then begins no more spans, and only ends the open ones. Any thread may write.
-    If the disk fails, a warning is logged and nothing more is written.
+    its start is on disk even if the process is killed. The closing bracket is then missing, but readers of the format accept
+    this. After `max_events`, `is_full` is set: the owner then begins no new spans and only ends the open ones. Any thread may
+    write. If the disk fails, a warning is logged and nothing more is written.
     """
 
     def __init__(self, path: Path, *, process: int, title: str, began: int, max_events: int) -> None:

@@ -40,9 +40,9 @@ FOLLOW = (
 class HookSpans:
     """Track the levels that are open on the run's thread: run, epoch, pass, iteration and the spans inside it.
 
-    A level ends with its point, or with an enclosing level. If an exception interrupts it, it ends with the handler it began
-    in. `records` is whether handlers and points of iterations are recorded now: in the first `steps` steps, and in the same
-    number of steps after each `every` steps. Callers check it first, as most steps are not recorded.
+    A level ends at its end point, or with an enclosing level. If an exception interrupts it, it ends with the handler it began
+    in. `records` tells whether handlers and points of iterations are currently recorded: in the first `steps` steps, and in as
+    many steps after each `every` steps. Callers check it first, because most steps are not recorded.
     """
 
     def __init__(self, run: Run, trace: ChromeTrace, began: int, steps: int | None, every: int | None) -> None:
@@ -128,7 +128,7 @@ class HookSpans:
             self._body_began = perf_counter_ns(), len(self._levels), self._floor
 
     def _infer_forward(self, point: str, run: Run) -> None:
-        """Record a forward that has no point: the time from the start of the iteration to its backward, at the same level."""
+        """Record a forward that has no point, as the time from the start of the iteration to its backward."""
         body, self._body_began = self._body_began, None
         if body is not None and point.endswith(("backward", "backward_begin")):
             began, *place = body

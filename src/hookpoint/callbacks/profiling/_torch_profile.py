@@ -19,7 +19,7 @@ class TorchProfile:
     """Record the process and its device. `stop` may be called at any time.
 
     torch has one profiler per process. `is_taken` returns whether it is in use. torch does not report a profiler that is
-    warming up, so ours are tracked here: starting a second one would crash the process.
+    warming up, and starting a second one would crash the process, so our own profilers are tracked here.
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
@@ -35,7 +35,7 @@ class TorchProfile:
         return bool(_open_profiles or is_on)
 
     def warm_up(self) -> None:
-        """Start the profiler without recording: its first steps are slower than usual."""
+        """Start the profiler without recording, because its first steps are slower than usual."""
         if not self._is_open:
             self._profile.prepare_trace()
             self._is_open = True

@@ -24,9 +24,9 @@ class HookTrace(Watcher):
     """Write a trace of the run and of every callback, for Perfetto and chrome://tracing.
 
     The trace has spans for the run from on_setup on, its epochs, passes, data fetches, iterations, forwards, backwards and
-    optimizer steps. Inside them are the points, and inside these the handler of each callback. Monitors appear on their own
-    threads. A forward without a point is the time between an iteration's start and its backward. Times are those of the host: a
-    GPU may still be working. Use `ProfilerTrace` to see the GPU.
+    optimizer steps. Inside them are the points, and inside the points the handlers of callbacks. Monitors appear on their own
+    threads. A forward without a point is the time between an iteration's start and its backward. Times are measured on the
+    host: a GPU may still be working. Use `ProfilerTrace` to see the GPU.
 
     Files are `profile/hooks-1.json` in the workdir, `hooks-2.json` for the next start, and so on. Iterations are recorded in
     the first `steps` steps of a start, and in the same number of steps after each `every` steps; with `steps=None`, always.

@@ -14,12 +14,12 @@ UNITS = ("seconds", "steps", "samples")
 
 
 class LapTimer(Callback):
-    """Measure named laps of training time; derived classes decide when a lap starts.
+    """Measure named laps of training time. Subclasses decide when a lap starts.
 
     Validation, prediction, checkpoints and the time between passes do not count, but the time that training waits for a
-    background checkpoint does. A GPU works asynchronously: the timer waits for it when a training pass ends or pauses and when
-    a checkpoint is written, so that its work counts in the right lap. The checkpoint stores the laps so far, and a resumed lap
-    continues from there. The time to resume counts only if data has to be read again.
+    background checkpoint does. A GPU works asynchronously, so the timer waits for it when a training pass ends or pauses and
+    when a checkpoint is written. Its work then counts in the right lap. The checkpoint stores the laps so far, and a resumed
+    lap continues from there. The time to resume counts only if data has to be read again.
     """
 
     ranks = "chief"
@@ -94,7 +94,7 @@ class LapTimer(Callback):
 
 
 def wait_for(device: Any) -> None:
-    """Wait until a GPU in use has finished its work: this device, or the current one of this thread."""
+    """Wait until a GPU has finished its work: this device or, by default, the current device of this thread."""
     torch: Any = sys.modules.get("torch")
     if torch is None:
         return
@@ -110,7 +110,7 @@ def wait_for(device: Any) -> None:
 class TrainingTime:
     """A clock that runs during training passes, and stops between them and while it is paused.
 
-    The time of a pass `is_unknown` if a pause never ends, because a validation failed and the loop continued.
+    `is_unknown` is set if a pause never ended because a validation failed and the loop continued.
     """
 
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
@@ -129,13 +129,13 @@ class TrainingTime:
         return self._seconds if self._since is None else self._seconds + self.clock() - self._since
 
     def begin(self) -> None:
-        """Start with a training pass."""
+        """Start the clock with a training pass."""
         self._stop()
         self.is_paused = self.is_unknown = False
         self._since = self.clock()
 
     def end(self) -> None:
-        """Stop at the end of the pass."""
+        """Stop the clock at the end of the pass."""
         self.is_unknown |= self.is_paused
         self.is_paused = False
         self._stop()

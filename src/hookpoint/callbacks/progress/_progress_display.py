@@ -12,7 +12,10 @@ from hookpoint.core.text import terminal
 
 
 class Display:
-    """Show views, from any thread, `seconds` apart. `shows_at_once` is whether the first view is shown immediately."""
+    """Show views at intervals of `seconds`; any thread may call it.
+
+    `shows_at_once` tells whether the first view is shown immediately.
+    """
 
     shows_at_once = True
 
@@ -124,8 +127,8 @@ def _is_notebook() -> bool:
 def _restore_streams_after_fork() -> None:
     """Restore the original streams in forked processes, such as the workers of a data loader.
 
-    A process may fork while a thread draws. The child would never get the lock that the thread holds, and a worker that prints
-    would hang.
+    A process may fork while a thread draws. The child could then never acquire the lock that the thread holds, and a worker
+    that prints would hang.
     """
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_restore_streams)

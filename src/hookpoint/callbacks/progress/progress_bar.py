@@ -110,7 +110,7 @@ class ProgressBar(Callback):
 
 
 class Drawing:
-    """A bar on the screen: its display, the thread that draws it, and the last progress of the training."""
+    """A bar on the screen: its display, the thread that draws it, and the last progress of training."""
 
     def __init__(self, bar: ProgressBar, run: Run) -> None:
         self._bar = bar
@@ -143,7 +143,7 @@ class Drawing:
             self._show(self._view_of(self._last, self._last_rate))
 
     def close(self) -> None:
-        """Leave the last progress of the training on the screen."""
+        """Leave the last progress of training on the screen."""
         self._ticker.stop(timeout_seconds=1)  # a terminal that is halted with Ctrl-S blocks the thread
         try:
             view = self._shown if self._last is None else self._view_of(self._last, self._last_rate)
@@ -193,7 +193,10 @@ class Meter:
         self._samples: deque[tuple[float, int]] = deque(maxlen=self.SAMPLES)
 
     def add(self, key: object, done: int, now: float) -> float | None:
-        """Add the number of batches done at a time in seconds; return batches per second, or None if it is too early."""
+        """Add the number of batches done at a time in seconds.
+
+        Return batches per second, or None if it is too early to tell.
+        """
         if key != self._key or (self._samples and done < self._samples[-1][1]):
             self._key = key
             self._samples.clear()

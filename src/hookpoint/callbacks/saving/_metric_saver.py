@@ -20,9 +20,10 @@ from hookpoint.storage.workdir.retention import KeepNewest
 
 
 class TopK:
-    """Rank the `k` best values with their moments, the best first. Of equal values, the earlier ranks higher; NaN never ranks.
+    """Rank the `k` best values with their moments, best first. Of equal values, the earlier one ranks higher. NaN never ranks.
 
-    A moment, or a step, is `in` the ranking while its value is. As a retention rule, it keeps the checkpoints of these values.
+    A moment or a step is `in` the ranking while its value ranks. As a retention rule, a TopK keeps the checkpoints of ranked
+    values.
 
     >>> top = TopK(2, "max")
     >>> [top.take(value, step) for step, value in enumerate([0.1, 0.3, 0.3, 0.1, 0.5])]
@@ -42,7 +43,7 @@ class TopK:
 
     @property
     def ranking(self) -> list[tuple[float, int]]:
-        """The values with their steps, the best first."""
+        """The ranked values as (value, step) pairs, best first."""
         return [(value, at.step if isinstance(at, Moment) else at) for value, at in self._ranked]
 
     @property
@@ -72,7 +73,7 @@ class TopK:
         return at in self
 
     def place(self, at: Moment | int) -> int:
-        """Return the rank of a moment, from 1."""
+        """Return the rank of a moment, starting from 1."""
         return [known for _, known in self._ranked].index(at) + 1
 
     def state_dict(self) -> dict[str, Any]:
@@ -91,7 +92,7 @@ class TrackingSaver(Saver):
     """Rank the values of a metric, with Best or TopK, and request a checkpoint whenever there is a new best.
 
     `tag` is the tag of these checkpoints. Without a metric, nothing is tracked. A validation inside a training iteration is
-    handled at once, whatever the schedule: the next step changes the weights.
+    handled immediately, regardless of the schedule, because the next step changes the weights.
     """
 
     reads_windows = True

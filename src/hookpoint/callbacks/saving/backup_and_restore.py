@@ -15,14 +15,14 @@ from hookpoint.storage.workdir.retention import KeepNewest
 
 
 class BackupAndRestore(Saver):
-    """Save each epoch, or every `save_freq` steps, and keep the newest checkpoint only.
+    """Save every epoch, or every `save_freq` steps, and keep only the newest checkpoint.
 
     Restoring needs no callback: a run that is started again in the same workdir resumes, even in the middle of an epoch.
     `save_freq` is "epoch" or a number of optimizer steps, which correspond to Keras's batches. For MindSpore's epochs, write
     `.when(Every(epochs=n))`. `double_checkpoint` also keeps the previous checkpoint.
 
-    `backup_dir` raises, as checkpoints are in the workdir. So does `delete_checkpoint=True`: a longer run resumes from the last
-    state. With `save_freq` as a number, the trigger is on_iter_end of training.
+    `backup_dir` raises, because checkpoints are always in the workdir. `delete_checkpoint=True` also raises, because a longer
+    run resumes from the last state. If `save_freq` is a number, the callback is triggered at on_iter_end of training.
 
     >>> BackupAndRestore(save_freq=500).schedule
     Every(steps=500)

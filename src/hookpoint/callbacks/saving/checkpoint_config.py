@@ -15,10 +15,10 @@ class CheckpointConfig:
     """Set how often ModelCheckpoint saves and which checkpoints it keeps, as in MindSpore. 0 or None disables a rule.
 
     Saves every `save_checkpoint_steps` optimizer steps or `save_checkpoint_seconds` of training, whichever comes first. If
-    seconds are given, the default of one step is ignored. Keeps the newest `keep_checkpoint_max`, including the one at the end
-    of the run, and permanently the first of each `keep_checkpoint_per_n_minutes` of training. With neither, it keeps the newest
-    one. With `async_save`, training waits for the copy to host memory only. With `exception_save`, a run that ends with an
-    exception is saved too.
+    seconds are given, the default of one step is ignored. Keeps the newest `keep_checkpoint_max` checkpoints, including the one
+    at the end of the run. The first checkpoint of each `keep_checkpoint_per_n_minutes` of training is kept permanently. With
+    neither rule, only the newest checkpoint is kept. With `async_save`, training waits only for the copy to host memory. With
+    `exception_save`, a run that ends with an exception is also saved.
 
     A checkpoint always contains everything, with checksums. Therefore `integrated_save`, `saved_network`, `append_info`,
     `enc_key`, `enc_mode`, `incremental` and `enable_redundance` must have their defaults; `crc_check` has no effect.

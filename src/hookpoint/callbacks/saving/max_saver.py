@@ -14,7 +14,7 @@ from hookpoint.core.log.best import Best
 class MaxSaver(MetricSaver):
     """Save whenever a metric reaches a new maximum, as `checkpoints/best-<metric>/`.
 
-    Otherwise like MinSaver: it reads `monitor_stat` and sends the event "best" with metric, value and previous.
+    Otherwise it works like MinSaver: it reads `monitor_stat` and sends the event "best" with metric, value and previous.
 
     >>> MaxSaver("val_accuracy", filename="model").tag
     'best-model'

@@ -15,15 +15,15 @@ class MinSaver(MetricSaver):
     """Save whenever a metric reaches a new minimum, as `checkpoints/best-<metric>/`; with `reverse`, a new maximum.
 
     `filename` replaces the metric in the folder's name. A value must be strictly better; NaN never is. A missing metric raises.
-    It works without a ModelSaver.
+    No ModelSaver is needed.
 
     A new best is saved only while the model still has the weights that were measured. If validation does not run at the end of
-    epochs, use `.when(...)` to trigger the saver when it does. A validation inside a training iteration is handled at once, and
-    its checkpoint is written when the iteration ends. With a step schedule, the value is the mean of what was logged since the
-    last trigger.
+    epochs, use `.when(...)` to trigger the saver after each validation. A validation inside a training iteration is handled
+    immediately, and its checkpoint is written when the iteration ends. With a step schedule, the value is the mean of what was
+    logged since the last trigger.
 
     Reads `monitor_stat`, after the callbacks that write it. Sends the event "best" with metric, value and previous. The
-    manifest of the checkpoint has the value.
+    manifest of the checkpoint contains the value.
 
     >>> saver = MinSaver("val-error-top1")
     >>> saver.name, saver.tag

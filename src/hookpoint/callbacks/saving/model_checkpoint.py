@@ -25,18 +25,18 @@ EXCEPTION = "exception"  # the tag that a loop uses after an exception
 class ModelCheckpoint(TrackingSaver):
     """Save on the schedule of a CheckpointConfig or at the end of each epoch; with `monitor`, also keep the best checkpoint.
 
-    `config` sets how often to save and what to keep, as in MindSpore. Without it, ModelCheckpoint saves each epoch and keeps
-    five, while MindSpore saves after each step. `save_freq` is "epoch" or a number of batches, as in Keras; batches count as
-    optimizer steps here. It replaces the schedule of the config. `.when(...)` replaces both.
+    `config` sets how often to save and what to keep, as in MindSpore. Without it, ModelCheckpoint saves every epoch and keeps
+    five checkpoints, while MindSpore saves after every step. `save_freq` is "epoch" or a number, as in Keras; a number counts
+    optimizer steps. It replaces the schedule of the config. `.when(...)` replaces both.
 
     With `monitor`, a new best value of that metric is also saved as `checkpoints/best-<metric>/`. With `save_best_only`,
     nothing else is saved on schedule. `mode` is "min", "max", or "auto", which infers it from the metric's name. The first
     value must be better than `initial_value_threshold`. Equal values and NaN are not better, and a missing metric raises. With
     a step schedule, the value is the mean of what was logged since the last trigger.
 
-    `prefix` is the tag of checkpoints saved on schedule. `directory` and `filepath` raise, as checkpoints are in the workdir.
-    So does `save_weights_only`: a run resumes from a checkpoint, and the weights are a separate file in it. Instead of Orca's
-    `by_epoch` and `interval`, write `.when(Every(epochs=n))`.
+    `prefix` is the tag of checkpoints saved on schedule. `directory` and `filepath` raise, because checkpoints are always in
+    the workdir. `save_weights_only` also raises: a run needs a complete checkpoint to resume, and the weights are a separate
+    file in it. Instead of Orca's `by_epoch` and `interval`, write `.when(Every(epochs=n))`.
 
     Reads `monitor` and sends the event "best". Saves at on_exception if the config sets exception_save.
 

@@ -15,14 +15,14 @@ from hookpoint.storage.workdir.retention import KeepAny, KeepEvery, KeepNewest
 
 
 class ModelSaver(Saver):
-    """Save on trigger; keep the newest `max_to_keep`, and permanently one per `keep_checkpoint_every_n_hours` of training.
+    """Save when triggered. Keep the newest `max_to_keep`, and one per `keep_checkpoint_every_n_hours` of training permanently.
 
-    `max_to_keep=None` keeps all. With `keep_checkpoint_every_n_hours=None`, or in a run that is shorter than that, none is kept
+    `max_to_keep=None` keeps all. With `keep_checkpoint_every_n_hours=None`, or in a shorter run, no checkpoint is kept
     permanently. A run with a saver is also saved when it ends, stops or is interrupted; that checkpoint counts towards
     `max_to_keep`. Checkpoints of other savers, the best one and the newest one are never deleted.
 
-    `checkpoint_dir` raises, as checkpoints are in the workdir. With `async_save`, training waits for the copy to host memory,
-    not for the disk. A second ModelSaver in a list needs its own `tag`.
+    `checkpoint_dir` raises, because checkpoints are always in the workdir. With `async_save`, training waits for the copy to
+    host memory, not for the disk. A second ModelSaver in a list needs its own `tag`.
 
     >>> ModelSaver(max_to_keep=3).when(Every(minutes=10) | Every(epochs=1)).schedule
     (Every(minutes=10) | Every(epochs=1))

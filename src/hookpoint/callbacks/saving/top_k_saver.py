@@ -13,12 +13,12 @@ from hookpoint.storage.workdir.retention import KeepNewest
 
 
 class TopKSaver(MetricSaver):
-    """Save whenever a metric is among its `k` best values so far, and delete the checkpoints of values that no longer are.
+    """Save whenever a metric reaches one of its `k` best values so far, and delete checkpoints that drop out of the top k.
 
     The checkpoints have the tag `top-<metric>`; `filename` replaces the metric in it. `mode` is "min", "max", or "auto", which
     infers it from the metric's name. Of equal values, the earlier one stays; NaN never counts. A missing metric raises. Values
-    are saved under the same conditions as with MinSaver. The best one is also `checkpoints/best-<metric>/`, unless another
-    saver owns that folder. Each manifest has the value that its checkpoint was saved for.
+    are saved under the same conditions as with MinSaver. The best checkpoint is also available as `checkpoints/best-<metric>/`,
+    unless another saver owns that folder. Each manifest contains the value that its checkpoint was saved for.
 
     Reads `monitor_stat`, after the callbacks that write it. Sends the event "top" with metric, value and place. With a step
     schedule, the value is the mean of what was logged since the last trigger.

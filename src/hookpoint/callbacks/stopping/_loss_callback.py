@@ -24,9 +24,9 @@ class Loss(NamedTuple):
 
 
 class LossCallback(Callback):
-    """Read `run.loss` after each step, or the value logged as "loss" if that is not set; check it once it is on the host.
+    """Read `run.loss` after each step, or the value logged as "loss" if it is not set, and check it once it is on the host.
 
-    A loss is a tensor, a number, or a tuple, list or dict of them. A tensor with multiple elements counts with its mean.
+    A loss is a tensor, a number, or a tuple, list or dict of them. For a tensor with multiple elements, the mean is used.
     """
 
     handles_nonfinite_loss = True
@@ -56,7 +56,8 @@ class LossCallback(Callback):
     def _read(self, run: Run, *, shown: bool = False) -> None:
         """Read this iteration's loss.
 
-        A loss that will be printed (`shown`) is copied from the device at once. Any other finite loss on the host is dropped.
+        A loss that will be printed (`shown`) is copied from the device immediately. Any other finite loss on the host is
+        dropped.
         """
         self._iterations += 1
         loss = loss_of(run)

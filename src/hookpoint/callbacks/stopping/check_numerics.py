@@ -24,7 +24,7 @@ class CheckNumerics(Callback):
     """Raise NotFinite if a parameter, a gradient, the loss or a given tensor contains NaN or infinity.
 
         run_as_trigger: Check parameters when triggered, as in tensorpack.
-        run_step: Check parameters after each step too.
+        run_step: Also check parameters after each step.
         parameters: Check parameters, also before training. False overrides the two arguments above.
         gradients: Check gradients before each optimizer step.
         loss: Check the loss after each iteration.
@@ -77,7 +77,7 @@ class CheckNumerics(Callback):
             self._check_parameters(run)
 
     def leaves_graph(self, run: Run) -> bool:
-        """Return whether the next step must run outside of a CUDA graph, to read its gradients."""
+        """Return whether the next step must run outside the CUDA graph so that its gradients can be read."""
         return self.gradients
 
     def on_step_begin(self, run: Run) -> None:

@@ -35,15 +35,15 @@ class EarlyStopping(MetricWatcher):
         start_from_epoch: Number of epochs to ignore at first.
         verbose: 1 prints the stop.
 
-    NaN is never an improvement. The first other value becomes the best, even an infinite one. An epoch without a new value does
-    not count. With a step schedule, a value is the mean of what was logged since the last trigger.
+    NaN is never an improvement. The first value that is not NaN becomes the best, even if it is infinite. An epoch without a
+    new value does not count. With a step schedule, a value is the mean of what was logged since the last trigger.
 
-    The best weights are stored in host memory and in the checkpoint. The last checkpoint has the last weights, from which a
-    longer run resumes. If a saver writes a checkpoint at a new best, that one is also `checkpoints/best-<metric>/`, with the
-    value in its manifest, and no retention limit deletes it. EarlyStopping itself requests no checkpoints for a new best.
+    The best weights are stored in host memory and in the checkpoint. The last checkpoint contains the last weights, so that a
+    longer run can resume from them. EarlyStopping itself requests no checkpoint for a new best. If a saver writes one at that
+    moment, it also becomes `checkpoints/best-<metric>/`, with the value in its manifest, and no retention limit deletes it.
 
-    Reads `monitor` and sends the event "stop". A run that it has stopped is stopped again when it is resumed, unless `patience`
-    is higher now.
+    Reads `monitor` and sends the event "stop". If you resume a run that it has stopped, it stops the run again, unless you
+    raise `patience`.
 
     >>> with Loop([EarlyStopping("score", patience=2, mode="max")]) as run:
     ...     for epoch in run.epochs(10):
@@ -175,7 +175,7 @@ class EarlyStopping(MetricWatcher):
 
 
 class Patience:
-    """Count the values since the last progress. Patience is over after `patience` of them, and after one at least.
+    """Count the values since the last progress. Patience runs out after `patience` values, and after at least one.
 
     Progress is a value that beats the last progress by more than `min_delta`. The first progress must beat `baseline`, if there
     is one. NaN is never progress. `best` is the best of all values, whatever the baseline.

@@ -19,12 +19,12 @@ class LossMonitor(LossCallback):
     As in MindSpore, a line reads `epoch: 1 step: 2, loss is 0.5`, with the step in the epoch. `per_print_times=0` prints
     nothing. Only the chief prints. Of a tuple of losses, the first is printed, and all are checked.
 
-    A loss on the host is checked after its step. A loss on a GPU is checked once it is on the host, without waiting for it:
-    lines appear about a step later. If nothing is printed, a bad loss is found within about 50 steps, and by the end of the
-    epoch at the latest. The error names its step. Nonfinite weights are never saved as a good checkpoint, so the last good one
-    stays the newest.
+    A loss on the host is checked after its step. A loss on a GPU is checked once it has been copied to the host. Training does
+    not wait for the copy, so lines appear about a step later. If nothing is printed, a bad loss is found within about 50 steps,
+    and by the end of the epoch at the latest. The error names its step. Nonfinite weights are never saved as a good checkpoint,
+    so the newest checkpoint is always good.
 
-    Reads `run.loss`, or the metric "loss" if that is not set; it raises if neither exists.
+    Reads `run.loss`, or the metric "loss" if `run.loss` is not set. Raises if neither exists.
 
     >>> with Loop([LossMonitor(0)]) as run:
     ...     for batch in run.batches([0.5, float("inf")]):

@@ -30,12 +30,13 @@ CHECK_SECONDS = 1.0
 class OnRequestExit(Callback):
     """Finish the step, save and stop when a signal arrives or a file appears in the workdir.
 
-    SIGTERM, SIGHUP and Ctrl-C always end a loop. With `save_ckpt`, the loop also saves then, as with any saver in the list;
-    this requires a workdir. Any other `sig`, such as SIGUSR2, is handled during the run, in the main thread only. The run ends
-    as after any stop, without SystemExit. It also ends within a second after `file` is created; the file is deleted. Started
-    again, the run resumes. Sends the event "stop".
+    SIGTERM, SIGHUP and Ctrl-C always end a loop. With `save_ckpt`, the loop also saves before it ends, as with any saver in the
+    list; this requires a workdir. Any other `sig`, such as SIGUSR2, is handled during the run, in the main thread only. The run
+    ends as after any stop, without SystemExit. It also ends within a second after `file` is created; the file is deleted. If
+    you start the run again, it resumes. Sends the event "stop".
 
-    Of MindSpore's arguments, `file_name` and `directory` raise, as checkpoints are in the workdir, and so does `save_mindir`.
+    MindSpore's arguments `file_name` and `directory` raise, because checkpoints are always in the workdir. `save_mindir` also
+    raises.
 
     >>> import os, signal
     >>> with Loop([OnRequestExit(save_ckpt=False, sig=signal.SIGUSR2)]) as run:

@@ -20,8 +20,8 @@ class StopAtThreshold(MetricWatcher):
     metric raises. With a step schedule, such as `.when(Every(steps=100))`, the value is the mean of what was logged since the
     last trigger.
 
-    Reads `monitor` and sends the event "stop". A run that it has stopped is stopped again when it is resumed, unless the
-    threshold is stricter now.
+    Reads `monitor` and sends the event "stop". If you resume a run that it has stopped, it stops the run again, unless you set
+    a stricter threshold.
 
     >>> with Loop([StopAtThreshold("accuracy", 0.75)]) as run:
     ...     for epoch in run.epochs(10):

@@ -15,11 +15,11 @@ class TerminateOnNaN(LossCallback):
     """Stop the run when the loss of a training step is NaN or infinite; with `raise_error`, raise NonFiniteLoss instead.
 
     The end points fire as after any stop. If the weights are no longer finite, the last state is not saved, and the last good
-    checkpoint stays the newest. A loss on the host is checked after its step. A loss on a GPU is checked once it is on the
+    checkpoint remains the newest. A loss on the host is checked after its step. A loss on a GPU is checked once it is on the
     host, within about 50 steps, and by the end of the epoch at the latest. All losses of a tuple are checked.
 
-    Reads `run.loss`, or the metric "loss" if that is not set; it raises if neither exists. Sends the event "stop". A run that
-    it stopped can be resumed.
+    Reads `run.loss`, or the metric "loss" if `run.loss` is not set. Raises if neither exists. Sends the event "stop". A run
+    that it has stopped can be resumed.
 
     >>> with Loop([TerminateOnNaN()]) as run:
     ...     for batch in run.batches([0.5, float("nan"), 0.25]):

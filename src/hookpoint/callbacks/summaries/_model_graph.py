@@ -16,16 +16,16 @@ GRAPH_VERSION = 22  # of TensorFlow's graphs, which TensorBoard reads
 
 
 class ModelGraph(str):
-    """A model as text, which every monitor can show. `graph_def` is its graph in TensorBoard's format."""
+    """A model as text, for all monitors. `graph_def` is its graph in TensorBoard's format."""
 
     graph_def: bytes
 
     @classmethod
     def of(cls, model: Any, inputs: tuple[Any, ...]) -> ModelGraph:
-        """Trace a model with inputs it was called with. Raise if it cannot be traced.
+        """Trace a model with inputs that it was called with. Raise if it cannot be traced.
 
-        The model is called once, in eval mode and without gradients; its hooks run too. Modes, buffers and random number
-        generators are restored, and values that it logs are dropped.
+        The model is called once, in eval mode and without gradients. Its hooks also run. Modes, buffers and random number
+        generators are restored, and values that the model logs are dropped.
         """
         import torch
         from tensorboard.compat.proto.graph_pb2 import GraphDef
@@ -46,7 +46,7 @@ class ModelGraph(str):
 
 
 def as_positional(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return a model's arguments as positional ones, which tracing needs. Raise if that is impossible."""
+    """Return a model's arguments as positional arguments, which tracing requires. Raise if that is impossible."""
     bound = inspect.signature(model.forward).bind(*args, **kwargs)
     if bound.kwargs:
         raise TypeError(f"it is called with {', '.join(bound.kwargs)} by keyword")

@@ -15,9 +15,9 @@ from hookpoint.core.run.run import Run
 class MovingAverageSummary(Callback):
     """Log the exponential moving average of each training metric as `name/ema`, with every log step.
 
-    Averages the means of log steps: `decay` is the weight of the past from one log step to the next. The start is corrected for
-    bias, so the first average equals the first mean. A mean that is not finite is skipped. `names` selects metrics; default:
-    all. Values on a device are read by the monitors' thread. Registers at on_run_begin.
+    Averages the means of log steps: at each log step, the previous average is weighted by `decay`. A bias correction makes the
+    first average equal to the first mean. A mean that is not finite is skipped. `names` selects metrics; default: all. Values
+    on a device are read by the monitors' thread. Registers at on_run_begin.
 
     >>> MovingAverageSummary(["loss"], decay=0.9)  # doctest: +ELLIPSIS
     <...MovingAverageSummary object at ...>
@@ -54,7 +54,7 @@ class MovingAverageSummary(Callback):
 
 
 class Average:
-    """The moving average after a new value. The previous average and the value are read lazily, once."""
+    """The moving average after a new value. The previous average and the value are read lazily, only once."""
 
     __slots__ = ("_decay", "_mean", "_previous", "known_sums")
 
@@ -90,7 +90,7 @@ class Average:
         return self.known_sums
 
     def compute(self) -> None:
-        """Compute the sums. Those of the previous average must be computed."""
+        """Compute the sums. The sums of the previous average must already be computed."""
         if self.known_sums is None:
             total, weight = (0.0, 0.0) if self._previous is None else self._previous.sums()
             value = float(self._mean)

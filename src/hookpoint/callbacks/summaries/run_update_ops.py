@@ -11,8 +11,8 @@ from hookpoint.core.run.run import Run
 class RunUpdateOps(Callback):
     """Call each function registered with `run.update_op(function)` after each optimizer step, in the order of registration.
 
-    Listens to on_step_end. If the optimizer has no hooks, on_step_end never fires and a step is a batch: on_train_iter_end is
-    used instead.
+    Listens to on_step_end. If the optimizer has no hooks, on_step_end never fires and each batch counts as a step, so
+    on_train_iter_end is used instead.
 
     >>> with Loop([RunUpdateOps()]) as run:
     ...     run.update_op(lambda: print("updated after step", run.step))

@@ -31,16 +31,16 @@ class SummaryCollector(Callback):
     """Send loss, learning rate, and histograms of weights and gradients to the monitors every `collect_freq` steps.
 
     The first step is always collected, with up to 16 images of the first batch and the graph of the model. TensorBoard shows
-    all of it, other monitors what they support; the graph is also sent as text. Scalars are the values of the step, named
-    `loss/auto` and `learning_rate/auto`. Histograms are `weights/<name>` and `gradients/<name>`, images `input`. Monitors write
-    files to the workdir; `summary_dir` raises.
+    all of it, other monitors show what they support. The graph is also sent as text. Scalars are the values of the step, named
+    `loss/auto` and `learning_rate/auto`. Histograms are named `weights/<name>` and `gradients/<name>`, and images `input`.
+    Monitors write files to the workdir; `summary_dir` raises.
 
     `collect_specified_data` selects the data. "collect_metric", "collect_graph" and "collect_input_data" are True or False.
-    "histogram_regular" and "gradient_regular" are regular expressions that are searched for in the names of parameters; None
-    selects the first five. Data that is not named is collected too, unless `keep_default_action` is False. Gradients are those
-    of the optimizer step, after clipping; in your own loop, pass `optimizer=` to `Loop`. The graph is traced in eval mode, with
-    the inputs of the first training batch. If the model cannot be traced, a warning is logged. For sharded parameters, the
-    chief's shard is collected.
+    "histogram_regular" and "gradient_regular" are regular expressions for the names of parameters; None selects the first five.
+    Data that is not named is also collected, unless `keep_default_action` is False. Gradients are those of the optimizer step,
+    after clipping; in your own loop, pass `optimizer=` to `Loop`. The graph is traced in eval mode, with the inputs of the
+    first training batch. If the model cannot be traced, a warning is logged. For sharded parameters, the chief's shard is
+    collected.
 
     Listens to on_setup, on_train_epoch_begin, on_train_iter_end and on_run_end, and for gradients to on_step_begin.
 
@@ -63,7 +63,7 @@ class SummaryCollector(Callback):
         super().__init__(**options)
         if summary_dir is not None:
             raise BadArgument(
-                f"SummaryCollector: summary_dir={summary_dir!r} is not supported, monitors write to the run's workdir.",
+                f"SummaryCollector: summary_dir={summary_dir!r} is not supported; monitors write to the run's workdir.",
                 leave=f"summary_dir out, and give the Runner or Loop workdir={str(summary_dir)!r}",
             )
         self.collect_freq = integer("SummaryCollector", "collect_freq", collect_freq, least=1)
@@ -118,7 +118,7 @@ class SummaryCollector(Callback):
             self._warn_no_graph(error)
 
     def leaves_graph(self, run: Run) -> bool:
-        """Return whether the next step must run outside of a CUDA graph, to read its gradients."""
+        """Return whether the next step must run outside the CUDA graph so that its gradients can be read."""
         step = run.step + 1
         return step == 1 or step % self.collect_freq == 0
 

@@ -33,7 +33,7 @@ class Sampler:
         self._thread.start()
 
     def turn(self, *, on: bool) -> None:
-        """Turn it on or off. No sample is added once it is off."""
+        """Turn the sampler on or off. No sample is added once it is off."""
         with self._change:
             if on != self._is_on:
                 self._is_on = on
@@ -59,7 +59,7 @@ class Sampler:
             logger.warning("%s failed: %s: %s; the run continues without it", self._owner, type(error).__name__, error)
 
     def _wait(self) -> int | None:
-        """Wait until the sampler was on for `seconds`, and return the current turn; None when it closes."""
+        """Wait until the sampler has been on for `seconds`. Return the current turn, or None when the sampler closes."""
         with self._change:
             while not self._is_closing:
                 turn, is_on = self._turns, self._is_on

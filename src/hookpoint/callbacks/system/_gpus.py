@@ -31,7 +31,7 @@ class Gpus:
 
 
 def open_gpus(owner: str, devices: Sequence[int] | None) -> Gpus | None:
-    """Open these GPUs, or all visible ones. Return None if there is none, and log it once if `devices` are requested."""
+    """Open these GPUs, or all visible ones. Return None if there are none, and log this once if `devices` were requested."""
     nvml = optional(owner, "pynvml", extra="system", name="nvidia-ml-py")
     if nvml is None:
         return None
@@ -81,7 +81,7 @@ def visible(setting: str | None, count: int) -> list[int | str]:
 
 
 def _addresses(nvml: Any) -> list[int | str]:
-    """Return the indices or UUIDs of the GPUs. torch has the correct order: that of CUDA may differ from NVML's."""
+    """Return the indices or UUIDs of the GPUs. Use torch's order, because the order of CUDA may differ from NVML's."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         return [f"GPU-{torch.cuda.get_device_properties(number).uuid}" for number in range(torch.cuda.device_count())]

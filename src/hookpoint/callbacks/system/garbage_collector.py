@@ -18,14 +18,15 @@ GENERATIONS = (0, 1, 2)
 class GarbageCollector(Callback):
     """Disable Python's automatic garbage collection during the run, and collect every `every` steps instead.
 
-    Python's automatic collection starts in the middle of a step, whenever enough objects were created, and takes longer the
-    more objects exist. In a distributed run, ranks collect at different moments, and the others wait each time. Here, all ranks
-    collect after the same step, when its work is queued on the device: objects up to `generation` every `every` steps, and all
-    objects at the end of each epoch. `.when(...)` sets another schedule. With `freeze`, objects that exist when the run begins
-    are excluded from every collection, which makes it shorter. Only objects in reference cycles wait for a collection.
+    Python's automatic collection can start in the middle of a step, whenever enough objects have been created, and takes longer
+    the more objects exist. In a distributed run, ranks collect at different moments, and the other ranks wait each time. With
+    this callback, all ranks collect after the same step, when its work is queued on the device: objects up to `generation`
+    every `every` steps, and all objects at the end of each epoch. `.when(...)` sets another schedule. With `freeze`, objects
+    that exist when the run begins are excluded, which makes collections faster. Only objects in reference cycles have to wait
+    for a collection.
 
     The previous state is restored at the end: whether the collection was enabled, and which objects were frozen. Thresholds are
-    never changed. If more than one callback disables the collection, also in nested runs, the last one restores it. A forked
+    never changed. If more than one callback disables the collection, even in nested runs, the last one restores it. A forked
     process, such as a loader worker, collects as usual.
 
     Listens to on_run_begin, on_epoch_end and on_run_end; triggered by steps.
@@ -73,9 +74,9 @@ class GarbageCollector(Callback):
 class AutomaticGc:
     """Disable the automatic collection of this process while at least one holder exists.
 
-    The last holder restores the previous state: whether it was enabled, and which objects were frozen. Thresholds are never
-    changed. If other code has frozen objects, they stay frozen, and no more are frozen. A forked process, such as a loader
-    worker, collects as usual.
+    The last holder restores the previous state: whether collection was enabled, and which objects were frozen. Thresholds are
+    never changed. If other code has frozen objects, they stay frozen, and no others are added. A forked process, such as a
+    loader worker, collects as usual.
     """
 
     def __init__(self) -> None:
@@ -86,7 +87,10 @@ class AutomaticGc:
         self._watches_forks = False
 
     def hold(self, *, freeze: bool = False) -> None:
-        """Disable it and collect once. With `freeze`, exclude the objects that exist now from later collections."""
+        """Disable automatic collection and collect once.
+
+        With `freeze`, exclude the objects that exist now from later collections.
+        """
         with self._lock:
             if self._holders == 0:
                 self._was_on = gc.isenabled()
@@ -101,7 +105,7 @@ class AutomaticGc:
                 gc.freeze()
 
     def release(self) -> None:
-        """Release it. The last holder restores the previous state."""
+        """Release the hold. The last holder restores the previous state."""
         with self._lock:
             self._holders -= 1
             if self._holders == 0:

@@ -20,8 +20,8 @@ class GPUMemoryTracker(Callback):
     The metrics are `PeakMemory(MB)/gpu:0` and so on, tensorpack's names. A MB is a million bytes. `devices` are PyTorch's
     device numbers; default: the first one. The peak is that of PyTorch's allocator in this process, from the beginning to the
     end of the epoch, including validation. `torch.cuda.max_memory_allocated` is reset at the beginning of each epoch. Without
-    torch or without a GPU, it does nothing, and logs that once if torch or requested `devices` are missing. A resumed epoch has
-    the higher peak of its two parts.
+    torch or without a GPU, the callback does nothing, and logs this once if torch or requested `devices` are missing. For a
+    resumed epoch, the higher peak of its two parts is logged.
 
     Listens to on_setup, on_epoch_begin and on_epoch_end.
 

@@ -20,8 +20,8 @@ class GPUUtilizationTracker(Callback):
     the percentage of time in which anything ran, however little. It is sampled every second during training passes, not during
     validation. A pass shorter than a second has no sample. The average of a resumed epoch includes the samples from before.
 
-    Without nvidia-ml-py (extra `system`) or without a GPU, it does nothing, and logs that once if the package or requested
-    `devices` are missing. If the driver fails, the run continues without it.
+    Without nvidia-ml-py (extra `system`) or without a GPU, the callback does nothing, and logs this once if the package or
+    requested `devices` are missing. If the driver fails, the run continues without these metrics.
 
     Listens to the beginning and end of passes, on_epoch_end, on_run_begin and on_run_end.
 

@@ -28,8 +28,9 @@ MakeFiles = Callable[[], Iterable[tuple[str, bytes]]]
 class TensorDumps:
     """Write files to the workdir's tensor-dumps folder atomically, on a background thread.
 
-    A file replaces one of the same name. When too many wait to be written, `put` waits for the oldest. A file that cannot be
-    written is skipped, and the first of consecutive failures is logged. Other errors are raised on the training thread.
+    An existing file of the same name is replaced. If too many files are waiting to be written, `put` waits for the oldest. A
+    file that cannot be written is skipped, and the first of consecutive failures is logged. Other errors are raised on the
+    training thread.
     """
 
     def __init__(self, owner: str, prefix: str) -> None:
@@ -55,7 +56,7 @@ class TensorDumps:
                 disk.remove(self._folder / name)
 
     def put(self, make_files: MakeFiles) -> None:
-        """Build and write files after those that are already waiting."""
+        """Queue files to be built and written, after those that are already waiting."""
         assert self._folder is not None
         while self._waiting and (len(self._waiting) >= MAX_WAITING or self._waiting[0].done()):
             self._waiting.popleft().result()
@@ -64,7 +65,7 @@ class TensorDumps:
         self._waiting.append(self._thread.submit(self._write, self._folder, make_files))
 
     def wait(self) -> None:
-        """Return when everything is on disk, or raise what went wrong."""
+        """Wait until everything is on disk; raise any error that occurred."""
         while self._waiting:
             self._waiting.popleft().result()
 

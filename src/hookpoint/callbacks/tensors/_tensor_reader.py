@@ -40,10 +40,10 @@ class TensorReader(Callback):
 
     A mapping gives names of your choice to these, or to functions of the run.
 
-    Values are detached but not copied: the next step changes them. Gradients are copied before the step, as a loop may clear
-    them right after it. Fields of the iteration are those of the iteration that just ended. Between epochs, they are copies
-    from the epoch's last iteration. With gradient accumulation, that is the last batch of a window, and gradients are those of
-    the whole window. Reading never waits for a device, unless a metric is the mean of a pass that is not computed yet.
+    Values are detached but not copied, so the next step changes them. Gradients are copied before the step, because a loop may
+    clear them right after it. Fields are those of the iteration that has just ended. Between epochs, they are copies from the
+    epoch's last iteration. With gradient accumulation, that is the last batch of a window, and gradients are those of the whole
+    window. Reading never waits for a device, unless a metric is the mean of a pass that is not computed yet.
 
     A misspelled parameter raises at on_setup. A field that the first iteration does not set raises after that iteration. Any
     other name may be a metric, and raises when it is first read.

@@ -16,9 +16,9 @@ class SimpleMovingAverage(TensorReader):
     """Log the mean of the last `window_size` values as `<name>/SMA`, whenever the step is a multiple of `window_size`.
 
     `tensors` are names of metrics, or of one-element tensors as in `ProcessTensors`. Each optimizer step contributes one value;
-    with gradient accumulation, that of the last batch. The mean is logged as it is, not averaged again over log steps, and a
+    with gradient accumulation, the value of the last batch. The mean is logged without averaging it again over log steps, and a
     saver may monitor it. A window is skipped if the callback missed its start, as in a run that is resumed with this callback
-    for the first time. The means of a resumed run are exactly those of an uninterrupted one.
+    for the first time. The means of a resumed run are exactly those of an uninterrupted run.
 
     Listens to on_train_iter_end, and for gradients to on_step_begin. Writes `<name>/SMA`.
 

@@ -16,7 +16,7 @@ from hookpoint.core.run.run import Run
 
 
 class AveragedWeights(Callback):
-    """Average the weights of a model, and load the averages into it temporarily; derived classes decide when."""
+    """Average the weights of a model, and load the averages into it temporarily. Subclasses decide when."""
 
     keeps_at_end = False
 
@@ -34,7 +34,7 @@ class AveragedWeights(Callback):
     def weights(self) -> dict[str, Any]:
         """Return a copy of the model's state dict, with the averages in it.
 
-        Sharded tensors are gathered, which is a collective.
+        Gathering sharded tensors is a collective call.
         """
         models = (self.average.model, self._model, self.component)
         model = next((model for model in models if model is not None), None)
@@ -50,7 +50,7 @@ class AveragedWeights(Callback):
 
     @property
     def copies(self) -> list[Any]:
-        """The averages, for strategies that synchronize diverged copies of a model."""
+        """The averages, for strategies that synchronize copies of a model that have diverged."""
         return list(self.average.averages.values())
 
     def model_of(self, run: Run) -> Any:
@@ -112,7 +112,7 @@ class AveragedWeights(Callback):
             self._note_versions()
 
     def exchanged(self, model: Any) -> tuple[list[Any], list[Any]]:
-        """Return the tensors of the model to replace, and their new values."""
+        """Return the tensors of the model that are replaced, and their new values."""
         self.average.follow(model)
         return self.average.sources, list(self.average.averages.values())
 

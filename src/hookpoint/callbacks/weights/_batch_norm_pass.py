@@ -1,4 +1,4 @@
-"""Measure batch norm statistics for the current weights of a model, in a pass over data."""
+"""Measure batch norm statistics for the current weights of a model in a pass over the data."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def measured_statistics(run: Run, model: Any, data: Any, forward: Callable[[Any]
     prepare = machine.options.prepare
 
     class WholeBatchModel(nn.Module):
-        """The model for update_bn, with the same modules, called with a whole batch."""
+        """A wrapper of the model for update_bn. It has the same modules and is called with a whole batch."""
 
         def __init__(self) -> None:
             super().__init__()

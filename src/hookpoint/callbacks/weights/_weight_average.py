@@ -13,10 +13,10 @@ from hookpoint.core.checkpoint.stateful import named_items, named_parameters
 class WeightAverage:
     """Average each trained weight of a model and, with `buffers`, its statistics.
 
-    Tied weights are averaged once, frozen weights not at all. Half-precision weights are averaged in float32, as small changes
-    would be lost otherwise. Integers, such as counts of batches, are not averaged. Each rank averages its shards of sharded
-    weights. `averages` maps names to tensors on the devices of the weights, which are updated in place. `sources` are the
-    tensors of the model in the same order.
+    Tied weights are averaged once, frozen weights not at all. Half-precision weights are averaged in float32, because small
+    changes would otherwise be lost. Integers, such as counts of batches, are not averaged. Each rank averages its shards of
+    sharded weights. `averages` maps names to tensors on the devices of the weights. These tensors are updated in place.
+    `sources` are the tensors of the model in the same order.
     """
 
     def __init__(self, *, buffers: bool) -> None:
@@ -32,7 +32,10 @@ class WeightAverage:
         self._is_complete = True
 
     def follow(self, model: Any) -> None:
-        """Update the set of averages: a new weight starts with its current value, a removed one is dropped."""
+        """Update the set of averages.
+
+        A new weight starts with its current value, and the average of a removed weight is dropped.
+        """
         import torch
 
         tensors = dict(averaged_tensors(model, buffers=self.buffers))
@@ -94,7 +97,7 @@ def averaged_tensors(model: Any, *, buffers: bool) -> Iterator[tuple[str, Any]]:
 
 
 def named_buffers(model: Any, of: type[Any] = object) -> Iterator[tuple[str, Any]]:
-    """Yield the persistent buffers of a model, by their names in its state dict; with `of`, those of one kind of module."""
+    """Yield the persistent buffers of a model with their state dict names; with `of`, only those of one kind of module."""
     for path, module in named_items(model, "named_modules"):
         for name, buffer in module._buffers.items() if isinstance(module, of) else ():
             if buffer is not None and name not in module._non_persistent_buffers_set:

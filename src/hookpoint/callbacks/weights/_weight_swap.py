@@ -10,11 +10,11 @@ from hookpoint.core.errors import BadLoop
 
 
 class WeightSwap:
-    """Write values into tensors and restore the original ones, on the device and without waiting for it.
+    """Write values into tensors and restore the original values, on the device and without waiting for it.
 
-    The tensor objects stay the same, as optimizers hold references to them. The original values are copied before anything is
-    written, and released once all are restored: an interrupt never leaves a mixed state behind. Autograd does not see the
-    writes: a pending backward uses the restored values.
+    The tensor objects stay the same, because optimizers hold references to them. The original values are copied before anything
+    is written, and released once all of them are restored, so an interrupt never leaves a mixed state behind. Autograd does not
+    see the writes: a pending backward uses the restored values.
     """
 
     def __init__(self) -> None:

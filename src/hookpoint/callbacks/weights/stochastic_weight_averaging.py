@@ -23,7 +23,7 @@ class StochasticWeightAveraging(AveragedWeights):
     """Average the weights at the ends of the last epochs; the model ends with the averages.
 
         start: First epoch to average, counted from 1, or the fraction of all epochs before it.
-        lr: Learning rate from then on, whatever the scheduler of the run sets. By default, the rate is unchanged.
+        lr: Learning rate from then on; it overrides the scheduler of the run. By default, the rate is unchanged.
         anneal_epochs: Number of epochs in which the rate reaches `lr`.
         anneal: "cos" or "linear".
         data: Data to measure batch norm statistics with; by default, one epoch of the training data.
@@ -31,10 +31,11 @@ class StochasticWeightAveraging(AveragedWeights):
         model: What to average, if not the whole model of the run.
 
     If the model has batch norm, torch's update_bn measures its statistics for the averages, with one pass over the data. The
-    validation of the last epoch uses the averages. They are loaded into the model after the last checkpoint, which has the
-    training weights, so that a longer run can resume. `load_weights(path, averaged=True)` returns the averages of a checkpoint,
-    and `weights()` those of this object. A run that is stopped early ends with the averages so far. After an exception or a
-    signal, the model has its training weights. Epochs that are cut short do not count. Sends the event "setting".
+    validation of the last epoch uses the averages. The last checkpoint contains the training weights, so that a longer run can
+    resume; the averages are loaded into the model after it is written. `load_weights(path, averaged=True)` returns the averages
+    of a checkpoint, and `weights()` those of this object. A run that is stopped early ends with the averages so far. After an
+    exception or a signal, the model has its training weights. Epochs that are cut short do not count. Sends the event
+    "setting".
 
     >>> import torch
     >>> model = torch.nn.Linear(1, 1, bias=False)
@@ -155,7 +156,7 @@ class StochasticWeightAveraging(AveragedWeights):
         return [self._schedule.rate(old, self.lr, epoch=run.epoch, first=self._first) for old in self._rates]
 
     def _take(self, run: Run) -> None:
-        """Average the weights of this epoch, once; in the last epoch, measure the statistics for the averages."""
+        """Average the weights of this epoch, at most once. In the last epoch, measure the statistics for the averages."""
         if self._taken < run.epoch:
             if self.updates:
                 self.average.update(self.model_of(run), 1 / (self.updates + 1))
@@ -207,8 +208,8 @@ class StochasticWeightAveraging(AveragedWeights):
 class SWASchedule:
     """Return the first averaged epoch, and the learning rate of each epoch.
 
-    `start` is that epoch, counted from 1, or the fraction of all epochs before it. The rate reaches its target in
-    `anneal_epochs` epochs; with 0 or 1, at once. In the first epoch, it is the rate after the first step of torch's SWALR.
+    `start` is the first averaged epoch, counted from 1, or the fraction of all epochs before it. The rate reaches its target in
+    `anneal_epochs` epochs; with 0 or 1, immediately. In the first epoch, it is the rate after the first step of torch's SWALR.
 
     >>> SWASchedule(0.75, 10, "cos").first_epoch(8)
     7

@@ -22,7 +22,7 @@ class SwapEMAWeights(AveragedWeights):
         every: Number of steps between two updates of the averages.
         start: Step after which averaging begins, with the weights at that time.
         warmup: Begin with a lower decay: (1 + n) / (10 + n) after n updates, as long as that is lower.
-        buffers: "average" averages batch norm statistics too, "copy" uses those of the model.
+        buffers: "average" also averages batch norm statistics; "copy" uses those of the model.
         swap_on_epoch: Also use the averages at on_epoch_end, for the callbacks after this one in the list, such as
             EarlyStopping with its best weights.
         keep_at_end: Load the averages into the model at the end of the run, after the last checkpoint.
@@ -31,8 +31,8 @@ class SwapEMAWeights(AveragedWeights):
     The training weights are restored after each validation and prediction, however it ends, so training is not affected. In a
     checkpoint, the model always has its training weights. `load_weights(path, averaged=True)` returns the averages of a
     checkpoint, and `weights()` those of this object. `validate` and `predict` after the run use the averages, unless the
-    weights of the model have changed since. Frozen weights are not averaged; those that are unfrozen or added are averaged from
-    the next epoch on.
+    weights of the model have changed since. Frozen weights are not averaged; weights that are unfrozen or added are averaged
+    from the next epoch on.
 
     If the step never advances (with an optimizer that the run does not know, or epochs without batches), changed weights count
     as one step: at the end of an iteration, before a validation or at the end of an epoch. A complete epoch counts as at least
@@ -152,7 +152,7 @@ class SwapEMAWeights(AveragedWeights):
     def _take_uncounted(self, run: Run, *, at_least: bool = False) -> None:
         """Count changed weights as one step, in a loop that counts no steps.
 
-        Autograd does not see every change: `at_least` counts a step even if there seems to be none.
+        Autograd does not see every change, so `at_least` counts a step even if no change is visible.
         """
         if not self._is_running or run.step or self._swap.is_active or type(stepper_of(run)) is not Stepper:
             return

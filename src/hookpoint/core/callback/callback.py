@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Options(TypedDict, total=False):
-    """The keywords of every callback: a class with its own arguments adds `**options: Unpack[Options]`."""
+    """The keyword arguments that every callback accepts. A class with its own arguments adds `**options: Unpack[Options]`."""
 
     name: str | None
     on_error: OnError | None
@@ -50,7 +50,7 @@ class Callback:
     - `on_error`: "raise" ends the run, "warn" logs the error and disables the callback after three failures in a row,
       "disable" disables it after the first.
     - `ranks`: "all", "chief" (rank 0) or "local_chief" (local rank 0 of each node).
-    - `after` and `before` name callbacks or classes; `reads` and `writes` name metrics. They refine the order of the list.
+    - `after` and `before` name callbacks or classes; `reads` and `writes` name metrics. All four refine the list order.
     - `may_write` names metrics that the callback logs only sometimes.
     - `points` names your own `on_...` methods that resemble a built-in point.
     - `outside = True` marks a monitor that uses the network: if it is too slow, the oldest records are dropped.
@@ -115,12 +115,12 @@ class Callback:
         return self
 
     def set_chief_only(self, chief_only: bool = True) -> Self:
-        """Run on the chief only, or on all ranks: tensorpack's name for `ranks`. Return the callback."""
+        """Run on the chief only, or on all ranks. This is tensorpack's name for setting `ranks`. Return the callback."""
         object.__setattr__(self, "chief_only", chief_only)
         return self
 
     def trigger(self) -> None:
-        """Call on_trigger now, regardless of its schedule. Only during a run."""
+        """Call on_trigger now, regardless of its schedule. Works only during a run."""
         run = read_info(self).run
         if run is None:
             raise OutsideRun(f"{type(self).__name__}.trigger() works only during a run")

@@ -53,13 +53,13 @@ def read_info(callback: Any) -> CallbackInfo:
 
 
 def info_of(callback: Any) -> CallbackInfo:
-    """Return the info of a callback for writing; works for frozen classes, and without a call of `super().__init__()`."""
+    """Return the info of a callback for writing. Works for frozen classes, and if `super().__init__()` was not called."""
     info: CallbackInfo = vars(callback).setdefault(SLOT, CallbackInfo())
     return info
 
 
 def copied_state(callback: Any) -> dict[str, Any]:
-    """Return the attributes a copy gets: all except those that belong to the run of the original."""
+    """Return the attributes to copy: all except those that belong to the run of the original."""
     state = {name: value for name, value in vars(callback).items() if not name.startswith(SLOT) and name != "_run"}
     info = copy(read_info(callback))
     return {**state, SLOT: info} if any(value is not None for value in info.__getstate__()) else state
@@ -78,7 +78,7 @@ def set_default_name(callback: Any, name: str | None) -> None:
 
 
 def identity_of(callback: Any) -> str | None:
-    """Return the name given as `name=` or by the class; an attribute of the instance does not count."""
+    """Return the name set with `name=` or by the class; ignore instance attributes."""
     stored = read_info(callback).name
     name = stored if stored is not None else _class_attribute(callback, "name")
     return name if isinstance(name, str) and name else None
@@ -92,7 +92,7 @@ def schedule_of(callback: Any) -> Any:
 
 
 def run_method(callback: Any) -> Callable[..., Any] | None:
-    """Return the method `run`, even if an instance attribute hides it; None if the class attribute is not a method."""
+    """Return the `run` method even if an instance attribute hides it, or None if the class attribute is not a method."""
     method = getattr(type(callback), "run", None)
     return partial(method, callback) if inspect.isroutine(method) else None
 

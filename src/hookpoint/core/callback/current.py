@@ -18,14 +18,14 @@ def enter_run(run: Any) -> None:
 
 
 def leave_run(run: Any) -> None:
-    """Close a run; the innermost run that is still open becomes the current one. Runs may end in any order."""
+    """Close a run. The innermost run that is still open becomes the current one. Runs may end in any order."""
     still_open = tuple(other for other in OPEN_RUNS.get() if other is not run)
     OPEN_RUNS.set(still_open)
     CURRENT.set(still_open[-1] if still_open else None)
 
 
 def log(name: str, value: Any) -> None:
-    """Log a value to the current run, as `run.log` does; without a run, do nothing.
+    """Log a value to the current run, as `run.log` does. Do nothing if no run is active.
 
     >>> log("attention_entropy", 1.5)
     """

@@ -27,14 +27,14 @@ TABLE_ORDER = {names: position for position, names in enumerate(TABLE_NAMES)}
 
 
 def declared_only(function: AnyFunction) -> AnyFunction:
-    """Mark a method as the declaration of a point only: a class that does not override it has no handler."""
+    """Mark a method that only declares a point. A class that does not override the method has no handler for the point."""
     setattr(function, DECLARED_ONLY, True)
     return function
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parameter:
-    """One argument that a handler names; `source` is its name among the arguments that the point provides."""
+    """One parameter of a handler; `source` is the name of the point's argument that is passed for it."""
 
     name: str
     source: str
@@ -57,11 +57,11 @@ class Handler:
     marked: bool = False
 
     def handles(self, point: str) -> bool:
-        """Return whether this handler handles a point fired under this name: ours, or the spelling of the method."""
+        """Return whether this handler handles a point fired under this name, either ours or the spelling of the method."""
         return point in (self.point, self.spelling)
 
     def bind(self, offered: Container[str]) -> tuple[list[str], dict[str, str]]:
-        """Return the names to pass by position and those to pass by keyword. After a gap, the rest are keywords."""
+        """Return the names to pass by position and those to pass by keyword. After a gap, the rest are passed by keyword."""
         by_position: list[str] = []
         by_keyword: dict[str, str] = {}
         gap = False
@@ -79,7 +79,7 @@ class Handler:
         return by_position, by_keyword
 
     def call(self, payload: Mapping[str, Any]) -> Any:
-        """Call the function with the arguments it names. Without `logs` in the payload, `logs` is the payload itself."""
+        """Call the function with the arguments it names. If the payload has no `logs`, pass the payload itself as `logs`."""
         if "logs" not in payload:
             payload = {**payload, "logs": payload}
         by_position, by_keyword = self.bind(payload)

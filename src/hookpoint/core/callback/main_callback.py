@@ -8,7 +8,7 @@ from hookpoint.core.callback.callback import Callback
 
 
 class MainCallback(Callback):
-    """Compute the training step. A run has exactly one; override the methods that differ from the defaults.
+    """Compute the training step. A run has exactly one MainCallback. Override the methods that should differ from the defaults.
 
     A forward method sets `run.outputs` and `run.loss`. `on_train_forward` and `on_val_forward` call `on_iter_forward` unless
     overridden. By default, `run.forward()` unpacks `inputs, targets = run.batch` and calls the model and the criterion,

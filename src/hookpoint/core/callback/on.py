@@ -47,5 +47,5 @@ def on(
 
 
 def marks(function: Any) -> tuple[Mark, ...]:
-    """Return the marks that @on set on a function, the innermost first."""
+    """Return the marks that @on set on a function, innermost first."""
     return tuple(getattr(function, MARK, ()))

@@ -23,7 +23,7 @@ class Watcher(Callback):
         return function
 
     def around_points(self, points: tuple[str, ...], dispatch: Dispatch | None) -> Dispatch | None:
-        """Return the function to call when these points fire. `dispatch`, and the result, may be None: no handlers."""
+        """Return the function to call when these points fire. `dispatch` and the result are None if there are no handlers."""
         return dispatch
 
     def leave(self) -> None:

@@ -1,4 +1,4 @@
-"""Crashes: count how often a run has ended with the same error at the same moment, over all of its starts."""
+"""Crashes: count how often a run has ended with the same error at the same moment, across restarts."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ INSTALLED = (sys.prefix, sys.base_prefix)
 class Crashes:
     """Count the exceptions that end a run by (moment, type), and refuse to start it again after `limit` of one kind.
 
-    The count is reset when the run gets further than the crash, or the program was edited since. A kill, a signal or a stop is
-    not a crash: a machine that is preempted five times before the next checkpoint is not at fault. None or 0 is no limit.
+    The count is reset when the run gets past the point of the crash, or when the program is edited. A kill, a signal or a stop
+    does not count, so a machine may be preempted any number of times. A limit of None or 0 means no limit.
 
     >>> crashes = Crashes(2)
     >>> crashes.add(Moment(1, 7, 7), "ValueError", "no such file", "12:00")
@@ -37,7 +37,7 @@ class Crashes:
         self.rows: list[dict[str, Any]] = []
 
     def load(self, facts: Mapping[str, Any]) -> None:
-        """Load the recorded crashes; ignore invalid ones, as anyone can edit the file."""
+        """Load the recorded crashes. Ignore invalid records, because anyone can edit the file."""
         self.rows = _rows(facts.get("crashes"))[-MAX_ROWS:]
 
     def check(self, name: str, resume: str) -> None:
@@ -57,7 +57,7 @@ class Crashes:
         self.rows = [row for row in self.rows if not moment.is_after(Moment.of(row))]
 
     def add(self, moment: Moment, kind: str, message: str, when: str) -> int:
-        """Count a crash; return the number of its kind."""
+        """Count a crash; return how often this kind of crash has happened."""
         self.reached(moment)
         same = [row for row in self.rows if row["type"] == kind and Moment.of(row).is_same(moment)]
         count: int = 1 + sum(row["count"] for row in same)

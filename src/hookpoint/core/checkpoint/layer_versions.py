@@ -1,4 +1,4 @@
-"""The versions of a module's layers, which torch stores beside the tensors of its state dict."""
+"""Layer versions, which torch stores next to the tensors of a state dict."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ def versions_of(state: Any) -> Any:
 
 
 def put_versions(state: Any, versions: Any) -> None:
-    """Set the versions of a state dict, if there are any; its type must accept attributes, as torch's does."""
+    """Set the versions of a state dict, if there are any. Its type must accept attributes, as torch's does."""
     if versions is not None:
         vars(state)[VERSIONS] = versions

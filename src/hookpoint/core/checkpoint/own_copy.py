@@ -1,7 +1,7 @@
-"""Copy a state for one load, if the same state is loaded again later.
+"""Copy a state before loading it, if the same state is loaded again later.
 
 An object may store, change or empty what its `load_state_dict` receives: CyclicLR pops a key, and an optimizer on the host
-updates the very tensors it was given. A second load must not see these changes.
+updates the tensors it received in place. A second load must not see these changes.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ EXTRA = "_extra_state"  # passed to a module unchanged, through set_extra_state
 
 
 def own_copy(state: Any, target: Any = None) -> Any:
-    """Return a copy of a state, containers and tensors, for `target` to load.
+    """Return a copy of a state for `target` to load, with its own containers and tensors.
 
-    Tensors that the target copies anyway are shared with the original, to save memory: all of a module, and those that an
+    To save memory, tensors that the target copies anyway are not copied here: all tensors of a module, and those that an
     optimizer moves to another device.
     """
     return copy.deepcopy(state, {id(tensor): tensor for tensor in _copied_by_loading(target, state)})

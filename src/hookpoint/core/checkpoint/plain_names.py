@@ -1,7 +1,7 @@
-"""Plain names: the names of weights without what torch.compile adds.
+"""Plain names: the names of weights without the prefix that torch.compile adds.
 
-`torch.compile(module)` stores the module as "_orig_mod", which appears in the names of its weights. A checkpoint has the plain
-names, so that it loads with and without compiling. Older checkpoints have the longer names, which are changed when read.
+`torch.compile(module)` stores the module as "_orig_mod", which appears in the names of its weights. Checkpoints use the plain
+names, so they load with and without compiling. The longer names in older checkpoints are converted when they are read.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ WRAPPED = "module."  # that of DistributedDataParallel
 
 
 def plain_name(name: str) -> str:
-    """Return a name without what torch.compile adds.
+    """Return a name without the prefix that torch.compile adds.
 
     >>> plain_name("_orig_mod.layers.0._orig_mod.weight")
     'layers.0.weight'
@@ -48,7 +48,7 @@ def names_of(module: Any, state: Any) -> Any:
 
 
 def _name_in(module: Any, name: str) -> str:
-    """Return the name inside of a module for a tensor, or a submodule, with this plain name."""
+    """Return the module's own name for the tensor or submodule with this plain name."""
     names: list[str] = []
     for piece in (*name.split("."), None) if name else (None,):
         while (compiled := getattr(module, COMPILED, None)) is not None:

@@ -15,7 +15,7 @@ END = object()
 
 
 class Entered(NamedTuple):
-    """A pass that was resumed in its middle: the remaining batches, the number of batches done, and the total.
+    """A pass that was resumed midway: the remaining batches, the number of batches done, and the total.
 
     `total` is None if it is the length of the loader.
     """
@@ -26,13 +26,13 @@ class Entered(NamedTuple):
 
 
 class Positions:
-    """Begin training passes, and resume in the middle of one, with the same order of data as an uninterrupted loop.
+    """Begin training passes and resume them midway, with the data in the same order as in an uninterrupted loop.
 
     The loop sets `remembers` if checkpoints may be saved; otherwise nothing needs to be stored. `notes` has a line for each
-    difference between the data and that of the checkpoint; the loop logs them and clears the list.
+    difference between the current data and the data of the checkpoint. The loop logs the lines and clears the list.
 
-    This class returns into any iterable: it restores the generators to where the pass began, and skips the batches that were
-    seen. An engine knows its loaders better.
+    This class can resume any iterable: it restores the generators to where the pass began, and skips the batches that were
+    already seen. An engine provides a subclass that resumes its own loaders directly.
     """
 
     def __init__(self, randomness: PlainRandomness) -> None:
@@ -43,20 +43,20 @@ class Positions:
         self._length_varies = False
 
     def begin(self, loader: Iterable[Any], epoch: int) -> Iterator[Any]:
-        """Return `iter(loader)`; record what is needed to return into this pass."""
+        """Return `iter(loader)`; record what is needed to resume this pass."""
         if self.remembers:
             self._begun = self._randomness.state_dict()
             self._compare_length(loader)
         return iter(loader)
 
     def visit(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """Return `iter(loader)` for a pass other than training, which is never resumed in its middle."""
+        """Return `iter(loader)` for a pass other than training. Such a pass is never resumed midway."""
         return iter(loader)
 
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:
         """Return the state for the checkpoint, to resume the last pass or begin the next one.
 
-        `batches` is the number of batches done in an open pass; the state has their number of samples, if known.
+        `batches` is the number of batches done in an open pass. The state includes their number of samples, if known.
         """
         return {"begun": self._begun, "length": self._length, "length_varies": self._length_varies}
 
@@ -69,8 +69,8 @@ class Positions:
     def resume(self, loader: Iterable[Any], epoch: int, batches: int, state: Mapping[str, Any]) -> Entered:
         """Enter the pass of `state` after its first `batches` batches.
 
-        If the batch size of the loader has changed, the samples that were seen count as the number of batches they fill,
-        rounded up. The random generators may be left in any state: the loop restores them last.
+        If the batch size of the loader has changed, the number of batches is recomputed from the samples seen, rounded up. This
+        method may leave the random generators in any state: the loop restores them last.
         """
         self.load_state_dict(state)
         self._expected_length = state.get("length")
@@ -79,7 +79,7 @@ class Positions:
         return Entered(skip_batches(loader, batches, quietly=isinstance(loader, Sequence)), batches)
 
     def resume_in_team(self, loader: Iterable[Any], epoch: int, batches: int, state: Mapping[str, Any]) -> Entered:
-        """Do the same for a checkpoint that was saved with a different number of ranks.
+        """Resume a pass from a checkpoint that was saved with a different number of ranks.
 
         `state["moved"]` has the chief's state as "data", and the rank of this process.
         """
@@ -99,7 +99,7 @@ class Positions:
 
 
 def skip_batches(loader: Iterable[Any], batches: int, *, quietly: bool = False) -> Iterator[Any]:
-    """Return an iterator that has read and dropped the first `batches` items; log it unless `quietly`."""
+    """Return an iterator after reading and dropping its first `batches` items. Log this unless `quietly`."""
     if batches and not quietly:
         kind = type(loader).__name__
         logger.warning("skipping the %d batches before the checkpoint by reading them: %s has no position", batches, kind)

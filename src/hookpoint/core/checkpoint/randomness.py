@@ -10,7 +10,7 @@ from typing import Any
 
 
 class PlainRandomness:
-    """All random generators of a run, as one object with a state: Python's, and NumPy's if it is in use.
+    """All random generators of a run as one stateful object: Python's, and NumPy's if NumPy is in use.
 
     An engine adds those of its framework.
     """
@@ -28,7 +28,7 @@ class PlainRandomness:
 
 
 def state_of(generator: Any) -> Any:
-    """Return the state of a generator of Python or NumPy in plain types. Their modules stand for the global generators."""
+    """Return the state of a Python or NumPy generator in plain types. Pass the module for the global generator."""
     if hasattr(generator, "getstate"):
         version, numbers, gauss = generator.getstate()
         return [version, list(numbers), gauss]

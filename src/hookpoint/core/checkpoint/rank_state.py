@@ -1,7 +1,7 @@
 """Rank state: the state of each rank of a team, in addition to the state that all ranks share.
 
 A team's checkpoint is the chief's state, as a single process would save it, plus a list "ranks" with the state that differs on
-each rank. The chief's entry is `{}`, because its state is there already. If the model is split across ranks, the state beside
+each rank. The chief's entry is `{}`, because its state is already there. If the model is split across ranks, the state next to
 the list is that of the full model, and every rank, including the chief, has an entry.
 """
 
@@ -38,10 +38,10 @@ def merge_rank_states(
 
 
 def state_for_rank(state: Mapping[str, Any], rank: int, size: int) -> dict[str, Any]:
-    """Return the state from which one of `size` ranks resumes, no matter how many ranks saved the checkpoint.
+    """Return the state from which one of `size` ranks resumes, regardless of how many ranks saved the checkpoint.
 
-    If the number of ranks has changed, no rank state fits, and `state["moved"]` has both numbers. Random generators then start
-    from scratch, and the data is partitioned again from the first sample that no rank has seen.
+    If the number of ranks has changed, no rank state matches, and `state["moved"]` has both numbers. Random generators then
+    start from scratch, and the data is partitioned again from the first sample that no rank has seen.
     """
     ranks: Sequence[Mapping[str, Any]] = state.get("ranks") or [{}]
     result = {key: value for key, value in state.items() if key != "ranks"}

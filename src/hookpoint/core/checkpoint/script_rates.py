@@ -23,10 +23,10 @@ def saved_optimizers(state: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def changed_rate(script: Sequence[float], before: Sequence[float] | None, saved: Sequence[Mapping[str, Any]]) -> str:
-    """Return a line of text if the script's rates have changed since a checkpoint; "" otherwise.
+    """Return a message if the script's rates have changed since a checkpoint, otherwise "".
 
-    `before` are the script's rates when the checkpoint was saved. Checkpoints of earlier releases lack them; the initial rates
-    of a scheduler are used instead.
+    `before` contains the script's rates at the time of the checkpoint. Checkpoints of earlier releases lack them, so the
+    initial rates of a scheduler are used instead.
     """
     saved_rates = rates_of(saved)
     if before is None:

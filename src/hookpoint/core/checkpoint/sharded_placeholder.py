@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class ShardedPlaceholder:
-    """The name of a sharded tensor in the files that all ranks have written.
+    """A placeholder with the name of a sharded tensor in the files that all ranks have written.
 
     A store replaces it with the tensor once its layout on the resuming rank is known.
     """

@@ -16,14 +16,14 @@ RESERVED = (*OBJECTS, "stepper", "gradients")
 
 
 def has_state(part: Any) -> bool:
-    """Return whether a checkpoint can store an object: it has a state dict, or contains objects that have one."""
+    """Return whether a checkpoint can store an object: the object has a state dict, or contains objects that have one."""
     if isinstance(part, Mapping | list | tuple):
         return any(has_state(item) for _, item in _items(part))
     return hasattr(part, "state_dict") and hasattr(part, "load_state_dict")
 
 
 def state_of(part: Any) -> Any:
-    """Return the state of an object, or of each in a list or mapping, by key; that of a module has plain names."""
+    """Return the state of an object, or of each object in a list or mapping, by key. The state of a module has plain names."""
     if isinstance(part, Mapping | list | tuple):
         return {key: state_of(item) for key, item in _items(part) if has_state(item)}
     state = part.state_dict()
@@ -31,7 +31,7 @@ def state_of(part: Any) -> Any:
 
 
 def load_state(part: Any, state: Any, *, is_last: bool = True) -> None:
-    """Load a state into an object, or into each in a list or mapping. Unless `is_last`, the state itself stays unchanged."""
+    """Load a state into an object, or into each object in a list or mapping. Unless `is_last`, do not modify the state."""
     if isinstance(part, Mapping | list | tuple):
         for key, item in _items(part):
             if key in state and has_state(item):
@@ -42,7 +42,7 @@ def load_state(part: Any, state: Any, *, is_last: bool = True) -> None:
 
 
 def user_state(state: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the user's additions to the checkpoint; raise for what cannot be stored."""
+    """Return the objects that the user adds to the checkpoint; raise if one cannot be stored."""
     parts = dict(state or {})
     for name, part in parts.items():
         if name in RESERVED:
@@ -66,7 +66,7 @@ def restore_gradients(model: Any, gradients: Mapping[str, Any]) -> None:
 
 
 def _placed(gradient: Any, parameter: Any) -> Any:
-    """Return a full gradient with the layout of its parameter: the local shard if that is sharded over ranks."""
+    """Return a full gradient in the layout of its parameter: the local shard if the parameter is sharded across ranks."""
     if not hasattr(parameter, "placements"):
         return gradient
     distribute = sys.modules["torch.distributed.tensor"].distribute_tensor
@@ -74,19 +74,19 @@ def _placed(gradient: Any, parameter: Any) -> Any:
 
 
 def named_parameters(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the parameters of a model, or of each in a list or mapping of models, by their plain names."""
+    """Yield the parameters of a model, or of each model in a list or mapping, with their plain names."""
     return named_items(model, "named_parameters")
 
 
 def named_buffers(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the buffers of a model, or of each in a list or mapping of models, by their plain names."""
+    """Yield the buffers of a model, or of each model in a list or mapping, with their plain names."""
     return named_items(model, "named_buffers")
 
 
 def named_items(model: Any, method: str, **options: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what a method of a model, or of each in a list or mapping of models, returns, by plain names.
+    """Yield the items that a method returns for a model, or for each model in a list or mapping, with their plain names.
 
-    Options that the method does not accept are left out: a model need not be a module of torch.
+    Options that the method does not accept are left out, because a model need not be a torch module.
     """
     if isinstance(model, Mapping | list | tuple):
         for key, item in _items(model):

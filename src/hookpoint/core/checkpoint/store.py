@@ -16,14 +16,15 @@ class Store(Protocol):
     """Store the state of a run. A loop calls it only at step boundaries, once for all requested tags."""
 
     def save(self, state: Mapping[str, Any], *, step: int, tags: Sequence[str]) -> Any:
-        """Store the state and return its location; it is safely on disk when this returns."""
+        """Store the state and return its location. The state is safely on disk when this method returns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """An existing checkpoint, as a rule sees it that selects which checkpoints to keep.
+    """An existing checkpoint, as seen by the rules that select which checkpoints to keep.
 
-    `elapsed` is seconds of training. `moment` is when the value was measured for which it was saved, or else when it was saved.
+    `elapsed` is in seconds of training. `moment` is the moment of the measurement that the checkpoint was saved for, if there
+    is one, otherwise the moment of the save.
     """
 
     name: str
@@ -55,11 +56,11 @@ class Saved:
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """The request for the next checkpoint: its tags, each with a rule or None, and whether to write it in the background.
+    """A request for the next checkpoint: its tags, each with a rule or None, and whether to write it in the background.
 
-    `rules` are those of all savers, even for tags that are not requested this time. `limits` are the tags whose rule also
-    counts checkpoints that were saved at the end, at a stop or on a signal. `measured` maps a tag to the value for which the
-    checkpoint is saved: metric, mode, value, and the moment of the measurement.
+    `rules` contains the rules of all savers, even for tags that are not requested this time. `limits` contains the tags whose
+    rule also counts checkpoints that were saved at the end, at a stop or on a signal. `measured` maps a tag to the measurement
+    that the checkpoint is saved for: metric, mode, value, and moment.
     """
 
     tags: dict[str, Keep | None] = field(default_factory=dict)
@@ -79,25 +80,25 @@ class ResumableStore(Store, Protocol):
     """A store that a run can resume from, as `hookpoint.Loop` and `hookpoint.Runner` use for their workdir.
 
     Two methods are optional. `fill(checkpoint, parts)` is for stores that read tensors late: it is called before anything is
-    restored, with the result of `open` and the run's objects, sharded as they are, and returns the checkpoint with all of its
-    tensors. `described(resume)` is called before `open` and returns the `crashes` of earlier starts, as passed to `describe`,
-    and `has_checkpoint`.
+    restored, with the result of `open` and the objects of the run, and returns the checkpoint with all of its tensors. The
+    objects may be sharded. `described(resume)` is called before `open`. It returns `has_checkpoint`, and the `crashes` that
+    earlier starts passed to `describe`.
     """
 
     def open(self, resume: Resume, identity: Mapping[str, Any]) -> Checkpoint | None:
         """Lock the location, and return the checkpoint to resume from, or None for a new run."""
 
     def check(self, state: Mapping[str, Any]) -> None:
-        """Raise for state that could not be loaded again, naming it; called before the first step."""
+        """Raise an error that names any state that could not be loaded again. Called before the first step."""
 
     def write(self, state: Mapping[str, Any], *, step: int, elapsed: float, request: Request) -> Saved | None:
         """Store the state; return None if it is still being written in the background."""
 
     def collect(self, *, wait: bool = False) -> list[Saved]:
-        """Return each background save once it has finished, or raise its error."""
+        """Return the background saves that have finished since the last call, or raise their error."""
 
     def describe(self, facts: Mapping[str, Any]) -> None:
-        """Add facts about the run, in plain types, to those written earlier."""
+        """Add facts about the run, in plain types, to those already written."""
 
     def close(self) -> None:
         """Unlock the location."""

@@ -50,7 +50,7 @@ def check_data(data: Any, batch_size: BatchSize = AUTO) -> None:
 
 
 def takes_batch_size(data: Any) -> bool:
-    """Return whether batches are built from the data: from a tuple of arrays, or from samples by index."""
+    """Return whether hookpoint builds the batches itself, from a tuple of arrays or from indexed samples."""
     if isinstance(data, tuple):
         return True
     is_iterable_dataset = _is_torchs("IterableDataset", data)
@@ -72,7 +72,7 @@ def as_batches(data: Any, batch_size: BatchSize = AUTO) -> Iterable[Any]:
 
 
 def _yields_samples(data: Any) -> bool:
-    """Return whether the items of the data are samples: it is a map-style dataset of torch or of Hugging Face."""
+    """Return whether the items are samples, as in a map-style dataset of torch or Hugging Face."""
     is_hugging_face = any(base.__module__.partition(".")[0] == "datasets" for base in type(data).__mro__)
     is_map_style = _is_torchs("Dataset", data) and not _is_torchs("IterableDataset", data)
     return is_map_style or (is_hugging_face and hasattr(data, "__getitem__"))
@@ -88,7 +88,7 @@ def _is_array(data: Any) -> bool:
 
 
 class Slices:
-    """The batches of arrays of equal length, in order; the last one may be shorter."""
+    """Batches of arrays of equal length, in order. The last batch may be shorter."""
 
     def __init__(self, arrays: tuple[Any, ...], batch_size: int) -> None:
         self._arrays, self._batch_size = arrays, batch_size

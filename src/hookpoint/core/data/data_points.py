@@ -1,4 +1,4 @@
-"""Data points: on_sample and on_batch_made, called in the process that loads the data, without a run."""
+"""Data points: on_sample and on_batch_made, which are called without a run, in the process that loads the data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SAMPLE, BATCH = "on_sample", "on_batch_made"
 
 @dataclass(frozen=True, slots=True)
 class BatchPlace:
-    """The position of a batch, sent along with it, so that workers need no clocks."""
+    """The position of a batch. It is sent with the batch, so that workers need no clocks."""
 
     epoch: int
     mode: str | None
@@ -32,7 +32,7 @@ class BatchPlace:
     settings: Mapping[str, Any]
 
     def offered(self, worker: int | None) -> dict[str, Any]:
-        """Return the arguments of handlers, apart from the data."""
+        """Return the arguments for handlers, except for the data."""
         return {
             "epoch": self.epoch,
             "mode": self.mode,
@@ -82,7 +82,7 @@ class DataPoints:
         return value
 
     def leave_run(self) -> None:
-        """Drop the reference to the run that a fork has copied: it is not valid in a worker."""
+        """Drop the reference to the run that a fork has copied. It is not valid in a worker."""
         for entry in self.entries:
             if isinstance(entry.subject, Callback):
                 info_of(entry.subject).run = None
@@ -95,7 +95,7 @@ class _Call:
         handler = call.handler
         self._name, self._point, self._method = call.entry.name, call.point, f"{handler.owner}.{handler.spelling}"
         if call.armed is not None or call.gates:
-            why = f"{self._method} has a schedule, but there are no clocks in a loader."
+            why = f"{self._method} has a schedule, but a loader has no clocks."
             raise BadSchedule(why, test="epoch or batch_idx in the method: they are arguments")
         self._function = call.entry.contained(handler.function, call.point)
         self._by_position, self._by_keyword = handler.bind(BY_NAME[call.point].offers)
@@ -130,7 +130,7 @@ ALIVE: weakref.WeakSet[DataPoints] = weakref.WeakSet()  # those of existing load
 def check_pass(hooks: Hooks, loader: Any, *, warns_idle: bool, saved: Any) -> None:
     """When a pass begins, warn about handlers that will never be called, and raise for settings that would not be saved.
 
-    `saved` are the objects whose state checkpoints contain; None if there are no checkpoints.
+    `saved` contains the objects whose state is saved in checkpoints; None if there are no checkpoints.
     """
     points, settings = getattr(loader, "data_points", None), getattr(loader, "settings", None)
     if not isinstance(points, DataPoints):

@@ -1,4 +1,4 @@
-"""Data settings: values that training sets and the handlers of a loader receive."""
+"""Data settings: values that the training code sets and that the handlers of a loader receive."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ class DataSettings:  # not a Mapping: a checkpoint would store its items separat
         return f"DataSettings({self._values!r})"
 
     def param(self, name: str) -> SettingParam:
-        """Return a setting for `run.hyper.register(...)`, so that callbacks that set hyper-parameters can set it."""
+        """Return a setting for `run.hyper.register(...)`. Callbacks that set hyper-parameters can then set it."""
         return SettingParam(self, self._known(name))
 
     def begin_pass(self, *, trains: bool) -> Mapping[str, Any]:
-        """Return the settings of the pass that begins: the current ones, or those of the pass that is resumed."""
+        """Return the settings for a new pass: the current ones, or the saved ones if the pass is resumed."""
         values = copy.deepcopy(self._values)
         if not trains:
             return values
@@ -69,7 +69,7 @@ class DataSettings:  # not a Mapping: a checkpoint would store its items separat
         return self._of_pass
 
     def of_batch(self, number: int, *, trains: bool) -> Mapping[str, Any]:
-        """Return the settings of a batch that begins: the current ones, or those it had before the run was resumed."""
+        """Return the settings for a new batch: the current ones, or those it had before the run was resumed."""
         if not trains:
             return copy.deepcopy(self._values)
         if number < self._begun:

@@ -16,8 +16,9 @@ PLAIN = (dict, list, tuple)
 def count_samples(batch: Any) -> int:
     """Return the number of samples in a batch.
 
-    For an array (anything with a `shape`), this is its first dimension, and so it is for a pair whose first item, the inputs,
-    is an array. Any other tuple, list, mapping or dataclass is searched at any depth. The first rule that applies decides:
+    For an array (anything with a `shape`), this is its first dimension. For a pair whose first item, the inputs, is an array,
+    it is the first dimension of that array. Any other tuple, list, mapping or dataclass is searched at any depth. The first
+    rule that applies decides:
 
     1. An attribute `num_graphs` or `batch_size`, an integer >= 0, of the batch or of the first object in it that has one.
     2. The most frequent first dimension of its arrays; in a tie, the first. A list of tuples is a list of
@@ -88,7 +89,10 @@ def _most_frequent(lengths: list[int]) -> int:
 
 
 def _measure(part: Any, lengths: list[int]) -> int | None:
-    """Return the number of samples that a part of a batch states, if any; otherwise add the first dimensions of its arrays."""
+    """Return the number of samples that a part of a batch declares.
+
+    If it declares none, add the first dimensions of its arrays.
+    """
     shape = getattr(part, "shape", None)
     if shape is not None:
         if len(shape):

@@ -32,9 +32,9 @@ def guard(point: Any = None, *, hookpoint: str | None = None) -> Any:
     """Fire `<point>_begin` before each call of the function, and `<point>_end` or `<point>_error` after it.
 
     The function needs a parameter `callbacks`: a callback, a list of them, a pipeline, `Hooks` or None, by keyword or position.
-    A handler receives what it names of the function's parameters, `args`, `kwargs`, and `result` or `error`. An end handler
-    that returns `Replace(value)` changes the result. Without callbacks, a call costs one extra test. The default name of the
-    point is the function's. `guard("fit")` and cinnamon's `guard(hookpoint="fit")` fire on_fit_begin and on_fit_end. A
+    A handler can take any of the function's parameters by name, as well as `args`, `kwargs`, and `result` or `error`. An end
+    handler that returns `Replace(value)` changes the result. Without callbacks, a call costs one extra test. The point is named
+    after the function by default. `guard("fit")` and cinnamon's `guard(hookpoint="fit")` fire on_fit_begin and on_fit_end. A
     generator fires when it starts and when it ends or is abandoned.
 
     >>> @guard("on_tokenize")
@@ -77,13 +77,16 @@ def guarding(point: str, callbacks: Any = None, **payload: Any) -> Iterator[Guar
 
 @dataclass(slots=True)
 class GuardedBlock:
-    """The block of `guarding`: set `result` to pass it to the end handlers; afterwards it is the value they return."""
+    """The block of `guarding`. Set `result` to pass it to the end handlers.
+
+    After the block, `result` is the value they return.
+    """
 
     result: Any = None
 
 
 class GuardedCall(GuardedBlock):
-    """Fire a point's begin on entry, and its end or its error on exit. An abandoned generator fires the end."""
+    """Fire the begin point on entry, and the end or error point on exit. An abandoned generator fires the end point."""
 
     __slots__ = ("_hooks", "_in_generator", "_payload", "_point")
 
@@ -106,9 +109,9 @@ class GuardedCall(GuardedBlock):
 
 
 def compiled(callbacks: Any) -> Hooks:
-    """Return hooks for a callback, a list of them or a pipeline; return hooks as they are.
+    """Return the hooks for a callback, a list of callbacks or a pipeline. Hooks are returned unchanged.
 
-    The first callback caches them, so that they live as long as it does.
+    The hooks are cached on the first callback and live as long as it does.
     """
     if isinstance(callbacks, Hooks):
         return callbacks
@@ -128,7 +131,7 @@ def compiled(callbacks: Any) -> Hooks:
 
 
 def install(obj: Any, method: str, point: str, callbacks: Any) -> Callable[[], None]:
-    """Put points around a method, or a module's function, that you do not own; return a function that removes them.
+    """Put points around a method or function of code that you do not own. Return a function that removes them.
 
     Undoing twice is harmless, and installations may be undone in any order.
 

@@ -1,4 +1,4 @@
-"""RankPosts: notes with which each rank of a team tells the others where it is."""
+"""RankPosts: notes in which each rank of a team tells the others where it is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SILENT_LOOKS = 4  # after so many looks without a new note, a rank counts as unr
 
 
 class RankPosts:
-    """Leave a note for the other ranks at each look, and read theirs while this rank waits.
+    """Write a note for the other ranks at each check, and read their notes while this rank waits.
 
     Only the lowest waiting rank that still responds logs a report.
     """
@@ -26,7 +26,7 @@ class RankPosts:
         self._is_open = True
 
     def exchange(self, where: str, stack: list[str], waited: float, *, reads: bool) -> None:
-        """Write where this rank is; with `reads`, read where the others are."""
+        """Write where this rank is. With `reads`, also read where the others are."""
         self._count, self._waited = self._count + 1, waited
         note = {"count": self._count, "host": self._host, "pid": os.getpid(), "where": where, "stack": stack, "waited": waited}
         self._is_open = self._notes.put(note)

@@ -30,12 +30,12 @@ MODES = {"train": "", "val": "validation ", "pred": "prediction "}
 
 
 class HangWatch:
-    """Watch one run. The thread starts with the first pass that can hang: with workers, in a team, or with a timeout.
+    """Watch one run. The thread starts with the first pass that can hang: one with workers, in a team, or with a timeout.
 
-    After `report_seconds` without progress, a report is logged; the interval doubles each time. `data_seconds` ends a wait for
-    data, with one of the run's `signals`. `workers` knows the worker processes of a framework's loaders, as TorchLoaderWorkers
-    does; it may be None. `passes` are the open ones, the innermost last. `fetching` is the code that fetches a batch from a
-    loader, with the pass in its variable `pass_`; `loop_folder` contains the code around it.
+    After `report_seconds` without progress, a report is logged; the interval doubles each time. After `data_seconds`, a wait
+    for data ends with one of the run's `signals`. `workers` knows the worker processes of a framework's loaders, as
+    TorchLoaderWorkers does; it may be None. `passes` contains the open passes, innermost last. `fetching` is the code that
+    fetches a batch from a loader; its variable `pass_` is the pass. `loop_folder` contains the code around it.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class HangWatch:
         self._over.set()
 
     def explain(self, error: BaseException) -> None:
-        """Add notes to an error of a loader: the requested batch, and the worker that ended. End the other workers."""
+        """Add notes to an error of a loader: the requested batch, and the worker that exited. Terminate the other workers."""
         frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][::-1]
         fetch = self._fetch_in(frames)
         if not isinstance(error, Exception) or isinstance(error, HookpointError | StopRun):
@@ -151,7 +151,7 @@ class HangWatch:
         return text("\n".join([head, *(f"  {line}" for line in lines)]), **cures)
 
     def _give_up(self, frame: FrameType | None) -> None:
-        """End the wait, in the training thread, unless a batch has arrived since."""
+        """End the wait, in the training thread, unless a batch has arrived in the meantime."""
         frames = _outwards(frame)
         if (self._is_fetching(frames), *self._counters()) != self._place:
             return
@@ -182,7 +182,10 @@ class HangWatch:
         return fetch is not None and bool(self._passes) and _pass_of(fetch) is self._passes[-1]
 
     def _fetch_in(self, frames: list[FrameType]) -> FrameType | None:
-        """Return the frame that fetches a batch, if the innermost frames, which come first, belong to the loader."""
+        """Return the frame that fetches a batch, if the frames inside it belong to the loader.
+
+        `frames` starts with the innermost.
+        """
         inner = None
         for frame in frames:
             if frame.f_code in self._fetching:
@@ -202,10 +205,10 @@ def _pass_of(frame: FrameType) -> Any:
 
 
 def _outwards(frame: FrameType | None) -> list[FrameType]:
-    """Return a frame and those that called it, the innermost first."""
+    """Return a frame and its callers, innermost first."""
     return [frame for frame, _ in traceback.walk_stack(frame)] if frame is not None else []
 
 
 def _shown(frames: list[FrameType], count: int = FRAMES) -> list[str]:
-    """Return the lines of a stack, the innermost frame last."""
+    """Return the lines of a stack, innermost frame last."""
     return [f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_qualname}" for frame in frames[:count][::-1]]

@@ -21,7 +21,7 @@ def schedule_key(handler: Handler) -> str:
 
 
 def calls_of(entry: Entry, handler: Handler) -> Iterator[Call]:
-    """Yield the calls of a handler: one for most, one for each point at which a trigger's schedule is checked."""
+    """Yield the calls of a handler. Most have one; a trigger has one for each point at which its schedule is checked."""
     if handler.point == "on_trigger":
         yield from _trigger_calls(entry, handler)
     else:
@@ -58,8 +58,8 @@ def gates_of(entry: Entry, point: str) -> tuple[ArmedSchedule, ...]:
 def check_reads(calls: list[Call]) -> None:
     """Make each reader check its metrics once a writer before it at this point has run.
 
-    Begin points are exempt: callbacks only prepare there. In the last epoch, a missing metric does not raise: the training is
-    done, and ends with a warning.
+    Begin points are exempt, because callbacks only prepare there. In the last epoch, a missing metric is only a warning,
+    because training is already done.
     """
     writers: dict[str, list[Call]] = {}  # by metric: the earlier calls that write it
     for call in calls:

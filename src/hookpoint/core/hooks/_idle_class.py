@@ -31,7 +31,7 @@ MEANT = {
 
 
 def reject_idle_class(subject: Any, callback: type) -> None:
-    """Raise if a subclass of `callback` without handlers has nothing else that a run calls, defined or inherited."""
+    """Raise if a run would never call anything on this subclass of `callback`, defined or inherited."""
     own = [cls for cls in type(subject).__mro__ if cls not in (callback, object)]
     is_ours = type(subject).__module__.startswith("hookpoint.")  # Callback(), or LambdaCallback() without functions
     if is_ours or any(name in vars(owner) for owner in (subject, *own) for name in CALLED):

@@ -1,4 +1,4 @@
-"""Order: the order of the list, refined per point by what callbacks declare."""
+"""Order: the list order, refined at each point by what callbacks declare."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BY_KIND = {MAIN: "first: the MainCallback", PLAIN: IN_LIST_ORDER, MONITOR: "last
 
 @dataclass(slots=True, eq=False)
 class Constraint:
-    """`first` must run before `second`; `owner`, one of the two, declares it and is the one that moves."""
+    """`first` must run before `second`. `owner` is the one of the two that declares the constraint, and the one that moves."""
 
     first: Entry
     second: Entry
@@ -72,7 +72,7 @@ class Order:
         return units
 
     def _move_up(self, units: list[Unit]) -> list[Unit]:
-        """Move callbacks that declare `before` up, each to just before the first it names."""
+        """Move callbacks that declare `before` up: each runs just before the first callback it names."""
         of = _unit_of(units)
         for constraint in self._constraints:
             mine, other = of.get(constraint.first), of.get(constraint.second)
@@ -146,7 +146,10 @@ def _unit_of(units: list[Unit]) -> dict[Entry, Unit]:
 
 
 def _constraints(entries: Sequence[Entry]) -> list[Constraint]:
-    """Return what the callbacks declare, in the order of the list. Each is compared only with those it may refer to."""
+    """Return the constraints that callbacks declare, in list order.
+
+    Each callback is compared only with those it may refer to.
+    """
     named, writing = _positions(entries, Entry.names), _positions(entries, lambda entry: entry.declared("writes"))
     constraints = []
     for place, owner in enumerate(entries):

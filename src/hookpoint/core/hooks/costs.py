@@ -1,4 +1,4 @@
-"""Costs: seconds per callback and point, measured in sampled iterations and at every rarer point."""
+"""Costs: seconds per callback and point. Points of the iteration are sampled, all others are measured every time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Cost:
 class StepShare:
     """Find callbacks that take more than a tenth of the step, and report each once.
 
-    The first measured step and the first call of each callback do not count: they warm up. A callback that takes less than
+    The first measured step and the first call of each callback are warm-up and do not count. A callback that takes less than
     `MIN_SECONDS` per step is never reported.
     """
 
@@ -52,7 +52,7 @@ class StepShare:
             self._step_seconds += seconds
 
     def heavy(self, costs: list[Cost]) -> list[str]:
-        """Return a line for each callback that takes too much of the step and was not reported yet."""
+        """Return a line for each callback that takes too much of the step and has not been reported yet."""
         if self._steps < self.WARM_STEPS:
             return []
         lines = []

@@ -1,4 +1,4 @@
-"""Dispatch: compile the calls of a point into one function, so that a step inspects nothing.
+"""Dispatch: compile the calls of a point into one function, so that nothing is looked up during a step.
 
 For two handlers, the second with named arguments and a schedule, the function is
 
@@ -76,12 +76,12 @@ class Call:
 
     @property
     def agrees(self) -> bool:
-        """Whether the ranks agree after this call on what to skip."""
+        """Whether the ranks agree on what to skip after this call."""
         return self.entry.may_skip and self.point in SKIP_POINTS
 
     @property
     def same_on_all_ranks(self) -> bool:
-        """Whether every rank makes this call at the same step, so that its save needs no agreement."""
+        """Whether every rank makes this call at the same step. A save requested in it then needs no agreement."""
         schedule = self.handler.when if self.handler.when is not None else self.entry.schedule
         if self.gates or (schedule is not None and not schedule.same_on_all_ranks):
             return False
@@ -166,7 +166,7 @@ def _conditions(call: Call, number: int, names: dict[str, Any]) -> list[str]:
 
 
 def _blame(calls: Sequence[Call], first_line: int) -> Callable[[BaseException, RunView], None]:
-    """Return a function that adds a note to an exception: the failed callback, found by the line number, and the point."""
+    """Return a function that adds a note to an exception with the point and the failed callback, found by the line number."""
 
     def blame(error: BaseException, run: RunView) -> None:
         traceback = error.__traceback__

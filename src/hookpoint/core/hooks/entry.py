@@ -1,4 +1,4 @@
-"""Entry: one callback as the compiler sees it, with its handlers, checked options and a unique name."""
+"""Entry: one callback as the compiler sees it, with its handlers, its validated options and a unique name."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ BESIDE_RUN = {"on_trigger", "on_records", *(point.name for point in POINTS if po
 class Entry:
     """A callback of the list; `path` contains the pipelines around it.
 
-    In a pipeline that overrides `run`, most points reach the callback through `run`; `called` excludes their handlers.
+    In a pipeline that overrides `run`, the callback receives most points through `run`. `called` excludes the handlers of these
+    points.
     """
 
     subject: Any
@@ -74,7 +75,7 @@ class Entry:
 
     @property
     def meets(self) -> bool:
-        """Whether all ranks must reach a handler before it is called: it communicates with other ranks."""
+        """Whether all ranks must reach a handler before it is called, because it communicates with other ranks."""
         return self.is_in_team and bool(getattr(self.subject, "collective", False))
 
     @property
@@ -84,7 +85,7 @@ class Entry:
 
     @property
     def reads_by_steps(self) -> bool:
-        """Whether it reads values within passes: it supports that, and its schedule is checked there."""
+        """Whether the callback reads values within passes: it supports this, and its schedule is checked there."""
         can = getattr(self.subject, "reads_windows", False)
         return can and self.schedule is not None and "iter" in self.schedule.moments()
 
@@ -152,7 +153,7 @@ class Entry:
                 armed.load_state(saved["schedules"][key])
 
     def not_restored(self) -> str:
-        """Return what happens to saved state if the class lacks a method; empty if it has both."""
+        """Return what happens to saved state if the class lacks `state_dict` or `load_state_dict`; empty if it has both."""
         saves, loads = (_has_own(self.subject, method) for method in ("state_dict", "load_state_dict"))
         if loads:
             return "" if saves else "restored, and stored unchanged: its class has no state_dict"
@@ -199,7 +200,7 @@ def entries_of(callbacks: Iterable[Any], *, is_in_team: bool = False) -> list[En
 
 
 def _unique(name: str, last_number: dict[str, int]) -> str:
-    """Return the name, with a number appended if it is taken; `last_number` has the last number of each name."""
+    """Return the name, with a number appended if it is taken. `last_number` maps each name to its last number."""
     unique, number = name, last_number.get(name, 1)
     while unique in last_number:
         number += 1
@@ -303,7 +304,7 @@ def _check_schedules(entries: list[Entry]) -> None:
 
 
 def _marked_options(function: Any) -> Mark:
-    """Return the options of a function with multiple marks: the innermost mark that sets an option counts."""
+    """Return the options of a function with multiple marks. For each option, the innermost mark that sets it counts."""
     all_marks = marks(function)
     on_error = next((mark.on_error for mark in all_marks if mark.on_error is not None), None)
     ranks = next((mark.ranks for mark in all_marks if mark.ranks is not None), None)
@@ -342,7 +343,7 @@ def _is_custom_pipeline(subject: Any) -> bool:
 
 
 def _through_pipeline(pipeline: Any, subject: Any, handler: Handler) -> Handler:
-    """Return a trigger that calls the `run` of a pipeline that overrides it, and only this callback in it."""
+    """Return a trigger for one callback in a pipeline that overrides `run`. It calls `run` for this callback only."""
     if handler.point != "on_trigger":
         return handler
 

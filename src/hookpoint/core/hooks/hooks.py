@@ -69,7 +69,7 @@ class Hooks:
             dispatch(run)
 
     def _compile_and_fire(self, point: str, run: Any) -> None:
-        """Compile a point when it first fires: a guard uses few of them."""
+        """Compile a point when it first fires, because a guard uses only a few points."""
         self._by_point[point] = dispatch = self.dispatch(point, timed=True) or _do_nothing
         dispatch(run)
 
@@ -93,7 +93,7 @@ class Hooks:
     ) -> list[Exception]:
         """Call the handlers of a point one by one and return their errors instead of raising them.
 
-        `monitors` selects monitors only, or the other callbacks only. `around` receives the name and the call of each callback.
+        `monitors` selects either the monitors or the other callbacks. `around` receives the name and the call of each callback.
         """
         errors: list[Exception] = []
         for call in self._calls.get(point, ()):
@@ -116,7 +116,7 @@ class Hooks:
                 subject.setup(component, save_path)
 
     def attach(self, run: Any) -> None:
-        """Set the run of the callbacks, for methods in the style of tensorpack and Keras: `self.trainer`, `self.model`."""
+        """Set the run of the callbacks, so that methods can use `self.trainer` (tensorpack) and `self.model` (Keras)."""
         for entry in self.entries:
             if isinstance(entry.subject, Callback):
                 info_of(entry.subject).run = run
@@ -132,7 +132,10 @@ class Hooks:
     # Custom points
 
     def fire_payload(self, point: str, payload: Mapping[str, Any]) -> Any:
-        """Call the handlers of a custom point; return the payload's result, or its replacement by a handler."""
+        """Call the handlers of a custom point.
+
+        Return the result in the payload, or the value that a handler replaced it with.
+        """
         if point not in self._custom:
             self._custom[point] = list(self._handlers_of(point))
         result = payload.get("result")
@@ -156,11 +159,11 @@ class Hooks:
     # Reports
 
     def explain(self) -> str:
-        """Return a table of each point's callbacks in order: when and where they run, and why in this order."""
+        """Return a table of the callbacks at each point, in order: when and where they run, and why in this order."""
         return "\n".join([explain(self._calls, self.entries), *(line for lines in self.remarks for line in lines())])
 
     def costs(self, *, of_users: bool = False) -> list[Cost]:
-        """Return the time of each callback at each point, the most expensive first; one iteration in 64 is sampled.
+        """Return the time of each callback at each point, most expensive first. One iteration in 64 is sampled.
 
         With `of_users`, hookpoint's own callbacks are left out, except those built from functions.
         """
@@ -181,7 +184,7 @@ class Hooks:
     def state_dict(self) -> dict[str, Any]:
         """Return the state of callbacks and of their schedules, by the callbacks' names.
 
-        Includes loaded state of callbacks that are not in the list: they may be added again later.
+        This includes loaded state of callbacks that are not in the list, because they may be added again later.
         """
         return {**self._unused_state, **{entry.name: entry.state() for entry in self.entries}}
 
@@ -194,7 +197,10 @@ class Hooks:
                 entry.load_state(state[entry.name])
 
     def compared(self, state: Mapping[str, Any]) -> str:
-        """Return a table of the callbacks with state: restored, new, or stored for later; empty if all are restored."""
+        """Return a table that says which callbacks were restored, are new, or are stored for later.
+
+        Empty if all were restored.
+        """
         mine = {entry.name: is_not_empty(entry.state()) for entry in self.entries}
         lacking = {entry.name: entry.not_restored() for entry in self.entries if state.get(entry.name, {}).get("state")}
         rows = [(name, "restored") for name in mine if name in state and is_not_empty(state[name]) and not lacking.get(name)]

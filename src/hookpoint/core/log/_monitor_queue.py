@@ -19,11 +19,11 @@ Receive = Callable[[list[Record]], object]
 class MonitorQueue:
     """Deliver records to one monitor in order, on a thread that starts with the first record.
 
-    If the queue is full, `put` waits or, if `drops` is set, drops the oldest record and counts it. An error in `receive` ends
-    the delivery; `error` stores it for the training thread to raise.
+    If the queue is full, `put` waits. If `drops` is set, it drops the oldest record and counts it instead. An error in
+    `receive` ends the delivery; the training thread raises it from `error`.
 
-    After `wait` or `put` has waited for a monitor for too long, it `is_blocked`: nothing waits for it again, and a full queue
-    drops the oldest records, until it catches up. Its thread is a daemon, so the process can exit.
+    `is_blocked` is set when `wait` or `put` has waited too long for the monitor. The run then no longer waits for it, and a
+    full queue drops the oldest records until the monitor catches up. The thread is a daemon, so the process can exit.
     """
 
     def __init__(self, name: str, receive: Receive, *, drops: bool = False, capacity: int = CAPACITY) -> None:
@@ -37,7 +37,10 @@ class MonitorQueue:
         self._thread: threading.Thread | None = None
 
     def put(self, record: Record, seconds: float) -> bool:
-        """Add a record, waiting up to `seconds` for room unless it `drops`; return whether the monitor just became blocked."""
+        """Add a record; wait up to `seconds` for room unless `drops` is set.
+
+        Return whether the monitor has just become blocked.
+        """
         was_blocked, until = self.is_blocked, None
         with self._change:
             while len(self._records) >= self._capacity and self.error is None:
@@ -59,7 +62,7 @@ class MonitorQueue:
             return self.is_blocked and not was_blocked
 
     def wait(self, seconds: float) -> bool:
-        """Wait up to `seconds` until everything is delivered; return whether the monitor just became blocked."""
+        """Wait up to `seconds` until everything is delivered. Return whether the monitor has just become blocked."""
         if self.is_blocked:
             return False
         left = self.drain(monotonic() + seconds)
@@ -77,7 +80,7 @@ class MonitorQueue:
         return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
     def hurry(self) -> None:
-        """Deliver the queued records now, without waiting for more; return at once."""
+        """Deliver the queued records now, without waiting for more. Return immediately."""
         with self._change:
             self._is_urgent = True
             self._change.notify_all()

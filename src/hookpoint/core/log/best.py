@@ -16,12 +16,14 @@ HIGHER_IS_BETTER = set("acc accuracy auc auroc bleu dice f1 iou map miou precisi
 
 
 class Best:
-    """Track the best value so far, with its step or moment. A value must be strictly better, by more than `min_delta` if given.
+    """Track the best value so far and its step or moment.
+
+    A new best must be strictly better, by more than `min_delta` if given.
 
     `relative` makes `min_delta` a fraction of the value to beat: 0.01 is one percent of it.
 
-    The first value that is not NaN becomes the best, even an infinite one; with a `threshold`, the first that is better than
-    it. NaN is never better.
+    The first value that is not NaN becomes the best, even if it is infinite. With a `threshold`, the first value that beats it
+    becomes the best. NaN is never better.
 
     >>> best = Best("min")
     >>> [best.take(value, step) for step, value in enumerate([float("nan"), 0.5, 0.5, 0.0, 0.1])]
@@ -56,7 +58,7 @@ class Best:
         return value < to_beat - margin if self.mode == "min" else value > to_beat + margin
 
     def take(self, value: float, at: Moment | int) -> bool:
-        """Add a value of a moment, or of a step; return whether it is the best now."""
+        """Add a value with its moment or step. Return whether it is the new best."""
         is_better = self.is_beaten_by(value)
         if is_better:
             self.value = value

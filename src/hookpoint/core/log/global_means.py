@@ -12,7 +12,10 @@ from hookpoint.core.team.checked_team import CheckedTeam
 def global_means(
     team: CheckedTeam, may_wait: MayWait, groups: Sequence[Mapping[str, Mean]], what: str
 ) -> list[dict[str, Mean]]:
-    """Return groups of means over all ranks with different data, for each name that any rank has; identical on all ranks."""
+    """Return groups of means over the ranks with different data, for each name that any rank has.
+
+    The result is the same on all ranks.
+    """
     with may_wait():
         mine = [{name: mean.state() for name, mean in means.items()} for means in groups]
     gathered = team.gather([mine, team.model_rank], what)

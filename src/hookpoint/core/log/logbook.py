@@ -1,4 +1,4 @@
-"""Logbook: logged values, averaged over passes, and sent at log steps and at the end of epochs."""
+"""Logbook: average logged values over passes, and send them at log steps and at the end of epochs."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Logbook:
         self._pages.append(Page(mode, is_side, is_shared))
 
     def log(self, name: str, value: Any, weight: float, *, as_given: bool = False) -> None:
-        """Add a value: inside a pass it counts for the mean of the pass, between passes it is a single value."""
+        """Add a value. Inside a pass, it counts towards the mean of the pass; between passes, it is a single value."""
         value = as_scalar(name, value)
         if self.is_muted:
             return
@@ -122,15 +122,15 @@ class Logbook:
             self.metrics.show(name, value, self._clocks.epoch)
 
     def logs(self) -> Logs:
-        """Return the metrics with a value of the running epoch; at the end of a training pass, only those of training."""
+        """Return the metrics that have a value from the current epoch; at the end of a training pass, only training metrics."""
         ends_training = bool(self._pages) and self._pages[-1].is_final and self._pages[-1].mode == "train"
         return Logs(self.metrics, self._clocks.epoch, without=OF_VALIDATION if ends_training else ())
 
     def put(self, values: Mapping[str, Any], weight: float) -> None:
         """Send values at once, with the current clocks, instead of averaging them.
 
-        A side pass sends nothing: its values count for its means. Each rank has its own value; when their pass ends, the mean
-        of the last ones counts for all ranks.
+        A side pass sends nothing: its values only count towards its means. Each rank has its own value. When the pass ends, the
+        mean of the last values becomes the value on all ranks.
         """
         scalars = {name: as_scalar(name, value) for name, value in values.items()}
         page = self._pages[-1] if self._pages else None
@@ -163,7 +163,7 @@ class Logbook:
         return value
 
     def read(self, reader: ReaderWindow) -> float | None:
-        """Return the mean of the visible values since a reader last read; None if there are none."""
+        """Return the mean of the values that became visible since the reader's last read; None if there are none."""
         if self._log_every and self._clocks.step >= self.next_log_step:
             self.windows.land()  # this is a log step, and its window is not closed yet
         return self.windows.read(reader)
@@ -199,15 +199,17 @@ class Logbook:
                 self.loss_check.at_log_step(window.get("loss"))
 
     def show(self, name: str, value: Any) -> None:
-        """Set the latest value without counting it for a mean: a host's value may be a mean already."""
+        """Set the latest value without including it in a mean, because a value from a host may already be a mean."""
         value = as_scalar(name, value)
         if not self.is_muted and (name in self._names or self._limit.admits(name)):
             self.metrics.show(name, value, self._clocks.epoch)
 
     def finish_page(self, finals: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Make the means of a finished pass its results and the latest values; later values of the pass are final too.
+        """Make the means of a finished pass its results and the latest values.
 
-        `finals` are values of the whole pass computed by a host; a name that was logged in the pass keeps its mean.
+        Values logged later in the pass are final as well.
+
+        `finals` are values that a host computed over the whole pass. A name that was logged in the pass keeps its mean.
         """
         self.end_window(send=False)
         page = self._pages[-1]
@@ -234,19 +236,19 @@ class Logbook:
         return page.means
 
     def close_page(self) -> None:
-        """Send the results of a finished pass; values that were put are already sent."""
+        """Send the results of a finished pass. Values logged with `put` have already been sent."""
         page = self._pages.pop()
         if not page.is_side:
             self.has_validated |= page.mode == "val"
             self._send({name: value for name, value in page.means.items() if name not in page.put}, "epoch", page.mode)
 
     def drop_page(self) -> None:
-        """Forget the pass that an exception ended."""
+        """Discard the pass that an exception ended."""
         if self._pages.pop().mode == "train":
             self.windows.drop()
 
     def drop_pages(self) -> None:
-        """Forget all passes that an exception ended."""
+        """Discard all passes that an exception ended."""
         self._pages.clear()
 
     def flush(self) -> None:
@@ -270,7 +272,7 @@ class Logbook:
         }
 
     def load_state_dict(self, state: Mapping[str, Any], *, in_pass: bool) -> None:
-        """Restore the state; if the training pass is open again, its means too."""
+        """Restore the state. If the training pass is open again, also restore its means."""
         self.metrics.load_state_dict(state["metrics"])
         self._limit.restore(self.metrics)
         self.next_log_step = state["next_log_step"] if self._log_every else 0
@@ -301,5 +303,5 @@ class Logbook:
 
 
 def _settled(means: Mapping[str, Mean]) -> dict[str, Any]:
-    """Return global means as floats; one whose values are all NaN or infinite stays a Mean, for `is_all_bad`."""
+    """Return global means as floats. A mean whose values are all NaN or infinite stays a Mean, for `is_all_bad`."""
     return {name: mean if mean.is_all_bad else float(mean) for name, mean in means.items()}

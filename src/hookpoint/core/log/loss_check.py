@@ -32,10 +32,10 @@ class LossMean(NamedTuple):
 class LossCheck:
     """Raise NonFiniteLoss, or warn, if all losses of two consecutive log steps, or of a training pass, are NaN or infinite.
 
-    It reads the means of "loss" that are logged anyway; in a team these are means over all ranks, so all ranks raise at the
-    same step. A mean of host numbers is checked at its log step, one of device tensors at the next log step or at the end of
-    the pass. To raise, it waits there for the copy that was queued at the log step, so that the step at which a run ends does
-    not depend on the speed of the machine. To warn, it never waits.
+    It reads the means of "loss" that are logged anyway. In a team, these are means over all ranks, so all ranks raise at the
+    same step. A mean of host numbers is checked at its log step. A mean of device tensors is checked at the next log step or at
+    the end of the pass. A check that may raise waits there for the copy that was queued at the log step, so that the step at
+    which a run ends does not depend on the speed of the machine. A check that only warns never waits.
     """
 
     def __init__(self, run: RunView, *, on_nonfinite: OnNonFinite, may_wait: MayWait) -> None:
@@ -103,7 +103,7 @@ class LossCheck:
 
 
 def loss_check(run: RunView, entries: Iterable[Entry], on_nonfinite: OnNonFinite, may_wait: MayWait) -> LossCheck | None:
-    """Return the check of a run; None if a callback of the list handles losses that are not finite."""
+    """Return the check of a run; None if a callback in the list handles non-finite losses."""
     everywhere = (entry.subject for entry in entries if entry.ranks == "all")
     if any(getattr(subject, "handles_nonfinite_loss", False) for subject in everywhere):
         return None

@@ -1,4 +1,4 @@
-"""MetricNames: the metrics that a run will log, as far as known before it begins."""
+"""MetricNames: the metrics that a run will log, as far as they are known before it begins."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 
 def always() -> bool:
-    """Return True: other names may be logged, too."""
+    """Return True: other names may also be logged."""
     return True
 
 
@@ -17,7 +17,7 @@ class MetricNames:
 
     `validates` is whether the run makes validation passes; None if unknown, as in your own loop. `can_be_more` returns whether
     anything except callbacks could log other names; it is called only if a name is unknown. `reads` maps other readers of
-    metrics, as text for messages, to the name of the metric.
+    metrics to the metric they read. The keys are shown in messages.
     """
 
     known: frozenset[str] = frozenset()

@@ -23,7 +23,7 @@ def is_collection(metric: Any) -> bool:
 
 
 def by_name(metrics: Any) -> dict[str, Any]:
-    """Return metrics by name; a collection has its own names, and is stored under an empty one."""
+    """Return metrics by name. A collection has its own names and is stored under an empty name."""
     if metrics is None:
         return {}
     if is_collection(metrics):
@@ -36,12 +36,12 @@ def by_name(metrics: Any) -> dict[str, Any]:
 
 
 def names_of(name: str, metric: Any) -> tuple[str, ...]:
-    """Return the names under which a metric is logged, as far as they are known before it computes anything."""
+    """Return the names under which a metric is logged, as far as they are known before it is computed."""
     return tuple(_joined(name, key) for key in list(metric.keys())) if is_collection(metric) else (name,)
 
 
 def returns_more(metric: Any) -> bool:
-    """Return whether a metric returns names that are not known before: its `compute` is annotated to return a dict."""
+    """Return whether a metric may log names that are not known in advance: its `compute` is annotated to return a dict."""
     if is_collection(metric):
         return any(map(returns_more, metric.values()))
     annotation = str(getattr(getattr(metric, "compute", None), "__annotations__", {}).get("return", "")).lower()
@@ -63,13 +63,13 @@ def syncs_across_ranks(metric: Any) -> bool:
 
 
 def takes_tensors(function: Any) -> bool:
-    """Return whether a criterion or metric is from torch or torchmetrics, which cannot take named outputs."""
+    """Return whether a criterion or metric is from torch or torchmetrics and therefore cannot take named outputs."""
     owner = function if hasattr(function, "__name__") else type(function)
     return str(getattr(owner, "__module__", "")).partition(".")[0] in TAKE_TENSORS
 
 
 def scores_in(outputs: Any, reader: Any) -> Any:
-    """Return the input of such a function: the outputs themselves, or their `logits` if they have names."""
+    """Return what to pass to such a function: the outputs themselves, or their `logits` if the outputs have names."""
     fields = named_fields(outputs)
     if not fields:
         return outputs

@@ -31,7 +31,7 @@ def floats_one_by_one(values: Sequence[Any]) -> Callable[[], list[float]]:
 
 
 def as_scalar(name: str, value: Any) -> Any:
-    """Return what to store of a logged value: numbers as they are, tensors detached; raise BadValue if it is not a scalar."""
+    """Return what to store for a logged value: a number unchanged, a tensor detached. Raise BadValue if it is not a scalar."""
     if type(value) is float or type(value) is int:
         return value
     if getattr(value, "is_cpu", False) and value.ndim == 0:  # a host tensor: reading it costs less than a copy
@@ -60,7 +60,7 @@ def as_scalar(name: str, value: Any) -> Any:
 
 
 def _check_real(name: str, value: Any) -> None:
-    """Raise BadValue for an element without a value, or a complex one."""
+    """Raise BadValue if the element is complex or has no value."""
     if getattr(value, "is_meta", False):
         raise BadValue(f"'{name}' is on the meta device and has no value.", log="a tensor on a device with data")
     dtype = getattr(value, "dtype", None)
@@ -71,7 +71,7 @@ def _check_real(name: str, value: Any) -> None:
 class Mean:
     """A weighted mean of values that may not be floats yet. Reading it converts them, once.
 
-    The mean is finite if all values are: a sum that no float can hold is an exact integer.
+    The mean is finite if all values are finite: a sum that overflows a float is kept as an exact integer.
     """
 
     __slots__ = ("_bad", "_floats", "_lock", "_pending", "_started", "_total", "_weight")
@@ -98,14 +98,14 @@ class Mean:
             self._pending.append((value, weight))
 
     def add_mean(self, part: Mean) -> None:
-        """Add another mean with the weight of all its values; settled ones are folded in, to stay small."""
+        """Add another mean, weighted by all its values. Settled means are folded in to save memory."""
         self._pending.append((part, 0.0))
         with self._lock:
             while self._pending and isinstance(self._pending[0][0], Mean) and not self._pending[0][0].is_pending:
                 self._add_sums(self._pending.pop(0)[0])
 
     def close(self) -> None:
-        """Start converting the values to floats; nothing is added afterwards."""
+        """Start converting the values to floats. No values may be added afterwards."""
         if self._pending:
             self._started = self._floats([value for value, _ in self._pending if not isinstance(value, Mean)])
 
@@ -197,7 +197,7 @@ class Metrics(Mapping[str, float]):
         return f"Metrics({', '.join(self)})"
 
     def as_logged(self, name: str, default: Any = None) -> Any:
-        """Return the latest value as logged: a tensor may be on a device, and converting it would wait."""
+        """Return the latest value as logged. A tensor may be on a device, so converting it could wait."""
         return self._values.get(name, default)
 
     def show(self, name: str, value: Any, epoch: int) -> None:
@@ -206,7 +206,7 @@ class Metrics(Mapping[str, float]):
         self._epochs[name] = epoch
 
     def refresh(self, name: str, value: Any) -> None:
-        """Set the latest value of a name that already has one of this epoch."""
+        """Set the latest value of a name that already has a value from this epoch."""
         self._values[name] = value
 
     def observe(self, name: str, value: Any, moment: Moment) -> None:
@@ -220,7 +220,7 @@ class Metrics(Mapping[str, float]):
         return self._counts.get(name, 0)
 
     def history(self, name: str) -> list[tuple[int, float]]:
-        """Return (step, value) of the final values of a metric, oldest first."""
+        """Return the final values of a metric as (step, value) pairs, oldest first."""
         return [(moment.step, float(value)) for moment, value in self._history.get(name, ())]
 
     def newest(self, name: str) -> tuple[Moment, float]:
@@ -249,13 +249,16 @@ class Metrics(Mapping[str, float]):
 
 
 def _with_moment(row: Sequence[Any], epoch: int) -> tuple[Moment, float]:
-    """Return a value of a checkpoint with its moment; older checkpoints have only the step, and count as of the last epoch."""
+    """Return a value of a checkpoint with its moment.
+
+    Older checkpoints store only the step; the value then belongs to the last epoch.
+    """
     *moment, value = row
     return Moment(epoch, None, *moment) if len(moment) == 1 else Moment(*moment), value
 
 
 class Logs(Mapping[str, float]):
-    """The current metrics: those with a value of the running epoch, except names that start with one of `without`."""
+    """The current metrics: those with a value from the current epoch, except names that start with one of `without`."""
 
     def __init__(self, metrics: Metrics, epoch: int, *, without: tuple[str, ...] = ()) -> None:
         self._metrics = metrics

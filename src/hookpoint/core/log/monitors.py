@@ -47,7 +47,7 @@ class Monitors:
         return self._metrics[name]
 
     def get_history(self, name: str) -> list[tuple[int, float]]:
-        """Return (step, value) of the last 10,000 final values of a metric, oldest first; empty if there are none."""
+        """Return the last 10,000 final values of a metric as (step, value) pairs, oldest first; empty if there are none."""
         return self._metrics.history(name)
 
     def put_scalar(self, name: str, value: Any) -> None:
@@ -63,7 +63,7 @@ class Monitors:
         self._run.put_event(name, **fields)
 
     def put(self, kind: Kind, values: dict[str, Any], *, at: str = "value", mode: str | None = None) -> None:
-        """Send a record to every monitor, except those that a wrapper such as EnableCallbackIf switches off now."""
+        """Send a record to every monitor, except those currently disabled by a wrapper such as EnableCallbackIf."""
         if self.is_muted:
             return
         clocks = self._clocks
@@ -120,7 +120,8 @@ class Monitors:
     def settle(self) -> None:
         """Wait until the local monitors have received their records, so that a checkpoint contains their current state.
 
-        A monitor that does not return is reported once and never waited for again; its state in the checkpoint is outdated.
+        A monitor that does not return is reported once. The run never waits for it again, and its state in the checkpoint is
+        outdated.
         """
         local = [queue for queue in self._queues if not queue.drops]
         for queue in local:
@@ -154,7 +155,7 @@ class Monitors:
 
 
 def _with_limit(limits: Mapping[str, float], name: str, call: Callable[[], object]) -> None:
-    """Make a call, on a thread if `limits` has a number of seconds for the callback; raise its error."""
+    """Make a call and raise its error. If `limits` has a number of seconds for the callback, make the call on a thread."""
     if name not in limits:
         call()
         return

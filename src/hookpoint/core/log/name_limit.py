@@ -10,10 +10,10 @@ MAX_NAMES = 10_000
 
 
 class NameLimit:
-    """The names that a run has logged, at most `limit`. New names beyond that are not recorded; one warning is logged.
+    """The names that a run has logged, at most `limit` of them. Further names are not recorded, with a single warning.
 
-    Each name costs memory in every monitor for as long as the run lasts. Thousands of names are usually a mistake: a name that
-    contains a step or a sample.
+    Each name takes memory in every monitor until the run ends. Thousands of names are usually a mistake, such as names that
+    contain a step or a sample.
 
     >>> limit = NameLimit(2)
     >>> [limit.admits(name) for name in ("loss", "accuracy", "loss/17", "loss")]
@@ -26,7 +26,7 @@ class NameLimit:
         self._has_warned = False
 
     def admits(self, name: str) -> bool:
-        """Return whether values of this name are recorded; a new name is, while there is room."""
+        """Return whether values of this name are recorded. A new name is accepted up to the limit."""
         if name in self.names:
             return True
         if len(self.names) < self._limit:

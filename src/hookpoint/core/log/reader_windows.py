@@ -1,9 +1,9 @@
 """ReaderWindows: deliver the values of training passes to readers with a step schedule.
 
 A host number is visible to its readers at once. A device tensor is visible one log step later: its window closes at a log
-step, where a copy to the host is queued, and is in flight until the next log step, where it is always read. So the moment at
-which a value counts depends only on steps, not on the speed of a machine, and nothing waits for the device. In a team, all
-values take this path, as means over all ranks. When the pass ends, everything is visible.
+step, where a copy to the host is queued, and is in flight until the next log step, where it is always read. The moment at which
+a value counts therefore depends only on steps, not on the speed of the machine, and nothing waits for the device. In a team,
+all values take this path, as means over all ranks. When the pass ends, everything is visible.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_PENDING = 16  # windows that a reader leaves unread before they are converte
 
 
 class ReaderWindows:
-    """The readers of each metric that any rank reads by steps. Without such readers it does nothing."""
+    """The readers of each metric that any rank reads by steps. Does nothing if there are no such readers."""
 
     def __init__(self, names: Iterable[str] = (), floats: Floats = floats_one_by_one, may_wait: MayWait = nullcontext) -> None:
         self.by_metric = {name: MetricReaders(floats) for name in names}
@@ -30,7 +30,7 @@ class ReaderWindows:
             self.by_metric[name].readers.append(reader)
 
     def delay_all(self) -> None:
-        """Delay host numbers like device tensors: a team has the means of both at log steps."""
+        """Delay host numbers like device tensors, because a team computes the means of both at log steps."""
         for metric in self.by_metric.values():
             metric.delays_all = True
 
@@ -40,7 +40,7 @@ class ReaderWindows:
             return reader.take()
 
     def ignore(self, names: Iterable[str]) -> None:
-        """Count a final value of each of these names for its readers, which see its values in their windows."""
+        """Count a final value of each of these names as ignored by its readers, which see the values in their windows."""
         for name in names:
             for reader in self.by_metric[name].readers if name in self.by_metric else ():
                 reader.ignored += 1
@@ -54,7 +54,7 @@ class ReaderWindows:
         return closed
 
     def launch(self, closed: Mapping[str, Mean]) -> None:
-        """Put closed windows in flight; those in flight before become visible."""
+        """Put closed windows in flight. Windows that were in flight before become visible."""
         self.land()
         for name, mean in closed.items():
             if name in self.by_metric:
@@ -72,7 +72,7 @@ class ReaderWindows:
                             reader.settle()
 
     def drop(self) -> None:
-        """Forget the open windows."""
+        """Discard the open windows."""
         for metric in self.by_metric.values():
             metric.late = None
 
@@ -159,7 +159,7 @@ class ReaderWindow:
         return self._windows >= MAX_PENDING
 
     def settle(self) -> None:
-        """Convert the values to floats, which frees their tensors."""
+        """Convert the values to floats, to free their tensors."""
         self._mean.sums()
         self._windows = 0
 

@@ -17,8 +17,8 @@ class Record:
     """Logged data, with the clocks of that moment.
 
     `values` holds scalars by name, or one image, histogram, text, or the fields of an event under its name. Scalars become
-    floats in `scalars()`, which a monitor calls outside of the training thread. `at` is the kind of value: the mean since the
-    last record ("step"), the mean of a whole pass ("epoch"), or a single value ("value"). `mode` is that of the pass a mean
+    floats in `scalars()`, which a monitor calls outside the training thread. `at` is the kind of value: the mean since the last
+    record ("step"), the mean of a whole pass ("epoch"), or a single value ("value"). `mode` is the mode of the pass that a mean
     belongs to, and None for everything else. `iteration` counts the training batches done.
     """
 

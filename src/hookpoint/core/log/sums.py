@@ -1,4 +1,4 @@
-"""Sums that do not overflow: plain float arithmetic, bit for bit, and an exact integer if no float can hold the sum."""
+"""Sums that do not overflow: the same as plain float arithmetic, bit for bit, or an exact integer if a float would overflow."""
 
 from __future__ import annotations
 

@@ -2,10 +2,10 @@
 
 In a team, a verdict is pending until all ranks know of it. At the end of each training iteration, a rank announces whether it
 has requests, and continues training while the answer is in flight. At the end of the next iteration it knows whether any rank
-has requests; only then are they exchanged, and applied on all ranks. The time of the run is agreed on along the way. Between
-passes and epochs, and in an iteration that had another collective call, requests are exchanged and applied at once. Signal
-handlers only set flags: they may run during a collective call. In a team with a lag, whose ranks need not be at the same step,
-it takes that many steps instead of one.
+has requests; only then are they exchanged, and applied on all ranks. The same message keeps the run's elapsed time in sync.
+Between passes and epochs, and in an iteration with another collective call, requests are exchanged and applied immediately.
+Signal handlers only set flags, because they may run during a collective call. The ranks of a team with a lag need not be at the
+same step; requests then take that many steps instead of one.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class Agreement:
             self._apply(list(requests))
 
     def _apply_answers(self) -> None:
-        """Wait for answers that have reached the lag, and apply the requests they are about."""
+        """Wait for answers that have reached the lag, and apply their requests."""
         while len(self._announced) >= self._lag:
             answer, mine = self._announced.popleft()
             agreed = answer()
@@ -139,7 +139,10 @@ class Agreement:
                 self._collectives_seen = self._team.count
 
     def _has_stepped(self) -> bool:
-        """Return whether a step was made since the last call: until then, others may wait for this rank's gradient."""
+        """Return whether a step was made since the last call.
+
+        Until then, other ranks may be waiting for this rank's gradient.
+        """
         before, self._step = self._step, self._clocks.step
         return self._step != before
 
@@ -160,7 +163,7 @@ class Agreement:
             self._team.gather(None, "a collective callback,")
 
     def settle_skips(self) -> None:
-        """Skip on all ranks what any rank wants to skip; only in training, because other passes may differ in length."""
+        """Skip on all ranks what any rank wants to skip. Only done in training, because other passes may differ in length."""
         if self._run.mode == "train":
             bits = sum(SKIPS[what] for what in self._skips)
             self._skips.clear()
@@ -170,7 +173,7 @@ class Agreement:
                     now_of(self._run).request_skip(what)
 
     def end(self, why: str) -> None:
-        """Make no further collective calls: this rank has failed."""
+        """Make no further collective calls, because this rank has failed."""
         self._team.end(why)
         self._announced.clear()  # an answer in flight keeps a connection open on which the others wait
 

@@ -16,7 +16,7 @@ FLAG = "stop_training"
 class ModelStop:
     """Check the flag on the models of a run, also inside the wrappers of torch.compile and DistributedDataParallel.
 
-    Without callbacks of the user, nothing is checked.
+    Nothing is checked if the user passed no callbacks.
     """
 
     def __init__(self, *, has_user_callbacks: bool) -> None:
@@ -32,7 +32,7 @@ class ModelStop:
                 del attributes[FLAG]
 
     def watch(self, pass_: Pass) -> None:
-        """Have the flag checked after each training iteration, once all handlers have run."""
+        """Check the flag after each training iteration, once all handlers have run."""
         if pass_.is_train and self._attributes:
             pass_.end, pass_.timed = self._after(pass_.end), (pass_.timed[0], self._after(pass_.timed[1]))
 

@@ -1,12 +1,13 @@
-"""Resuming: return a run to where a checkpoint was made.
+"""Resuming: return a run to the position of a checkpoint.
 
 A checkpoint is made between epochs, or inside a training pass. The run first returns there, with `run.resuming` set and nothing
 logged: finished epochs and passes are skipped, and changes by the user's code on the way are undone when the state is restored.
 This happens when the next epoch opens or, in the second case, when the epoch and the pass are open again: first the state, then
 the position in the data, last the random generators.
 
-So the state is loaded twice. The first load happens before on_load and before the user's code, which may read the model. The
-second load undoes what that code, and repeated begin points, have changed since. The first load gets a copy of the state.
+The state is therefore loaded twice. The first load happens before on_load and before the user's code, which may read the model.
+The second load undoes the changes made since by that code and by repeated begin points. The first load gets a copy of the
+state.
 """
 
 from __future__ import annotations
@@ -140,7 +141,7 @@ class Resuming:
         return self._clocks.epoch - self.is_returning
 
     def is_over(self) -> bool:
-        """Return whether the epoch that a pass without `run.epochs()` would open was over before the checkpoint.
+        """Return whether a pass without `run.epochs()` belongs to an epoch that was over before the checkpoint.
 
         The checkpoint was made in the last such pass; what follows it in the script is not on the way back.
         """
@@ -315,7 +316,7 @@ class Resuming:
 
 
 def _check_workdirs(workdirs: list[bool]) -> None:
-    """Raise BadLoop if only some ranks have a workdir: ranks would wait for each other."""
+    """Raise BadLoop if only some ranks have a workdir, because ranks would wait for each other."""
     if len(set(workdirs)) > 1:
         ranks = workdirs.index(True), workdirs.index(False)
         raise BadLoop("rank {} has a workdir, but rank {} has none.".format(*ranks), give="all ranks the same workdir")

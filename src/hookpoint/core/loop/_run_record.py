@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class RunRecord:
-    """Write to the store what runs, its number of epochs, and how it ended. An error of the store does not end the run.
+    """Write to the store what is running, its number of epochs, and how it ended. An error in the store does not end the run.
 
     Secrets in the config, the command, the error and the stop reason are masked.
     """
@@ -73,7 +73,7 @@ class RunRecord:
         self._write(status=status, reason=masked(reason), ended=_now(), **facts, **self._crashed(failure, status))
 
     def _crashed(self, failure: BaseException | None, status: str) -> dict[str, Any]:
-        """Count an exception that ended the run, and log if its limit is reached."""
+        """Count an exception that ended the run. Log a message if the limit is reached."""
         crashes, moment = self._crashes, self._clocks.moment
         had_any = bool(crashes.rows)
         if isinstance(failure, Exception):

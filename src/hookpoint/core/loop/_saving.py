@@ -94,7 +94,7 @@ class Saving:
             self.resumable.check({"callbacks": self._hooks.state_dict()})
 
     def begin(self) -> None:
-        """Record which buffers and frozen parameters are finite when the run begins: they must stay finite."""
+        """Record which buffers and frozen parameters are finite when the run begins. They must stay finite."""
         not_finite = getattr(self.resumable, "not_finite", None)
         if not_finite is not None:
             with self._objects.may_wait():
@@ -117,7 +117,7 @@ class Saving:
             self._write()
 
     def before_end_points(self) -> None:
-        """Save before the end points if a stop or a signal cuts the run off: here the run can resume."""
+        """Save before the end points if a stop or a signal ends the run early, because the run can resume here."""
         stopped_by = self._signals.received
         if self.saves and not self._has_stopped and (stopped_by is not None or self._objects.verdicts.stop):
             try:
@@ -142,7 +142,10 @@ class Saving:
             self._place = self.place()
 
     def before_restoring(self) -> None:
-        """Write the last checkpoint now, if one is due: at on_run_end, the model is about to get other weights."""
+        """Write the last checkpoint now, if one is due.
+
+        Called at on_run_end, before other weights are loaded into the model.
+        """
         self._collect(wait=True)
         self._request_last()
         if self._request.tags:

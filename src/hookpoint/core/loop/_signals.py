@@ -1,6 +1,6 @@
 """Signals: the first Ctrl-C, SIGTERM or SIGHUP stops the run, the second exits at once; SIGUSR1 requests a checkpoint.
 
-SIGHUP arrives when a terminal is closed or a connection is lost; under `nohup` it stays ignored.
+SIGHUP arrives when a terminal is closed or a connection is lost. Under `nohup` it is ignored, as usual.
 """
 
 from __future__ import annotations

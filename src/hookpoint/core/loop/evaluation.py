@@ -25,8 +25,8 @@ def evaluate(machine: Machine, data: Any, *, is_side: bool = False, **options: U
     """Make a validation pass, and return the means of what was logged in it, or its results if requested.
 
     A side pass does not affect the run: its values stay out of the metrics, random generators are restored, and an earlier stop
-    request does not end it. There are no results if no batch counted, or if a signal cut the pass off: they would be those of
-    other data.
+    request does not end it. There are no results if no batch counted, or if a signal ended the pass early: they would describe
+    only part of the data.
     """
     run, update = machine.running(), options.get("update")
     stepper = stepper_of(run)
@@ -56,7 +56,7 @@ def evaluate(machine: Machine, data: Any, *, is_side: bool = False, **options: U
 
 
 def _total(machine: Machine, is_shared: bool, *counts: int) -> tuple[int, ...]:
-    """Return the sums of the counts over all ranks of the pass: a rank may have had no data."""
+    """Return the sums of the counts over all ranks of the pass, because a rank may have had no data."""
     if machine.agreement is None or not is_shared:
         return counts
     gathered = machine.agreement.gather(counts, "the end of an evaluation")
@@ -77,7 +77,7 @@ def abort_on_error(batches: BatchLoop) -> Iterator[None]:
 
 @contextmanager
 def preserved_randomness(randomness: PlainRandomness, loader: Any) -> Iterator[None]:
-    """Restore every random generator afterwards, also those of the loader, which may share them with another one."""
+    """Restore every random generator afterwards, including those of the loader, which another loader may share."""
     before = randomness.state_dict()
     owners = (loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None))
     candidates = (getattr(owner, "generator", None) for owner in owners)

@@ -59,7 +59,7 @@ class MissingMetrics:
     # Before the run
 
     def check_names(self, *, is_chief: bool) -> None:
-        """Raise for an unknown name if the names are closed; otherwise warn of one that is nearly known."""
+        """Raise for an unknown name if no other names can be logged; otherwise warn about a near miss."""
         written = {name for entry in self._entries for name in entry.declared("writes")}
         known = sorted(self._names.known | written | self._sometimes)
         unknown = [read for read in self._pending if read.metric not in known]
@@ -95,7 +95,7 @@ class MissingMetrics:
                 logger.warning("%s", self._error(run, read))
 
     def warn_at_end(self, run: Run) -> None:
-        """Warn of metrics that were never logged; the training is done, and its result counts."""
+        """Warn about metrics that were never logged. Training is done, so this does not raise."""
         for read in self._pending if self._epochs and run.is_chief else ():
             if read.metric not in run.metrics:
                 logger.warning("%s", self._error(run, read))

@@ -28,9 +28,9 @@ from hookpoint.core.team.team import Team
 class LoopOptions:
     """All options of a loop except its callbacks.
 
-    The first group is set by users, the second by a framework, a runner or a host. `team` is called when the loop is entered,
-    by all ranks together. `begin` gets the run before its first point. Without `run_points`, the loop is for a
-    validation or prediction only. `host` is the trainer of another library that drives the loop.
+    The first group is set by users, the second by a framework, a runner or a host. `team` is called by all ranks together when
+    the loop is entered. `begin` gets the run before its first point. Without `run_points`, the loop is only for validation or
+    prediction. `host` is another library's trainer that drives the loop.
     """
 
     model: Any = None

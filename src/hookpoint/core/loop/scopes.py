@@ -10,10 +10,10 @@ from hookpoint.core.loop.passes import Pass
 
 
 class Cleanup:
-    """Functions that wait for the end of a scope, each called once, the last one first.
+    """Functions to call at the end of a scope. Each is called once, in reverse order of registration.
 
-    A scope is a pass, or None for the end of an epoch or of the run. A pass that a `break` left fires its end points late,
-    perhaps after another step; one left by an exception never does. What must be undone before that is registered here.
+    A scope is a pass, or None for the end of an epoch or of the run. After a `break`, the end points of a pass fire late,
+    perhaps after another step; after an exception, they never fire. Register here what must be undone before that.
     """
 
     def __init__(self) -> None:

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class ForeignName:
-    """A name of another library that the run does not have. The error says what to write instead."""
+    """An attribute of another library that the run does not have. The error says what to write instead."""
 
     def __init__(self, write: str) -> None:
         self._write = write
@@ -34,7 +34,7 @@ class ForeignName:
 
 
 class BoundMethod:
-    """A method of one run, as an object that is more than its call."""
+    """A method of one run, as an object with behaviour beyond the call."""
 
     def __init__(self, function: Callable[..., Any], run: Any) -> None:
         self._function, self._run = function, run
@@ -65,7 +65,7 @@ class EpochsMethod(BoundMethod):
 
 
 class MethodObject:
-    """Decorate a method of the run: an instance returns one of the objects above, the class the plain function."""
+    """Decorate a method of the run. An instance returns one of the objects above; the class returns the plain function."""
 
     def __init__(self, as_object: Callable[[Callable[..., Any], Any], Any], function: Callable[..., Any]) -> None:
         self._as_object, self._function = as_object, function
@@ -88,7 +88,7 @@ else:
 
 
 def alias(attribute: Callable[[Values], T]) -> T:
-    """Return a property of Values, to give it another name; its type is that of the value."""
+    """Return a property of Values, so that it can have a second name. Type checkers see the type of the value."""
     return attribute  # type: ignore[return-value]
 
 

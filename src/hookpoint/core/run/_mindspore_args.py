@@ -19,7 +19,10 @@ def _net_outputs(run: Any) -> Any:
 
 
 def _detached(value: Any) -> Any:
-    """Return a tensor, or a list of them, without its graph: MindSpore's tensors have none, and converting one would warn."""
+    """Return a tensor, or a list of tensors, detached.
+
+    MindSpore's tensors have no graph, and converting one with a graph would warn.
+    """
     if type(value) in (tuple, list):
         return type(value)(map(_detached, value))
     return value.detach() if getattr(value, "requires_grad", False) else value

@@ -38,7 +38,7 @@ now_of: Callable[[Values], Iteration] = attrgetter("_now")
 
 
 def read_only(path: str, doc: str) -> Any:
-    """Return a property that reads an attribute of the run, or an attribute of that. It is faster than a Python function."""
+    """Return a property that reads an attribute, or a nested attribute, of the run. This is faster than a Python function."""
     return property(attrgetter(path), doc=doc)
 
 
@@ -159,7 +159,7 @@ class Values:
 
     @property
     def logs(self) -> Logs:
-        """The current metrics: those with a value of the running epoch; at on_train_epoch_end, those of training."""
+        """The current metrics: those with a value from the current epoch; at on_train_epoch_end, only training metrics."""
         return self._logbook.logs()
 
     def offered(self, names: Iterable[str]) -> dict[str, Any]:

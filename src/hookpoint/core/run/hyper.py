@@ -39,7 +39,7 @@ class ObjAttrParam:
 
     @property
     def identity(self) -> object:
-        """Identifies what it changes: equal for two params that change the same attribute."""
+        """Identify what this param changes: equal for two params that change the same attribute."""
         return id(self._obj), self._attribute
 
     def get_value(self) -> Any:
@@ -50,7 +50,7 @@ class ObjAttrParam:
 
 
 class GroupParam:
-    """An entry of parameter groups; all of them get the same value."""
+    """A setting in the optimizer's parameter groups. All groups get the same value."""
 
     def __init__(self, groups: list[dict[str, Any]], key: str, name: str) -> None:
         self._groups, self._key, self.name = groups, key, name
@@ -65,7 +65,7 @@ class GroupParam:
 
 
 class RateParam(GroupParam):
-    """The learning rate of parameter groups: the value is the first group's, and the others keep their ratios to it."""
+    """The learning rate of parameter groups. The value is that of the first group; the others keep their ratios to it."""
 
     def __init__(self, rates: Rates, groups: Groups, addresses: list[Address], name: str) -> None:
         super().__init__([groups[addresses[0]]], "lr", name)
@@ -85,9 +85,9 @@ class Hyper(MutableMapping[str, Any]):
     the first; setting the value that the first group already has changes nothing. Any other setting is set to the same value
     in all groups that have it.
 
-    `"lr@0"` is a single group: groups are numbered from 0 across all optimizers. With a dict of optimizers, `"lr@critic"` is
-    the rate of one of them: its first group gets the value, and its other groups keep their ratios to that. Both change the
-    ratios from then on.
+    `"lr@0"` is the rate of a single group; groups are numbered from 0 across all optimizers. With a dict of optimizers,
+    `"lr@critic"` is the rate of one optimizer: its first group gets the value, and its other groups keep their ratios to it.
+    Setting either changes the ratios from then on.
     """
 
     def __init__(self, optimizer: Any = None) -> None:
@@ -115,8 +115,8 @@ class Hyper(MutableMapping[str, Any]):
     def set(self, name: str, value: Any, *, alike: bool = False, same_on_all_ranks: bool = False) -> None:
         """Change a setting. With multiple ranks, all of them apply it at the same step, one step later.
 
-        `same_on_all_ranks` (older name: `alike`) declares that every rank sets the same value at this point; it is then
-        applied at once.
+        `same_on_all_ranks` (older name: `alike`) declares that every rank sets the same value at this point. The value is then
+        applied immediately.
         """
         param = self._param(name)
         if self.request is None or alike or same_on_all_ranks:
@@ -208,7 +208,7 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 def checked(name: str, value: Any, present: Any) -> Any:
-    """Return the value if it can replace the present one; otherwise raise BadValue."""
+    """Return the value if it can replace the current one; otherwise raise BadValue."""
     if isinstance(present, tuple):
         if isinstance(value, tuple | list) and len(value) == len(present):
             return tuple(checked(name, item, now) for item, now in zip(value, present, strict=True))

@@ -36,7 +36,7 @@ class Iteration:
 
     @property
     def is_discarded(self) -> bool:
-        """Whether it does not count: the whole batch is skipped, or retried."""
+        """Whether the iteration does not count, because the whole batch is skipped or retried."""
         return self.retry or "batch" in self.skipped
 
     def request_skip(self, what: str) -> None:
@@ -49,7 +49,7 @@ class Iteration:
         self.retry = self.has_requests = True
 
     def check_running(self, verdict: str) -> None:
-        """Raise if the iteration has ended, and a verdict comes too late."""
+        """Raise if the iteration has ended, so that a verdict comes too late."""
         if self.has_ended:
             raise BadLoop(f"run.{verdict}() comes too late: the iteration has ended.", call="it before on_train_iter_end")
 

@@ -31,7 +31,7 @@ class Rates:
         self._add_new(self._groups())
 
     def among(self, groups: Groups, addresses: Sequence[Address]) -> list[Address]:
-        """Return the groups whose rate is a number, and so has a ratio."""
+        """Return the groups whose rate is a number and therefore has a ratio."""
         self._add_new(groups)
         return [address for address in addresses if address in self._ratios]
 
@@ -93,7 +93,7 @@ class Rates:
         return self._read(group["lr"]) if initial is None else initial
 
     def _present(self, group: Mapping[str, Any], first: Mapping[str, Any]) -> tuple[float, float]:
-        """Return the rates of a later group and of the first: the initial ones if both have them."""
+        """Return the rates of a later group and of the first group: their initial rates, if both have one."""
         if "initial_lr" in group and "initial_lr" in first:
             return self._initial(group), self._initial(first)
         return self._read(group["lr"]), self._read(first["lr"])
@@ -108,7 +108,7 @@ class Rates:
             return None
 
     def _read(self, rate: Any) -> float:
-        """Return a rate as a float. A rate on a device is read again only if someone else changed it since the last read."""
+        """Return a rate as a float. A rate on a device is read again only if it has changed since the last read."""
         if getattr(rate, "is_cpu", True):
             return float(rate)
         cached = self._read_before.get(id(rate))
@@ -124,7 +124,7 @@ class Rates:
 
 
 def put(group: dict[str, Any], key: str, value: Any) -> None:
-    """Set an entry of a parameter group; a tensor, as compiled steps need, is changed in place."""
+    """Set an entry of a parameter group. A tensor, which compiled steps need, is changed in place."""
     if hasattr(group[key], "fill_"):
         group[key].fill_(value)
     else:

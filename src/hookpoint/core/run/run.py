@@ -1,4 +1,4 @@
-"""Run: the object that callbacks get. It provides the state of the run and takes requests."""
+"""Run: the object that callbacks receive. It provides the state of the run and accepts requests."""
 
 from __future__ import annotations
 
@@ -73,9 +73,9 @@ class Run(PeerNames):
         self._stepper.adjust_lr(self)
 
     def recapture(self) -> None:
-        """Capture the CUDA graph of the step again, after a change that it cannot see: a parameter's storage was replaced.
+        """Capture the CUDA graph of the step again, after a change that it cannot detect, such as replaced parameters.
 
-        Without `Runner(cuda_graph=True)` there is nothing to capture, and the call has no effect.
+        Has no effect without `Runner(cuda_graph=...)`.
         """
         self._stepper.recapture()
 
@@ -183,7 +183,10 @@ class Run(PeerNames):
     # Registering
 
     def at_log_step(self, function: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
-        """Register a function of the values sent at a log step. Its result is sent with them and may contain pending values."""
+        """Register a function of the values sent at a log step.
+
+        Its results are sent with them and may contain pending values.
+        """
         self._logbook.at_log_step.append(function)
 
     def at_leave(self, function: Callable[[], object]) -> None:

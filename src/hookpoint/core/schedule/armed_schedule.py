@@ -1,4 +1,4 @@
-"""Armed schedules: count what is due and what has passed. Their state goes into the checkpoint."""
+"""Armed schedules: count what is due and what has passed. Their state is saved in the checkpoint."""
 
 from __future__ import annotations
 
@@ -50,7 +50,10 @@ class ArmedSchedule(ABC):
         return due
 
     def quick_test(self, name: str, moment: str | None) -> str | None:
-        """Return source that is false only if `take` is, or None. `name` is the variable of this object in the source."""
+        """Return a source expression that is false only if `take` would return False, or None.
+
+        `name` is the variable for this object in the source.
+        """
         return None
 
     def state(self) -> Any:
@@ -70,7 +73,7 @@ class ArmedSchedule(ABC):
 class ArmedTick(ArmedSchedule):
     """Due when its clock reaches `due`; `following` returns the next due value after a given one.
 
-    A tick that `stays` is due until it fires, as time ticks always are. One with `anywhere` ignores the moment.
+    With `stays`, a tick is due until it fires, as time ticks always are. With `anywhere`, it ignores the moment.
     """
 
     ticks = 1
@@ -133,7 +136,7 @@ class ArmedIf(ArmedSchedule):
 
 
 class ArmedCombination(ArmedSchedule):
-    """Base of the combinations: the parts settle together and store their states in a list."""
+    """The base class of combinations. The parts settle together and store their states in a list."""
 
     def __init__(self, parts: Sequence[ArmedSchedule]) -> None:
         self._parts = parts

@@ -40,7 +40,7 @@ class When(ABC):
 
     @property
     def same_on_all_ranks(self) -> bool:
-        """Whether every rank finds it due at the same moment: true for clocks, unknown for functions."""
+        """Whether the schedule is due at the same moment on every rank: true for clocks, unknown for functions."""
         return False
 
     def __and__(self, other: When) -> When:
@@ -256,7 +256,7 @@ class AnyOf(Combined):
 
 
 class NotOf(Combined):
-    """Due when its part is not: the opposite of a level, or every opportunity except a tick."""
+    """Due when its part is not due: the opposite of a level, or every opportunity except a tick."""
 
     def __init__(self, part: When) -> None:
         super().__init__(part)

@@ -73,7 +73,7 @@ class CheckedTeam(Team):
         return bool(self._end_reason)
 
     def end(self, why: str) -> None:
-        """Make no further calls: this rank has failed, and no rank would answer."""
+        """Make no further calls. This rank has failed, and no rank would answer."""
         self._end_reason = why
 
     def _call(self, label: Callable[[], str], call: Callable[[], T], *, counts: bool = True) -> T:

@@ -10,13 +10,13 @@ Answer = Callable[[], int]
 
 
 class Team:
-    """The rank of this process in a run, and its collective calls. This class itself is a team of one rank.
+    """The rank of this process in a run, and its collective calls. This class is itself a team of one rank.
 
-    All ranks call the same methods in the same order, only from the training thread; values must be JSON types. `data_rank` is
-    the index of the data shard, `model_rank` that of the model shard: of each layer, or some of the layers if it `has_stages`.
-    A request of a rank takes effect on all ranks `lag` steps later: more than one if ranks need not be at the same step.
-    `inexact` is the reason why the team's results are not reproducible, if so. `notes` are those that ranks leave for each
-    other, as in StoreNotes; None if not supported.
+    All ranks call the same methods in the same order, only from the training thread. Values must be JSON types. `data_rank` is
+    the index of the data shard and `model_rank` that of the model shard. A model shard is a part of each layer or, with
+    `has_stages`, some of the layers. A request of one rank takes effect on all ranks `lag` steps later; `lag` is greater than 1
+    if ranks need not be at the same step. `inexact` says why the team's results are not reproducible, if they are not. `notes`
+    holds the notes that ranks leave for each other, as in StoreNotes; None if not supported.
     """
 
     rank = local_rank = data_rank = model_rank = 0
@@ -38,13 +38,13 @@ class Team:
         return list(values)
 
     def to_chief(self, data: bytes) -> list[bytes]:
-        """Send bytes of any length to the chief; return what each rank has sent on the chief, and nothing elsewhere."""
+        """Send bytes of any length to the chief. On the chief, return what each rank has sent; elsewhere, return nothing."""
         return [data]
 
     def start_agreeing(self, number: int) -> Answer:
         """Start computing the maximum of a number over all ranks; return a function that waits for the answer.
 
-        The number has less than 63 bits: no message is cheaper, and one is sent with every step.
+        The number must fit in 62 bits, because one is sent with every step and this is the cheapest message.
         """
         return lambda: number
 

@@ -8,7 +8,7 @@ from hookpoint.core.schedule.clocks import Clocks
 
 
 class TeamClocks(Clocks):
-    """Clocks whose `elapsed` advances when ranks agree: a schedule of minutes is due at the same step everywhere."""
+    """Clocks whose `elapsed` advances when ranks agree, so that time schedules are due at the same step on all ranks."""
 
     __slots__ = ("_agreed",)
 

@@ -57,7 +57,7 @@ def is_secret_parameter(name: str) -> bool:
 
 
 def is_count(name: str, value: str) -> bool:
-    """Return whether a text under the name of a token is a number of tokens, or a token id.
+    """Return whether a value named like a token is a number of tokens or a token id.
 
     >>> is_count("tokens", "512"), is_count("token", "918273645546"), is_count("password", "512")
     (True, False, False)

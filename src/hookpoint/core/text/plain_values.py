@@ -8,7 +8,7 @@ from typing import Any
 
 
 def plain(value: Any) -> Any:
-    """Return a value in JSON types: values that are not finite become strings, other objects their text.
+    """Return a value in JSON types. Non-finite numbers become strings, and other objects become their text.
 
     >>> plain({"loss": float("nan"), "shape": (2, 3), "kind": complex})
     {'loss': 'nan', 'shape': [2, 3], 'kind': "<class 'complex'>"}

@@ -41,7 +41,7 @@ def few(names: Sequence[str], limit: int) -> str:
 
 
 def claim(show: Show) -> None:
-    """Print lines with this function until `release`: code that draws on the terminal knows how to print around it."""
+    """Print lines with this function until `release`. Code that draws on the terminal uses it to print around its drawing."""
     _drawing.append(show)
 
 
@@ -52,7 +52,7 @@ def release(show: Show) -> None:
 
 
 def be_silent(owner: object, *, silent: bool) -> None:
-    """Print nothing while any owner is silent: a run that is not the chief's."""
+    """Print nothing while any owner is silent. An owner is a run on a rank other than the chief."""
     if owner in _silent:
         _silent.remove(owner)
     if silent:
