@@ -43,6 +43,8 @@ def pytest_configure(config):
     if config.option.basetemp is None and not hasattr(config, "workerinput") and _has_room(MEMORY):
         config.option.basetemp = mkdtemp(prefix="hookpoint-tests-", dir=MEMORY)
         config.add_cleanup(lambda: shutil.rmtree(config.option.basetemp, ignore_errors=True))
+    if not hasattr(config, "workerinput"):
+        os.environ["GIT_DIR"] = _empty_repository(config)  # as every run asks git for the revision: status reads all files here
 
 
 def pytest_xdist_auto_num_workers():
@@ -61,6 +63,15 @@ def pytest_collection_modifyitems(items):
         for item in all_cases:
             if item not in chosen:
                 item.add_marker("slow")
+
+
+def _empty_repository(config):
+    folder = Path(mkdtemp(prefix="hookpoint-git-"))
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    (folder / "objects").mkdir()
+    (folder / "refs").mkdir()
+    (folder / "HEAD").write_text("ref: refs/heads/main\n")
+    return str(folder)
 
 
 def _has_room(folder):

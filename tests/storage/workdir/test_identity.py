@@ -122,7 +122,9 @@ def revision(script, **environment):
     return json.loads(done.stdout)
 
 
-def test_the_revision_is_that_of_the_main_script_and_says_whether_it_was_changed(tmp_path):
+def test_the_revision_is_that_of_the_main_script_and_says_whether_it_was_changed(tmp_path, monkeypatch):
+    monkeypatch.delenv("GIT_DIR")
+
     def git(*command):
         named = ["-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false"]
         return subprocess.run(
