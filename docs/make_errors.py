@@ -197,6 +197,10 @@ GROUPS = {
             "The message names the process that writes there. Wait for it, stop it, or use another workdir. The "
             "lock of a dead process is taken over."
         ),
+        "BadControlFile": (
+            "The message names the file of live control. If others can write to the control folder, run the "
+            "`chmod` that it shows. A damaged command is refused, and the run continues."
+        ),
     },
     "Base classes and others": {
         "HookpointError": (

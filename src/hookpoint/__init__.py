@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from hookpoint.core.callback.callback import Callback as Callback
     from hookpoint.core.callback.callback_factory import CallbackFactory as CallbackFactory
     from hookpoint.core.callback.current import log as log
+    from hookpoint.core.callback.knob import Knob as Knob
     from hookpoint.core.callback.lambda_callback import LambdaCallback as LambdaCallback
     from hookpoint.core.callback.main_callback import MainCallBack as MainCallBack
     from hookpoint.core.callback.main_callback import MainCallback as MainCallback

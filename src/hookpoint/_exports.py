@@ -17,6 +17,7 @@ _MODULES = {
     "core.callback.callback": "Callback",
     "core.callback.callback_factory": "CallbackFactory",
     "core.callback.current": "log",
+    "core.callback.knob": "Knob",
     "core.callback.lambda_callback": "LambdaCallback",
     "core.callback.main_callback": "MainCallBack MainCallback",
     "core.callback.on": "on",

@@ -15,7 +15,7 @@ import hookpoint
 
 SOURCE = Path(hookpoint.__file__).parent
 
-LAYERS = ("core", "callbacks", "monitors", "storage", "parallel", "engine", "plots", "run_folder", "cli", "presets")
+LAYERS = ("core", "callbacks", "monitors", "storage", "parallel", "engine", "plots", "run_folder", "steering", "cli", "presets")
 EVERYTHING = frozenset(LAYERS)
 MAY_IMPORT = {
     "core": {"core"},
@@ -25,6 +25,7 @@ MAY_IMPORT = {
     "parallel": {"parallel", "core"},
     "plots": {"plots", "core"},
     "run_folder": {"run_folder", "core", "storage", "plots"},
+    "steering": {"steering", "core", "storage"},
     "engine": {"engine", "core", "storage", "parallel"},
     "cli": EVERYTHING,
     "presets": EVERYTHING,

@@ -36,6 +36,7 @@ A message names the object, the problem, what is expected, and what to type inst
     ├── DamagedCheckpoint (ValueError)        a checkpoint that does not match its manifest
     ├── CannotResume (RuntimeError)           a checkpoint that is damaged or does not fit the run
     ├── WorkdirInUse (RuntimeError)           another process writes to this workdir
+    ├── BadControlFile (ValueError)           a file of live control that is damaged, foreign or unsafe
     ├── TooManyRetries (RuntimeError)         too many calls of run.retry() for one batch
     ├── DataTimeout (TimeoutError)            a loader that yields no batch in time
     └── OutOfStep (RuntimeError)              ranks that are not at the same place
@@ -313,6 +314,10 @@ class CannotResume(HookpointError, RuntimeError):
 
 class WorkdirInUse(HookpointError, RuntimeError):
     """Another process, or another loop of this process, writes to the workdir."""
+
+
+class BadControlFile(HookpointError, ValueError):
+    """A file or folder of live control is damaged, too large, a link, or writable by others."""
 
 
 class TooManyRetries(HookpointError, RuntimeError):

@@ -1,0 +1,71 @@
+"""Knob: a setting of a callback that can be changed while a run is training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hookpoint.core.errors import BadArgument, BadValue
+
+TYPES = (float, int, bool, str)
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """A setting of a callback that live control can change: an attribute of the callback with this name.
+
+    kind: float, int, bool or str. A whole number is accepted for float.
+    low, high: The smallest and the largest allowed value.
+    choices: The allowed values.
+    about: One line for people.
+
+        class MixUp(Callback):
+            knobs = (Knob("alpha", float, low=0.0, high=1.0, about="strength of the mixing"),)
+
+            def __init__(self, alpha=0.2):
+                self.alpha = alpha
+
+            def on_knob(self, run, name, was, value):     # optional: called on all ranks; raise to refuse
+                ...
+
+    >>> Knob("alpha", float, low=0.0, high=1.0).check("MixUp.alpha", 1)
+    1.0
+    """
+
+    name: str
+    kind: type[Any] = float
+    low: float | None = None
+    high: float | None = None
+    choices: Sequence[Any] | None = None
+    about: str = ""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name.isidentifier():
+            raise BadArgument(f"Knob: name must be that of an attribute, got {self.name!r}.")
+        if self.kind not in TYPES:
+            raise BadArgument(f"Knob({self.name!r}): kind must be float, int, bool or str, got {self.kind!r}.")
+        if self.kind not in (float, int) and (self.low is not None or self.high is not None):
+            raise BadArgument(f"Knob({self.name!r}): low and high need a number, got {self.kind.__name__}.")
+
+    def check(self, name: str, value: Any) -> Any:
+        """Return the value in the type of the knob. Raise BadValue if it is not allowed."""
+        if self.kind is float and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        if type(value) is not self.kind or (isinstance(value, float) and not math.isfinite(value)):
+            finite = "a finite " if self.kind is float else "a " if self.kind is not int else "an "
+            raise BadValue(f"{name} must be {finite}{self.kind.__name__}, got {value!r}.")
+        if self.low is not None and value < self.low:
+            raise BadValue(f"{name} must be >= {self.low:g}, got {value!r}.")
+        if self.high is not None and value > self.high:
+            raise BadValue(f"{name} must be <= {self.high:g}, got {value!r}.")
+        if self.choices is not None and value not in self.choices:
+            raise BadValue(f"{name} must be one of {', '.join(map(repr, self.choices))}, got {value!r}.")
+        return value
+
+    def described(self, name: str, value: Any) -> dict[str, Any]:
+        """Return the knob as a row of plain values, under its full name."""
+        limits = {"low": self.low, "high": self.high, "choices": self.choices and list(self.choices), "about": self.about}
+        shown = {key: limit for key, limit in limits.items() if limit is not None and limit != ""}
+        return {"name": name, "type": self.kind.__name__, "value": value, **shown}

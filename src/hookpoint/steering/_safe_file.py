@@ -1,0 +1,105 @@
+"""Files of a control folder: written atomically, and read only if they are small, regular and owned by this user.
+
+Every function takes the descriptor of an open folder, so renaming or replacing the folder later has no effect.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+from hookpoint.core.errors import BadControlFile
+from hookpoint.core.text.plain_values import plain
+
+MODE_OF_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+
+
+def open_folder(path: Path, *, create: bool) -> int:
+    """Return the descriptor of a folder that only this user can write to. Raise BadControlFile for any other."""
+    if create:
+        with suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    status = os.fstat(descriptor)
+    if status.st_uid == os.geteuid() and not status.st_mode & MODE_OF_OTHERS:
+        return descriptor
+    os.close(descriptor)
+    if status.st_uid != os.geteuid():
+        problem, cure = f"belongs to user {status.st_uid}, not to user {os.geteuid()}", {"run": "as the user who trains"}
+    else:
+        problem, cure = f"has mode {stat.S_IMODE(status.st_mode):o}: others can write to it", {"run": f"chmod 700 {path}"}
+    raise BadControlFile(f"{path} {problem}.", **cure)
+
+
+def write_json(folder: int, name: str, value: Any, *, sync: bool = True) -> None:
+    """Write a file atomically: readers see the old content or the new, never a part. NaN and infinity become strings."""
+    data = json.dumps(plain(value), allow_nan=False).encode() + b"\n"
+    staged = f".{name}.{os.getpid()}.{secrets.token_hex(4)}"
+    descriptor = os.open(staged, CREATE, 0o600, dir_fd=folder)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            if sync:
+                os.fsync(file.fileno())
+        os.replace(staged, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        remove(folder, staged)
+        raise
+
+
+def read_json(folder: int, name: str, max_bytes: int) -> Any:
+    """Return the content of a file. Raise BadControlFile if it is not plain JSON, OSError if it cannot be read."""
+    data = read_bytes(folder, name, max_bytes)
+    try:
+        return json.loads(data, parse_constant=_reject_constant)
+    except (ValueError, RecursionError):
+        raise BadControlFile(f"{name} is not valid JSON.") from None
+
+
+def read_bytes(folder: int, name: str, max_bytes: int) -> bytes:
+    """Return the bytes of a regular file of this user with a single name. A link, a pipe or a large file raises."""
+    _check(name, os.stat(name, dir_fd=folder, follow_symlinks=False), max_bytes)
+    descriptor = os.open(name, READ, dir_fd=folder)
+    with open(descriptor, "rb") as file:
+        _check(name, os.fstat(descriptor), max_bytes)  # it may have been replaced in between
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise BadControlFile(f"{name} is larger than {max_bytes} bytes.")
+    return data
+
+
+def remove(folder: int, name: str) -> bool:
+    """Remove a file, or an empty folder of that name; return whether it existed and is gone."""
+    try:
+        os.unlink(name, dir_fd=folder)
+        return True
+    except (IsADirectoryError, PermissionError):
+        with suppress(OSError):
+            os.rmdir(name, dir_fd=folder)
+            return True
+    except OSError:
+        pass
+    return False
+
+
+def _check(name: str, status: os.stat_result, max_bytes: int) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise BadControlFile(f"{name} is not a regular file.")
+    if status.st_uid != os.geteuid():
+        raise BadControlFile(f"{name} belongs to user {status.st_uid}, not to user {os.geteuid()}.")
+    if status.st_nlink != 1:
+        raise BadControlFile(f"{name} has {status.st_nlink} names; expected one.")
+    if status.st_size > max_bytes:
+        raise BadControlFile(f"{name} is larger than {max_bytes} bytes.")
+
+
+def _reject_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a number of JSON")

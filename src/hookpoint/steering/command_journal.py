@@ -1,0 +1,128 @@
+"""CommandJournal: the commands that a resume replays, as lines of journal.jsonl, each on disk before it is applied."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from hookpoint.core.errors import BadControlFile
+from hookpoint.core.text.plain_values import plain
+from hookpoint.steering._safe_file import read_bytes
+
+NAME = "journal.jsonl"
+MAX_BYTES = 64 * 2**20
+APPEND = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class JournalEntry:
+    """A command and where it was applied: at this boundary of an iteration, or of an epoch if `epochs` just grew.
+
+    `number` counts the entries of a run from 1. `iteration`, `step` and `epochs` are the clocks at that boundary.
+    """
+
+    number: int
+    iteration: int
+    step: int
+    epochs: int
+    id: str
+    do: str
+    args: Mapping[str, Any]
+    by: str = ""
+    time: str = ""
+
+    def encoded(self) -> dict[str, Any]:
+        """Return the content of the line."""
+        order = {"id": self.id, "do": self.do, "args": dict(self.args), "by": self.by}
+        places = {name: getattr(self, name) for name in ("number", "iteration", "step", "epochs", "time")}
+        return {**places, "order": order}
+
+    @classmethod
+    def parsed(cls, content: Mapping[str, Any]) -> JournalEntry:
+        """Return the entry in a line. Raise KeyError or TypeError if it is invalid."""
+        order = content["order"]
+        number, iteration, step, epochs = (int(content[name]) for name in ("number", "iteration", "step", "epochs"))
+        if not isinstance(order["args"], dict):
+            raise TypeError("args must be an object")
+        texts = str(order["id"]), str(order["do"])
+        return cls(number, iteration, step, epochs, *texts, order["args"], str(order["by"]), str(content["time"]))
+
+
+class CommandJournal:
+    """The journal in an open control folder. A torn last line, left by a kill, is ignored: its command was not applied."""
+
+    def __init__(self, folder: int) -> None:
+        self._folder = folder
+
+    def entries(self) -> list[JournalEntry]:
+        """Return the entries in order, without those that were taken back."""
+        entries: dict[int, JournalEntry] = {}
+        for content in self._lines():
+            try:
+                if "forget" in content:
+                    entries.pop(content["forget"], None)
+                else:
+                    entry = JournalEntry.parsed(content)
+                    entries[entry.number] = entry
+            except (KeyError, TypeError, ValueError):
+                continue
+        return [entries[number] for number in sorted(entries)]
+
+    def last_number(self) -> int:
+        """Return the highest number ever used, also by entries that were taken back; 0 if there is none."""
+        numbers = [content.get("number") for content in self._lines()]
+        return max((number for number in numbers if type(number) is int), default=0)
+
+    def append(self, entry: JournalEntry) -> None:
+        """Add an entry; it is on disk when this returns."""
+        self._append(entry.encoded())
+
+    def forget(self, number: int, *, by: str = "", reason: str = "") -> None:
+        """Take an entry back: the next resume does not replay it. Only while no run is training in the folder."""
+        self._append({"forget": number, "by": by, "reason": reason, "time": now()})
+
+    def _lines(self) -> list[dict[str, Any]]:
+        try:
+            lines = read_bytes(self._folder, NAME, MAX_BYTES).split(b"\n")[:-1]
+        except FileNotFoundError:
+            return []
+        found = []
+        for line in lines:
+            try:
+                content = json.loads(line)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(content, dict):
+                found.append(content)
+        return found
+
+    def _append(self, content: Mapping[str, Any]) -> None:
+        line = json.dumps(plain(content), allow_nan=False).encode() + b"\n"
+        try:
+            os.stat(NAME, dir_fd=self._folder, follow_symlinks=False)
+            is_new = False
+        except FileNotFoundError:
+            is_new = True
+        descriptor = os.open(NAME, APPEND, 0o600, dir_fd=self._folder)
+        try:
+            size = os.fstat(descriptor).st_size
+            if size + len(line) > MAX_BYTES:
+                raise BadControlFile(f"{NAME} is full: it has {size} bytes.", start='a new run with resume="never"')
+            if size and os.pread(descriptor, 1, size - 1) != b"\n":
+                line = b"\n" + line  # ends the torn line of a kill or a full disk
+            if os.write(descriptor, line) != len(line):
+                raise OSError(f"{NAME} was written only in part")
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        if is_new:
+            os.fsync(self._folder)
+
+
+def now() -> str:
+    """Return the local time for people to read."""
+    return datetime.now().astimezone().isoformat(timespec="seconds")

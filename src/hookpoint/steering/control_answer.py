@@ -1,0 +1,57 @@
+"""ControlAnswer: what became of a command, as stored in answers/ID.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from hookpoint.core.errors import BadControlFile
+
+SEEN = "seen"
+APPLIED, REFUSED, WITHDRAWN, LOST = FINAL = ("applied", "refused", "withdrawn", "lost")
+
+
+@dataclass(frozen=True, slots=True)
+class ControlAnswer:
+    """The answer to a command: "seen", then exactly one of "applied", "refused", "withdrawn" and "lost".
+
+    `step`, `iteration` and `epoch` say where the run was, `ranks` how many ranks applied it. `was` and `now` are the
+    changed settings, `values` the results of a validation, `path` a checkpoint or a trace. `number` is the command's
+    number in the journal, if a resume replays it. `note` says what may undo it; `reason` why it was not applied.
+    """
+
+    id: str
+    status: str
+    step: int | None = None
+    iteration: int | None = None
+    epoch: int | None = None
+    time: float | None = None
+    ranks: int | None = None
+    number: int | None = None
+    was: Any = None
+    now: Any = None
+    values: Mapping[str, Any] | None = None
+    path: str | None = None
+    note: str | None = None
+    reason: str | None = None
+
+    @property
+    def is_final(self) -> bool:
+        return self.status != SEEN
+
+    def encoded(self) -> dict[str, Any]:
+        """Return the content of the file."""
+        content = {name: getattr(self, name) for name in _NAMES}
+        return {name: value for name, value in content.items() if value is not None}
+
+    @classmethod
+    def parsed(cls, content: Any, command_id: str) -> ControlAnswer:
+        """Return the answer in a file. Raise BadControlFile if it is invalid."""
+        if not isinstance(content, dict) or content.get("id") != command_id or content.get("status") not in (SEEN, *FINAL):
+            raise BadControlFile("expected an answer with the id of its file.")
+        known: dict[str, Any] = {name: content[name] for name in _NAMES if name in content}
+        return cls(**known)
+
+
+_NAMES = tuple(field.name for field in fields(ControlAnswer))

@@ -1,0 +1,164 @@
+"""ControlFolder: the files of `RUN/.control/`, through which a running training is controlled.
+
+    live.json          who is training, and what can be changed; written by the trainer
+    inbox/ID.json      a command; written by a controller, removed by the trainer that claims it, or by a controller
+                       that withdraws it
+    taken/ID.json      a command that the trainer has claimed and not yet answered
+    answers/ID.json    "seen", then the final answer; written by the trainer
+    journal.jsonl      the commands that a resume replays
+
+Each file is written under a hidden name and renamed. Each command is a file of its own, so controllers never overwrite each
+other. Moving a command out of the inbox is atomic: either the trainer claims it, or its controller withdraws it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Self
+
+from hookpoint.core.errors import BadControlFile
+from hookpoint.steering._safe_file import open_folder, read_json, remove, write_json
+from hookpoint.steering.command_journal import CommandJournal
+from hookpoint.steering.control_answer import ControlAnswer
+from hookpoint.steering.control_command import ID, ControlCommand
+from hookpoint.steering.live_record import LiveRecord
+
+NAME = ".control"
+MAX_COMMAND_BYTES = 64 * 2**10
+MAX_BYTES = 4 * 2**20  # of live.json and of an answer
+MAX_ANSWERS = 1000
+SUFFIX = ".json"
+
+
+class ControlFolder:
+    """The control folder of a run, held open by descriptor: replacing the folder by another has no effect.
+
+    Only the user who trains can use it. Raises FileNotFoundError if there is none, BadControlFile if others can write to it.
+
+    >>> folder = ControlFolder.create("runs/mine")
+    >>> command = ControlCommand("pause", {}, attempt="0" * 32)
+    >>> folder.send(command); folder.waiting() == [command.id]
+    True
+    >>> folder.withdraw(command.id), folder.claim(command.id)
+    (True, False)
+    >>> folder.close()
+    """
+
+    def __init__(self, run_folder: str | os.PathLike[str], *, create: bool = False) -> None:
+        self.path = Path(run_folder) / NAME
+        self._descriptors: list[int] = []
+        try:
+            for path in (self.path, *(self.path / name for name in ("inbox", "taken", "answers"))):
+                self._descriptors.append(open_folder(path, create=create))
+        except BaseException:
+            self.close()
+            raise
+        self._root, self._inbox, self._taken, self._answers = self._descriptors
+        self.journal = CommandJournal(self._root)
+
+    @classmethod
+    def create(cls, run_folder: str | os.PathLike[str]) -> Self:
+        """Open the control folder, and create it if necessary; for the trainer."""
+        Path(run_folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+        return cls(run_folder, create=True)
+
+    def close(self) -> None:
+        descriptors, self._descriptors = self._descriptors, []
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # live.json
+
+    def live(self) -> LiveRecord:
+        """Return who is training. Raise FileNotFoundError if no run has been controlled here."""
+        return LiveRecord.parsed(read_json(self._root, "live.json", MAX_BYTES))
+
+    def write_live(self, record: LiveRecord) -> None:
+        write_json(self._root, "live.json", record.encoded(), sync=False)
+
+    # Commands
+
+    def send(self, command: ControlCommand) -> None:
+        """Put a command into the inbox; for a controller."""
+        write_json(self._inbox, command.id + SUFFIX, command.encoded())
+
+    def withdraw(self, command_id: str) -> bool:
+        """Remove a command from the inbox. If this returns True, it is never applied; if False, an answer follows."""
+        return remove(self._inbox, command_id + SUFFIX)
+
+    def waiting(self) -> list[str]:
+        """Return the ids in the inbox, the oldest first. Other names are ignored."""
+        return _ids(self._inbox)
+
+    def taken(self) -> list[str]:
+        """Return the ids that were claimed and not yet answered."""
+        return _ids(self._taken)
+
+    def read(self, command_id: str) -> ControlCommand:
+        """Return a command in the inbox. Raise BadControlFile or OSError if it cannot be used."""
+        return ControlCommand.parsed(read_json(self._inbox, command_id + SUFFIX, MAX_COMMAND_BYTES), command_id)
+
+    def read_taken(self, command_id: str) -> ControlCommand:
+        """Return a claimed command. Raise BadControlFile or OSError if it cannot be used."""
+        return ControlCommand.parsed(read_json(self._taken, command_id + SUFFIX, MAX_COMMAND_BYTES), command_id)
+
+    def claim(self, command_id: str) -> bool:
+        """Move a command from the inbox to taken/; return False if it was withdrawn. For the trainer."""
+        name = command_id + SUFFIX
+        try:
+            os.rename(name, name, src_dir_fd=self._inbox, dst_dir_fd=self._taken)
+        except FileNotFoundError:
+            return False
+        except OSError:  # a folder of this name is in the way, or the disk fails: the command must still leave the inbox
+            return remove(self._inbox, name)
+        return True
+
+    def release(self, command_id: str) -> None:
+        """Remove a claimed command, once it is answered."""
+        remove(self._taken, command_id + SUFFIX)
+
+    def discard(self, command_id: str) -> None:
+        """Remove a file from the inbox that is not a new command."""
+        remove(self._inbox, command_id + SUFFIX)
+
+    # Answers
+
+    def answer(self, command_id: str) -> ControlAnswer | None:
+        """Return the answer to a command, or None if there is none yet, or none that can be read."""
+        try:
+            return ControlAnswer.parsed(read_json(self._answers, command_id + SUFFIX, MAX_BYTES), command_id)
+        except (OSError, BadControlFile):
+            return None
+
+    def put_answer(self, answer: ControlAnswer) -> None:
+        write_json(self._answers, answer.id + SUFFIX, answer.encoded(), sync=answer.is_final)
+
+    def answers(self) -> list[str]:
+        """Return the ids of all answers, the oldest first."""
+        return _ids(self._answers)
+
+    def clean_up(self) -> None:
+        """Remove old answers, and files that a kill left half-written."""
+        for command_id in self.answers()[:-MAX_ANSWERS]:
+            remove(self._answers, command_id + SUFFIX)
+        for folder in (self._root, self._inbox, self._answers):
+            for name in os.listdir(folder):
+                if name.startswith(".") and name.count(".") >= 3:  # .ID.json.pid.random
+                    remove(folder, name)
+
+
+def is_supported() -> bool:
+    """Return whether this system has the calls that control needs. Windows does not."""
+    return os.open in os.supports_dir_fd and os.rename in os.supports_dir_fd and hasattr(os, "geteuid")
+
+
+def _ids(folder: int) -> list[str]:
+    names = (name.removesuffix(SUFFIX) for name in os.listdir(folder) if name.endswith(SUFFIX))
+    return sorted(name for name in names if ID.fullmatch(name))

@@ -1,0 +1,63 @@
+"""LiveRecord: who is training in a run folder, and what can be changed, as stored in live.json."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from hookpoint.core.errors import BadControlFile
+from hookpoint.storage.workdir.lock import Holder
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveRecord:
+    """The state of control of a run.
+
+    `attempt` is new at each start of the run; commands for another attempt are lost. `knobs` has a dict per setting: name,
+    type ("float", "int", "bool", "str" or "list"), value, and low, high, choices, about if it has them. `actions` has
+    the name of each action, and about. `cannot` maps the commands that this run does not support to the reason.
+    """
+
+    attempt: str
+    holder: Holder
+    world_size: int = 1
+    paused: bool = False
+    ended: bool = False
+    commands: Sequence[str] = ()
+    cannot: Mapping[str, str] = field(default_factory=dict)
+    knobs: Sequence[Mapping[str, Any]] = ()
+    actions: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the training process still runs; True if it is on another host, where this cannot be checked."""
+        if self.ended:
+            return False
+        is_here = self.holder.host == socket.gethostname()
+        return not is_here or self.holder.pid == os.getpid() or self.holder.runs()
+
+    def encoded(self) -> dict[str, Any]:
+        """Return the content of the file."""
+        content = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "holder"}
+        return {"format": FORMAT, **content, **asdict(self.holder)}
+
+    @classmethod
+    def parsed(cls, content: Any) -> LiveRecord:
+        """Return the record in a file. Raise BadControlFile if it is invalid."""
+        if not isinstance(content, dict) or content.get("format") != FORMAT or not isinstance(content.get("attempt"), str):
+            raise BadControlFile(f"live.json is not of format {FORMAT}.", use="the release of hookpoint that trains")
+        try:
+            holder = Holder(**{one.name: content[one.name] for one in fields(Holder)})
+            known = {one.name: content[one.name] for one in fields(cls) if one.name in content}
+            record = cls(**known, holder=holder)
+        except (KeyError, TypeError):
+            raise BadControlFile("live.json is incomplete.") from None
+        lists, maps = (record.commands, record.knobs, record.actions), [record.cannot, *record.knobs, *record.actions]
+        if not all(isinstance(one, list) for one in lists) or not all(isinstance(one, dict) for one in maps):
+            raise BadControlFile("live.json has a field of the wrong type.")
+        return record
