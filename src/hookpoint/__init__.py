@@ -11,6 +11,7 @@ from hookpoint._exports import HOOKPOINT, load, star
 from hookpoint._version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from hookpoint import adapters as adapters
     from hookpoint import callbacks as callbacks
     from hookpoint.core import errors as errors
     from hookpoint.core.callback.callback import Callback as Callback

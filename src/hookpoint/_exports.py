@@ -1,4 +1,4 @@
-"""The public names of hookpoint, hookpoint.callbacks and hookpoint.monitors, each with the module that defines it.
+"""The public names of hookpoint and its packages callbacks, monitors and adapters, each with the module that defines it.
 
 Names are loaded on first use, so that importing hookpoint does not import torch. The packages repeat the names under
 `TYPE_CHECKING` for type checkers; a test compares the two.
@@ -13,6 +13,7 @@ from typing import Any
 
 # The names in each module.
 _MODULES = {
+    "adapters": "adapters",
     "callbacks": "callbacks",
     "core.callback.callback": "Callback",
     "core.callback.callback_factory": "CallbackFactory",
@@ -101,7 +102,12 @@ CALLBACKS["MLflowMonitor"] = "monitors.mlflow_monitor"
 MONITORS = {name: module for name, module in CALLBACKS.items() if module.startswith("monitors.")}
 MONITORS["read_scalars"] = "monitors.json_writer"
 
-MODULES = ("callbacks", "errors")
+# The functions for other trainers. Their modules have an underscore: a module `adapters.keras` would replace the function.
+ADAPTERS = {
+    "lightning": "adapters._lightning",
+}
+
+MODULES = ("adapters", "callbacks", "errors")
 # Names of hookpoint that are also available in hookpoint.callbacks.
 ALSO_CALLBACKS = (
     "Callback",
@@ -130,7 +136,7 @@ def star(exports: Mapping[str, str]) -> list[str]:
 
 
 def load(package: str, exports: Mapping[str, str], name: str) -> Any:
-    """Import and return a public name of a package. `callbacks` and `errors` are modules themselves."""
+    """Import and return a public name of a package. Some names are modules themselves."""
     if package == "hookpoint.callbacks" and name in ALSO_CALLBACKS:
         exports = HOOKPOINT
     if name not in exports:

@@ -12,6 +12,7 @@ import runpy
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,8 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#:]*)(?:#([^)]*))?\)")
 HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
+NEEDS = re.compile(r"<!-- needs: (\w+) -->\n\Z")
+OTHER_TRAINERS = {"accelerate", "fastai", "ignite", "keras", "lightning", "transformers"}
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -32,13 +35,15 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 class Block:
     """A python block of a page, and the blocks right after it: text is what it prints, console what it says on stderr.
 
-    Nothing printed needs no block. What is said on stderr is looked at only where a page shows it.
+    Nothing printed needs no block. What is said on stderr is looked at only where a page shows it. A block after the line
+    <!-- needs: keras --> runs only where that package is installed.
     """
 
     line: int
     source: str
     printed: str = ""
     said: str | None = None
+    needs: str | None = None
 
 
 def blocks(page: str) -> Iterator[Block]:
@@ -51,7 +56,8 @@ def blocks(page: str) -> Iterator[Block]:
                     break
                 outputs[after[1]], end = after[2], after.end()
             line = page.count("\n", 0, fence.start()) + 2
-            yield Block(line, fence[2], outputs.get("text", ""), outputs.get("console"))
+            needs = NEEDS.search(page[: fence.start()])
+            yield Block(line, fence[2], outputs.get("text", ""), outputs.get("console"), needs[1] if needs else None)
 
 
 def run_page(path: Path) -> list[str]:
@@ -59,6 +65,8 @@ def run_page(path: Path) -> list[str]:
     namespace: dict[str, object] = {"__name__": "__main__"}
     wrong = []
     for block in blocks(path.read_text()):
+        if block.needs is not None and find_spec(block.needs) is None:
+            continue
         printed, said = io.StringIO(), io.StringIO()
         code = compile("\n" * (block.line - 1) + block.source, str(path), "exec")
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(said):
@@ -142,6 +150,15 @@ def test_the_site_has_every_page_once_and_no_other():
 def test_every_block_of_a_page_runs_and_prints_what_it_says(path):
     wrong = run_page(path)
     assert not wrong, "\n".join(wrong)
+    missing = sorted({block.needs for block in blocks(path.read_text()) if block.needs and find_spec(block.needs) is None})
+    if missing:
+        pytest.skip(f"the blocks for {', '.join(missing)} did not run; the others did")
+
+
+def test_only_the_page_of_other_trainers_has_blocks_that_need_one():
+    needs = {path.name: {block.needs for block in blocks(path.read_text())} - {None} for path in PAGES}
+    assert {name for name, packages in needs.items() if packages} == {"other-trainers.md"}
+    assert needs["other-trainers.md"] <= OTHER_TRAINERS
 
 
 def test_pages_have_blocks():

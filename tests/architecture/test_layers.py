@@ -15,7 +15,20 @@ import hookpoint
 
 SOURCE = Path(hookpoint.__file__).parent
 
-LAYERS = ("core", "callbacks", "monitors", "storage", "parallel", "engine", "plots", "run_folder", "steering", "cli", "presets")
+LAYERS = (
+    "core",
+    "callbacks",
+    "monitors",
+    "storage",
+    "parallel",
+    "engine",
+    "plots",
+    "run_folder",
+    "steering",
+    "adapters",
+    "cli",
+    "presets",
+)
 EVERYTHING = frozenset(LAYERS)
 MAY_IMPORT = {
     "core": {"core"},
@@ -27,6 +40,7 @@ MAY_IMPORT = {
     "run_folder": {"run_folder", "core", "storage", "plots"},
     "steering": {"steering", "core", "storage"},
     "engine": {"engine", "core", "storage", "parallel"},
+    "adapters": {"adapters", "core", "callbacks", "monitors", "storage", "parallel", "engine"},
     "cli": EVERYTHING,
     "presets": EVERYTHING,
     "__init__": EVERYTHING,

@@ -21,7 +21,7 @@ import pytest
 import torch
 
 import hookpoint
-from hookpoint import Callback, Every, Loop, Run, Runner, errors, monitors, on
+from hookpoint import Callback, Every, Loop, Run, Runner, adapters, errors, monitors, on
 from hookpoint import callbacks as cb
 from hookpoint.cli import main as command_line
 
@@ -49,6 +49,7 @@ def names() -> dict[str, Any]:
         "hookpoint": of(hookpoint, hookpoint.__all__),
         "hookpoint.callbacks": of(cb, cb.__all__),
         "hookpoint.monitors": of(monitors, monitors.__all__),
+        "hookpoint.adapters": of(adapters, adapters.__all__),
         "hookpoint.errors": {name: [base.__name__ for base in getattr(errors, name).__mro__[1:-1]] for name in sorted(raised)},
     }
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from hookpoint import callbacks as cb
-from hookpoint.core.callback.callback import Callback
+from hookpoint.core.callback import default_callbacks as added
 
 
 def with_defaults(callbacks: Any, extra_callbacks: Iterable[Any] | None, monitors: Iterable[Any] | None) -> list[Any]:
@@ -14,20 +14,6 @@ def with_defaults(callbacks: Any, extra_callbacks: Iterable[Any] | None, monitor
 
     A default is left out if the user's list has one of its class. The user's list is not changed.
     """
-    own = list(callbacks) if isinstance(callbacks, Iterable) and not isinstance(callbacks, Callback) else [callbacks]
-    present = [type(callback) for callback in _flattened(own)]
-    default_callbacks = (cb.MovingAverageSummary, cb.ProgressBar, cb.MergeAllSummaries, cb.RunUpdateOps)
-    default_monitors = (cb.TFEventWriter, cb.JSONWriter, cb.ScalarPrinter)
-    for chosen, defaults in ((extra_callbacks, default_callbacks), (monitors, default_monitors)):
-        own += [default() for default in defaults if default not in present] if chosen is None else chosen
-    return own
-
-
-def _flattened(callbacks: Iterable[Any]) -> Iterator[Any]:
-    """Yield the callbacks, and those inside pipelines instead of the pipelines."""
-    for callback in callbacks:
-        inside = getattr(callback, "get_pipeline", None) if isinstance(callback, Callback) else None
-        if callable(inside):
-            yield from _flattened(inside())
-        else:
-            yield callback
+    callback_classes = (cb.MovingAverageSummary, cb.ProgressBar, cb.MergeAllSummaries, cb.RunUpdateOps)
+    monitor_classes = (cb.TFEventWriter, cb.JSONWriter, cb.ScalarPrinter)
+    return added.with_defaults(callbacks, (extra_callbacks, callback_classes), (monitors, monitor_classes))

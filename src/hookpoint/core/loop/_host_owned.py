@@ -1,14 +1,12 @@
-"""What a host owns instead of the loop that it drives: data, random numbers, checkpoints."""
+"""What a host owns instead of the loop that it drives: data and random numbers. For checkpoints, see HostStore."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import PurePath
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from hookpoint.core.checkpoint.positions import Entered, Positions
 from hookpoint.core.checkpoint.randomness import PlainRandomness
-from hookpoint.core.checkpoint.store import Checkpoint, Request, Resume, Saved
 
 
 class HostLoader:
@@ -50,32 +48,3 @@ class HostPositions(Positions):
         return Entered(iter(loader), batches)
 
     resume_in_team = resume
-
-
-class HostStore:
-    """Checkpoints that the host writes; a run resumes from the state that the host has saved for it."""
-
-    def __init__(self, write: Callable[[Sequence[str], int], Any] | None = None) -> None:
-        self.saved: Mapping[str, Any] | None = None
-        self._write = write
-
-    def join(self, team: Any) -> None: ...
-
-    def open(self, resume: Resume, identity: Mapping[str, Any]) -> Checkpoint | None:
-        return None if self.saved is None else Checkpoint(PurePath("the host's checkpoint"), self.saved)
-
-    def check(self, state: Mapping[str, Any]) -> None: ...
-
-    def save(self, state: Mapping[str, Any], *, step: int, tags: Sequence[str]) -> Any:
-        return None if self._write is None else self._write(tags, step)
-
-    def write(self, state: Mapping[str, Any], *, step: int, elapsed: float, request: Request) -> Saved | None:
-        tags = list(request.tags)
-        return Saved(self.save(state, step=step, tags=tags), step, tags)
-
-    def collect(self, *, wait: bool = False) -> list[Saved]:
-        return []
-
-    def describe(self, facts: Mapping[str, Any]) -> None: ...
-
-    def close(self) -> None: ...

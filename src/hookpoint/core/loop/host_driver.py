@@ -7,14 +7,16 @@ from typing import Any
 
 from hookpoint.core.errors import BadLoop, OutsideRun
 from hookpoint.core.hooks.hooks import Hooks
-from hookpoint.core.loop._host_owned import HostLoader, HostPositions, HostRandomState, HostStore
+from hookpoint.core.loop._host_owned import HostLoader, HostPositions, HostRandomState
 from hookpoint.core.loop.host import Host
+from hookpoint.core.loop.host_store import HostStore
 from hookpoint.core.loop.loop import Loop
 from hookpoint.core.loop.machine import Machine
 from hookpoint.core.loop.options import LoopOptions
 from hookpoint.core.loop.passes import Pass
 from hookpoint.core.loop.services import machine_of
 from hookpoint.core.points import POINTS
+from hookpoint.core.run.hyper import HyperParam
 from hookpoint.core.run.run import Run
 from hookpoint.core.run.run_loop import Mode
 
@@ -44,7 +46,8 @@ class HostDriver:
     Callbacks are compiled here; one that needs a point or a verdict in `host.cannot` raises NotUnderHost. After each call, the
     host reads `wants_stop` and `wants_end_pass`, and honours them as it can. Signals, data, random numbers and checkpoints
     belong to the host: it stores `state()` in its own checkpoint and passes it back as `start_run(state=...)`. `save`, a
-    function of tags and the step, writes a checkpoint of the host; without it, savers are rejected.
+    function of tags and the step, writes a checkpoint of the host; without it, savers are rejected. `store` replaces the
+    HostStore around that function.
 
     `loss` and values of `log=` are averaged over the pass. `show` sets the latest value without counting it.
     `finish_pass(finals)` takes values of a whole pass that the host has averaged itself.
@@ -62,14 +65,15 @@ class HostDriver:
         host: Host,
         *,
         save: Callable[[Sequence[str], int], Any] | None = None,
+        store: HostStore | None = None,
         options: LoopOptions | None = None,
         **changes: Any,
     ) -> None:
         cannot = {**NEVER, **{verdict: why for verdict, why in RARELY.items() if verdict not in host.can}, **host.cannot}
-        if save is None:
+        self._store = HostStore(save) if store is None else store
+        if not self._store.saves:
             cannot.setdefault("save", "it writes its own checkpoints")
         self.host = Host(host.name, cannot, host.can)
-        self._store = HostStore(save)
         self._callbacks = list(callbacks)
         owned = {"store": self._store, "randomness": HostRandomState(), "positions": HostPositions, "host": self.host}
         self._loop = Loop(self._callbacks, options, **changes, **owned)
@@ -89,14 +93,30 @@ class HostDriver:
     def run(self) -> Run:
         return self._running().run
 
-    def start_run(self, *, epochs: int | None = None, state: Mapping[str, Any] | None = None, **options: Any) -> None:
-        """Begin the run with what the host knows only now: its model, its optimizer, and the state of its checkpoint."""
+    def start_run(
+        self,
+        *,
+        epochs: int | None = None,
+        state: Mapping[str, Any] | None = None,
+        clocks: Mapping[str, int] | None = None,
+        settings: Iterable[HyperParam] = (),
+        **options: Any,
+    ) -> None:
+        """Begin the run with what the host knows only now: its model, its optimizer, and the state of its checkpoint.
+
+        `clocks` are the counters of a host that continues a training without such a state: "epoch", "epochs_done", "step",
+        "iteration" or "samples". `settings` are added to `run.hyper`.
+        """
         if self._machine is not None:
             raise OutsideRun(f"{self.host.name} has already started a run.", call="finish_run() first")
         self._store.saved = state
 
         def begin(run: Run) -> None:
             run.max_epochs = epochs
+            for name, count in (clocks or {}).items():
+                setattr(machine_of(run).clocks, name, count)
+            for setting in settings:
+                run.hyper.register(setting)
 
         self._loop = Loop(self._callbacks, self._loop.options, **options, begin=begin)
         self._machine = machine_of(self._loop.__enter__())
@@ -108,6 +128,20 @@ class HostDriver:
         self._loop.__exit__(None if error is None else type(error), error, None)
 
     # Epochs
+
+    @property
+    def epoch_is_open(self) -> bool:
+        return self._running().scopes.epoch_is_open
+
+    @property
+    def resumes_in_epoch(self) -> bool:
+        """Whether the state to resume from was saved inside an epoch, to which the run has not returned yet."""
+        return self._running().resuming.is_returning
+
+    @property
+    def resumes_in_training(self) -> bool:
+        """Whether that state was saved inside the training pass of the epoch, which has to be opened again."""
+        return self._running().resuming.place.get("batches") is not None
 
     def start_epoch(self) -> None:
         machine = self._running()
@@ -145,6 +179,11 @@ class HostDriver:
         self._running().end_pass(pass_, complete=complete, finals=finals)
 
     # Iterations and steps
+
+    @property
+    def in_iteration(self) -> bool:
+        passes = self._running().scopes.passes
+        return bool(passes) and passes[-1].in_iteration
 
     def start_iteration(self, batch: Any = None) -> bool:
         """Begin an iteration; return whether the host should compute it: False if a callback skips the batch."""

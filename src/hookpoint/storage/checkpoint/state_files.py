@@ -72,7 +72,7 @@ def check(state: dict[str, Any]) -> None:
             write(memory)
             memory.seek(0)
             try:
-                _load(name, memory)
+                load(name, memory)
             except Exception as error:
                 raise NotSaveable(
                     f"the state can be written but not read back: {error}", keep="plain types and tensors only"
@@ -86,7 +86,7 @@ def read_state(folder: Path, names: Container[str]) -> dict[str, Any]:
         raise DamagedCheckpoint(f"{folder} has no state: neither {TORCH} nor {JSON}.")
     with unreadable_if_failing(f"{folder / files[0]} is intact but"):
         try:
-            content = _load(files[0], folder / files[0])
+            content = load(files[0], folder / files[0])
             state: dict[str, Any] = content["state"]
             for place in content["weights"]:
                 _insert_weights(state, place, folder, names)
@@ -121,7 +121,8 @@ def _insert_weights(state: dict[str, Any], place: dict[str, Any], folder: Path, 
     holder[last] = weights
 
 
-def _load(name: str, source: Any) -> Any:
+def load(name: str, source: Any) -> Any:
+    """Return the content of a state file from its path or a stream."""
     if name == JSON:
         return restored(json.loads(disk.read(source) if isinstance(source, Path) else source.read()))
     from hookpoint.storage.checkpoint.torch_file import read_tree

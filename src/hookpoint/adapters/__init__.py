@@ -1,0 +1,24 @@
+"""hookpoint's callbacks in the trainers of other libraries.
+
+Each function imports its library when it is called; importing this package imports none of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hookpoint._exports import ADAPTERS, load
+
+if TYPE_CHECKING:
+    from hookpoint.adapters._lightning import lightning as lightning
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__all__":
+        return sorted(ADAPTERS)
+    value = globals()[name] = load("hookpoint.adapters", ADAPTERS, name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(ADAPTERS)

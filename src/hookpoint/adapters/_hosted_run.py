@@ -1,0 +1,235 @@
+"""HostedRun: what the adapters of all trainers share."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypedDict, TypeVar
+
+from hookpoint.adapters._hosted_folder import HostedFolder
+from hookpoint.core.callback.default_callbacks import with_defaults
+from hookpoint.core.errors import BadArgument, OutsideRun
+from hookpoint.core.loop.host import Host
+from hookpoint.core.loop.host_driver import HostDriver
+from hookpoint.core.loop.host_store import HostStore
+from hookpoint.core.team.team import Team
+from hookpoint.storage.checkpoint.state_bytes import packed, unpacked
+from hookpoint.storage.disk import disk
+
+# What no trainer of another library has; further entries are those of one trainer.
+UNAVAILABLE = {
+    "on_batch_fetch_begin": "it fetches batches itself",
+    "on_batch_fetch_end": "it fetches batches itself",
+    "on_iter_error": "it handles the errors of its steps itself",
+}
+NO_SKIPS = {"on_iter_skip": "it computes every batch"}
+
+
+class Options(TypedDict, total=False):
+    """The options of every adapter; their meaning is that of `hookpoint.Loop`.
+
+    The default monitors write TensorBoard files and JSON lines to the workdir. There is no progress bar and no printout: the
+    trainer has its own.
+    """
+
+    workdir: str | os.PathLike[str] | None
+    name: str
+    extra_callbacks: Iterable[Any] | None
+    monitors: Iterable[Any] | None
+    log_every: int
+    samples: Callable[[Any], int] | None
+    config: Any
+    state: Mapping[str, Any] | None
+    wait_seconds: float
+
+
+class HostedRun:
+    """A list of callbacks under another trainer: compiled once, with one run for each fit. The adapter of a trainer has one.
+
+    The adapter calls `start` when the trainer begins, drives `driver` on the trainer's events, and calls `finish` at the end or
+    `fail(error)` after an error. If the trainer left the last run without an event, `start` fails that run first.
+
+    - `wrap(owner, method, function)` replaces a method of an object, and `undo(function)` registers a cleanup: a hook's
+      `remove`, for example. Everything is undone when the run ends, in reverse order, even after errors.
+    - `state()` is the state for the trainer's checkpoint as bytes, in our own encoding and safe to load. Pass it to `start`.
+      `write_state(path)` and `read_state(path)` use a file.
+    - `@guarded` on the methods of the adapter fails the run if a callback raises, and lets the error propagate.
+    - `ErrorsFromWith` is for trainers without an event for errors: `with adapter:` reports them.
+    """
+
+    def __init__(
+        self,
+        callbacks: Any,
+        host: Host,
+        options: Mapping[str, Any],
+        *,
+        save: Callable[[Sequence[str], int], Any] | None = None,
+    ) -> None:
+        if unknown := sorted(options.keys() - Options.__annotations__.keys()):
+            known = ", ".join(Options.__annotations__)
+            raise BadArgument(f"the adapter for {host.name} has no option {unknown[0]!r}.", options=known)
+        chosen = dict(options)
+        workdir = chosen.get("workdir")
+        self._store = HostStore(save) if workdir is None else HostedFolder(workdir, save)
+        listed = _with_defaults(callbacks, chosen.pop("extra_callbacks", None), chosen.pop("monitors", None), workdir)
+        chosen["team"] = partial(_team, chosen.pop("wait_seconds", 600.0))
+        self.driver = HostDriver(listed, host, store=self._store, **chosen)
+        self._undo = ExitStack()
+
+    # The run
+
+    @property
+    def is_running(self) -> bool:
+        return self.driver.is_running
+
+    def start(self, *, state: bytes | None = None, source: str = "the state in the checkpoint", **facts: Any) -> None:
+        """Begin a run. `facts` are those of `HostDriver.start_run`; `source` says where the state is from."""
+        if self.is_running:
+            name = self.driver.host.name
+            self.fail(OutsideRun(f"{name} left the last run without an event.", use="the adapter in a with statement"))
+        saved = None if state is None else unpacked(state, source)
+        self.driver.start_run(state=saved, **_torch_options(), **facts)
+        try:
+            packed({"callbacks": self.driver.hooks.state_dict()})  # raises before the first step
+        except BaseException as error:
+            self.fail(error)
+            raise
+
+    def finish(self) -> None:
+        """End the run. Raise the errors of callbacks."""
+        with self._undo.pop_all():
+            self.driver.finish_run()
+
+    def fail(self, error: BaseException) -> None:
+        """End the run after an error, if it is running. Further errors become notes of this one."""
+        if not self.is_running:
+            self.clean_up()
+            return
+        try:
+            with self._undo.pop_all():
+                self.driver.finish_run(error)
+        except BaseException as other:
+            if other is not error:
+                error.add_note(f"the end of the run failed too: {type(other).__name__}: {other}")
+
+    # What a run changes in the trainer
+
+    def undo(self, function: Callable[[], object]) -> None:
+        """Call a function when the run ends, or at once if none is running."""
+        self._undo.callback(function)
+
+    def wrap(self, owner: Any, name: str, function: Callable[..., Any]) -> None:
+        """Replace a method of an object until the run ends."""
+        attributes = vars(owner)
+        if name in attributes:
+            self.undo(partial(setattr, owner, name, attributes[name]))
+        else:
+            self.undo(partial(delattr, owner, name))
+        setattr(owner, name, function)
+
+    def clean_up(self) -> None:
+        """Undo what the run has changed in the trainer."""
+        self._undo.pop_all().close()
+
+    # State
+
+    @property
+    def can_save(self) -> bool:
+        """Whether there is a state to save: during a run, and while its last checkpoint is written."""
+        return self.is_running or self._store.state is not None
+
+    def state(self) -> bytes:
+        """Return the state for the trainer's checkpoint."""
+        state = self.driver.state() if self._store.state is None else self._store.state
+        return packed({name: value for name, value in state.items() if name != "finite"})
+
+    def write_state(self, path: str | os.PathLike[str]) -> None:
+        """Write the state to a file, atomically."""
+        disk.replace(Path(path), self.state())
+
+    def read_state(self, path: str | os.PathLike[str]) -> bytes | None:
+        """Return the content of a file with a state; None if there is none."""
+        try:
+            with open(path, "rb") as file:
+                return file.read()
+        except FileNotFoundError:
+            return None
+
+
+class Hosted(Protocol):
+    """An adapter."""
+
+    hosted: HostedRun
+
+
+Adapter = TypeVar("Adapter", bound=Hosted)
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+def guarded(
+    method: Callable[Concatenate[Adapter, Arguments], Result],
+) -> Callable[Concatenate[Adapter, Arguments], Result]:
+    """Fail the run if this method of an adapter raises, so that on_exception and on_run_end fire; the error propagates."""
+
+    @functools.wraps(method)
+    def call(self: Adapter, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        try:
+            return method(self, *args, **kwargs)
+        except BaseException as error:
+            self.hosted.fail(error)
+            raise
+
+    return call
+
+
+class ErrorsFromWith:
+    """An adapter that reports the errors of its trainer if the training is inside of `with adapter:`."""
+
+    hosted: HostedRun
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is not None:
+            self.hosted.fail(error)
+        elif self.hosted.is_running:
+            self.hosted.finish()
+
+
+def _with_defaults(callbacks: Any, extra: Iterable[Any] | None, monitors: Iterable[Any] | None, workdir: Any) -> list[Any]:
+    from hookpoint import callbacks as cb
+
+    extras = (cb.MovingAverageSummary, cb.MergeAllSummaries, cb.RunUpdateOps)
+    sinks = () if workdir is None else (cb.TFEventWriter, cb.JSONWriter)
+    return with_defaults(callbacks, (extra, extras), (monitors, sinks))
+
+
+def _team(seconds: float) -> Team:
+    """Return the team of torch.distributed if the trainer has initialized it, else a team of one."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return Team()
+    from hookpoint.parallel.team.init_process import join_team
+
+    return join_team(seconds=seconds)
+
+
+def _torch_options() -> dict[str, Any]:
+    """Return the options of a run with torch: how to read values, and how to evaluate a model."""
+    if "torch" not in sys.modules:
+        return {}
+    from hookpoint.core.run.stepper import Stepper
+    from hookpoint.engine.async_floats import device_floats
+    from hookpoint.engine.checkpoint_options import waits_allowed
+    from hookpoint.engine.step.modules import evaluating, unwrapped
+
+    stepper = Stepper(evaluating=evaluating)
+    return {"stepper": stepper, "floats": device_floats, "may_wait": waits_allowed, "unwrapped": unwrapped}

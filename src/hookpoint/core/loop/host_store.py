@@ -1,0 +1,54 @@
+"""HostStore: the checkpoints of another library's trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+from hookpoint.core.checkpoint.store import Checkpoint, Request, Resume, Saved
+
+
+class HostStore:
+    """Checkpoints that the host writes; a run resumes from the state that the host has saved for it.
+
+    `save`, a function of tags and the step, writes a checkpoint of the host and returns its path. While it does, `state` is
+    the state of the callbacks that belongs in this checkpoint.
+    """
+
+    def __init__(self, save: Callable[[Sequence[str], int], Any] | None = None) -> None:
+        self.saved: Mapping[str, Any] | None = None
+        self.state: Mapping[str, Any] | None = None
+        self._save = save
+
+    @property
+    def saves(self) -> bool:
+        """Whether the host can be asked for a checkpoint."""
+        return self._save is not None
+
+    def join(self, team: Any) -> None: ...
+
+    def open(self, resume: Resume, identity: Mapping[str, Any]) -> Checkpoint | None:
+        return None if self.saved is None else Checkpoint(PurePath("the host's checkpoint"), self.saved)
+
+    def check(self, state: Mapping[str, Any]) -> None: ...
+
+    def save(self, state: Mapping[str, Any], *, step: int, tags: Sequence[str]) -> Any:
+        if self._save is None:
+            return None
+        self.state = state
+        try:
+            return self._save(tags, step)
+        finally:
+            self.state = None
+
+    def write(self, state: Mapping[str, Any], *, step: int, elapsed: float, request: Request) -> Saved | None:
+        tags = list(request.tags)
+        return Saved(self.save(state, step=step, tags=tags), step, tags)
+
+    def collect(self, *, wait: bool = False) -> list[Saved]:
+        return []
+
+    def describe(self, facts: Mapping[str, Any]) -> None: ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,42 @@
+"""State bytes: a state as bytes, for a checkpoint that another library writes."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Mapping
+from typing import Any
+
+from hookpoint.core.errors import DamagedCheckpoint
+from hookpoint.storage.checkpoint import state_files
+from hookpoint.storage.checkpoint.snapshot import Snapshots
+
+MAGIC = b"hookpoint-state-1"
+KINDS = {b"pt": state_files.TORCH, b"json": state_files.JSON}
+
+
+def packed(state: Mapping[str, Any]) -> bytes:
+    """Return the state as a header with a digest and the content of state.pt or state.json. A model in it is rejected.
+
+    Raises NotSaveable for the first value that could not be read back, and names it.
+    """
+    snapshot = Snapshots().take(state, outlives_the_call=False)
+    ((name, write),) = state_files.files_of(snapshot)
+    memory = io.BytesIO()
+    write(memory)
+    content = memory.getvalue()
+    return b" ".join([MAGIC, name.rpartition(".")[2].encode(), hashlib.sha256(content).hexdigest().encode()]) + b"\n" + content
+
+
+def unpacked(data: bytes, what: str) -> dict[str, Any]:
+    """Return a packed state. Raise DamagedCheckpoint, which names `what` was read, if it is not one, or not all of it."""
+    header, _, content = data.partition(b"\n")
+    magic, _, facts = header.partition(b" ")
+    kind, _, digest = facts.partition(b" ")
+    if magic != MAGIC or kind not in KINDS:
+        raise DamagedCheckpoint(f"{what} is not a state of hookpoint.", use="the file that this version of hookpoint wrote")
+    if hashlib.sha256(content).hexdigest().encode() != digest:
+        raise DamagedCheckpoint(f"{what} differs from what was written.", use="an earlier checkpoint")
+    with state_files.unreadable_if_failing(f"{what} is intact but"):
+        state: dict[str, Any] = state_files.load(KINDS[kind], io.BytesIO(content))["state"]
+    return state
