@@ -201,6 +201,14 @@ GROUPS = {
             "The message names the file of live control. If others can write to the control folder, run the "
             "`chmod` that it shows. A damaged command is refused, and the run continues."
         ),
+        "NotTraining": (
+            "The run has ended, was killed, or was started with `control=False`. `hookpoint show RUN` shows its status. See "
+            "[live control](live-control.md)."
+        ),
+        "NotApplied": (
+            "`error.answer` has the [status and the reason](live-control.md#read-the-answer). A withdrawn or lost command is "
+            "never applied: send it again."
+        ),
     },
     "Base classes and others": {
         "HookpointError": (

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import gc
+import json
 import os
 import shutil
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections import Counter
 from contextlib import contextmanager
@@ -323,6 +325,81 @@ def training(tmp_path):
                 yield Training(process, workdir)
             finally:
                 process.kill()
+
+    return start
+
+
+class Tunable(hookpoint.Callback):
+    """A callback with settings that can be changed. `alphas` has the value of each iteration."""
+
+    knobs = (
+        hookpoint.Knob("alpha", float, low=0.0, high=1.0, about="strength of nothing"),
+        hookpoint.Knob("mode", str, choices=("fast", "slow")),
+    )
+
+    def __init__(self):
+        self.alpha, self.mode, self.alphas = 0.5, "fast", []
+
+    def on_train_iter_end(self):
+        self.alphas.append(self.alpha)
+
+
+class Steered:
+    """A training in a thread. While `gate` is cleared, the step that is running does not end."""
+
+    def __init__(self, workdir, **options):
+        self.workdir, self.tunable, self.error = workdir, Tunable(), None
+        self.gate, self._is_over, self._has_begun = threading.Event(), threading.Event(), threading.Event()
+        self.gate.set()
+        self._options = {"extra_callbacks": [], "monitors": [cb.JSONWriter()], "log_every": 50, **options}
+        self._thread = threading.Thread(target=self._train)
+
+    def start(self):
+        self._thread.start()
+        self._has_begun.wait(60)
+
+    def end(self):
+        """End the training like a `break`, if it has not ended yet."""
+        self._is_over.set()
+        self.gate.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+    def events(self):
+        """The events about commands."""
+        lines = (self.workdir / "events.jsonl").read_text().splitlines()
+        return [event for event in map(json.loads, lines) if event["event"] == "control"]
+
+    def _train(self):
+        try:
+            callbacks = [self.tunable, cb.ModelSaver(), *self._options.pop("callbacks", ())]
+            with hookpoint.Loop(callbacks, workdir=self.workdir, **self._options) as run:
+                for _epoch in run.epochs(1):
+                    for _ in run.batches(iter(int, 1)):
+                        self._has_begun.set()
+                        self.gate.wait(60)
+                        time.sleep(0.001)
+                        if self._is_over.is_set():
+                            break
+        except BaseException as error:
+            self.error = error
+        finally:
+            self._has_begun.set()
+
+
+@pytest.fixture
+def steered(tmp_path):
+    """Return `steered(name, **options)`: a training in a thread, in tmp_path/runs, that takes commands until the block ends."""
+
+    @contextmanager
+    def start(name="live", **options):
+        training = Steered(tmp_path / "runs" / name, **options)
+        training.start()
+        try:
+            yield training
+        finally:
+            training.end()
+        assert training.error is None
 
     return start
 

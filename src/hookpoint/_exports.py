@@ -48,6 +48,7 @@ _MODULES = {
     "presets.plot": "plot",
     "presets.prove": "prove",
     "presets.runner": "Runner",
+    "steering.controller": "control",
     "storage.load_weights": "load_weights",
     "storage.save_checkpoint": "save_checkpoint",
     "storage.verify": "verify",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -147,14 +146,10 @@ def _locked(workdir: Path, *, delete: bool) -> Iterator[None]:
     """Lock the run against other processes. With `delete`, delete its folder at the end, if it is empty."""
     had_lock = os.path.lexists(workdir / LOCK)
     lock = WorkdirLock(workdir)
-    logger = logging.getLogger("hookpoint")
-    was_disabled, logger.disabled = logger.disabled, True  # do not warn about the lock of a killed run
     try:
-        lock.acquire()
+        lock.acquire(warn=False)
     except OSError as error:
         raise CommandError(f"{shown(workdir)} cannot be written to: {error.strerror or error}", NOT_WRITTEN) from error
-    finally:
-        logger.disabled = was_disabled
     try:
         yield
         if delete or not had_lock:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hookpoint.run_folder.checkpoint_list import Listed
 from hookpoint.run_folder.run_folder import EVENTS, SCALARS, RunFolder
+from hookpoint.steering.control_folder import NAME as CONTROL
 from hookpoint.storage.checkpoint import layout
 from hookpoint.storage.checkpoint.checkpoint_folder import FINDER, UNREADABLE, verified
 from hookpoint.storage.checkpoint.state_files import JSON, TORCH
@@ -78,6 +79,7 @@ def plan_deletions(run: RunFolder, *, logs: bool, previous: bool, everything: bo
     if everything:
         deletions += _files(folder, "the description of the run", (RUN_FILE,))
         deletions += [*_tree(folder / layout.TENSOR_DUMPS, "dumped tensors", r".+-ep\d+.*\.png|DumpTensor-.*\.npz")]
+        deletions += [*_tree(folder / CONTROL, "commands", r"\.?(?:live|\d{20}-[0-9a-f]{8})\.json(?:\..*)?|journal\.jsonl")]
     return Plan(tuple(deletion for deletion in deletions if deletion.files or deletion.folders), tuple(kept))
 
 

@@ -19,6 +19,7 @@ COMMANDS = {  # the module in hookpoint.cli, and the command in it
     "runs": "List the runs in a folder.",
     "show": "Show the state, settings and files of a run.",
     "tail": "Follow the records and events of a run.",
+    "ctl": "Change, pause, save or stop a running training.",
     "plot": "Plot metrics, as a picture or in the terminal.",
     "export": "Export metrics as CSV, JSON or JSON lines.",
     "verify": "Check checkpoints for damage.",
@@ -35,17 +36,19 @@ Examples:
   hookpoint runs                    the runs in runs/, or here
   hookpoint show mine               details of runs/mine
   hookpoint tail mine               follow it
+  hookpoint ctl mine pause          steer it
   hookpoint export mine -o mine.csv
 
 \b
 Exit codes:
   0   success
-  1   a check failed: damaged checkpoints, an inexact resume, invalid callbacks
+  1   a check failed: damaged checkpoints, an inexact resume, invalid callbacks; a command was refused or lost
   2   wrong usage
   65  the input is damaged or cannot be read
   69  a process is writing to the run
   70  a bug in hookpoint
   73  cannot write
+  75  a command was withdrawn: the run did not take it in time
   130 Ctrl-C
 
 \b

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from hookpoint.cli.ctl_list import is_paused, pending_commands
 from hookpoint.cli.output import Column, coloured_status, heading, print_json, print_lines, table, width
 from hookpoint.cli.run_argument import run_argument
 from hookpoint.run_folder.best_value import BestValue
@@ -53,6 +54,7 @@ def show(run: RunFolder, events: int, as_json: bool) -> None:
 
 def _summary(run: RunFolder, limit: int | None) -> list[str]:
     holder = f", {run.holder}" if run.holder is not None else ""
+    holder = f", paused{holder}" if is_paused(run.path) else holder
     of = f" of {run.epochs}" if run.epochs is not None else ""
     where = [f"epoch {run.epoch}{of}"] if run.epoch is not None else []
     where += [f"step {run.step}"] if run.step is not None else []
@@ -60,6 +62,7 @@ def _summary(run: RunFolder, limit: int | None) -> list[str]:
     rows = [
         ("status", f"{run.status}{shown(holder)}"),
         ("because", shown(run.reason)),
+        ("pending", shown("; ".join(pending_commands(run.path)))),
         ("at", ", ".join(where)),
         ("started", moment(run.started) + (f", trained for {took}" if took else "")),
         ("resumed", ", ".join(moment(moment_of(time)) for time in as_list(run.facts.get("resumed")))),

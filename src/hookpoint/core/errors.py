@@ -37,6 +37,8 @@ A message names the object, the problem, what is expected, and what to type inst
     ├── CannotResume (RuntimeError)           a checkpoint that is damaged or does not fit the run
     ├── WorkdirInUse (RuntimeError)           another process writes to this workdir
     ├── BadControlFile (ValueError)           a file of live control that is damaged, foreign or unsafe
+    ├── NotTraining (RuntimeError)            a command to a folder in which no process is training
+    ├── NotApplied (RuntimeError)             a command that was refused, withdrawn or lost
     ├── TooManyRetries (RuntimeError)         too many calls of run.retry() for one batch
     ├── DataTimeout (TimeoutError)            a loader that yields no batch in time
     └── OutOfStep (RuntimeError)              ranks that are not at the same place
@@ -318,6 +320,18 @@ class WorkdirInUse(HookpointError, RuntimeError):
 
 class BadControlFile(HookpointError, ValueError):
     """A file or folder of live control is damaged, too large, a link, or writable by others."""
+
+
+class NotTraining(HookpointError, RuntimeError):
+    """No process is training in this folder, or the one that is takes no commands."""
+
+
+class NotApplied(HookpointError, RuntimeError):
+    """A command to a running training was refused, withdrawn or lost. `answer` has the details; None if it was not sent."""
+
+    def __init__(self, headline: str, answer: Any = None) -> None:
+        super().__init__(headline)
+        self.answer = answer
 
 
 class TooManyRetries(HookpointError, RuntimeError):

@@ -16,6 +16,8 @@ def describe_event(event: Mapping[str, Any]) -> str:
     'best loss so far: 0.5 (before: 0.75)'
     >>> describe_event({"event": "lunch", "dish": "soup"})
     'lunch: dish soup'
+    >>> describe_event({"event": "control", "do": "set", "args": {"values": {"lr": 0.1}}, "status": "applied", "by": "me@vm:7"})
+    'set lr=0.1: applied, by me@vm:7'
     >>> describe_event({"event": "exception", "type": "KeyboardInterrupt", "text": ""})
     'failed with KeyboardInterrupt'
     """
@@ -25,6 +27,20 @@ def describe_event(event: Mapping[str, Any]) -> str:
         fields = ", ".join(f"{name} {_value(value)}" for name, value in event.items() if name not in OWN_KEYS)
         text = f"{event.get('event')}: {fields}" if fields else str(event.get("event"))
     return shown(text)
+
+
+def describe_order(do: Any, args: Any) -> str:
+    """Describe a command to a running training in one line.
+
+    >>> describe_order("set", {"values": {"learning_rate": 0.01}}), describe_order("stop", {"reason": "too slow"})
+    ('set learning_rate=0.01', 'stop too slow')
+    """
+    if not isinstance(args, Mapping):
+        return str(do)
+    values = args.get("values")
+    if isinstance(values, Mapping):
+        return " ".join([str(do), *(f"{name}={_value(value)}" for name, value in values.items())])
+    return " ".join([str(do), *map(_value, args.values())])
 
 
 def _value(value: Any) -> str:
@@ -45,8 +61,23 @@ def _best(event: Mapping[str, Any]) -> str:
     return f"best {event['metric']} so far: {_value(event['value'])}{before}"
 
 
+def _control(event: Mapping[str, Any]) -> str:
+    """Describe a command: who asked for what, and what became of it."""
+    was, now, values = event.get("was"), event.get("now"), event.get("values")
+    status = f"{event['status']} again" if event.get("replayed") else event["status"]
+    details = [f"{event.get(name)}" for name in ("path", "reason", "note") if event.get(name)]
+    if isinstance(now, Mapping):
+        before = was if isinstance(was, Mapping) else {}
+        details += [f"{name} {_value(before[name])} -> {_value(now[name])}" for name in now if name in before]
+    if isinstance(values, Mapping):
+        details += [f"{name} {_value(value)}" for name, value in values.items()]
+    sender = [f"by {event['by']}"] if event.get("by") else []
+    return f"{describe_order(event['do'], event.get('args'))}: {', '.join([status, *details, *sender])}"
+
+
 _TEXTS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "best": _best,
+    "control": _control,
     "exception": lambda event: f"failed with {event['type']}" + (f": {event['text']}" if event["text"] else ""),
     "restore": lambda event: (
         f"restored the weights of step {event['step_of_best']}, {event['metric']} {_value(event['value'])}"

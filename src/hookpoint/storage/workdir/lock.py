@@ -78,8 +78,11 @@ class WorkdirLock:
         self._key: tuple[Path, int] | None = None
         self._descriptor = -1
 
-    def acquire(self) -> None:
-        """Lock the workdir, and create it if necessary. Raise WorkdirInUse if it is locked."""
+    def acquire(self, *, warn: bool = True) -> None:
+        """Lock the workdir, and create it if necessary. Raise WorkdirInUse if it is locked.
+
+        With `warn`, log a warning if the last holder was killed.
+        """
         self._workdir.mkdir(parents=True, exist_ok=True)
         key = (self._workdir.resolve(), os.getpid())
         if _held.setdefault(key, self) is not self:  # atomic
@@ -92,7 +95,7 @@ class WorkdirLock:
             return
         self._key = key
         try:
-            self._descriptor = self._open_locked()
+            self._descriptor = self._open_locked(warn)
         except BaseException:
             del _held[key]
             self._key = None
@@ -111,7 +114,7 @@ class WorkdirLock:
             _held.pop(self._key, None)
             self._key, self._descriptor = None, -1
 
-    def _open_locked(self) -> int:
+    def _open_locked(self, warn: bool) -> int:
         flags = os.O_RDWR | os.O_CREAT
         for name in ("O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK"):  # O_NONBLOCK: opening a pipe would block
             flags |= getattr(os, name, 0)
@@ -125,7 +128,7 @@ class WorkdirLock:
                 raise self._in_use(holder)
             if holder is not None and holder.runs():  # on a file system without locks
                 raise self._in_use(holder, delete=f"{self._path} if that process is no longer running")
-            if holder is not None:
+            if holder is not None and warn:
                 logger.warning("%s was held by %s, which has ended; taking it over", self._workdir, holder)
             record = json.dumps(asdict(Holder.this_process())).encode()
             os.lseek(descriptor, 0, os.SEEK_SET)

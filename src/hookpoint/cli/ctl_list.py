@@ -1,0 +1,105 @@
+"""What `hookpoint ctl RUN` lists: what can be changed, what is pending, and what a resume would replay."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from hookpoint.cli.output import Column, heading, note, print_lines, table, width
+from hookpoint.core.errors import HookpointError, NotTraining
+from hookpoint.run_folder.command_error import FINE, NO, one_line
+from hookpoint.run_folder.describe_event import describe_order
+from hookpoint.run_folder.formatting import shown
+from hookpoint.run_folder.run_folder import RunFolder
+from hookpoint.steering.controller import Controller, KnobState
+
+NAMED, TEXT = Column(min_width=12), Column(wraps=True)
+Rows = Sequence[tuple[str, ...]]
+
+
+def print_list(run: RunFolder, controller: Controller) -> int:
+    """Print the list, and return the exit code: 1 if no process is training."""
+    limit, problem = width(), ""
+    try:
+        live = controller.live()
+    except NotTraining as error:
+        live, problem = None, one_line(str(error))
+    status = "paused" if live is not None and live.paused else run.status
+    holder = f", {run.holder}" if run.holder is not None else ""
+    print_lines([f"{heading(shown(run.name))}  {shown(run.path)}", f"{status}{shown(holder)}{_where(run)}"])
+    sections: list[tuple[str, Sequence[Column], Rows]] = []
+    if live is not None:
+        knobs = controller.knobs().values()
+        sections += [("settings", (NAMED, NAMED, Column(), TEXT), [_knob(knob) for knob in knobs])]
+        sections += [("actions", (NAMED, TEXT), [(shown(name), shown(about)) for name, about in controller.actions().items()])]
+        cannot = [(shown(do), shown(reason)) for do, reason in live.cannot.items()]
+        sections += [("not available", (NAMED, TEXT), cannot)]
+    pending = [
+        (one.status, shown(describe_order(one.command.do, one.command.args)), shown(one.command.by))
+        for one in controller.pending()
+    ]
+    sections += [("pending" if live is not None else "lost", (Column(), TEXT, Column(drop=1)), pending)]
+    sections += [("journal", (Column(right=True), Column(), TEXT, Column(drop=1)), _journal(controller))]
+    for title, columns, rows in sections:
+        if rows:
+            print_lines(["", heading(title), *(f"  {line}" for line in table(columns, rows, limit and limit - 2))])
+    if problem:
+        note(problem)
+    return NO if problem else FINE
+
+
+def is_paused(run: Path) -> bool:
+    """Return whether a training is running here, and paused."""
+    with suppress(HookpointError, OSError):
+        return Controller(run).live().paused
+    return False
+
+
+def pending_commands(run: Path) -> list[str]:
+    """Return the commands that a training has not answered yet, each with its sender."""
+    with suppress(HookpointError, OSError):
+        controller = Controller(run)
+        controller.live()
+        return [f"{describe_order(one.command.do, one.command.args)}, by {one.command.by}" for one in controller.pending()]
+    return []
+
+
+def _where(run: RunFolder) -> str:
+    return "" if run.step is None else f"; epoch {run.epoch}, step {run.step}"
+
+
+def _knob(knob: KnobState) -> tuple[str, str, str, str]:
+    low, high = (None if bound is None else shown(bound) for bound in (knob.low, knob.high))
+    bounds = f"{low} to {high}" if low and high else f">= {low}" if low else f"<= {high}" if high else ""
+    if knob.choices:
+        bounds = " | ".join(map(shown, knob.choices))
+    return shown(knob.name), shown(knob.value), bounds or shown(knob.type), shown(knob.about)
+
+
+def _journal(controller: Controller) -> Rows:
+    return [
+        (str(entry.number), f"step {entry.step}", shown(describe_order(entry.do, entry.args)), shown(entry.by))
+        for entry in controller.journal()
+    ]
+
+
+def everything(run: RunFolder, controller: Controller) -> dict[str, Any]:
+    """Return what the command lists, for programs."""
+    content: dict[str, Any] = {
+        "name": run.name,
+        "path": str(run.path),
+        "status": run.status,
+        "epoch": run.epoch,
+        "step": run.step,
+    }
+    try:
+        live = controller.live()
+        content |= {"training": True, "paused": live.paused, "pid": live.holder.pid, "host": live.holder.host}
+        content |= {"world_size": live.world_size, "knobs": live.knobs, "actions": live.actions, "cannot": live.cannot}
+    except NotTraining as error:
+        content |= {"training": False, "reason": one_line(str(error))}
+    content["pending"] = [{"status": one.status, **one.command.encoded()} for one in controller.pending()]
+    content["journal"] = [entry.encoded() for entry in controller.journal()]
+    return content

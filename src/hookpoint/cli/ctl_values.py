@@ -1,0 +1,72 @@
+"""Parse NAME=VALUE by the type of the knob."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from hookpoint.run_folder.command_error import USAGE, CommandError
+from hookpoint.run_folder.formatting import shown
+
+BOOLEANS = {"true": True, "on": True, "yes": True, "1": True, "false": False, "off": False, "no": False, "0": False}
+
+
+def parse_settings(pairs: Sequence[str], types: Mapping[str, str]) -> dict[str, Any]:
+    """Parse NAME=VALUE pairs. A value of a name that is not in `types` is a number, a truth value, a list or a text.
+
+    >>> parse_settings(["learning_rate=1e-3", "mode=1"], {"learning_rate": "float", "mode": "str"})
+    {'learning_rate': 0.001, 'mode': '1'}
+    """
+    values: dict[str, Any] = {}
+    for pair in pairs:
+        name, separator, text = pair.partition("=")
+        name = name.strip()
+        if not separator or not name or not text.strip():
+            raise CommandError(f"expected NAME=VALUE, got {shown(pair)}", USAGE)
+        if name in values:
+            raise CommandError(f"{shown(name)} is given twice", USAGE)
+        values[name] = _parsed(name, text.strip(), types.get(name, ""))
+    return values
+
+
+def _parsed(name: str, text: str, kind: str) -> Any:
+    if kind == "str":
+        return text
+    if kind == "bool" and text.lower() in BOOLEANS:
+        return BOOLEANS[text.lower()]
+    if kind in ("float", "int"):
+        value = _number(text)
+        if kind == "int" and isinstance(value, float) and value.is_integer():
+            value = int(value)  # 1e3
+        if value is not None and (kind == "float" or isinstance(value, int)):
+            return value
+    elif kind != "bool":
+        value = _guessed(text)
+        if kind != "list" or isinstance(value, list):
+            return value
+    expected = {"float": "a number", "int": "an integer", "bool": "true or false", "list": "a JSON list such as [1, 2]"}[kind]
+    raise CommandError(f"{shown(name)} must be {expected}, got {shown(text)}", USAGE)
+
+
+def _number(text: str) -> float | int | None:
+    for kind in (int, float):
+        with suppress(ValueError, OverflowError):
+            value = kind(text)
+            if math.isfinite(value):
+                return value
+    return None
+
+
+def _guessed(text: str) -> Any:
+    """Return a number, True, False, a list or the text itself."""
+    number = _number(text)
+    if number is not None:
+        return number
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return BOOLEANS.get(text.lower(), text)
+    return value if isinstance(value, bool | list | str) else text

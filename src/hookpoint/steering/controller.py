@@ -1,0 +1,268 @@
+"""control: steer a running training through its run folder."""
+
+from __future__ import annotations
+
+import getpass
+import math
+import os
+import socket
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hookpoint.core.errors import BadArgument, BadControlFile, NotApplied, NotTraining, WorkdirInUse
+from hookpoint.core.text.plain_values import plain
+from hookpoint.steering.answer_text import answer_text
+from hookpoint.steering.command_journal import JournalEntry
+from hookpoint.steering.control_answer import APPLIED, ControlAnswer
+from hookpoint.steering.control_command import COMMANDS, ControlCommand
+from hookpoint.steering.control_folder import ControlFolder
+from hookpoint.steering.live_record import LiveRecord
+from hookpoint.steering.sent_command import SentCommand
+from hookpoint.storage.checkpoint.manifest import Manifest
+from hookpoint.storage.workdir.catalog import entries
+from hookpoint.storage.workdir.lock import WorkdirLock, holder_of
+
+TIMEOUT = 30.0
+
+
+def control(run_folder: str | os.PathLike[str]) -> Controller:
+    """Steer the training that is running in a folder: change, pause, save, validate, trace and stop it.
+
+    The training may be in another process, or on another machine that sees the same folder.
+
+    >>> control("runs/mine")
+    control('runs/mine')
+    """
+    return Controller(run_folder)
+
+
+@dataclass(frozen=True, slots=True)
+class KnobState:
+    """A setting that can be changed, and its value. `type` is "float", "int", "bool", "str" or "list"."""
+
+    name: str
+    type: str
+    value: Any
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[Any, ...] = ()
+    about: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PendingCommand:
+    """A command without a final answer. `status` is "sent", "seen", or "taken" if the run is about to apply it."""
+
+    command: ControlCommand
+    status: str
+
+
+class Controller:
+    """Steer the training in a run folder; `hookpoint.control` creates it.
+
+    A command waits for its answer and returns it. It raises NotApplied if the run refuses the command, if the run ends first,
+    or if it does not take the command within `timeout` seconds: then the command is withdrawn and never applied. It raises
+    NotTraining at once if no process is training. Any number of controllers may steer a run at the same time.
+    """
+
+    def __init__(self, run_folder: str | os.PathLike[str]) -> None:
+        self.path = Path(run_folder)
+
+    def __repr__(self) -> str:
+        return f"control({os.fspath(self.path)!r})"
+
+    # What can be changed, and what was
+
+    def live(self) -> LiveRecord:
+        """Return who is training, and what can be changed. Raise NotTraining if no process is training."""
+        holder = holder_of(self.path)
+        if holder is None:
+            raise NotTraining(f"no process is training in {self.path}.", list="its settings and events: hookpoint show")
+        try:
+            with ControlFolder(self.path) as folder:
+                record = folder.live()
+        except FileNotFoundError:
+            record = None
+        except PermissionError:
+            raise BadControlFile(f"{self.path} can be steered only by the user who trains: {holder}.") from None
+        if record is None or record.ended or (record.holder.host, record.holder.pid) != (holder.host, holder.pid):
+            raise NotTraining(
+                f"{holder} is using {self.path}, but takes no commands.",
+                wait="until its first step, if it has just started",
+                check="that control is on: control=True, and no warning in its log",
+            )
+        return record
+
+    def knobs(self) -> dict[str, KnobState]:
+        """Return what can be changed, by name."""
+        return {knob.name: knob for knob in map(_knob, self.live().knobs)}
+
+    def actions(self) -> dict[str, str]:
+        """Return the actions of callbacks, by name, with what each does."""
+        return {str(one.get("name")): str(one.get("about", "")) for one in self.live().actions}
+
+    def pending(self) -> list[PendingCommand]:
+        """Return the commands that are not answered yet, the oldest first."""
+        try:
+            with ControlFolder(self.path) as folder:
+                taken = [PendingCommand(command, "taken") for command in _read(folder.taken(), folder.read_taken)]
+                waiting = _read(folder.waiting(), folder.read)
+                seen = {command.id for command in waiting if folder.answer(command.id)}
+        except FileNotFoundError:
+            return []
+        return [*taken, *(PendingCommand(command, "seen" if command.id in seen else "sent") for command in waiting)]
+
+    def journal(self) -> list[JournalEntry]:
+        """Return the commands that a resume from an earlier checkpoint replays, without those that were forgotten."""
+        try:
+            with ControlFolder(self.path) as folder:
+                return folder.journal.entries()
+        except FileNotFoundError:
+            return []
+
+    # Commands
+
+    def send(
+        self,
+        do: str,
+        args: Mapping[str, Any] | None = None,
+        *,
+        expect: Mapping[str, Any] | None = None,
+        timeout: float | None = TIMEOUT,
+    ) -> SentCommand:
+        """Send a command without waiting for its answer. It expires `timeout` seconds after the run sees it; None for never."""
+        if do not in COMMANDS:
+            raise BadArgument(f"there is no command {do!r}.", choose=", ".join(COMMANDS))
+        if timeout is not None and not timeout > 0:
+            raise BadArgument(f"timeout must be a number of seconds > 0, got {timeout!r}.")
+        live = self.live()
+        args, expect = _plain(do, args or {}), _plain("expect", expect or {})
+        command = ControlCommand(do, args, live.attempt, expect=expect, seconds=timeout, by=_sender())
+        with ControlFolder(self.path) as folder:
+            folder.send(command)
+        return SentCommand(self.path, command, math.inf if timeout is None else timeout)
+
+    def set(
+        self, values: Mapping[str, Any], *, expect: Mapping[str, Any] | None = None, timeout: float = TIMEOUT
+    ) -> ControlAnswer:
+        """Change knobs, all at the same step or none. With `expect`, only if these knobs still have these values."""
+        return self._ask("set", timeout, expect, values=dict(values))
+
+    def pause(self, *, timeout: float = TIMEOUT) -> ControlAnswer:
+        """Pause all ranks at the next step boundary until `resume`. Their memory stays allocated."""
+        return self._ask("pause", timeout)
+
+    def resume(self, *, timeout: float = TIMEOUT) -> ControlAnswer:
+        """Resume a paused run."""
+        return self._ask("resume", timeout)
+
+    def save(self, tag: str = "manual", *, timeout: float = TIMEOUT) -> ControlAnswer:
+        """Save a checkpoint with this tag. The answer comes when it is on disk, with its path."""
+        return self._ask("save", timeout, tag=tag)
+
+    def validate(self, *, timeout: float = TIMEOUT) -> ControlAnswer:
+        """Validate at the next step boundary. The answer has the metrics in `values`."""
+        return self._ask("validate", timeout)
+
+    def log_every(self, steps: int, *, timeout: float = TIMEOUT) -> ControlAnswer:
+        """Change the interval of log steps."""
+        return self._ask("log-every", timeout, steps=steps)
+
+    def trace(self, steps: int, *, timeout: float = TIMEOUT) -> ControlAnswer:
+        """Profile the next steps. The answer has the path of the trace."""
+        return self._ask("trace", timeout, steps=steps)
+
+    def stop(self, reason: str = "", *, timeout: float = TIMEOUT) -> ControlAnswer:
+        """Stop the run at the next step boundary, like run.stop(reason)."""
+        args = {"reason": reason} if reason else {}
+        return self._ask("stop", timeout, None, **args)
+
+    def call(self, action: str, *, timeout: float = TIMEOUT) -> ControlAnswer:
+        """Call an action of a callback."""
+        return self._ask("call", timeout, action=action)
+
+    def forget(self, number: int) -> JournalEntry:
+        """Take the command with this number of the journal back: the next start does not replay it.
+
+        Raises NotApplied while a process is training, and if a checkpoint already contains the command.
+        """
+        try:
+            with ControlFolder(self.path) as folder, _locked(self.path):
+                entry = next((entry for entry in folder.journal.entries() if entry.number == number), None)
+                if entry is None:
+                    raise NotApplied(f"forget was refused: the journal of {self.path} has no command {number}")
+                holding = next((one.path for one in entries(self.path) if number <= _commands_in(one.manifest)), None)
+                if holding is not None:
+                    raise NotApplied(f"forget was refused: {holding} already contains command {number}")
+                folder.journal.forget(number, by=_sender())
+        except FileNotFoundError:
+            raise NotApplied(f"forget was refused: {self.path} has no journal") from None
+        return entry
+
+    def _ask(self, do: str, timeout: float, expect: Mapping[str, Any] | None = None, **args: Any) -> ControlAnswer:
+        order = self.send(do, args, expect=expect, timeout=timeout)
+        try:
+            answer = order.wait()
+        except BaseException:  # Ctrl-C
+            order.withdraw()
+            raise
+        if answer.status != APPLIED:
+            raise NotApplied(f"{do} was {answer_text(answer)}", answer)
+        return answer
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Lock a run folder against trainings."""
+    lock = WorkdirLock(path)
+    try:
+        lock.acquire(warn=False)
+    except WorkdirInUse as error:
+        raise NotApplied(f"forget was refused: {str(error).splitlines()[0].rstrip('.')}") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _commands_in(manifest: Manifest | None) -> int:
+    """Return the number of the last command that a checkpoint contains. One of an exception is never resumed from."""
+    number = 0 if manifest is None or manifest.is_of_exception else manifest.clocks.get("commands")
+    return number if isinstance(number, int) else 0
+
+
+def _read(ids: Iterable[str], read: Callable[[str], ControlCommand]) -> list[ControlCommand]:
+    """Return the commands in files. Those that are not commands, and those that are answered meanwhile, are left out."""
+    found = []
+    for id in ids:
+        with suppress(OSError, BadControlFile):
+            found.append(read(id))
+    return found
+
+
+def _knob(record: Mapping[str, Any]) -> KnobState:
+    choices = record.get("choices")
+    low, high = (bound if isinstance(bound, int | float) else None for bound in (record.get("low"), record.get("high")))
+    name, kind, about = (str(record.get(key, "")) for key in ("name", "type", "about"))
+    return KnobState(name, kind, record.get("value"), low, high, tuple(choices) if isinstance(choices, list) else (), about)
+
+
+def _plain(what: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values in JSON types. NaN and infinity have none."""
+    found: dict[str, Any] = plain(values)
+    for name, value in {**values, **dict(values.get("values") or {})}.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise BadArgument(f"{what}: {name} must be finite, got {value!r}.")
+    return found
+
+
+def _sender() -> str:
+    """Return who sends a command: user@host:pid."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container without an entry for its user
+        user = f"user {os.getuid()}"
+    return f"{user}@{socket.gethostname()}:{os.getpid()}"

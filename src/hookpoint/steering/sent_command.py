@@ -1,0 +1,97 @@
+"""SentCommand: a command that was sent to a running training."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from hookpoint.steering.control_answer import APPLIED, LOST, WITHDRAWN, ControlAnswer
+from hookpoint.steering.control_command import ControlCommand
+from hookpoint.steering.control_folder import ControlFolder
+from hookpoint.storage.workdir.lock import holder_of
+
+QUICK_SECONDS, QUICK_POLL, SLOW_POLL = 2.0, 0.02, 0.1
+
+
+class SentCommand:
+    """A command on its way: `wait` returns what became of it, `withdraw` takes it back.
+
+    Either the run moves the command out of the inbox, and answers it, or its sender does, and it is never applied.
+    """
+
+    def __init__(self, run_folder: Path, command: ControlCommand, timeout: float) -> None:
+        self.id, self.command = command.id, command
+        self._run_folder, self._timeout = run_folder, timeout
+        self._sent = time.monotonic()
+        self._final: ControlAnswer | None = None
+
+    def answer(self) -> ControlAnswer | None:
+        """Return what is known of the command now: None until the run sees it."""
+        if self._final is None:
+            with ControlFolder(self._run_folder) as folder:
+                answer = folder.answer(self.id)
+            if answer is None or not answer.is_final:
+                return answer
+            self._final = answer
+        return self._final
+
+    def wait(self, timeout: float | None = None) -> ControlAnswer:
+        """Wait for the final answer.
+
+        If the run does not take the command within `timeout` seconds, by default those of `send`, it is withdrawn. Once the run
+        has taken it, the answer follows, however long a checkpoint or a validation takes. If the run ends first, the answer is
+        "lost", at once.
+        """
+        deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
+        is_taken = False
+        while True:
+            answer = self.answer()
+            if answer is not None and answer.is_final:
+                return answer
+            if not self._is_running():
+                return self._after_the_end()
+            if not is_taken and time.monotonic() >= deadline:
+                is_taken = not self._remove("the run did not take it in time")
+            else:
+                time.sleep(QUICK_POLL if time.monotonic() - self._sent < QUICK_SECONDS else SLOW_POLL)
+
+    def withdraw(self) -> bool:
+        """Take the command back. Return whether it is withdrawn, and never applied; if not, the run has taken it."""
+        answer = self.answer()
+        if answer is None or not answer.is_final:
+            self._remove("its sender took it back")
+        return self._final is not None and self._final.status == WITHDRAWN
+
+    def _remove(self, reason: str) -> bool:
+        with ControlFolder(self._run_folder) as folder:
+            if not folder.withdraw(self.id):
+                return False
+        self._final = ControlAnswer(self.id, WITHDRAWN, time=time.time(), reason=reason)
+        return True
+
+    def _is_running(self) -> bool:
+        """Return whether the start of the run that the command is for is still training."""
+        if holder_of(self._run_folder) is None:
+            return False
+        with ControlFolder(self._run_folder) as folder:
+            live = folder.live()
+        return live.attempt == self.command.attempt and not live.ended
+
+    def _after_the_end(self) -> ControlAnswer:
+        """Return the answer to a command that the run had not answered when it ended."""
+        with ControlFolder(self._run_folder) as folder:
+            was_waiting = folder.withdraw(self.id)
+            entry = next((one for one in folder.journal.entries() if one.id == self.id), None)
+        answer = self.answer()  # it may have come last
+        if answer is not None and answer.is_final:
+            return answer
+        lost = ControlAnswer(self.id, LOST, time=time.time(), reason="the run ended first")
+        if entry is not None and not was_waiting:
+            note = "the run was killed right after; a resume replays it"
+            lost = ControlAnswer(self.id, APPLIED, entry.step, entry.iteration, number=entry.number, note=note)
+        self._final = lost
+        return lost
+
+    def __repr__(self) -> str:
+        answer = self.answer()
+        return f"<{self.command.do} {self.id}: {'sent' if answer is None else answer.status}>"
