@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from runpy import run_path
 from tempfile import mkdtemp
 
 import pytest
@@ -415,6 +416,15 @@ def until():
             time.sleep(0.02)
 
     return wait
+
+
+@pytest.fixture(scope="session")
+def warm_python(tmp_path_factory):
+    """Return `warm_python(script)`: run it in a fork of a process that has imported everything; return its stdin and stdout."""
+    start_warm = run_path(str(Path(__file__).with_name("warm_python.py")))["start_warm"]
+    own = tmp_path_factory.getbasetemp()
+    is_worker = "PYTEST_XDIST_WORKER" in os.environ
+    return lambda script: start_warm(script, own.parent if is_worker else own, os.getppid() if is_worker else os.getpid())
 
 
 @pytest.fixture

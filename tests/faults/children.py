@@ -1,6 +1,6 @@
 """Children: real processes that are started in a few milliseconds, and can be killed at any moment.
 
-A server imports torch once and forks a child for each task, so that a child starts where an import would still be reading
+A server, which has imported torch, forks a child for each task, so that a child starts where an import would still be reading
 files. A task is a function of one of the modules in this folder, by name, with arguments that JSON has. What it returns, or the
 exception that ended it, is in a file when the child ends; a child that was killed leaves none.
 """
@@ -11,20 +11,17 @@ import gc
 import importlib
 import json
 import os
-import pkgutil
 import signal
 import subprocess
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
-IMPORTED_ONCE = ("subject", "numpy.random", "safetensors.torch", "torch.utils.tensorboard")
-IMPORTED_ONCE += ("torch._dynamo",)  # which a first optimizer imports
-PACKAGES = ("hookpoint.callbacks", "hookpoint.engine", "hookpoint.monitors", "hookpoint.presets", "hookpoint.storage")
 SECONDS = 60.0  # that no child here should take, on a machine with other things to do
 
 
@@ -77,24 +74,18 @@ class Child:
 class Children:
     """Start children. `folder` keeps their logs and what they return. For `with`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, warm_python: Callable[[Path], TextIO]) -> None:
         self._folder = folder
         self._number = 0
+        self._warm_python = warm_python
 
     def __enter__(self) -> Children:
-        environ = {**os.environ, "OMP_NUM_THREADS": "1"}
-        self._process = subprocess.Popen(
-            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ, text=True
-        )
+        self._server = self._warm_python(Path(__file__))
         assert self._answer() == "ready"
         return self
 
     def __exit__(self, *error: object) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()  # which ends it, after all of its children
-        self._process.stdout.close()
-        self._process.wait()
+        self._server.close()  # which ends it, after all of its children
 
     def start(self, task: str, /, **arguments: Any) -> Child:
         """Start `module.function(**arguments)` in a process of its own."""
@@ -104,23 +95,17 @@ class Children:
         return Child(self, self.ask(task=task, arguments=arguments, folder=str(folder)), folder)
 
     def ask(self, **request: Any) -> Any:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
+        self._server.write(json.dumps(request) + "\n")
+        self._server.flush()
         return self._answer()
 
     def _answer(self) -> Any:
-        assert self._process.stdout is not None
-        return json.loads(self._process.stdout.readline())
+        return json.loads(self._server.readline())
 
 
 def serve() -> None:
     """Fork and wait as stdin says; when it ends, kill what is left."""
-    for module in IMPORTED_ONCE:
-        importlib.import_module(module)
-    for name in PACKAGES:
-        for found in pkgutil.iter_modules(importlib.import_module(name).__path__, f"{name}."):
-            importlib.import_module(found.name)
+    importlib.import_module("subject")
     sys.modules["torch"].set_num_threads(1)
     gc.freeze()  # a collection would touch, and thus copy, all that was imported
     print(json.dumps("ready"), flush=True)

@@ -23,8 +23,8 @@ from trial import Trial, whole_run  # noqa: E402
 
 
 @pytest.fixture(scope="session")
-def children(tmp_path_factory):
-    with Children(tmp_path_factory.mktemp("children")) as started:
+def children(tmp_path_factory, warm_python):
+    with Children(tmp_path_factory.mktemp("children"), warm_python) as started:
         yield started
 
 

@@ -52,30 +52,28 @@ def scripts(monkeypatch):
 
 
 @pytest.fixture(scope="session")
-def fork_server():
+def fork_server(warm_python):
     """Return the process that others are forks of; it is started when it is first asked."""
     started = []
 
     def ask(order, timeout):
         if not started:
-            environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SOURCE), str(SCRIPTS)]), "OMP_NUM_THREADS": "1"}
-            command = [sys.executable, str(SCRIPTS / "fork_server.py")]
-            started.append(subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
-        process = started[0]
-        process.stdin.write(json.dumps(order) + "\n")
-        process.stdin.flush()
-        pids = json.loads(process.stdout.readline())
+            started.append(warm_python(SCRIPTS / "fork_server.py"))
+        (stream,) = started
+        stream.write(json.dumps(order) + "\n")
+        stream.flush()
+        pids = json.loads(stream.readline())
         ended = threading.Timer(timeout, _end, [pids])
         ended.start()
-        statuses = json.loads(process.stdout.readline())
+        statuses = json.loads(stream.readline())
         is_late = not ended.is_alive()
         ended.cancel()
         _end(pids)  # and whatever they have started
         return None if is_late else next((status for status in statuses if status), 0)
 
     yield ask
-    for process in started:
-        process.communicate()
+    for stream in started:
+        stream.close()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Fork server: the tests' ranks are forks of this process, which has imported everything and has no threads.
+"""Fork server: the tests' ranks are forks of this process, a fork of warm Python, which has imported everything.
 
 Each line it reads is a request. It answers with the process ids, and with the exit statuses when all have
 ended. If one fails, it terminates the others, as torchrun does.
@@ -16,43 +16,12 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from importlib import import_module
-from pkgutil import walk_packages
 from typing import Any
 
-# What a training imports sooner or later; otherwise each fork would import it.
-IMPORTED = (
-    "hookpoint.presets.loop",
-    "hookpoint.presets.runner",
-    "networkx",
-    "numpy.random",
-    "safetensors.torch",
-    "sklearn.datasets",
-    "torch._dynamo.backends.common",
-    "torch.distributed.checkpoint",
-    "torch.distributed.checkpoint.state_dict",
-    "torch.distributed.fsdp",
-    "torch.distributed.pipelining",
-    "torch.distributed.tensor.parallel",
-    "torch.utils.tensorboard",
-)
-PACKAGES = ("hookpoint.callbacks", "hookpoint.engine", "hookpoint.monitors", "hookpoint.parallel", "hookpoint.storage")
 PATIENCE_SECONDS = 60.0
 
 
-def prepare() -> None:
-    for name in IMPORTED:
-        with suppress(ImportError):  # an extra that is not installed
-            import_module(name)
-    for name in PACKAGES:
-        package = import_module(name)
-        for module in walk_packages(package.__path__, f"{name}."):
-            import_module(module.name)
-
-
 def main() -> None:
-    prepare()
-    gc.freeze()  # a garbage collection would touch, and thus copy, all imports
     assert threading.active_count() == len(os.listdir("/proc/self/task")) == 1, "a fork of threads is none of a process"
     for line in sys.stdin:
         order = json.loads(line)
