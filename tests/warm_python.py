@@ -35,6 +35,7 @@ IMPORTED = (
     "torch.distributed.checkpoint.state_dict",
     "torch.distributed.fsdp",
     "torch.distributed.pipelining",
+    "torch.distributed.run",
     "torch.distributed.tensor.parallel",
     "torch.utils.tensorboard",
 )

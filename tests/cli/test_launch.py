@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +25,20 @@ def script(tmp_path):
     return path
 
 
+@pytest.fixture
+def launched(warm_python, tmp_path):
+    """Return `launched(*options)`: run what the command becomes, without its imports; return the exit code and its output."""
+
+    def run(*options, printed="printed"):
+        with warm_python(Path(__file__).with_name("forked_launcher.py")) as stream:
+            order = {"arguments": [*map(str, options)], "folder": str(tmp_path), "printed": printed}
+            stream.write(json.dumps(order) + "\n")
+            stream.flush()
+            return json.loads(stream.readline()), (tmp_path / printed).read_text()
+
+    return run
+
+
 def test_a_script_runs_in_multiple_processes_with_its_arguments(process, script, tmp_path):
     done = process("launch", "-n", 2, "--max-restarts", 0, script, "--epochs", "3", "-n", "7", text=True)
     assert done.returncode == 0, done.stderr
@@ -31,31 +46,51 @@ def test_a_script_runs_in_multiple_processes_with_its_arguments(process, script,
     assert [(tmp_path / f"rank{rank}").read_text() for rank in range(2)] == ["2 127.0.0.1 --epochs 3 -n 7"] * 2
 
 
-def test_options_for_multiple_machines_do_not_open_one_to_the_network(process, script, tmp_path):
+def test_options_for_multiple_machines_do_not_open_one_to_the_network(launched, script, tmp_path):
     options = ["--nnodes", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", "0.0.0.0:0", "--rdzv-id", "mine"]
-    done = process("launch", "-n", 1, *options, script, "--standalone", text=True)
-    assert done.returncode == 0, done.stderr
+    code, printed = launched("--nproc-per-node", 1, *options, script, "--standalone")
+    assert code == 0, printed
     assert (tmp_path / "rank0").read_text() == "1 127.0.0.1 --standalone"
-    assert done.stderr.count("ignoring --rdzv-backend, --rdzv-endpoint") == 1
+    assert printed.count("ignoring --rdzv-backend, --rdzv-endpoint") == 1
 
 
-def test_multiple_machines_meet_at_the_endpoint(process, script, tmp_path):
+def test_multiple_machines_meet_at_the_endpoint(launched, script, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
 
     def machine(number):
         options = ["--nnodes", 2, "--node-rank", number, "--master-addr", "localhost", "--master-port", port]
-        return process("launch", "-n", 1, *options, script, text=True)
+        return launched("--nproc-per-node", 1, *options, script, printed=f"printed{number}")
 
     with ThreadPoolExecutor() as pool:
         done = list(pool.map(machine, range(2)))
-    assert [one.returncode for one in done] == [0, 0], done
+    assert [code for code, _ in done] == [0, 0], done
     assert [(tmp_path / f"rank{rank}").read_text() for rank in range(2)] == ["2 localhost "] * 2
 
 
-def test_its_exit_code_says_that_a_process_failed(process, script):
+def test_its_exit_code_says_that_a_process_failed(launched, script):
     script.write_text("raise SystemExit(3)")
-    assert process("launch", "-n", 2, script, text=True).returncode != 0
+    code, printed = launched("--nproc-per-node", 2, script)
+    assert code > 0
+    assert "exitcode  : 3" in printed
+
+
+LISTENING = """
+import json, os
+import psutil
+sockets = psutil.Process().parent().net_connections("inet")
+with open(f"rank{os.environ['RANK']}", "w") as file:
+    json.dump([one.laddr for one in sockets if one.status == psutil.CONN_LISTEN], file)
+"""
+
+
+def test_the_store_of_a_launch_listens_on_loopback(launched, script, tmp_path):
+    pytest.importorskip("psutil")
+    script.write_text(LISTENING)
+    code, printed = launched("--nproc-per-node", 2, script)
+    assert code == 0, printed
+    addresses = {ip for rank in range(2) for ip, _ in json.loads((tmp_path / f"rank{rank}").read_text())}
+    assert addresses == {"127.0.0.1"}
 
 
 TRAINED = """
@@ -111,6 +146,7 @@ for strategy in (DataParallel(), AsyncSGD(staleness=4)):
 """
 
 
+@pytest.mark.slow
 def test_no_process_of_a_launch_listens_off_loopback(process, script, tmp_path):
     psutil = pytest.importorskip("psutil")
     script.write_text(TRAINED)
@@ -134,12 +170,12 @@ with open(f"rank{os.environ['RANK']}", "w") as file:
 """
 
 
-def test_processes_that_are_restarted_meet_at_the_same_port(process, script, tmp_path):
+def test_processes_that_are_restarted_meet_at_the_same_port(launched, script, tmp_path):
     script.write_text(RESTARTED)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    done = process("launch", "-n", 2, "--max-restarts", 1, "--master-port", port, script, text=True)
-    assert done.returncode == 0, done.stderr
+    code, printed = launched("--nproc-per-node", 2, "--max-restarts", 1, "--master-port", port, script)
+    assert code == 0, printed
     assert [(tmp_path / f"rank{rank}").read_text() for rank in range(2)] == [f"127.0.0.1:{port}"] * 2
 
 

@@ -34,3 +34,28 @@ def test_processes_on_one_machine_listen_on_loopback(launch, local):
         port = free.getsockname()[1]
     results = launch(opened, port=port, local=local).results
     assert results == [[["127.0.0.1"], True], [["127.0.0.1"], False]]
+
+
+def trained(strategy):
+    """Train in a store of a launcher; return where this process listens then."""
+    import psutil
+    import torch
+
+    import hookpoint
+
+    class Look(hookpoint.Callback):
+        def on_train_epoch_end(self, run):
+            sockets = psutil.Process().net_connections("inet")
+            found.update(one.laddr.ip for one in sockets if one.status == psutil.CONN_LISTEN)
+
+    found = set()
+    model = torch.nn.Linear(4, 1)
+    options = {"callbacks": [Look()], "strategy": getattr(hookpoint, strategy)(), "extra_callbacks": [], "monitors": []}
+    runner = hookpoint.Runner(model, torch.optim.SGD(model.parameters(), lr=0.01), torch.nn.MSELoss(), **options)
+    runner.fit((torch.randn(32, 4), torch.randn(32, 1)), epochs=1, batch_size=8)
+    return sorted(found)
+
+
+@pytest.mark.parametrize("strategy", ["DataParallel", "AsyncSGD"])
+def test_processes_that_train_on_one_machine_listen_on_loopback(launch, strategy):
+    assert launch(trained, strategy=strategy).results == [["127.0.0.1"]] * 2
