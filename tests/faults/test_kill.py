@@ -24,14 +24,14 @@ RANDOMLY = [
     Variant(val_steps=3),
     Variant(kind="loop", val_steps=3),
 ]
-MOST_KILLS = 5
+MOST_KILLS = times(full=5, sample=2)
 
 # Every site of every step: in the Runner, in a loop of one's own, and with two batches to a step. Each step has its save.
 STEPWISE = (Variant(save_every=1), Variant(kind="loop", save_every=1), Variant(accumulate=2, save_every=1))
 LATE = Variant(in_background=True, save_every=1)
 EVERYWHERE = [(variant, site, step) for variant in STEPWISE for step in range(1, STEPS + 1) for site in SITES]
 EVERYWHERE += [(LATE, site, step) for step in range(1, STEPS + 1) for site in STORAGE]
-SOMEWHERE = [(STEPWISE[number % 5 % 3], SITES[number % len(SITES)], 1 + 7 * number % STEPS) for number in range(12)]
+SOMEWHERE = [(STEPWISE[number % 5 % 3], SITES[number % len(SITES)], 1 + 7 * number % STEPS) for number in range(len(SITES))]
 RUNS = times(full=8, sample=1)
 
 

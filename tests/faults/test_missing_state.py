@@ -39,10 +39,7 @@ SAMPLE = [
     "place in the data",
     "optimizer",
     "scheduler, own loop",
-    "scaler",
-    "stepper",
     "callbacks",
-    "logbook",
     "clocks, own loop",
 ]
 VARIANTS = sorted({variant for variant, _ in PIECES.values()}, key=str)
