@@ -7,6 +7,7 @@ import gc
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import textwrap
@@ -31,7 +32,7 @@ from hookpoint.core.loop.loop import Loop
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors here are tiny: more threads only make the workers wait for each other
 
 # The same examples each time, so that a change that passes once passes again. HYPOTHESIS_PROFILE=search looks for new ones.
-settings.register_profile("quick", derandomize=True, max_examples=20)
+settings.register_profile("quick", derandomize=True, max_examples=10)
 settings.register_profile("all", derandomize=True, max_examples=100)
 settings.register_profile("search", derandomize=False, max_examples=100)
 
@@ -46,6 +47,8 @@ def pytest_configure(config):
     if config.option.basetemp is None and not hasattr(config, "workerinput") and _has_room(MEMORY):
         config.option.basetemp = mkdtemp(prefix="hookpoint-tests-", dir=MEMORY)
         config.add_cleanup(lambda: shutil.rmtree(config.option.basetemp, ignore_errors=True))
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell does for what it starts in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if not hasattr(config, "workerinput"):
         os.environ["GIT_DIR"] = _empty_repository(config)  # as every run asks git for the revision: status reads all files here
 

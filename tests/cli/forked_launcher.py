@@ -1,4 +1,4 @@
-"""What `hookpoint launch` becomes, in a fork of warm Python: it reads its arguments and its folder, and writes its exit code."""
+"""What `hookpoint launch` becomes, in a fork of warm Python: it reads its arguments and folder, and writes its exit code."""
 
 from __future__ import annotations
 

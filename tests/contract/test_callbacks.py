@@ -162,7 +162,7 @@ class Cut(Exception):
 
 def train(workdir, callback, *, scores=(0.5, 0.25, 0.75), cut_at=None, resume="auto"):
     """Bring the run in this workdir to its end, or to where it is cut off."""
-    asks = Asks().when(Every(steps=3) | Every(epochs=1))
+    asks = Asks().when(Every(steps=6) | Every(epochs=1))
     options = {"log_every": 2, "extra_callbacks": [], "monitors": [], **parts(callback)}
     with Loop([callback, asks], workdir=workdir, resume=resume, **options) as run:
         run.summary("summary", lambda: run.step / 8)

@@ -29,7 +29,7 @@ def test_a_stop_on_one_rank_stops_all_at_the_same_step_each_time(launch, sample)
             ends.append([at, run.iteration, epochs, run.stop_reason])
         return ends
 
-    times = sample(15, 50)
+    times = sample(5, 50)
     first, second = launch(stop, times=times).results
     assert first == second
     assert len(first) == times
@@ -72,7 +72,7 @@ def test_a_setting_that_one_rank_changes_is_changed_on_all_at_the_same_step(laun
             seen.append([change.at, change.seen])
         return seen
 
-    first, second = launch(settings, times=sample(15, 50)).results
+    first, second = launch(settings, times=sample(5, 50)).results
     assert first == second
     for at, rates in first:
         assert rates == [0.5] * rates.count(0.5) + [0.25] * rates.count(0.25)

@@ -73,6 +73,7 @@ def look(run):
     assert run.step % 3 == 0
 
 
+@pytest.mark.thin(22)  # each third: all pairs of options are among them
 @pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
 @pytest.mark.parametrize("bf16", [False, True], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("accumulate", [1, 4])

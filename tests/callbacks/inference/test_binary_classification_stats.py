@@ -79,7 +79,7 @@ def test_predictions_and_labels_by_name_or_function(stats):
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=30), st.integers(1, 7))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples, deadline=None)
 def test_it_is_what_one_counts_by_hand(pairs, size):
     pred, label = (torch.tensor(column) for column in zip(*pairs, strict=True))
     batches = list(zip(pred.split(size), label.split(size), strict=True))

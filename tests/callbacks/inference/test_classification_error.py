@@ -48,7 +48,7 @@ def test_names():
 
 
 @given(st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples, deadline=None)
 def test_it_is_what_one_counts_by_hand(data):
     classes = data.draw(st.integers(2, 5))
     k = data.draw(st.integers(1, classes))

@@ -76,6 +76,7 @@ def test_steps_count_and_not_batches():
     assert len(run.monitors.get_history("bias/SMA")) == 2
 
 
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("cut_at", [5, 7, 8])
 @pytest.mark.parametrize("window", [2, 4])
 @pytest.mark.parametrize("log", [float, torch.tensor])

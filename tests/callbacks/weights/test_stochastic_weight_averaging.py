@@ -246,6 +246,7 @@ def test_a_longer_run_goes_on_as_if_it_had_been_so_long(start, tmp_path):
     assert same(longer.state_dict(), whole.state_dict())
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("cut_at", [20, 27, 33, 36])
 @pytest.mark.parametrize("on", ["epoch", "step"])
 def test_cut_off_and_gone_on_with_it_is_exact(cut_at, on, cuts, cut_off, tmp_path):

@@ -361,6 +361,7 @@ def trained(store, kinds, *, every, log_every, kill_at=None, saves=3, epochs=2):
     return [one.seen for one in watches]
 
 
+@pytest.mark.thin(7)
 @pytest.mark.parametrize("kinds", [(False,), (True,), (True, False, False)])
 @pytest.mark.parametrize(("every", "log_every"), [(1, 4), (3, 2), (2, 1), (5, 0)])
 def test_a_resumed_run_sees_the_same_bits_at_the_same_steps(kinds, every, log_every):

@@ -181,7 +181,7 @@ def test_a_run_that_is_killed_at_any_point_ends_as_if_it_had_not_been(shape, eve
     assert len(whole[-1]) > 5
     points = count_points(new_disk(), shape, every)
     assert points > 50
-    for point in spread(range(1, points + 1), 12):
+    for point in spread(range(1, points + 1), 6):
         disk = new_disk()
         with pytest.raises(Killed):
             train(disk, point, shape=shape, every=every)

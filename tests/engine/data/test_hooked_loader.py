@@ -118,7 +118,7 @@ def test_a_stream_is_told_too_and_counts_in_each_worker(options, batch_size):
 
 
 SPAWNED = """
-import torch
+import sys, torch
 from torch.utils.data import DataLoader, IterableDataset
 from hookpoint import Callback, HookedLoader, Replace
 
@@ -131,7 +131,7 @@ class Add(Callback):
         return Replace(sample + 10 * epoch + settings["strength"])
 
 if __name__ == "__main__":
-    for data in (list(range(4)), Stream()):
+    for data in (list(range(4)), Stream())[: int(sys.argv[1])]:
         loader = HookedLoader(
             data, 2, callbacks=[Add()], settings={"strength": 0}, num_workers=1, persistent_workers=True,
             multiprocessing_context="spawn",
@@ -143,10 +143,12 @@ if __name__ == "__main__":
 """
 
 
-def test_spawned_workers_are_told_too(tmp_path):
+def test_spawned_workers_are_told_too(tmp_path, sample):
     script = tmp_path / "train.py"
     script.write_text(SPAWNED)
-    done = subprocess.run([sys.executable, "-W", "error", script], capture_output=True, text=True, timeout=100)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", script, sample("1", "2")], capture_output=True, text=True, timeout=100
+    )
     assert done.returncode == 0, done.stderr
 
 

@@ -87,7 +87,7 @@ def test_what_comes_back_is_what_went_in(value, through, same):
 
 
 @pytest.mark.parametrize("through", [through_json, through_torch])
-@settings(derandomize=True, deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=3 * settings.default.max_examples)
 @given(value=PLAIN)
 def test_any_tree_comes_back(value, through, same):
     assert same(through([value]), [value])
