@@ -105,6 +105,7 @@ MONITORS["read_scalars"] = "monitors.json_writer"
 
 # The functions for other trainers. Their modules have an underscore: a module `adapters.keras` would replace the function.
 ADAPTERS = {
+    "keras": "adapters._keras",
     "lightning": "adapters._lightning",
 }
 

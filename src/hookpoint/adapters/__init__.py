@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hookpoint._exports import ADAPTERS, load
 
 if TYPE_CHECKING:
+    from hookpoint.adapters._keras import keras as keras
     from hookpoint.adapters._lightning import lightning as lightning
 
 

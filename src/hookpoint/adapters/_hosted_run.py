@@ -90,9 +90,7 @@ class HostedRun:
 
     def start(self, *, state: bytes | None = None, source: str = "the state in the checkpoint", **facts: Any) -> None:
         """Begin a run. `facts` are those of `HostDriver.start_run`; `source` says where the state is from."""
-        if self.is_running:
-            name = self.driver.host.name
-            self.fail(OutsideRun(f"{name} left the last run without an event.", use="the adapter in a with statement"))
+        self.abandon()
         saved = None if state is None else unpacked(state, source)
         self.driver.start_run(state=saved, **_torch_options(), **facts)
         try:
@@ -100,6 +98,12 @@ class HostedRun:
         except BaseException as error:
             self.fail(error)
             raise
+
+    def abandon(self) -> None:
+        """Fail a run that the trainer left without an event."""
+        name = self.driver.host.name
+        if self.is_running:
+            self.fail(OutsideRun(f"{name} left the last run without an event.", use="the adapter in a with statement"))
 
     def finish(self) -> None:
         """End the run. Raise the errors of callbacks."""

@@ -221,6 +221,10 @@ class HostDriver:
         machine = self._running()
         machine.hooks.fire(point, machine.run)
 
+    def reject(self, points: Iterable[str], why: str) -> None:
+        """Raise NotUnderHost if a callback needs one of these points, which the host turns out not to reach."""
+        Host(self.host.name, dict.fromkeys(points, why)).check(self.hooks)
+
     # Values and verdicts
 
     def show(self, values: Mapping[str, Any]) -> None:

@@ -29,8 +29,9 @@ DAMAGED = "damaged-"
 MANIFEST, WEIGHTS = "manifest.json", "model.safetensors"
 SHARDS, SHARD = ".metadata", ".distcp"  # the index of sharded tensors, and the suffix of their files
 TENSOR_DUMPS = "tensor-dumps"
+HOST_STATE = "host.state"  # of callbacks under a trainer that cannot store it
 # The files of a run, in the order in which they are moved to previous/.
-RUN_FILES = (CHECKPOINTS, "run.json", "scalars.jsonl", "events.jsonl", "tensorboard", TENSOR_DUMPS, "curves.png")
+RUN_FILES = (CHECKPOINTS, HOST_STATE, "run.json", "scalars.jsonl", "events.jsonl", "tensorboard", TENSOR_DUMPS, "curves.png")
 
 SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 SLASH = "--"
