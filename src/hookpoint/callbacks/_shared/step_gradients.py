@@ -6,16 +6,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from hookpoint.core.errors import BadLoop
-from hookpoint.core.run.run import Run
+from hookpoint.core.run.run import Run, loop_of
 
 
 def has_step_hooks(run: Run) -> bool:
-    """Return whether the run has an optimizer with hooks before its steps."""
-    return hasattr(_first_optimizer(run), "register_step_pre_hook")
+    """Return whether the run knows each step of its optimizer, from its hooks or from the trainer that drives the run."""
+    return loop_of(run).reports_steps
 
 
 def require_step_hooks(run: Run, owner: str, purpose: str) -> None:
-    """Raise unless the run has an optimizer with hooks before its steps."""
+    """Raise unless the run knows each step of its optimizer."""
     if not has_step_hooks(run):
         raise BadLoop(f"{owner} needs an optimizer to {purpose} before its step.", give="optimizer=...")
 

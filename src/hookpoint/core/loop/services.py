@@ -36,6 +36,10 @@ class Services:
         passes = self.machine.scopes.passes[-1:]
         return passes[0].progress if passes else None
 
+    @property
+    def reports_steps(self) -> bool:
+        return self.machine.steps.are_reported
+
     # Driving
 
     def epochs(self, number: int | None) -> EpochLoop:

@@ -10,6 +10,7 @@ from hookpoint.core.errors import BadValue, UnknownSetting
 from hookpoint.core.run.rates import Address, Groups, Rates, put
 
 ALIASES = {"learning_rate": "lr"}
+NAMES_OF_RATE = ("learning_rate", "lr")
 LARGEST = 3.4028234663852886e38  # of float32
 
 
@@ -103,8 +104,11 @@ class Hyper(MutableMapping[str, Any]):
         self._registered[param.name] = param
 
     def registered(self, name: str) -> HyperParam | None:
-        """Return the setting registered under a name, or None."""
-        return self._registered.get(name)
+        """Return the setting registered under a name, or the other name of the learning rate; None if there is none."""
+        found = self._registered.get(name)
+        if found is None and name in NAMES_OF_RATE:
+            found = next((self._registered[one] for one in NAMES_OF_RATE if one in self._registered), None)
+        return found
 
     def __getitem__(self, name: str) -> Any:
         return self._pending[name] if name in self._pending else self._param(name).get_value()
@@ -121,7 +125,7 @@ class Hyper(MutableMapping[str, Any]):
         param = self._param(name)
         if self.request is None or alike or same_on_all_ranks:
             param.set_value(value)
-            if self.recapture is not None and name in self._registered:
+            if self.recapture is not None and self.registered(name) is not None:
                 self.recapture()
             return
         if isinstance(param, GroupParam | ObjAttrParam):
@@ -176,8 +180,8 @@ class Hyper(MutableMapping[str, Any]):
         }
 
     def _param(self, name: str) -> HyperParam:
-        if name in self._registered:
-            return self._registered[name]
+        if (registered := self.registered(name)) is not None:
+            return registered
         (key, of), groups = split_name(name), self._groups()
         addresses = self._selected(key, of, groups)
         if not addresses:

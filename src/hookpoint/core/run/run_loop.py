@@ -57,6 +57,10 @@ class RunLoop(Protocol):
     @property
     def progress(self) -> Progress | None: ...
 
+    @property
+    def reports_steps(self) -> bool:
+        """Whether each step of the optimizer is known, by its hooks or from a host, so that on_step_begin and _end fire."""
+
     def settle(self) -> None: ...
 
     def epochs(self, number: int | None) -> Epochs: ...
