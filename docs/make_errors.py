@@ -150,6 +150,10 @@ GROUPS = {
         "NotAssignable": (
             "You assigned to a method or a clock, or misspelled a name. To share values between callbacks, use `run.store`."
         ),
+        "NotOffered": (
+            "A callback of another library uses something of its trainer or model that a run does not have. The text lists "
+            "what the [adopted callback](other-trainers.md#their-callbacks-in-hookpoint) may use."
+        ),
         "OutsideRun": "Use `run` inside `with Loop(...) as run:`. A run inside a run needs its own `Loop` or `Runner`.",
         "NonFiniteLoss": (
             "A Runner raises it if [all losses of two log steps in a row, or of an "

@@ -107,6 +107,8 @@ MONITORS["read_scalars"] = "monitors.json_writer"
 ADAPTERS = {
     "keras": "adapters._keras",
     "lightning": "adapters._lightning",
+    "IgniteEngines": "adapters.theirs.ignite_engines",
+    "adopt": "adapters.theirs.adopt",
 }
 
 MODULES = ("adapters", "callbacks", "errors")

@@ -53,6 +53,7 @@ FOLDERS = {
     "core": ". text schedule callback hooks team log data checkpoint run guard hang loop",
     "callbacks": "_shared saving stopping hyper_params inference weights model_hooks tensors progress system profiling"
     " summaries notify debug .",
+    "adapters": "theirs .",
     "storage": "disk checkpoint workdir .",
     "parallel": "team shared strategy data averaging async_sgd tensor pipeline checkpoint launch .",
     "engine": "data step fused .",

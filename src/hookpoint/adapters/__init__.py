@@ -1,4 +1,4 @@
-"""hookpoint's callbacks in the trainers of other libraries.
+"""hookpoint's callbacks in the trainers of other libraries, and callbacks of other libraries in our runs.
 
 Each function imports its library when it is called; importing this package imports none of them.
 """
@@ -12,6 +12,8 @@ from hookpoint._exports import ADAPTERS, load
 if TYPE_CHECKING:
     from hookpoint.adapters._keras import keras as keras
     from hookpoint.adapters._lightning import lightning as lightning
+    from hookpoint.adapters.theirs.adopt import adopt as adopt
+    from hookpoint.adapters.theirs.ignite_engines import IgniteEngines as IgniteEngines
 
 
 def __getattr__(name: str) -> Any:

@@ -27,6 +27,7 @@ A message names the object, the problem, what is expected, and what to type inst
     ├── NotShared (KeyError)                  a key that run.store does not have
     ├── OutsideIteration (AttributeError)     run.batch and the like, used outside an iteration
     ├── NotAssignable (AttributeError)        run.stop = True
+    ├── NotOffered (AttributeError)           an adopted callback uses what its trainer has and a run does not
     ├── OutsideRun (RuntimeError)             a Loop used before it is entered or after it is left
     ├── NothingToSaveTo (RuntimeError)        run.save() without a store
     ├── NotSaveable (TypeError)               state that cannot be loaded safely
@@ -266,6 +267,15 @@ class OutsideIteration(HookpointError, AttributeError):
 
 class NotAssignable(HookpointError, AttributeError):
     """An attribute of the run cannot be assigned."""
+
+
+class NotOffered(HookpointError, AttributeError):
+    """A callback of another library uses an attribute of its trainer or model that a run does not offer."""
+
+    def __init__(self, callback: str, attribute: str, offered: Iterable[str], why: str = "", **cures: str) -> None:
+        why = why or "which a hookpoint run does not offer"
+        super().__init__(f"{callback} uses {attribute}, {why}.", offered=listed(offered), **cures)
+        self.callback, self.attribute = callback, attribute
 
 
 class OutsideRun(HookpointError, RuntimeError):

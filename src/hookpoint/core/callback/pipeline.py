@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.callback.callback_info import run_method
+from hookpoint.core.callback.foreign import adopted
 from hookpoint.core.callback.handlers import call_directly
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class CallbackPipeline(Callback):
 
     def setup(self, component: Any, save_path: Any) -> None:
         super().setup(component, save_path)
-        for callback in self.get_pipeline():
+        for callback in map(adopted, self.get_pipeline()):
             if hasattr(callback, "setup"):
                 callback.setup(component, save_path)
 
@@ -47,6 +48,6 @@ class CallbackPipeline(Callback):
         run = logs.get("run") if logs is not None and self.gate is not None and hookpoint not in NEVER_GATED else None
         if self.gate is not None and run is not None and not self.gate.arm().ready(run, None):
             return
-        for callback in self.get_pipeline():
+        for callback in map(adopted, self.get_pipeline()):
             own_run = run_method(callback) if isinstance(callback, Callback) else None
             (own_run or partial(call_directly, callback))(hookpoint, logs)

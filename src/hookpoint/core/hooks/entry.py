@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.callback.callback_info import identity_of, run_method, schedule_of
+from hookpoint.core.callback.foreign import adopted, check_library
 from hookpoint.core.callback.handlers import DUE, Handler, Parameter, find_handlers
 from hookpoint.core.callback.main_callback import MainCallback
 from hookpoint.core.callback.on import Mark, marks
@@ -223,7 +224,7 @@ def _leaves(callbacks: Iterable[Any], path: tuple[Callback, ...]) -> Iterator[tu
                 )
             yield from _leaves(callback.get_pipeline(), (*path, callback))
         else:
-            yield callback, path
+            yield adopted(callback), path
             if _is_custom_pipeline(callback):  # its other elements are its own concern
                 yield from _leaves((item for item in callback.get_pipeline() if isinstance(item, Callback)), (*path, callback))
 
@@ -234,11 +235,16 @@ def _entry(subject: Any, path: tuple[Callback, ...]) -> Entry:
     if inspect.isfunction(subject) and not marks(subject):
         name = subject.__name__
         raise NotACallback(f"the function {name} has no point.", write=f'@on("on_epoch_end") above def {name}')
-    handlers = _handlers(subject)
+    try:
+        handlers = _handlers(subject)
+    except CompileError:
+        check_library(subject)
+        raise
     if not handlers:
         if isinstance(subject, list | tuple):
             raise NotACallback("a list inside a list of callbacks.", write="*callbacks, or CallbackPipeline(...)")
         if not isinstance(subject, Callback):
+            check_library(subject)
             write = "a class with a method such as on_epoch_end(self, run)"
             raise NotACallback(f"{subject!r} is not a callback: it has no method named after a point.", write=write)
         reject_idle_class(subject, Callback)

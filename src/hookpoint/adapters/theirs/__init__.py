@@ -1,0 +1,1 @@
+"""Callbacks of other libraries in a hookpoint run."""

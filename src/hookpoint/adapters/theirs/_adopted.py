@@ -1,0 +1,101 @@
+"""Adopted: the callback that calls one object of another library."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from hookpoint.core.callback.callback import Callback
+from hookpoint.core.errors import BadArgument, CompileError, listed
+from hookpoint.core.run.run import Run
+
+OWN_OPTIONS = ("name", "on_error", "ranks")
+
+
+class Adopted(Callback):
+    """Call an object of another library at the points of a run, with its own names, arguments and counts.
+
+    It listens only to the points at which the object does something. After an error, the end of training is not announced to
+    the object: its own trainer does not do so either.
+    """
+
+    writes_anything = True
+
+    LIBRARY: ClassVar[str] = ""
+    # The methods of the object that each point calls. `on_x` is handled by the method `_x` of this class.
+    CALLS: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    ALWAYS: ClassVar[tuple[str, ...]] = ()
+    # Classes that cannot work in a run, and what to use instead.
+    REFUSED: ClassVar[Mapping[str, str]] = {}
+
+    is_training = False  # from the begin of a run to its end or an error
+
+    def __init__(self, theirs: Any, base: type, **options: Any) -> None:
+        self.theirs, self._base = theirs, base
+        self._check()
+        self.options: dict[str, Any] = {}
+        self.configure({"name": type(theirs).__name__, **options})
+        for point, methods in self.CALLS.items():
+            if point in self.ALWAYS or any(map(self.has, methods)):
+                vars(self)[point] = getattr(self, point.removeprefix("on"))
+
+    def configure(self, options: Mapping[str, Any]) -> None:
+        """Set options of this callback, and options of the library's trainer that the object reads."""
+        own = {name: value for name, value in options.items() if name in OWN_OPTIONS}
+        options = {name: value for name, value in options.items() if name not in OWN_OPTIONS}
+        super().__init__(**own)
+        known = self._known_options() if options else set()
+        for name in options:
+            if name not in known:
+                who = f"adopt({type(self.theirs).__name__})"
+                raise BadArgument(f"{who} has no option {name}=.", known=listed(known | set(OWN_OPTIONS)))
+        self.options.update(options)
+
+    def has(self, method: str) -> bool:
+        """Return whether the object has a method of its own, not only the empty one of its base class."""
+        own = vars(type(self.theirs)).get(method) or getattr(type(self.theirs), method, None)
+        return method in vars(self.theirs) or own is not getattr(self._base, method, None)
+
+    def is_a(self, name: str) -> bool:
+        """Return whether the object is of one of the library's own classes, or derives from it."""
+        packages = {self._base.__module__.partition(".")[0]}
+        return any(cls.__name__ == name and cls.__module__.partition(".")[0] in packages for cls in type(self.theirs).__mro__)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the state that `state_dict` returned."""
+
+    def _known_options(self) -> set[str]:
+        return set()
+
+    def _check(self) -> None:
+        for name, instead in self.REFUSED.items():
+            if self.is_a(name):
+                raise self._refuse("cannot work in a hookpoint run", **cure(instead))
+
+    def _refuse(self, why: str, **cures: str) -> CompileError:
+        return CompileError(f"{type(self.theirs).__name__} ({self.LIBRARY}) {why}.", **cures)
+
+    def __repr__(self) -> str:
+        return f"adopt({self.theirs!r})"
+
+
+def cure(instead: str) -> dict[str, str]:
+    """Return what to do instead as a line of an error, with its verb as the key."""
+    verb, _, rest = instead.partition(" ")
+    return {verb: rest}
+
+
+def number_of(loader: Any) -> int | None:
+    """Return the number of batches of a loader, or None if it does not know."""
+    try:
+        return len(loader)
+    except TypeError:
+        return None
+
+
+def values_of(run: Run) -> dict[str, float]:
+    """Return the metrics of the running epoch as floats."""
+    return {name: float(value) for name, value in run.logs.items()}

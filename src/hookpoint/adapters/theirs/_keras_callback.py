@@ -1,0 +1,152 @@
+"""KerasCallback: call a Keras callback in a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from hookpoint.adapters.theirs._adopted import Adopted, number_of, values_of
+from hookpoint.adapters.theirs._keras_model import KerasModel, is_keras
+from hookpoint.adapters.theirs._keras_state import load_state, state_of, without_truncating
+from hookpoint.adapters.theirs._offers import Caller
+from hookpoint.core.run.run import Run
+
+
+class Fit:
+    """What the Keras callbacks of a run share: the model, and the logs of an epoch, which they may change."""
+
+    def __init__(self, run: Run) -> None:
+        self.run, self.caller = run, Caller(run)
+        self.model = KerasModel(self.caller)
+        self._logs: dict[str, Any] = {}
+        self._logs_of: Any = None
+
+    def logs(self) -> dict[str, Any]:
+        """Return the metrics of the epoch: one dict for all callbacks, which see what earlier ones have added."""
+        now = self.run.moment
+        if self._logs_of != now:
+            self._logs, self._logs_of = {}, now
+        for name, value in values_of(self.run).items():
+            self._logs.setdefault(name, value)
+        return self._logs
+
+
+class KerasCallback(Adopted):
+    """Call a Keras callback. Epochs and batches count from 0, and `self.model` stands for the model of the run.
+
+    Keeps the counters of Keras's own callbacks in the checkpoint, and what `state_dict` of the object returns if it has one.
+    """
+
+    LIBRARY = "Keras"
+    CALLS: ClassVar = {
+        "on_setup": (),
+        "on_run_begin": ("on_train_begin",),
+        "on_epoch_begin": ("on_epoch_begin",),
+        "on_train_iter_begin": ("on_train_batch_begin", "on_batch_begin"),
+        "on_train_iter_end": ("on_train_batch_end", "on_batch_end"),
+        "on_val_epoch_begin": ("on_test_begin",),
+        "on_val_iter_begin": ("on_test_batch_begin",),
+        "on_val_iter_end": ("on_test_batch_end",),
+        "on_val_epoch_end": ("on_test_end",),
+        "on_pred_epoch_begin": ("on_predict_begin",),
+        "on_pred_iter_begin": ("on_predict_batch_begin",),
+        "on_pred_iter_end": ("on_predict_batch_end",),
+        "on_pred_epoch_end": ("on_predict_end",),
+        "on_epoch_end": ("on_epoch_end",),
+        "on_exception": (),
+        "on_run_end": ("on_train_end",),
+    }
+    ALWAYS = ("on_setup", "on_run_begin", "on_epoch_begin", "on_exception", "on_run_end")
+    REFUSED: ClassVar = {
+        "BackupAndRestore": "use hookpoint.callbacks.ModelSaver: a run with a workdir resumes by itself",
+        "OrbaxCheckpoint": "use hookpoint.callbacks.ModelCheckpoint: it saves the model of the run",
+        "SwapEMAWeights": "use hookpoint.callbacks.SwapEMAWeights: Keras's reads averages that only a Keras optimizer has",
+        "TensorBoard": "use hookpoint.callbacks.TFEventWriter, a default monitor: Keras's needs TensorFlow and a Keras model",
+    }
+
+    _fit: Fit | None = None
+
+    def _setup(self, run: Run) -> None:
+        if self.is_a("ModelCheckpoint") and not is_keras(run.model):
+            raise self._refuse("saves Keras models only", use="hookpoint.callbacks.ModelCheckpoint")
+
+    def _run_begin(self, run: Run) -> None:
+        with without_truncating(self, resuming=run.resuming):
+            self._call(run, "on_train_begin", {})
+        self.is_training = True
+
+    def _epoch_begin(self, run: Run) -> None:
+        self._set_params(run)  # a Loop knows the number of epochs only now
+        self._call(run, "on_epoch_begin", run.epoch - 1, {})
+
+    def _train_iter_begin(self, run: Run) -> None:
+        self._call(run, "on_train_batch_begin", run.batch_idx, {})
+
+    def _train_iter_end(self, run: Run) -> None:
+        self._call(run, "on_train_batch_end", run.batch_idx, values_of(run))
+
+    def _val_epoch_begin(self, run: Run) -> None:
+        self._call(run, "on_test_begin", {})
+
+    def _val_iter_begin(self, run: Run) -> None:
+        self._call(run, "on_test_batch_begin", run.batch_idx, {})
+
+    def _val_iter_end(self, run: Run) -> None:
+        self._call(run, "on_test_batch_end", run.batch_idx, _of_validation(run))
+
+    def _val_epoch_end(self, run: Run) -> None:
+        self._call(run, "on_test_end", _of_validation(run))
+
+    def _pred_epoch_begin(self, run: Run) -> None:
+        self._call(run, "on_predict_begin", {})
+
+    def _pred_iter_begin(self, run: Run) -> None:
+        self._call(run, "on_predict_batch_begin", run.batch_idx, {})
+
+    def _pred_iter_end(self, run: Run) -> None:
+        self._call(run, "on_predict_batch_end", run.batch_idx, {"outputs": run.outputs})
+
+    def _pred_epoch_end(self, run: Run) -> None:
+        self._call(run, "on_predict_end", {})
+
+    def _epoch_end(self, run: Run) -> None:
+        self._call(run, "on_epoch_end", run.epoch - 1, self.fit_of(run).logs())
+
+    def _exception(self, run: Run) -> None:
+        self.is_training = False
+
+    def _run_end(self, run: Run) -> None:
+        try:
+            if self.is_training:
+                self._call(run, "on_train_end", values_of(run))
+        finally:
+            self._fit, self.is_training = None, False
+
+    def _call(self, run: Run, method: str, *args: Any) -> None:
+        fit = self.fit_of(run)
+        fit.caller.name = self.name
+        function: Callable[..., Any] = getattr(self.theirs, method)
+        function(*args)
+
+    def fit_of(self, run: Run) -> Fit:
+        """Return what this callback shares with the other Keras callbacks of a run."""
+        if self._fit is None or self._fit.run is not run:
+            first = next(entry.subject for entry in run.hooks.entries if isinstance(entry.subject, KerasCallback))
+            self._fit = Fit(run) if first is self else first.fit_of(run)
+            self._fit.caller.name = self.name
+            self._set_params(run)
+            self.theirs.set_model(self._fit.model)
+        return self._fit
+
+    def _set_params(self, run: Run) -> None:
+        self.theirs.set_params({"epochs": run.max_epochs, "steps": number_of(run.train_loader), "verbose": 1})
+
+    def state_dict(self) -> dict[str, Any]:
+        return state_of(self)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        load_state(self, state)
+
+
+def _of_validation(run: Run) -> dict[str, float]:
+    return {name.removeprefix("val_"): value for name, value in values_of(run).items() if name.startswith("val_")}

@@ -1,0 +1,54 @@
+"""Offers: the base of the objects that a run shows to callbacks of other libraries in place of their trainer or model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hookpoint.core.errors import NotOffered
+from hookpoint.core.run.run import Run
+
+
+@dataclass(slots=True, eq=False)
+class Caller:
+    """The run, and the name of the callback that it is calling."""
+
+    run: Run
+    name: str = ""
+
+    def stop(self, what: str) -> None:
+        """Stop the run, with the name of the callback as the reason."""
+        self.run.stop(f"{self.name} {what}")
+
+
+class Offers:
+    """An object with a fixed set of attributes. Any other attribute raises an error that names the callback that uses it.
+
+    Subclasses list what can be set in `__slots__` and `SHOWN`, and the rest as properties and methods.
+    """
+
+    __slots__ = ("_caller",)
+
+    SHOWN = ""  # what callbacks call the object: "trainer.strategy"
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if hasattr(type(self), name):  # a property has raised: raise its error again, instead of one about the attribute
+            return object.__getattribute__(self, name)
+        raise NotOffered(self._caller.name, f"{self.SHOWN}.{name}", self._offered())
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        try:
+            super().__setattr__(name, value)
+        except AttributeError:
+            why = "which a hookpoint run does not let callbacks set"
+            raise NotOffered(self._caller.name, f"{self.SHOWN}.{name} = ...", self._offered(), why) from None
+
+    @classmethod
+    def _offered(cls) -> list[str]:
+        own = set(dir(cls)) - set(dir(Offers))
+        return [name for name in own if not name.startswith("_")]

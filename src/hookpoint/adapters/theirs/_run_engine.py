@@ -1,0 +1,89 @@
+"""RunEngine: an ignite engine that a run drives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from importlib import import_module
+from typing import Any
+
+from hookpoint.core.errors import BadLoop, CompileError
+
+# Events that a run does not have.
+NEVER = ("DATALOADER_STOP_ITERATION", "INTERRUPT")
+PROFILERS = ("BasicTimeProfiler", "HandlersTimeProfiler")
+
+
+@dataclass
+class Calls:
+    """The handler that is being called, of any engine of a run."""
+
+    handler: str = ""
+
+
+def run_engine(shown: str, calls: Calls) -> Any:
+    """Return a new engine. It records its handlers, and the handler that terminates it."""
+    module = import_module("ignite.engine")
+    never = [getattr(module.Events, name) for name in NEVER if hasattr(module.Events, name)]
+
+    class RunEngine(module.Engine):  # type: ignore[misc,name-defined]
+        """An ignite engine whose events a run fires."""
+
+        def __init__(self) -> None:
+            self.owners: list[Any] = []  # of the handlers, each once
+            self.terminated_by = ""
+            self._named: dict[int, tuple[Any, Callable[..., Any]]] = {}  # the handler and its wrapper, by the id of either
+            super().__init__(lambda engine, batch: None)
+
+        def add_event_handler(self, event_name: Any, handler: Any, *args: Any, **kwargs: Any) -> Any:
+            owner = getattr(handler, "__self__", handler)
+            if type(owner).__name__ in PROFILERS:
+                use = "hookpoint.callbacks.HookTrace or ProfilerTrace"
+                raise CompileError(f"ignite's {type(owner).__name__} measures ignite's own loop, not a run.", use=use)
+            if event_name in never:
+                raise CompileError(f"{_name_of(handler)}: a run does not have the event {event_name}.")
+            if id(handler) not in self._named and not any(owner is known for known in self.owners):
+                self.owners.append(owner)
+            return super().add_event_handler(event_name, self._wrapped(handler), *args, **kwargs)
+
+        def has_event_handler(self, handler: Any, event_name: Any = None) -> bool:
+            has: bool = super().has_event_handler(self._wrapped(handler), event_name)
+            return has
+
+        def remove_event_handler(self, handler: Any, event_name: Any) -> None:
+            super().remove_event_handler(self._wrapped(handler), event_name)
+
+        def terminate(self, *args: Any, **kwargs: Any) -> None:
+            self.terminated_by = f"{calls.handler or 'the code around the run'} called {shown}.terminate()"
+            super().terminate(*args, **kwargs)
+
+        def fire_exception(self, error: BaseException) -> None:
+            self._fire_event(module.Events.EXCEPTION_RAISED, error)
+
+        def run(self, *args: Any, **kwargs: Any) -> Any:
+            raise BadLoop(f"{shown}.run(...): a hookpoint run drives this engine.", call="runner.fit(...)")
+
+        def _wrapped(self, handler: Any) -> Callable[..., Any]:
+            """Return the function that calls a handler and remembers its name, for the reason of a stop."""
+            if id(handler) in self._named:
+                return self._named[id(handler)][1]
+            name = _name_of(handler)
+
+            @wraps(handler)
+            def call(*args: Any, **kwargs: Any) -> Any:
+                outer, calls.handler = calls.handler, name
+                try:
+                    return handler(*args, **kwargs)
+                finally:
+                    calls.handler = outer
+
+            self._named[id(handler)] = self._named[id(call)] = handler, call
+            return call
+
+    return RunEngine()
+
+
+def _name_of(handler: Any) -> str:
+    owner = getattr(handler, "__self__", None)
+    return str(getattr(handler, "__name__", type(handler).__name__) if owner is None else type(owner).__name__)

@@ -1,0 +1,50 @@
+"""adopt: the callback that calls an object of another library."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+from weakref import WeakValueDictionary
+
+from hookpoint.adapters.theirs._adopted import Adopted
+from hookpoint.core.callback.foreign import BASES, adopted, base_of
+from hookpoint.core.errors import NotACallback
+
+_CLASSES = {
+    "Keras": ("_keras_callback", "KerasCallback"),
+    "Lightning": ("_lightning_callback", "LightningCallback"),
+    "transformers": ("_trainer_callback", "TrainerCallback"),
+}
+# One callback per object. It holds the object, so an id is not reused while its callback is in use.
+_ADOPTED: WeakValueDictionary[int, Adopted] = WeakValueDictionary()
+
+
+def adopt(callback: Any, **options: Any) -> Adopted:
+    """Return the hookpoint callback that calls a callback of Keras 3, Lightning or transformers, as it is.
+
+    A Runner or Loop adopts the objects in its list by itself. Call this to set options of the trainer that the object was
+    written for:
+
+    - Lightning: `check_val_every_n_epoch`, `val_check_interval` and `log_every_n_steps` of its Trainer.
+    - transformers: any argument of TrainingArguments, such as `metric_for_best_model="eval_loss"`.
+    - All: `name`, `on_error` and `ranks`, as for other callbacks.
+
+    An object has one callback: adopting it again returns the same one, with the new options.
+
+        Runner(model, optimizer, criterion, callbacks=[adopt(EarlyStoppingCallback(3), metric_for_best_model="eval_loss")])
+    """
+    if isinstance(callback, type):
+        raise NotACallback.a_class(callback)
+    known = _ADOPTED.get(id(callback))
+    if known is not None:
+        known.configure(options)
+        return known
+    base = base_of(callback)
+    if base is None:
+        adopted(callback)  # raises for the objects of some libraries
+        kind = type(callback).__name__
+        raise NotACallback(f"{kind} is not a callback of Keras 3, Lightning or transformers.", write=f"callbacks=[{kind}(...)]")
+    module, name = _CLASSES[BASES[base.__module__, base.__qualname__]]
+    wrapper = getattr(import_module(f"hookpoint.adapters.theirs.{module}"), name)(callback, base, **options)
+    _ADOPTED[id(callback)] = wrapper
+    return wrapper  # type: ignore[no-any-return]

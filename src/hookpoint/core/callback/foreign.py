@@ -1,0 +1,75 @@
+"""Foreign callbacks: recognize objects of other libraries in a list of callbacks, and adopt them.
+
+A class is recognized by the names of its base classes: no library is imported to decide.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from hookpoint._exports import ADAPTERS, load
+from hookpoint.core.callback.callback import Callback
+from hookpoint.core.errors import NotACallback
+
+# The base classes whose objects a run calls with their own names, arguments and counts, and their libraries.
+BASES = {
+    ("keras.src.callbacks.callback", "Callback"): "Keras",
+    ("lightning.pytorch.callbacks.callback", "Callback"): "Lightning",
+    ("pytorch_lightning.callbacks.callback", "Callback"): "Lightning",
+    ("transformers.trainer_callback", "TrainerCallback"): "transformers",
+}
+# Other packages with callbacks, and what to do instead.
+_KERAS_3 = {"use": "the same callback of Keras 3: import keras"}
+_WRITE = {"write": "a hookpoint.Callback that calls its methods: def on_epoch_end(self, run): theirs.method(...)"}
+OTHER_PACKAGES: dict[str, tuple[str, dict[str, str]]] = {
+    "catalyst": ("Catalyst", _WRITE),
+    "composer": ("Composer", _WRITE),
+    "fastai": ("fastai", _WRITE),
+    "ignite": ("ignite", {"attach": "it to the trainer or the evaluator of hookpoint.adapters.IgniteEngines()"}),
+    "keras": ("Keras 2", _KERAS_3),
+    "mmengine": ("MMEngine", _WRITE),
+    "skorch": ("skorch", _WRITE),
+    "tensorflow": ("Keras 2", _KERAS_3),
+    "tf_keras": ("Keras 2", _KERAS_3),
+    "torchtnt": ("TorchTNT", _WRITE),
+    "xgboost": ("XGBoost", _WRITE),
+}
+_CALLED_BY_A_TRAINER = re.compile("callback|hook|handler", re.IGNORECASE)
+
+
+def base_of(subject: Any) -> type | None:
+    """Return the base class of another library that an object derives from and that a run can call, or None."""
+    return next((cls for cls in type(subject).__mro__ if (cls.__module__, cls.__qualname__) in BASES), None)
+
+
+def adopted(subject: Any) -> Any:
+    """Return the callback that calls an object of another library; return other objects unchanged.
+
+    An object has one such callback, however often it is adopted. Raise for objects of libraries that cannot be adopted.
+    """
+    if isinstance(subject, Callback):
+        return subject
+    if base_of(subject) is not None:
+        return load("hookpoint.adapters", ADAPTERS, "adopt")(subject)
+    for cls in type(subject).__mro__:
+        library, cures = OTHER_PACKAGES.get(cls.__module__.partition(".")[0], ("", {}))
+        if library and _CALLED_BY_A_TRAINER.search(f"{cls.__module__}.{cls.__qualname__}"):
+            raise _not_adoptable(subject, library, cures)
+    return subject
+
+
+def check_library(subject: Any) -> None:
+    """Raise for an object that a run cannot call if it comes from an installed library: its methods cannot be renamed."""
+    for cls in type(subject).__mro__ if not isinstance(subject, Callback) else ():
+        package = cls.__module__.partition(".")[0]
+        file = getattr(sys.modules.get(package), "__file__", None)
+        if file and Path(file).parent.parent in map(Path, (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))):
+            raise _not_adoptable(subject, package, _WRITE)
+
+
+def _not_adoptable(subject: Any, library: str, cures: dict[str, str]) -> NotACallback:
+    return NotACallback(f"{type(subject).__name__} is written for {library}: a run cannot call its methods.", **cures)
