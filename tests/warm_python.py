@@ -117,7 +117,10 @@ def become(connection: socket.socket) -> None:
 def _first_line(connection: socket.socket) -> Any:
     line = b""
     while not line.endswith(b"\n"):
-        line += connection.recv(1)  # not more: the rest is for the script
+        byte = connection.recv(1)  # not more: the rest is for the script
+        if not byte:
+            os._exit(1)  # whoever asked is gone
+        line += byte
     return json.loads(line)
 
 
