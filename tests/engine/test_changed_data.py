@@ -12,7 +12,7 @@ from hookpoint import LambdaCallback, Loop, Runner
 from hookpoint import callbacks as cb
 from hookpoint.core.errors import CannotResume
 
-LINE = "the batch size is {}, and was {}"
+LINE = "the batch size is {}, but was {}"
 INEXACT = "from here on the run is not bitwise identical to the saved one"
 
 
@@ -195,7 +195,7 @@ def test_a_stream_can_have_another_batch_size_too(kind, tmp_path, caplog):
 
 def test_a_loader_that_cannot_be_split_into_other_batches_is_refused(tmp_path):
     fit(tmp_path, DataLoader(Stream(), batch_size=4, num_workers=1), stop=3)
-    with pytest.raises(CannotResume, match="its samples cannot be split into other batches"):
+    with pytest.raises(CannotResume, match="its samples cannot be split into different batches"):
         fit(tmp_path, DataLoader(Stream(), batch_size=8, num_workers=1))
 
 
@@ -255,7 +255,7 @@ CHANGES = {
 def test_the_rest_of_an_epoch_needs_the_same_data(change, tmp_path):
     before, after, name = CHANGES[change]
     fit(tmp_path, before, stop=3)
-    with pytest.raises(CannotResume, match=rf"(?s)from the middle of an epoch.*{name} .*refused: "):
+    with pytest.raises(CannotResume, match=rf"(?s)saved in the middle of an epoch.*{name} .*refused: "):
         fit(tmp_path, after)
     seen, _ = fit(tmp_path, before, epochs=1)  # nothing was lost
     assert seen[0][0] == 3

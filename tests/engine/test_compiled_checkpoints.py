@@ -229,5 +229,5 @@ def test_another_model_is_still_refused(tmp_path):
     as_before(tmp_path / "run", made(whole)[0])
     other = nn.Linear(2, 2)
     runner = Runner(other, torch.optim.Adam(other.parameters()), nn.MSELoss(), workdir=tmp_path / "run", accumulate=2)
-    with pytest.raises(CannotResume, match="its weights have other names"):
+    with pytest.raises(CannotResume, match="its weights have different names"):
         runner.fit(DATA, epochs=2)

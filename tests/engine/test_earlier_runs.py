@@ -86,4 +86,4 @@ def test_the_rest_is_cut_into_other_batches(earlier, caplog):
     result = found["runner_in_an_epoch"](workdir, 2)
     rest = [index for batch in expected["epoch_end"]["seen"] for index in batch]
     assert result["seen"] == [rest[:8], rest[8:]]
-    assert "the batch size is 8, and was 4" in caplog.text
+    assert "the batch size is 8, but was 4" in caplog.text

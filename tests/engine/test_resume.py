@@ -236,7 +236,7 @@ def test_the_tensors_of_another_model_are_named_with_their_shapes(tmp_path):
         fit(nn.Linear(4, 3), nn.Linear(3, 1))
     assert str(caught.value).splitlines()[1:] == [
         "what   saved      now        verdict",
-        "model  see below  see below  refused: its weights have other names, shapes or types",
+        "model  see below  see below  refused: its weights have different names, shapes or types",
         "  0.weight: (1, 4) torch.float32 when saved, (3, 4) torch.float32 now",
         "  0.bias: (1,) torch.float32 when saved, (3,) torch.float32 now",
         "  1.weight: (1,) torch.float32 when saved, (1, 3) torch.float32 now",

@@ -196,7 +196,7 @@ def test_a_team_resumes_with_another_batch_size(launch, tmp_path):
         assert [number for number, *_ in chain(*first[name])] == [number for number, *_ in chain(*second[name])], name
     assert [number for number, *_ in chain(*first["shared"])] == [0, 1, 2, 2, 3]  # 24 samples fill 2 of 16, rounded up
     assert [len(samples) for _, *samples in first["shared"][1] + first["shared"][2]] == [8, 8]
-    assert sum("the batch size is 8, and was 4" in line for line in lines) == 2
+    assert sum("the batch size is 8, but was 4" in line for line in lines) == 2
     assert not [line for line in silent if "batch size" in line]
     assert "shuffled  in order  refused: " in first["refused"]
     assert first["refused"] == second["refused"]

@@ -51,7 +51,7 @@ def test_what_would_be_waited_for_in_vain_or_trained_on_twice_is_refused(launch)
 
     first, second = launch(fit).results
     assert first.pop("chief") == (
-        'BadStrategy: Evaluate evaluates on the chief only; Sharded needs all.\n  set       ranks = "all"'
+        'BadStrategy: Evaluate evaluates on the chief only; Sharded needs all ranks.\n  set       ranks = "all"'
     )
     assert second.pop("chief").startswith("OutOfStep: rank 1 waits in the end of the epoch")
     assert first == second

@@ -36,11 +36,11 @@ NOT_EMPTY = (errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY)
 def clean(
     run: RunFolder, logs: bool, previous: bool, everything: bool, tags: tuple[str, ...], dry_run: bool, yes: bool
 ) -> None:
-    """Delete old checkpoints of RUN. First print them and the space that this frees, and ask for confirmation.
+    """Delete old checkpoints of RUN. First print what would be deleted and the space this frees, and ask for confirmation.
 
     These stay: the newest valid checkpoint, which is verified first; the newest one with each best-... tag; the best-...
     folders; checkpoints that are damaged or were saved after an exception; checkpoints with a tag that is not a saver's, such
-    as "manual"; and files that hookpoint did not create. A run that a process is writing to is refused.
+    as "manual"; and files that hookpoint did not create. The command fails if a process is writing to the run.
 
     \b
     Examples:
@@ -121,9 +121,10 @@ def _delete(deletion: Deletion) -> list[Path]:
 
 
 def _hide(deletion: Deletion) -> tuple[Sequence[Path], Sequence[Path]]:
-    """Rename a checkpoint before its files are deleted, so that none is visible half deleted. Return its files and folders.
+    """Rename a checkpoint before its files are deleted, so that it is never visible half deleted. Return its files and folders.
 
-    If the folder contains other files, it keeps its name, and the manifest is renamed instead: the next `clean` recognizes it.
+    If the folder contains other files, it keeps its name, and the manifest is renamed instead, so that the next `clean`
+    recognizes it.
     """
     folder, files = deletion.checkpoint, list(deletion.files)
     if folder is None or is_leftover(folder.name) or not files:

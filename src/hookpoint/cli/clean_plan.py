@@ -52,7 +52,7 @@ class Plan:
 
     @property
     def freed_bytes(self) -> int:
-        """The space that this frees. A file that has another hard link frees none."""
+        """The space that this frees. A file with another hard link frees no space."""
         links: dict[tuple[int, int], list[int]] = {}
         for path in {path for deletion in self.deletions for path in deletion.files}:
             with suppress(OSError):
@@ -116,8 +116,9 @@ def _old(run: RunFolder, tags: frozenset[str]) -> tuple[list[Deletion], list[tup
 def _is_half_deleted(checkpoint: Listed, newest: Listed | None) -> bool:
     """Return whether a killed `clean` has left this checkpoint half deleted.
 
-    `clean` removes the manifest first, and every complete checkpoint has one. The folder has a renamed manifest, or contains
-    only files of a checkpoint. Without a renamed manifest, it may also be damaged: then it stays unless a newer one is valid.
+    `clean` removes the manifest first, and every complete checkpoint has one. A half-deleted folder has a renamed manifest, or
+    contains only files of a checkpoint. Without a renamed manifest, it may also be a damaged checkpoint; it then stays unless a
+    newer checkpoint is valid.
     """
     path, step, names = checkpoint.path, checkpoint.step, _names(checkpoint.path)
     if any(map(_is_renamed_manifest, names)):
@@ -128,7 +129,7 @@ def _is_half_deleted(checkpoint: Listed, newest: Listed | None) -> bool:
 
 
 def _is_good(checkpoint: Listed) -> bool:
-    """Return whether a run can resume from a checkpoint. Read all of its files, as older checkpoints may be deleted."""
+    """Return whether a run can resume from a checkpoint. Read all of its files, because older checkpoints may be deleted."""
     with suppress(*UNREADABLE):
         return not verified(checkpoint.path).is_of_exception
     return False
@@ -140,7 +141,10 @@ def _checkpoint(checkpoint: Listed, why: str) -> Deletion:
 
 
 def _folder(path: Path, why: str, names: Set[str]) -> Deletion:
-    """Return the deletion of a checkpoint's files. The manifest goes first: without it, there is no checkpoint."""
+    """Return the deletion of a checkpoint's files.
+
+    The manifest is deleted first; without it, the folder is not a checkpoint.
+    """
     ours = [name for name in _names(path) if _is_ours(name, names)]
     ours.sort(key=lambda name: 0 if name == layout.MANIFEST else 2 if _is_renamed_manifest(name) else 1)
     return Deletion(f"{layout.CHECKPOINTS}/{path.name}", why, tuple(path / name for name in ours), (path,), path)

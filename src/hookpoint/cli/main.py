@@ -156,7 +156,7 @@ def _fail(message: str, code: int) -> int:
 
 
 def _discard_output() -> int:
-    """Discard the rest of the output: the reader, such as head, has closed the pipe."""
+    """Discard the rest of the output, because the reader, such as head, has closed the pipe."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0

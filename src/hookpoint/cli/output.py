@@ -27,7 +27,7 @@ def width() -> int | None:
 
 
 def wants_colour() -> bool | None:
-    """Return False if the environment disables colours, else None: click uses them on terminals only."""
+    """Return False if the environment disables colours, otherwise None, which makes click use them on terminals only."""
     return False if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" else None
 
 
@@ -42,7 +42,7 @@ def print_json(value: Any) -> None:
 
 
 def note(line: str) -> None:
-    """Print a line to stderr that is not part of the result."""
+    """Print a line that is not part of the result to stderr."""
     click.echo(line, err=True)
 
 
@@ -87,8 +87,8 @@ def flowed(prefix: str, pieces: Iterable[str], limit: int | None, gap: str = "  
 class Column:
     """A column, and how it adapts if the table is too wide.
 
-    Cells are shortened down to `min_width`; 0 means never. Then columns are dropped, the one with the highest `drop` first; 0
-    means never. If a column `wraps`, its text continues on the next line. `styles` maps the text of a cell to a rich style.
+    First, cells are shortened down to `min_width`; 0 means never. Then columns are dropped, highest `drop` first; 0 means
+    never. If a column `wraps`, its text continues on the next line. `styles` maps the text of a cell to a rich style.
     """
 
     title: str = ""

@@ -31,7 +31,7 @@ ROWS = (MIN_ROWS, 200, "rows")
 @click.option("-o", "--output", metavar="FILE", help="The picture: .png, .svg or .pdf.")
 @click.option("--terminal", is_flag=True, help="Plot in the terminal; needs no extra package.")
 @click.option(
-    "--smooth", type=click.FloatRange(0, 1, max_open=True), default=0.0, metavar="WEIGHT", help="Weight of the past, e.g. 0.9."
+    "--smooth", type=click.FloatRange(0, 1, max_open=True), default=0.0, metavar="WEIGHT", help="Smoothing weight, e.g. 0.9."
 )
 @click.option("--log", is_flag=True, help="Use a log scale for the values.")
 @click.option("--x", type=click.Choice(["step", "epoch", "time"]), default="step", show_default=True, help="The x axis.")
@@ -48,11 +48,11 @@ def plot(
     width: int | None,
     height: int | None,
 ) -> None:
-    """Plot the curves of one or more runs. Each run has a colour, each metric a panel.
+    """Plot the curves of one or more runs. Each run has its own colour, and each metric its own panel.
 
     Training and validation share a panel. A ring marks the best value. Without -m, the most important metrics are plotted.
     Without -o, the picture is curves.png in the folder of the run, or in the current folder for multiple runs. A PNG has twice
-    as many pixels as --width and --height say.
+    as many pixels as --width and --height specify.
 
     \b
     Examples:

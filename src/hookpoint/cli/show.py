@@ -157,14 +157,14 @@ def _checkpoints(run: RunFolder) -> Rows:
 
 
 def _linked_checkpoint(run: RunFolder, best: Listed) -> str:
-    """Return the checkpoint whose files a best-… folder links to: by name if its step has more than one, else by step."""
+    """Describe the checkpoint that a best-… folder links to: by name if its step has more than one, else by step."""
     names = [other.path.name for other in run.checkpoints if not other.is_best and other.manifest == best.manifest]
     place = Place.of(names[0]) if names else None
     return f"the files of {shown(names[0])}" if place is not None and place.number > 1 else f"the files of step {best.step}"
 
 
 def _measured(checkpoint: Listed) -> str:
-    """Return the values that a checkpoint was saved for, each once."""
+    """Return the values that a checkpoint was saved for, without duplicates."""
     values = (f"{shown(value.get('metric'))} {number(value['value'])}" for value in checkpoint.measured.values())
     return ", ".join(dict.fromkeys(values))
 
@@ -177,7 +177,7 @@ def _sizes(run: RunFolder) -> list[tuple[str, int]]:
 
 
 def _best_values(run: RunFolder) -> list[BestValue]:
-    """Return the best values that run.json contains, or else the one from events or a guess."""
+    """Return the best values in run.json, otherwise the one from events or a guess."""
     if run.best is None:
         return []
     return [*run.all_best.values()] if run.best.source == "run" else [run.best]

@@ -30,7 +30,7 @@ def tail(run: RunFolder, count: int, follow: bool, seconds: float, as_json: bool
     """Print the newest records and events of RUN, then new ones as they are written.
 
     "mean" marks means of whole passes, "value" single values. The command ends with the run, or with Ctrl-C. If a resumed run
-    truncates its records, the new ones follow.
+    truncates its records, the new records follow.
 
     \b
     Examples:

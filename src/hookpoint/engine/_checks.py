@@ -22,7 +22,7 @@ MULTIPLE = {
 
 
 def check_instances(**arguments: Any) -> None:
-    """Refuse a class or a list as model, optimizer, criterion or scheduler."""
+    """Raise for a class or a list as model, optimizer, criterion or scheduler."""
     for name, argument in arguments.items():
         objects = argument.values() if isinstance(argument, Mapping) else [argument]
         kind = next((one for one in objects if isinstance(one, type)), None)
@@ -41,7 +41,7 @@ def check_instances(**arguments: Any) -> None:
 
 
 def check_steps(optimizer: Any) -> None:
-    """Refuse an optimizer that the default step cannot use: a mapping, or one that needs a closure or has no param_groups."""
+    """Raise if the default step cannot use the optimizer: it is a mapping, needs a closure or has no param_groups."""
     kind, write = type(optimizer).__name__, "main=a MainCallback whose on_iter_backward makes the step"
     if isinstance(optimizer, Mapping):
         what = "there are multiple optimizers: the default step cannot tell when each of them steps."
@@ -65,7 +65,7 @@ def _needs_closure(optimizer: Any) -> bool:
 
 
 def check_schedule(name: str, value: Any) -> None:
-    """Refuse a number as a schedule: it could be epochs or steps."""
+    """Raise for a number as a schedule, because it could be epochs or steps."""
     if value is not None and not isinstance(value, When):
         number = value if isinstance(value, int) and value > 0 else 2
         cure = f"{name}=Every(epochs={number}), or Every(steps=...)"

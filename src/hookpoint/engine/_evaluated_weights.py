@@ -91,7 +91,7 @@ def _load(name: str, part: Any, found: Found) -> None:
 
 
 def _with_versions(part: Any, state: Any) -> Any:
-    """Add the versions of the layers to weights from a weights file, which does not have them."""
+    """Add the layer versions to weights from a weights file, which does not contain them."""
     if not isinstance(part, torch.nn.Module) or versions_of(state) is not None:
         return state
     given: Any = OrderedDict(state)

@@ -38,8 +38,8 @@ PLAIN = str | bytes | int | float | complex | torch.Tensor | None
 def names_of_fit(passed: Mapping[str, Any], lr_metric: str | None, *, lr_each_step: bool) -> MetricNames:
     """Return the metrics that a fit logs. `passed` has the arguments of the Runner and of `fit`, by name.
 
-    A function logs one number under its own name; other results are refused when they are logged. The annotations of a metric
-    object tell whether it computes a dict, whose names are unknown. A model without a criterion, or with a criterion that is
+    A function logs one number under its own name; other results raise when they are logged. The annotations of a metric object
+    tell whether it computes a dict; the names in a dict are unknown. A model without a criterion, or with a criterion that is
     not torch's, may return a dict of losses.
     """
     metrics, has_val = passed["metrics"], passed["val"] is not None

@@ -20,13 +20,13 @@ from hookpoint.engine.data.as_loader import map_tensors
 class MetricSet(Callback):
     """Log metrics in training and validation.
 
-    A function `(outputs, targets) -> number or tensor` is averaged over the pass, weighted by samples. An object with `update`,
-    `compute` and `reset` gets every batch and is logged at the end of the pass; training and validation have one each. If it
-    computes a dict, as a MetricCollection of torchmetrics does, each value is logged under its own name.
+    The values of a function `(outputs, targets) -> number or tensor` are averaged over the pass, weighted by samples. An object
+    with `update`, `compute` and `reset` gets every batch and is logged at the end of the pass; training and validation use
+    separate copies. If it computes a dict, as a MetricCollection of torchmetrics does, each value is logged under its own name.
 
-    If the forward does not set `run.targets`, the targets are the last item of the batch, or its field with a usual name such
+    If the forward does not set `run.targets`, the targets are the last item of the batch, or its field with a common name such
     as "labels". With multiple ranks, torchmetrics objects reduce over all ranks themselves. The values of other objects are
-    averaged, weighted by samples.
+    averaged over the ranks, weighted by samples.
     """
 
     is_internal = True

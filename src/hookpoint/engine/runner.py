@@ -168,7 +168,7 @@ class Runner:
     def _completed(
         self, callbacks: Iterable[Any], extra_callbacks: Iterable[Any] | None, monitors: Iterable[Any] | None
     ) -> list[Any]:
-        """Return all callbacks of a run. The public Runner replaces None by the defaults."""
+        """Return all callbacks of a run. The public Runner replaces None with the defaults."""
         return [*callbacks, *(extra_callbacks or ()), *(monitors or ())]
 
     def on(self, point: str, **options: Any) -> Callable[[Function], Function]:
@@ -199,12 +199,12 @@ class Runner:
             train: A DataLoader, an iterable of batches, or, with `batch_size`, a tuple of tensors or arrays or a dataset.
                 Tuples and datasets are shuffled.
             val: Validation data, in the same forms. It is not shuffled.
-            epochs: Number of epochs. A resumed run counts those it has done before.
-            max_steps: Stop after this many optimizer steps, if that is earlier.
+            epochs: Total number of epochs, including those done before a resume.
+            max_steps: Stop after this many optimizer steps, if that comes first.
             validate_every: When to validate, as a schedule such as `Every(steps=500)`. By default at the end of each epoch.
-            batch_size: Samples per batch, per rank. None means that the items of a dataset are batches already.
+            batch_size: Samples per batch, per rank. None means that the items of a dataset are already batches.
 
-        With a workdir, `fit` resumes the newest good checkpoint, as `resume` of the Runner says.
+        With a workdir, `fit` resumes from the newest good checkpoint, unless `resume` of the Runner says otherwise.
         """
         if self.optimizer is None:
             raise BadArgument("fit needs an optimizer.", write="Runner(model, optimizer, criterion)")
@@ -253,7 +253,7 @@ class Runner:
     def validate(self, data: Any, *, batch_size: BatchSize = AUTO, prefix: str = "val") -> dict[str, float]:
         """Compute the loss and the metrics on data, and return them by name: `val_loss` and so on.
 
-        With `prefix="test"` the names are `test_loss` and so on. `data` and `batch_size` are those of `fit`.
+        With `prefix="test"`, the names are `test_loss` and so on. `data` and `batch_size` work as in `fit`.
 
         If this Runner has not trained yet, the first call loads the weights that `resume` selects and prints their path: the
         newest good checkpoint in the workdir, or a path. It takes no lock, so you can evaluate a run in progress. During a fit,
@@ -326,7 +326,7 @@ class Runner:
 
     @contextmanager
     def _running(self, inside: Sequence[Any] = (), begin: Callable[[Run], None] | None = None, **given: Any) -> Iterator[Run]:
-        """Open a loop. With `begin`, which is called before the first point of the run, it is a fit."""
+        """Open a loop. `begin` is passed for a fit and is called before the first point of the run."""
         if self._run is not None:
             raise OutsideRun("this Runner is already running.", use="validate or predict, or a second Runner")
 

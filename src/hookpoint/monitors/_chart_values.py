@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def chart_scalars(record: Record) -> dict[str, float]:
-    """Return scalars by the name of their curve: `epoch/loss` for the mean of a training epoch, else `loss`."""
+    """Return scalars by the name of their curve: `epoch/loss` for the mean of a training epoch, otherwise `loss`."""
     prefix = "epoch/" if record.at == "epoch" and record.mode == "train" else ""
     return {prefix + name: value for name, value in record.scalars().items()}
 
@@ -29,13 +29,13 @@ def to_array(values: Any) -> Any:
 
 
 def finite(values: Any) -> Any:
-    """Return these numbers as a numpy array, without those that are not finite."""
+    """Return these numbers as a numpy array, without non-finite values."""
     numbers = to_array(values)
     return numbers[abs(numbers) < float("inf")] if numbers.dtype.kind == "f" else numbers
 
 
 def to_pixels(name: str, image: Any) -> Any:
-    """Return an image (HW or HWC) or a batch (NHWC) as bytes. If no float is above 1, all are scaled by 255."""
+    """Return an image (HW or HWC) or a batch (NHWC) as bytes. If no value is above 1, floats are scaled by 255."""
     pixels = to_array(image)
     if pixels.ndim not in (2, 3, 4):
         raise BadArgument(f"image '{name}' has shape {pixels.shape}; expected height x width x channels, or a batch of these.")

@@ -1,4 +1,4 @@
-"""CsvTable: a CSV file that grows by rows and columns."""
+"""CsvTable: a CSV file to which rows and columns are added."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class CsvTable:
         self._size = -1
 
     def read(self) -> list[Row]:
-        """Return the rows of the file, without an incomplete last row; none if there is no file."""
+        """Return the rows of the file, without an incomplete last row; empty if there is no file."""
         content = disk.read(self.path) if disk.is_file(self.path) else b""
         complete = content[: content.rfind(b"\n") + 1].decode(errors="replace")
         lines = list(csv.reader(io.StringIO(complete, newline=""), delimiter=self._separator))
@@ -38,7 +38,7 @@ class CsvTable:
         return [dict(zip(self.columns, line, strict=False)) for line in lines[1:] if line]
 
     def replace(self, rows: Iterable[Row], columns: Iterable[str]) -> None:
-        """Replace the file atomically by a new one with these rows and columns."""
+        """Atomically replace the file with a new one that has these rows and columns."""
         rows, self.columns = [*rows], list(dict.fromkeys(columns))
         quoting: Literal[0, 1] = 0 if "".join(self.columns).isprintable() else 1  # QUOTE_MINIMAL, QUOTE_ALL
         content = self._lines([dict(zip(self.columns, self.columns, strict=True))], quoting) + self._lines(rows)

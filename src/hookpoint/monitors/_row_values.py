@@ -10,7 +10,7 @@ EPOCH, STEP = "epoch", "step"
 class EpochValues:
     """Gather the scalars of an epoch: means of passes and values between passes, not the means of log steps.
 
-    If a value is logged more than once, the last one counts. A metric called "epoch" becomes "values/epoch".
+    If a metric is logged more than once, the last value counts. A metric called "epoch" becomes "values/epoch".
     """
 
     keys: tuple[str, ...] = (EPOCH,)
@@ -27,20 +27,20 @@ class EpochValues:
         return None
 
     def finish(self) -> dict[str, float]:
-        """Return the current row, which may be empty, and start the next one."""
+        """Return the current row, which may be empty, and start a new one."""
         gathered, self.gathered = self.gathered, {}
         return gathered
 
     def named(self, record: Record) -> dict[str, float]:
-        """Return the scalars of a record. Those with the name of a key are renamed."""
+        """Return the scalars of a record. Scalars with the name of a key column are renamed."""
         return {f"values/{name}" if name in self.keys else name: value for name, value in record.scalars().items()}
 
 
 class StepValues(EpochValues):
     """Gather the scalars of a step: the means of a log step, and everything else that is logged at the same step.
 
-    The mean of a training pass is left out if log steps have a value of that name: the two are different quantities. Metrics
-    called "step" or "epoch" become "values/step" and "values/epoch".
+    The mean of a training pass is left out if log steps have a value of that name, because the two are different quantities.
+    Metrics called "step" or "epoch" become "values/step" and "values/epoch".
     """
 
     keys = (STEP, EPOCH)
@@ -50,7 +50,7 @@ class StepValues(EpochValues):
         self._step_means: set[str] = set()
 
     def take(self, record: Record) -> dict[str, float] | None:
-        """Add a record. If it ends a row, because its step is another or its epoch ends, return that row."""
+        """Add a record. If it ends a row, because the step changes or the epoch ends, return that row."""
         is_end = self.gathered and (self.gathered[STEP] != record.step or "epoch_end" in record.values)
         row = self.finish() if is_end else None
         if record.kind == "scalars":

@@ -27,13 +27,13 @@ MAX_ERROR_CHARACTERS = 300
 
 
 class RemoteRun:
-    """A run at a tracking service. Its methods run outside the training thread, one at a time.
+    """A run of a tracking service. Its methods run outside the training thread, one at a time.
 
     If the service hangs, this object outlives the training run; the next run gets a new one. A small file in the workdir
     identifies the remote run, so that it can be resumed without a checkpoint.
     """
 
-    sent_step = -1  # the service has all steps up to this one; stays -1 if the service can tell them itself
+    sent_step = -1  # the service has all steps up to this one; stays -1 if the service reports its steps
 
     def __init__(self, monitor: Tracker, run: Run, address: str) -> None:
         self.monitor = monitor
@@ -63,11 +63,14 @@ class RemoteRun:
         """Send the status and release the client."""
 
     def first_id(self) -> str | None:
-        """Return the id for a fresh run, if it is known before the remote run is open: a checkpoint may be saved earlier."""
+        """Return the id for a fresh run, if it is known before the remote run is opened.
+
+        A checkpoint may be saved before that.
+        """
         return self.previous_id(None)
 
     def deliver(self, records: list[Record], checkpoint_id: str | None) -> None:
-        """Send records. Open the remote run first if needed. `checkpoint_id` is the id of the run in the checkpoint."""
+        """Send records. Open the remote run first if needed. `checkpoint_id` is the run id stored in the checkpoint."""
         self._read_events(records)
         if not self.run_id:
             self.run_id = self.open(self.previous_id(checkpoint_id))
@@ -87,7 +90,7 @@ class RemoteRun:
             self._write_file(is_over=True)
 
     def _read_events(self, records: list[Record]) -> None:
-        """Note whether the run has saved a checkpoint, and why it ends."""
+        """Record whether the run has saved a checkpoint, and why it ends."""
         for event in (record.values for record in records if record.kind == "event"):
             self._is_saved |= "save" in event
             if self.status == "finished" and "signal" in event:
@@ -126,8 +129,8 @@ class RemoteRun:
 class Tracker(Callback):
     """Send records to a tracking service. Subclasses implement the service.
 
-    The remote run is opened with the first record: by then, a resumed run has restored its state. If the service fails, this
-    class gives it up, and not `on_error`, which would also skip the end of the run.
+    The remote run is opened with the first record, because a resumed run has restored its state by then. If the service fails,
+    this class stops sending. `on_error` is not used for that, because it would also skip the end of the run.
     """
 
     ranks = "chief"
@@ -224,7 +227,7 @@ class Tracker(Callback):
 
 
 def short(error: Exception) -> Exception:
-    """Return an error of a client in one line. Its own text may contain passwords in addresses, and long tracebacks."""
+    """Return an error of a client in one line. The original text may contain passwords in addresses, and long tracebacks."""
     if type(error).__module__.partition(".")[0] not in ("mlflow", "wandb"):
         return error
     lines = masked(str(error)).splitlines() or [type(error).__name__]
@@ -232,7 +235,7 @@ def short(error: Exception) -> Exception:
 
 
 def event_lines(record: Record) -> dict[str, str]:
-    """Return the line of an event by its name: `{"stop": "step 8, reason=loss is low"}`. Ends of epochs are left out."""
+    """Return events as lines by name: `{"stop": "step 8, reason=loss is low"}`. Ends of epochs are left out."""
     if record.kind != "event" or "epoch_end" in record.values:
         return {}
     ((event, fields),) = record.values.items()

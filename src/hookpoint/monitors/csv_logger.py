@@ -136,7 +136,7 @@ class CSVLogger(Callback):
             self._unwritten, self._rows = [], table.rows
 
     def _previous_rows(self, table: CsvTable) -> list[Row]:
-        """Return the rows of the file that this run continues. A file with other key columns is renamed."""
+        """Return the rows of the file that this run continues. A file with different key columns is renamed."""
         if self.append is False or not disk.exists(table.path):
             return []
         rows = table.read()
@@ -150,7 +150,7 @@ class CSVLogger(Callback):
 
 
 def before_row(rows: list[Row], row: Row, number: str) -> list[Row]:
-    """Return the rows without those at the end that have the same or a later epoch or step than `row`."""
+    """Return the rows, without those at the end whose epoch or step is not before that of `row`."""
     end = len(rows)
     while end and rows[end - 1][number].isdecimal() and int(rows[end - 1][number]) >= int(row[number]):
         end -= 1

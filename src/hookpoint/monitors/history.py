@@ -13,9 +13,9 @@ from hookpoint.monitors._row_values import EPOCH, EpochValues
 class History(Callback):
     """Collect the values of each epoch: `history` has a list per metric, `epoch` has the numbers of the epochs.
 
-    As in Keras, a list has no entry for an epoch without a value: with a validation every fifth epoch, it is a fifth as long.
-    Unlike in Keras, epochs are counted from 1. Epochs that were cut short are included. The lists are complete when the run has
-    ended; during the run, an epoch appears shortly after its end.
+    As in Keras, a list has no entry for an epoch without a value: if you validate every fifth epoch, the list of `val_loss` is
+    a fifth as long. Unlike in Keras, epochs are counted from 1. Epochs that were cut short are included. The lists are complete
+    when the run has ended; during the run, an epoch appears shortly after its end.
 
     >>> history = History()
     >>> with Loop([history]) as run:

@@ -114,9 +114,9 @@ class JSONWriter(Callback):
 
 
 def read_scalars(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Return the rows of a file that JSONWriter wrote, the oldest first, with NaN and infinity as floats.
+    """Return the rows of a file that JSONWriter wrote, oldest first, with NaN and infinity as floats.
 
-    An incomplete last line is left out: a run may still be writing it. Any other line that is not JSON raises BadData.
+    An incomplete last line is left out, because a run may still be writing it. Any other line that is not JSON raises BadData.
     """
     rows = []
     for number, line in enumerate(Path(path).read_bytes().splitlines(keepends=True), 1):
@@ -140,10 +140,10 @@ def append(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def end_of_kept_lines(file: BinaryIO, moment: Moment, size: int | None) -> int:
-    """Return where to truncate a file for a run that resumes from a moment: at `size`, or else before the first later line.
+    """Return where to truncate a file for a run that resumes from a moment: at `size`, otherwise before the first later line.
 
-    `size` is the size of the file at the checkpoint. If no line ends there, it is that of another file. Later lines are
-    searched from the end, until there is none within 256 KiB: a run writes its lines in order.
+    `size` is the size of the file at the checkpoint. If no line ends there, it belongs to another file. Later lines are
+    searched from the end, until 256 KiB contain none, because a run writes its lines in order.
     """
     complete = end = end_of_complete_lines(file)
     if size is not None and size <= complete and (size == 0 or ends_a_line(file, size)):

@@ -30,7 +30,10 @@ MAX_NAME_CHARACTERS, MAX_VALUE_CHARACTERS = 250, 5000
 
 
 class MLflowRun(RemoteRun):
-    """A run at an MLflow server or in a database. MLflow cannot delete values: a resumed run does not send those it has."""
+    """A run on an MLflow server or in a database.
+
+    MLflow cannot delete values, so a resumed run does not send values that MLflow already has.
+    """
 
     monitor: MLflowMonitor
 
@@ -78,7 +81,7 @@ class MLflowRun(RemoteRun):
         self._client.set_terminated(self.run_id, self.status.upper())
 
     def _is_sent(self, name: str, step: int, value: float) -> bool:
-        """Return whether MLflow has a value of this step. At the restored step itself, it must be the same value."""
+        """Return whether MLflow already has a value for this step. At the restored step itself, the value must be the same."""
         if not self._is_resumed:
             return False
         restored = -1 if self.restored_step is None else self.restored_step
@@ -98,7 +101,10 @@ class MLflowRun(RemoteRun):
                 self._client.log_image(self.run_id, image, key=key, step=record.step, timestamp=milliseconds, synchronous=True)
 
     def _experiment_id(self) -> str:
-        """Return the id of the experiment; create it if needed. Its files go next to an SQLite database, or to the server."""
+        """Return the id of the experiment; create it if needed.
+
+        Its files are stored next to an SQLite database, or on the server.
+        """
         from mlflow.exceptions import MlflowException
 
         name = self.monitor.experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "hookpoint"
@@ -120,23 +126,24 @@ class MLflowMonitor(Tracker):
 
     tracking_uri: Server or database. Defaults to the variable MLFLOW_TRACKING_URI, then to `mlflow.db` in the workdir, with
         files in `mlflow-artifacts`. To view it, install the full mlflow package and run
-        `mlflow ui --backend-store-uri sqlite:///runs/mine/mlflow.db`. `file://` stores are refused: current versions of MLflow
-        cannot write them.
+        `mlflow ui --backend-store-uri sqlite:///runs/mine/mlflow.db`. `file://` stores raise, because current versions of
+        MLflow cannot write them.
     experiment: Defaults to the variable MLFLOW_EXPERIMENT_NAME, then to "hookpoint".
     params: Settings in addition to those of the optimizer. Values that look like secrets are masked.
 
-    Names and the x axis are those of TFEventWriter: `loss` for log steps, `epoch/loss` for epochs, by step. Characters that
-    MLflow does not allow in a name become `_`. MLflow stores infinity as the largest float, and has no histograms. Events are
-    tags such as `hookpoint.stop`, the latest of each kind. A run ends as FINISHED, FAILED (after an exception) or KILLED (after
-    a signal), with the reason in `hookpoint.ending`. After `kill -9` it stays RUNNING.
+    Names and the x axis are the same as in TFEventWriter: `loss` for log steps and `epoch/loss` for epochs, by step. Characters
+    that MLflow does not allow in a name become `_`. MLflow stores infinity as the largest float, and has no histograms. The
+    latest event of each kind is stored as a tag such as `hookpoint.stop`. A run ends as FINISHED, FAILED (after an exception)
+    or KILLED (after a signal), with the reason in `hookpoint.ending`. After `kill -9`, it stays RUNNING.
 
     A resumed run continues the MLflow run that its checkpoint names, or else the one in `mlflow.json` in the workdir. So does a
-    run that was killed before its first checkpoint. MLflow cannot delete values: if a step runs twice, the first value stays.
-    Existing settings stay as they are. If MLflow no longer has the run, the monitor creates a new one.
+    run that was killed before its first checkpoint. MLflow cannot delete values, so if a step runs twice, the first value
+    stays. Existing settings are unchanged. If MLflow no longer has the run, the monitor creates a new one.
 
-    A server that does not respond never blocks a step. Once 1000 records wait, the oldest are dropped. After three failures in
-    a row, nothing more is sent. The end of a run waits 10 s for records and 10 s for MLflow. During a run, MLflow retries at
-    most twice, waits 10 s for a response and sends no usage data, unless its environment variables say otherwise.
+    A server that does not respond never blocks a step. If more than 1000 records wait, the oldest are dropped. After three
+    failures in a row, nothing more is sent. The end of a run waits up to 10 s for records and 10 s for MLflow. During a run,
+    MLflow retries at most twice, waits 10 s for a response and sends no usage data, unless its environment variables say
+    otherwise.
 
     >>> with Loop([MLflowMonitor(params={"seed": 1})], workdir="mine") as run:
     ...     for epoch in run.epochs(1):
@@ -192,7 +199,7 @@ class MLflowMonitor(Tracker):
 
 
 def load(address: str) -> None:
-    """Import MLflow and what a database needs. Call it on the training thread: warning filters are global."""
+    """Import MLflow and what a database needs. Call it on the training thread, because warning filters are global."""
     import mlflow
 
     if address.startswith(DATABASES):

@@ -25,7 +25,7 @@ class RemoteMonitor(Callback):
     """POST the values of each epoch to a server, as JSON: `{"epoch": 1, "loss": 0.5, "val_loss": 0.7}`.
 
     root, path: The address. Other hosts must use https, unless you trust the network and pass `allow_http=True`.
-    send_as_json: If False, send a form with the JSON text as its `field`. That is the default in Keras, which counts epochs
+    send_as_json: If False, send a form with the JSON text as its `field`. This is the default in Keras, which counts epochs
         from 0.
     headers: Added to every request, for example a token.
     timeout_seconds: How long to wait for a response.
@@ -33,8 +33,8 @@ class RemoteMonitor(Callback):
     NaN and infinity are sent as the strings "nan", "inf" and "-inf". A metric called "epoch" becomes "values/epoch". Any
     response other than 2xx is a failure, redirects included.
 
-    A slow server never blocks a step: once 1000 records wait, the oldest are dropped. After three failures in a row, nothing
-    more is sent. After a resume, values that were logged between passes before the checkpoint are not sent.
+    A slow server never blocks a step: if more than 1000 records wait, the oldest are dropped. After three failures in a row,
+    nothing more is sent. After a resume, values that were logged between passes before the checkpoint are not sent.
 
     >>> RemoteMonitor("https://example.org", headers={"Authorization": "Bearer ..."}).address
     'https://example.org/publish/epoch/end/'
@@ -100,7 +100,7 @@ class RemoteMonitor(Callback):
 
 
 class NoRedirect(HTTPRedirectHandler):
-    """Refuse redirects: they would send the headers to another address."""
+    """Reject redirects, because they would send the headers to another address."""
 
     def redirect_request(self, *args: object, **kwargs: object) -> None:
         return None

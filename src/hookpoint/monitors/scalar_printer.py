@@ -21,8 +21,8 @@ class ScalarPrinter(Callback):
 
     enable_step: Also print the means of each log step.
     enable_epoch: Print the values of each epoch.
-    whitelist, blacklist: Regular expressions, searched for in each name. A name is printed if an expression of the whitelist
-        matches, or there is no whitelist, and no expression of the blacklist matches.
+    whitelist, blacklist: Regular expressions to search for in each name. A name is printed if it matches the whitelist, or
+    there is none, and does not match the blacklist.
     every_n_epochs: 10 prints epochs 10, 20 and so on, and the last one.
 
     On a narrow terminal, the values continue on further lines.
@@ -98,7 +98,7 @@ def _lines(title: str, shown: list[str], width: float) -> list[str]:
 
 
 def _width() -> float:
-    """Return the number of columns of the terminal. A file has no limit: one line per epoch is easier to search."""
+    """Return the number of columns of the terminal. A file has no limit, because one line per epoch is easier to search."""
     try:
         if sys.stderr is None or not sys.stderr.isatty():
             return float("inf")

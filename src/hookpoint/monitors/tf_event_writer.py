@@ -36,8 +36,8 @@ class TFEventWriter(Callback):
 
     The x axis is the step. Training values have two curves: `loss` for the mean of each log step, `epoch/loss` for the mean of
     each epoch. Validation results and single values keep their names. Images are height x width, height x width x channels, or
-    a batch of the latter. Integers, and floats if one is above 1, range from 0 to 255. Histograms leave out values that are not
-    finite. A text with a `graph_def` (the graph of a model) is also written as a graph.
+    a batch of the latter. Pixels range from 0 to 255 if they are integers or any is above 1, otherwise from 0 to 1. Histograms
+    leave out non-finite values. A text with a `graph_def` (the graph of a model) is also written as a graph.
 
     A resumed run truncates the files to their size at the checkpoint and deletes later ones, so that each value appears once.
     Without a workdir, and for a validation or prediction outside a run, the monitor does nothing. Without tensorboard or torch,
@@ -115,8 +115,8 @@ class TFEventWriter(Callback):
 def truncate(folder: Path, sizes: Mapping[str, int]) -> None:
     """Truncate event files to these sizes, and delete all others.
 
-    Do nothing if none of the named files exists: the sizes are those of another folder. Files that other writers in this
-    process have open stay as they are.
+    Do nothing if none of the named files exists, because the sizes then belong to another folder. Files that other writers in
+    this process have open are unchanged.
     """
     files = {path.name: path for path in folder.glob(FILES)}
     if sizes and not sizes.keys() & files.keys():
@@ -138,10 +138,11 @@ def _is_installed() -> bool:
 
 
 def _open(folder: Path, purge_step: int | None) -> SummaryWriter:
-    """Return a writer with a new file. It makes TensorBoard forget earlier values from `purge_step` on.
+    """Return a writer with a new file. It makes TensorBoard discard earlier values from `purge_step` on.
 
-    TensorBoard reads files in the order of their names: a time in seconds, then numbers of any length. A new file whose name
-    sorts before an older one would be purged with it. In this case, wait for the next second, on the monitor's thread.
+    TensorBoard reads files in the order of their names: a time in seconds, then numbers of any length. If the name of the new
+    file sorted before that of an older file, its values would be purged as well. In this case, wait for the next second, on the
+    monitor's thread.
     """
     from torch.utils.tensorboard import SummaryWriter
 

@@ -51,8 +51,8 @@ _warned: set[str] = set()
 class WandbRun(RemoteRun):
     """A run of Weights & Biases, online or in a folder.
 
-    wandb stores one row per step and cannot add to an earlier one: a resumed run does not send rows that wandb has. wandb's
-    server knows the last of them. Offline, our file does.
+    wandb stores one row per step and cannot add to an earlier row, so a resumed run does not send rows that wandb already has.
+    The last such row is read from wandb's server or, offline, from our file.
     """
 
     monitor: WandbMonitor
@@ -138,24 +138,24 @@ class WandbMonitor(Tracker):
 
     project, entity: As in wandb. The project defaults to the variable WANDB_PROJECT, then to "hookpoint".
     mode: "online" or "offline". Defaults to the variable WANDB_MODE, then to online if there is an API key. Without a key, the
-        monitor logs once that it writes offline. Offline needs no account and no network: the run is in `wandb/offline-run-...`
-        in the workdir, and `wandb sync` can send it later.
+        monitor logs once that it writes offline. Offline mode needs no account and no network: the run is in
+        `wandb/offline-run-...` in the workdir, and `wandb sync` can send it later.
     params: Added to wandb's config, with the settings of the optimizer. Values that look like secrets are masked.
     settings: Further settings of wandb, such as `{"x_disable_stats": False}`.
 
-    Names and the x axis are those of TFEventWriter: `loss` for log steps, `epoch/loss` for epochs, by step. Events are in the
-    summary, such as `hookpoint/stop`, the latest of each kind. `hookpoint/ending` says how the run ended. wandb's exit code is
-    0, or 1 after an exception, or 255 after a signal. wandb prints nothing, and captures no output, no signals and no facts
+    Names and the x axis are the same as in TFEventWriter: `loss` for log steps and `epoch/loss` for epochs, by step. The latest
+    event of each kind is in the summary, such as `hookpoint/stop`. `hookpoint/ending` says how the run ended. wandb's exit code
+    is 0, or 1 after an exception, or 255 after a signal. wandb prints nothing, and captures no output, no signals and no facts
     about the machine. Its process ends with the run, unless other wandb runs are open.
 
     A resumed run continues the wandb run that its checkpoint names, or else the one in `wandb.json` in the workdir. So does a
-    run that was killed before its first checkpoint. A row that wandb has is not sent again: if a step runs twice, the first row
-    stays. Offline, each start writes its own folder under the same id. `kill -9` loses the last second or two. The resumed run
-    sends these rows again, so that a few may exist twice.
+    run that was killed before its first checkpoint. A row that wandb already has is not sent again: if a step runs twice, the
+    first row stays. Offline, each start writes its own folder under the same id. `kill -9` loses the last second or two. The
+    resumed run sends these rows again, so a few may exist twice.
 
-    A server that does not respond never blocks a step. If a run cannot be opened within 6 s, it is written offline. What wandb
-    cannot send later stays in its folder. Once 1000 records wait, the oldest are dropped. The end of a run waits 10 s for
-    records and 10 s for wandb.
+    A server that does not respond never blocks a step. If a run cannot be opened within 6 s, it is written offline. If the
+    server fails later, unsent data stays in wandb's folder. If more than 1000 records wait, the oldest are dropped. The end of
+    a run waits up to 10 s for records and 10 s for wandb.
 
     >>> with Loop([WandbMonitor("mine", mode="offline")], workdir="mine") as run:
     ...     for epoch in run.epochs(1):
@@ -204,7 +204,7 @@ class WandbMonitor(Tracker):
         return str(workdir.absolute())
 
     def current_mode(self) -> WandbMode:
-        """Return the mode that the user has set, here or in WANDB_MODE, or else the one that works."""
+        """Return the mode that the user has set, here or in WANDB_MODE, otherwise the one that works."""
         mode = self.mode or os.environ.get("WANDB_MODE")
         return cast(WandbMode, mode) if mode in MODES else "online" if self._has_key() else "offline"
 

@@ -1,1 +1,1 @@
-"""More than one process: who is who, how they agree, and how torch's engines share the work."""
+"""Multiple processes: their ranks, how they communicate, and the strategies that train one model on all of them."""

@@ -12,7 +12,7 @@ DASHES = ((1, 0), (4, 3), (1, 2), (6, 2))  # dots on and off, by style
 class Canvas:
     """Draw lines between points with coordinates from 0 to 1. y points upwards. With `braille=False`, each cell is one symbol.
 
-    Each cell has one ink: the last one used. An ink is any string, such as a style of rich.
+    Each cell has one ink, the last one used. An ink is any string, such as a rich style.
 
     >>> canvas = Canvas(4, 2)
     >>> canvas.line([0, 0.5, 1], [0, 1, 0], ink="red")
@@ -53,11 +53,11 @@ class Canvas:
         self._marks[cell], self._inks[cell] = symbol, ink
 
     def row_of(self, y: float) -> int:
-        """Return the row of a y, counted from the top."""
+        """Return the row of a y coordinate, counted from the top."""
         return self._place(0, y)[1] // self._high
 
     def rows(self) -> list[list[tuple[str, str]]]:
-        """Return the rows from the top, each as characters with inks."""
+        """Return the rows from top to bottom. Each is a list of characters with their inks."""
         return [[self._cell((column, row)) for column in range(self._columns)] for row in range(self._rows)]
 
     def _place(self, x: float, y: float) -> tuple[int, int]:

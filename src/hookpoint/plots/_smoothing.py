@@ -10,7 +10,7 @@ from operator import gt
 
 
 class MovingAverage:
-    """An exponential moving average with bias correction. `weight` is that of the past: at least 0, less than 1.
+    """An exponential moving average with bias correction. `weight` is the weight of past values, at least 0 and less than 1.
 
     A value that is not finite is ignored: `add` returns NaN.
 
@@ -37,7 +37,10 @@ class MovingAverage:
 
 
 def smoothed(values: Iterable[float], weight: float) -> list[float]:
-    """Return the exponential moving average of values. `weight` is that of the past; 0 returns the values."""
+    """Return the exponential moving average of values.
+
+    `weight` is the weight of past values; 0 returns the values unchanged.
+    """
     average = MovingAverage(weight)
     return [average.add(value) for value in values]
 
@@ -46,7 +49,7 @@ def thinned(xs: Sequence[float], ys: Sequence[float], columns: int) -> tuple[lis
     """Return at most four points per column: the first, the lowest, the highest and the last, in order.
 
     The curve looks the same as one through all points. A column without finite values keeps one value, as a gap. Short curves
-    are returned as they are.
+    are returned unchanged.
 
     >>> thinned(range(1000), [0.0] * 500 + [9.0] + [0.0] * 499, 2)
     ([0, 499, 500, 501, 999], [0.0, 0.0, 9.0, 0.0, 0.0])
@@ -59,7 +62,10 @@ def thinned(xs: Sequence[float], ys: Sequence[float], columns: int) -> tuple[lis
 
 
 def _ends(xs: Sequence[float], columns: int) -> Iterable[int]:
-    """Yield the end of each column. Columns have the same width in x, or in points if these are not in order."""
+    """Yield the end of each column.
+
+    Columns have the same width in x, or the same number of points if the points are not in order.
+    """
     first, last = xs[0], xs[-1]
     if last <= first or any(map(gt, xs, xs[1:])):  # the clock was set back
         yield from (len(xs) * (column + 1) // columns for column in range(columns))

@@ -28,7 +28,7 @@ def compact(value: float) -> str:
 
 
 def shortened(text: str, limit: int) -> str:
-    """Leave out the middle of a text that is too long: names differ at the ends.
+    """Leave out the middle of a text that is too long, because names usually differ at the ends.
 
     >>> shortened("a-very-long-name-of-a-run", 11)
     'a-ver…a-run'

@@ -20,9 +20,11 @@ class Best:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A line. NaN is a gap. `run` is the index of its run. `style` is 0 for training, 1 for validation, higher for others.
+    """A line. NaN is a gap. `run` is the index of its run.
 
-    `raw` is the curve before smoothing, or None. `broken` has the x of values that are not finite.
+    `style` is 0 for training, 1 for validation, and higher for other curves.
+
+    `raw` is the curve before smoothing, or None. `broken` has the x coordinates of non-finite values.
     """
 
     run: int
@@ -37,7 +39,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Curves on one pair of axes. `low` and `high` are the range of the values; all panels share the range of x."""
+    """Curves on one pair of axes. `low` and `high` are the range of the values. All panels share the range of x."""
 
     title: str
     names: tuple[str, ...]
@@ -66,7 +68,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class FigureData:
-    """Everything to plot. `notes` are lines for the user: what was left out, and why."""
+    """Everything to plot. `notes` tells the user what was left out, and why."""
 
     title: str
     runs: list[str]

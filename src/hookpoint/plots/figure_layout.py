@@ -40,7 +40,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class PlotOptions:
-    """What to plot: by default the most important metrics. `smooth` is the weight of the past; 0 disables smoothing."""
+    """What to plot; by default, the most important metrics. `smooth` is the weight of past values; 0 disables smoothing."""
 
     metrics: Sequence[str] = ()
     smooth: float = 0.0
@@ -55,7 +55,7 @@ class PlotOptions:
 
 
 def figure_of(subjects: Sequence[Subject], options: PlotOptions, *, columns: int) -> FigureData:
-    """Return the figure of runs. Curves are thinned out to what `columns` can show.
+    """Return the figure of runs. Curves are thinned out to the resolution of `columns`.
 
     Raises UnknownCurve if no run has a requested metric.
     """
@@ -166,7 +166,7 @@ def _best(line: _Line, xs: Sequence[float], mode: Mode | None) -> Best | None:
 
 
 def _longest(subject: Subject, name: str) -> Series | None:
-    """Return the series of a metric with the most values: log steps show more than epochs."""
+    """Return the series of a metric with the most values, because log steps show more than epochs."""
     candidates = [series for (metric, _), series in subject.series.items() if metric == name and len(series.values)]
     return max(candidates, key=lambda series: (series.count, _PREFERENCE.get(series.at, 0)), default=None)
 
@@ -183,13 +183,13 @@ def _styles(names: Collection[str]) -> dict[str, int]:
 
 
 def time_unit(runs: Iterable[Iterable[Series]]) -> str:
-    """Return the largest unit of which the longest run has at least three, or else seconds."""
+    """Return the largest time unit in which the longest run takes at least three, otherwise seconds."""
     longest = max((last - first for run in runs for first, last in [_span(run)]), default=0.0)
     return next((unit for unit in reversed(UNITS) if longest >= 3 * UNITS[unit]), "seconds")
 
 
 def axis_along(x: X, series: Mapping[tuple[str, str], Series], unit: str, epoch_ends: Mapping[int, int] | None = None) -> Axis:
-    """Return a function that computes the x of a series. Time starts at the first record; epochs are fractional."""
+    """Return a function that computes the x coordinates of a series. Time starts at the first record; epochs are fractional."""
     if x == "step":
         return lambda curve: curve.steps
     if x == "time":
@@ -205,7 +205,7 @@ def _span(run: Iterable[Series]) -> tuple[float, float]:
 
 
 class _Epochs:
-    """The position of a step within its epoch. A running epoch is assumed to be as long as the one before."""
+    """The position of a step within its epoch. The current epoch is assumed to be as long as the previous one."""
 
     def __init__(self, run: Iterable[Series], ends: Mapping[int, int] | None) -> None:
         curves = list(run)

@@ -1,4 +1,4 @@
-"""Plot with matplotlib, without a display. Names are plain text, never mathematics or markup."""
+"""Plot with matplotlib, without a display. Names are plain text, never math or markup."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class NoSuchFormat(HookpointError, ValueError):
 
 
 def check(path: str | os.PathLike[str]) -> str:
-    """Return the format of a picture by its extension. Raises NoSuchFormat, or NoPictures if matplotlib is not installed."""
+    """Return the format of an image by its extension. Raises NoSuchFormat, or NoPictures if matplotlib is not installed."""
     kind = Path(path).suffix.lower().removeprefix(".")
     if kind not in FORMATS:
         raise NoSuchFormat(f"unknown format of '{printable(Path(path).name)}'; use .png, .svg or .pdf")
@@ -90,9 +90,9 @@ def columns_of(width: int | None) -> int:
 
 
 def draw(data: FigureData, path: str | os.PathLike[str], *, width: int | None = None, height: int | None = None) -> None:
-    """Write a figure to a .png, .svg or .pdf, atomically. `width` and `height` are in pixels; a PNG has twice as many.
+    """Write a figure to a .png, .svg or .pdf file, atomically. `width` and `height` are in pixels; a PNG has twice as many.
 
-    A height that is too small for all panels is increased. The same figure gives the same bytes with the same version of
+    If the height is too small for all panels, it is increased. The same figure gives the same bytes with the same version of
     matplotlib. Raises NoPictures if matplotlib is not installed.
     """
     target, kind = Path(path), check(path)

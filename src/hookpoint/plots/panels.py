@@ -46,7 +46,7 @@ def choose_panels(
     """Return the groups to plot, and the names that are left out.
 
     Requested names and patterns (`val_*`) keep their order. By default, the loss comes first, then metrics that savers watch,
-    metrics with a validation, and all others by name. The learning rate is last, and always included.
+    metrics that are also validated, and all others by name. The learning rate is last, and always included.
 
     >>> choose_panels(["accuracy", "val_accuracy", "learning_rate", "loss", "loss/ema"])[0]  # doctest: +NORMALIZE_WHITESPACE
     [Group(title='loss', names=('loss',)), Group(title='accuracy', names=('accuracy', 'val_accuracy')),

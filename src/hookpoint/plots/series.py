@@ -19,11 +19,11 @@ RAW = 2  # values per bucket that may wait outside of buckets
 class Series:
     """The values of one metric in the order of the file. `at` is "step", "epoch" or "value", as in JSONWriter.
 
-    A short series stores all values. In a long one, consecutive values share a bucket. A bucket stores the first value, the
-    last, the lowest, the highest, the lowest above 0 and the first that is not finite. If there are more than `buckets`,
-    neighbours are merged: memory is bounded, and no extreme is lost. `count` includes the values left out.
+    A short series stores all values. In a long series, consecutive values share a bucket. A bucket stores the first, last,
+    lowest and highest value, the lowest value above 0 and the first non-finite value. If there are more than `buckets` buckets,
+    neighbours are merged, so memory is bounded and no extreme is lost. `count` includes the values left out.
 
-    `smooth` is the weight of the past in a moving average of all values. The average is thinned out in the same way.
+    `smooth` is the weight of past values in a moving average of all values. The average is thinned out in the same way.
     `smoothed` is this average, or None as long as no value is left out.
 
     >>> series = Series("loss", "step", buckets=16)
@@ -99,7 +99,7 @@ class Series:
         self._most = self._ends[-1] + RAW * self._buckets
 
     def _keep(self, bounds: Sequence[int]) -> None:
-        """Create buckets between bounds, from the first bound to the end of the arrays."""
+        """Create buckets between these bounds, from the first bound to the end of the arrays."""
         begin, before = bounds[0], len(self.values)
         buckets = [_indices_to_keep(self.values, *pair) for pair in pairwise(bounds)]
         indices = [index for bucket in buckets for index in bucket]

@@ -10,9 +10,9 @@ from hookpoint.core.callback import default_callbacks as added
 
 
 def with_defaults(callbacks: Any, extra_callbacks: Iterable[Any] | None, monitors: Iterable[Any] | None) -> list[Any]:
-    """Return the user's callbacks, then the extra ones, then the monitors. None selects the defaults.
+    """Return the user's callbacks, then the extra callbacks, then the monitors. None selects the defaults.
 
-    A default is left out if the user's list has one of its class. The user's list is not changed.
+    A default is left out if the user's list contains a callback of its class. The user's list is not modified.
     """
     callback_classes = (cb.MovingAverageSummary, cb.ProgressBar, cb.MergeAllSummaries, cb.RunUpdateOps)
     monitor_classes = (cb.TFEventWriter, cb.JSONWriter, cb.ScalarPrinter)

@@ -27,9 +27,9 @@ class Loop(core.Loop):
     The defaults are a progress bar, moving averages and a printout of each epoch's metrics, plus JSON lines and TensorBoard
     files if there is a `workdir`. `extra_callbacks=` and `monitors=` replace them; `[]` disables them.
 
-    Callbacks are compiled on construction, so mistakes in them raise before anything runs. Entering installs handlers for
-    Ctrl-C, SIGTERM and SIGHUP in the main thread; leaving restores the old ones. The first signal ends the run at the next
-    boundary, the second at once. Entering a loop again starts a fresh run.
+    Callbacks are compiled on construction, so mistakes in them raise before anything runs. Entering the loop in the main thread
+    installs handlers for Ctrl-C, SIGTERM and SIGHUP; leaving it restores the previous handlers. The first signal ends the run
+    at the next boundary, the second immediately. Entering a loop again starts a fresh run.
 
     samples: A function that returns the number of samples in a batch. By default, it is read from the tensors in the batch.
     max_crashes: How often a run in a workdir may end with the same exception at the same moment before it refuses to start;
@@ -102,12 +102,12 @@ class Loop(core.Loop):
 
 
 def _uses_torch() -> bool:
-    """Return whether torch is imported, or a launcher has started multiple processes, which need it."""
+    """Return whether torch is imported, or needed because a launcher has started multiple processes."""
     return "torch" in sys.modules or (place_from_environment()["world_size"] > 1 and find_spec("torch") is not None)
 
 
 def _team(seconds: float) -> Team:
-    """Return the team of torch.distributed if it is in use or torchrun has started this process, else a team of one."""
+    """Return the team of torch.distributed if it is in use or torchrun has started this process, otherwise a team of one."""
     if not _uses_torch():
         return Team()
     from hookpoint.parallel.team.init_process import join_team
@@ -116,7 +116,7 @@ def _team(seconds: float) -> Team:
 
 
 def _backend_options(workdir: Any, model: Any, optimizer: Any, allow_world_change: bool) -> dict[str, Any]:
-    """Return the options that depend on whether torch is in use: for stepping, reading values and checkpoints."""
+    """Return the options for stepping, reading values and checkpoints, which depend on whether torch is in use."""
     if _uses_torch():
         from hookpoint.engine.async_floats import device_floats
         from hookpoint.engine.checkpoint_options import checkpoint_options

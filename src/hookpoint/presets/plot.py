@@ -27,16 +27,16 @@ def plot(
     width: int | None = None,
     height: int | None = None,
 ) -> Path:
-    """Plot the curves of run folders to a .png, .svg or .pdf; return its path. Each run has a colour.
+    """Plot the curves of run folders to a .png, .svg or .pdf file and return its path. Each run has its own colour.
 
     path: Defaults to curves.png in the folder of the run, or in the current folder for multiple runs.
     metrics: Names, or patterns such as `val_*`. Defaults to the most important metrics, in at most six panels.
-    smooth: Weight of the past in a moving average, from 0 to below 1.
+    smooth: Weight of past values in a moving average, at least 0 and below 1.
     log: Use a log scale for the values.
     x: "step", "epoch" or "time".
     width, height: In pixels; a PNG has twice as many.
 
-    Needs the extra `plot`, and no display.
+    Needs the extra `plot`, but no display.
 
     >>> with Loop(workdir="runs/mine") as run:
     ...     for epoch in run.epochs(3):

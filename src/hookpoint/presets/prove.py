@@ -1,4 +1,4 @@
-"""prove: check that a killed and resumed training ends with the same result, bit for bit."""
+"""prove: check that a run that is killed and resumed ends with the same result, bit for bit."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ def prove(make_runner: Train, *, kill_at: Sequence[int] = (), workdir: str | os.
     """Check that a training run that is killed and resumed ends with the same weights, state and records, bit for bit.
 
     make_runner: Takes a workdir. Returns a Runner and the arguments of its fit as a tuple, or trains in its own loop and
-        returns nothing. It must save checkpoints; the more often, the less is trained twice. It runs in new processes, so it
-        must be a function of a module.
+        returns nothing. It must save checkpoints; frequent checkpoints reduce the work that is repeated. It runs in new
+        processes, so it must be a module-level function.
     kill_at: Steps after which a process is killed (SIGKILL). Defaults to a quarter, a half and three quarters of the run.
     workdir: A new folder to store the runs in.
 
-    It compares the state of the last checkpoint, except times, and the lines of scalars.jsonl.
+    Compares the state of the last checkpoint, except for times, and the lines of scalars.jsonl.
 
         def make_runner(workdir):
             torch.manual_seed(0)
@@ -120,7 +120,7 @@ def _train(make_runner: Train, workdir: Path, kill_after: int | None) -> None:
 
 
 def _kill(step: int, run: Run) -> None:
-    """Kill the process after a step, before anything of it is saved."""
+    """Kill the process after a step, before anything is saved."""
     if run.step >= step:
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -21,7 +21,7 @@ FIRST = ("val_loss", "loss")
 class BestValue:
     """The best value of a metric, its step, and its source: "run", "events", "guess" or "newest".
 
-    "guess" is the best value of all records, "newest" the best one at the end of a long file.
+    "guess" is the best value of all records, "newest" the best value at the end of a long file.
     """
 
     metric: str
@@ -32,7 +32,7 @@ class BestValue:
 
     @classmethod
     def of(cls, metric: str, facts: Any, source: str) -> BestValue | None:
-        """Return the best value that a file states, or None if it is invalid."""
+        """Return the best value in the contents of a file, or None if it is invalid."""
         if not isinstance(facts, dict):
             return None
         value, step, mode = number_of(facts.get("value")), facts.get("step"), facts.get("mode")
@@ -54,7 +54,7 @@ def metric_to_watch(names: Collection[str]) -> tuple[str, str] | None:
 
 
 def guess_best(path: Path, names: Collection[str]) -> BestValue | None:
-    """Return the best value of the most important metric: the best of its epoch means, or else of all its values.
+    """Return the best value of the most important metric, among its epoch means if there are any, otherwise among all values.
 
     Reads only the last 8 MiB of the file. If the file is longer, the source is "newest", not "guess".
     """

@@ -20,7 +20,7 @@ from hookpoint.storage.workdir.catalog import best_folders, places
 class Listed:
     """A checkpoint or best-… folder. If its manifest is invalid, `manifest` is None, and `problem` says why.
 
-    `size_bytes` is the size of its files. `own_bytes` leaves out files that an earlier folder of the list also has.
+    `size_bytes` is the size of its files. `own_bytes` leaves out files that an earlier folder in the list shares.
     """
 
     path: Path
@@ -52,7 +52,7 @@ class Listed:
 
 
 def checkpoints_of(workdir: Path) -> list[Listed]:
-    """Return the checkpoints of a workdir, the oldest first, then its best-… folders. Files are not verified."""
+    """Return the checkpoints of a workdir, oldest first, then its best-… folders. Files are not verified."""
     seen: set[tuple[int, int]] = set()
     with suppress(OSError):
         return [_listed(path, seen) for path in (*(path for _, path in places(workdir)), *best_folders(workdir))]
@@ -67,7 +67,7 @@ def newest_step(workdir: Path) -> int | None:
 
 
 def bytes_of(path: Path, seen: set[tuple[int, int]]) -> int:
-    """Return the size of the files at a path that are not in `seen`, and add them to it. Unreadable files do not count."""
+    """Return the size of the files at a path that are not in `seen`, and add them to `seen`. Unreadable files do not count."""
     sizes = {(status.st_dev, status.st_ino): status.st_size for status in files_in(path)}
     total = sum(size for key, size in sizes.items() if key not in seen)
     seen.update(sizes)

@@ -1,4 +1,4 @@
-"""FileFollower: new records of a file that a run is writing, and may truncate or replace."""
+"""FileFollower: read new records from a file that a run is writing and may truncate or replace."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ MARK_BYTES = 256  # bytes before the position that identify the file
 
 
 class FileFollower:
-    """Return the last records of a file, then new ones at each call.
+    """Return the last records of a file, then the new records at each call.
 
-    When a resumed run truncates its file, new records are those with a later time than all before. A file that replaces another
-    one, as in a fresh run, is read from the start.
+    When a resumed run truncates its file, records count as new if they are later than all records returned before. A file that
+    replaces another one, as in a fresh run, is read from the start.
     """
 
     def __init__(self, path: Path) -> None:
@@ -32,7 +32,7 @@ class FileFollower:
         self.was_truncated = False
 
     def last(self, count: int) -> list[dict[str, Any]]:
-        """Return the last `count` records, the oldest first, and continue from there. Only the end of the file is read."""
+        """Return the last `count` records, oldest first, and continue from there. Only the end of the file is read."""
         rows: list[dict[str, Any]] = []
         with suppress(OSError), open_plain(self._path) as file:
             rows = list(islice(self._backwards(file), count + 1))
@@ -40,7 +40,7 @@ class FileFollower:
         return rows[:count][::-1]
 
     def new(self) -> list[dict[str, Any]]:
-        """Return the records since the last call, the oldest first; none if there is no such file."""
+        """Return the records since the last call, oldest first; empty if there is no such file."""
         self.was_truncated = False
         try:
             with open_plain(self._path) as file:
@@ -73,7 +73,7 @@ class FileFollower:
         return rows[::-1]
 
     def _backwards(self, file: BinaryIO) -> Iterator[dict[str, Any]]:
-        """Move to the end of the last complete line, and return the records up to there, the newest first."""
+        """Move to the end of the last complete line, and return the records up to there, newest first."""
         status, end = os.fstat(file.fileno()), end_of_complete_lines(file)
         file.seek(max(0, end - MARK_BYTES))
         self._file_id, self._position = (status.st_dev, status.st_ino), end

@@ -1,4 +1,4 @@
-"""Find run folders: all below a folder, or one by its path or name."""
+"""Find run folders: all runs below a folder, or one run by its path or name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def default_folder() -> Path:
 
 
 def find_runs(folder: Path, *, levels: int = LEVELS, previous: bool = False) -> Iterator[Path]:
-    """Yield the run folders at and below a folder, each once, real folders before links.
+    """Yield the run folders at and below a folder. Each is yielded once, with real folders before links.
 
     Hidden folders and anything that cannot be read are skipped; so are earlier runs in previous/, unless requested.
     """
@@ -59,7 +59,7 @@ def run_names() -> dict[str, Path]:
 
 
 def find_run(name: str) -> RunFolder:
-    """Return the run at a path, or the one with a name under runs/."""
+    """Return the run at a path, or the run with this name under runs/."""
     folders = [path for path in (Path(name), Path(RUNS) / name) if os.path.isdir(path)]
     for run in map(RunFolder, folders):
         if run.is_run:

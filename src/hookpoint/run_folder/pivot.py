@@ -13,9 +13,11 @@ KEYS = ("step", "iteration", "epoch", "at", "time")  # older files have no itera
 
 
 class WideTable:
-    """The rows of scalars.jsonl. The first pass finds the columns, the second yields the rows. The file is never in memory.
+    """The rows of scalars.jsonl. The first pass finds the columns, the second yields the rows.
 
-    Records of one moment (step, iteration, epoch) with the same `at` form one row. If a value was logged twice, the last one
+    The file is never loaded into memory.
+
+    Records of one moment (step, iteration, epoch) with the same `at` form one row. If a metric was logged twice, the last value
     counts. The time is that of the last record. Records appended between the passes are left out. Lines that are not records
     raise BadLines.
     """

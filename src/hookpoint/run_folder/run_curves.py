@@ -50,7 +50,7 @@ def _subject(run: RunFolder, label: str, names: Collection[str] | None, options:
 
 
 def _labelled(runs: Sequence[RunFolder]) -> list[tuple[RunFolder, str]]:
-    """Return each run with its label. Multiple runs are labelled by folder: their names are often the same."""
+    """Return each run with its label. Multiple runs are labelled by folder, because their names are often the same."""
     folders = [run.path.resolve().name for run in runs]
     if len(runs) == 1:
         return [(runs[0], runs[0].name if runs[0].name == folders[0] else f"{runs[0].name} ({folders[0]})")]

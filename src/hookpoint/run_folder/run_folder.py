@@ -28,8 +28,8 @@ MAX_EVENTS = 2_000
 class RunFolder:
     """The state of a run. Files are read on demand; nothing is written.
 
-    Files may be foreign, incomplete, or being written: invalid content is ignored. Values are cached. Create a new RunFolder to
-    read them again. Only the end of files that grow is read.
+    Files may come from elsewhere, be incomplete, or be in use by a running process. Invalid content is ignored. Values are
+    cached; create a new RunFolder to read them again. For files that grow, only the end is read.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -105,14 +105,14 @@ class RunFolder:
 
     @property
     def values(self) -> dict[str, float]:
-        """The newest value of each metric, from scalars.jsonl or else run.json."""
+        """The newest value of each metric, from scalars.jsonl if possible, otherwise from run.json."""
         if self.last.points:
             return {name: point.value for name, point in self.last.points.items()}
         return {name: value for name, raw in self._dict("metrics").items() if (value := number_of(raw)) is not None}
 
     @property
     def last_value(self) -> tuple[str, float] | None:
-        """The newest value of the most important metric: the one that has a best value, or else selected by its name."""
+        """The newest value of the most important metric, which is the one with a best value or is selected by name."""
         values, best = self.values, self.best
         watched = metric_to_watch(values)
         metric = best.metric if best is not None else watched[0] if watched is not None else next(iter(values), "")
@@ -120,7 +120,7 @@ class RunFolder:
 
     @cached_property
     def best(self) -> BestValue | None:
-        """The best value: from events, from run.json, or guessed. Until the run has ended, events are newer than run.json."""
+        """The best value, from events, from run.json, or guessed. Until the run has ended, events are newer than run.json."""
         stored = self._stored_best()
         event = self._event_best() if stored is None or self.status in (RUNNING, KILLED) else None
         return event or stored or guess_best(self.path / SCALARS, self.values)
@@ -135,7 +135,7 @@ class RunFolder:
 
     @property
     def started(self) -> datetime | None:
-        """The time of the first start; without run.json, that of the oldest record."""
+        """The time of the first start; without run.json, the time of the oldest record."""
         return moment_of(self.facts.get("started")) or moment_of(self.last.first_time)
 
     @property
@@ -170,7 +170,7 @@ class RunFolder:
         }
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """Yield the events, the newest first."""
+        """Yield the events, newest first."""
         return (row for row in rows_backwards(self.path / EVENTS) if isinstance(row.get("event"), str))
 
     def _stored_best(self) -> BestValue | None:
@@ -194,7 +194,7 @@ class RunFolder:
 
 
 def looks_like_a_run(folder: str, names: set[str]) -> bool:
-    """Return whether a folder that contains these names is that of a run, reading as little as possible."""
+    """Return whether a folder that contains these names is a run folder, reading as little as possible."""
     return (
         (NAME in names and bool(read_run_file(folder)))
         or (SCALARS in names and os.path.isfile(os.path.join(folder, SCALARS)))

@@ -28,7 +28,10 @@ _decode = json.JSONDecoder().raw_decode
 
 
 class BadLines(HookpointError, ValueError):
-    """A file has lines that are not records. `numbers` has the first line numbers, from 1. `count` is the number of all."""
+    """A file has lines that are not records.
+
+    `numbers` are the line numbers of the first few, from 1; `count` is their total number.
+    """
 
     def __init__(self, path: str | os.PathLike[str], numbers: Collection[int], count: int) -> None:
         shown = ", ".join(str(number) for number in numbers)
@@ -66,11 +69,11 @@ def read_series(
 ) -> dict[tuple[str, str], Series]:
     """Return the series of a file that JSONWriter wrote, by name and `at`, in order of appearance. `names` selects metrics.
 
-    An incomplete last line is left out: a run may still be writing it. So are values that are not numbers. Other lines that are
-    not records raise BadLines.
+    An incomplete last line is left out, because a run may still be writing it. Values that are not numbers are also left out.
+    Other lines that are not records raise BadLines.
 
     About 30 MB of memory are enough for any file: long series are thinned out to `buckets` buckets, or fewer if there are many
-    series. `smooth` is the weight of the past in their moving averages. `epoch_ends` receives the last step of each epoch.
+    series. `smooth` is the weight of past values in their moving averages. `epoch_ends` receives the last step of each epoch.
     """
     wanted = None if names is None else frozenset(names)
     found: dict[tuple[str, str], Series] = {}
@@ -161,9 +164,9 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Last:
-    """The step, epoch and time of the newest record, the time of the first, and the newest value of each metric.
+    """The step, epoch and time of the newest record, the time of the first record, and the newest value of each metric.
 
-    `exists` is whether there is a file.
+    `exists` tells whether there is a file.
     """
 
     exists: bool = False
@@ -202,5 +205,5 @@ def _newest(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def rows_backwards(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the records in the last 8 MiB of a file, the newest first; nothing if it cannot be read."""
+    """Yield the records in the last 8 MiB of a file, newest first; nothing if the file cannot be read."""
     return (row for line in newest_lines(path) if (row := record_of(line)) is not None)

@@ -43,8 +43,8 @@ class CheckpointStore(ResumableStore):
     buffers are reused.
 
     `state["finite"]` names the tensors that must be finite, for each part in `state["parts"]`; None means all of them. It is
-    not saved. "auto" and "must" do not resume from a checkpoint with the tag "exception". A checkpoint saved with another world
-    size is refused unless `allow_world_change` is set.
+    not saved. "auto" and "must" do not resume from a checkpoint with the tag "exception". A checkpoint saved with a different
+    world size raises unless `allow_world_change` is set.
 
     >>> store = CheckpointStore("runs/mine")
     >>> store.open("auto", {})  # nothing to resume from
@@ -91,11 +91,11 @@ class CheckpointStore(ResumableStore):
         return checkpoint
 
     def check(self, state: Mapping[str, Any]) -> None:
-        """Raise NotSaveable if the state could not be read back. To find out, write it to memory."""
+        """Raise NotSaveable if the state could not be read back. This is tested by writing it to memory."""
         state_files.check(Snapshots().take(state, outlives_the_call=False))
 
     def fill(self, found: Checkpoint, parts: Mapping[str, Any]) -> Checkpoint:
-        """Return a checkpoint with its sharded tensors. They are sharded like those of `parts`, the objects of this run."""
+        """Return a checkpoint with its sharded tensors, in the layout of `parts`, the objects of this run."""
         return Checkpoint(found.path, filled(found.state, Path(found.path), parts))
 
     def write(
@@ -107,7 +107,9 @@ class CheckpointStore(ResumableStore):
         request: Request,
         staged: tuple[Path, Mapping[str, Sequence[Any]]] | None = None,
     ) -> Saved | None:
-        """Save the state, which may change afterwards. Return None if it is saved in the background: `collect` has the result.
+        """Save the state. The caller may modify it afterwards.
+
+        Return None if it is saved in the background; `collect` returns the result.
 
         `staged` is a folder from `stage`, with the results of `put_shards` on all ranks.
         """
@@ -137,7 +139,7 @@ class CheckpointStore(ResumableStore):
         return None
 
     def collect(self, *, wait: bool = False) -> list[Saved]:
-        """Return what was saved in the background since the last call, or raise its error, once."""
+        """Return what was saved in the background since the last call, or raise an error. Each is reported once."""
         if wait:
             self._background.wait()
         return self._background.collect()
@@ -148,9 +150,10 @@ class CheckpointStore(ResumableStore):
         self._run_file.update(facts)
 
     def described(self, resume: Resume) -> dict[str, Any]:
-        """Return the recorded crashes of the run in the workdir, and whether it has a checkpoint. Nothing is locked.
+        """Return the recorded crashes of the run in the workdir, and whether it has a checkpoint. Takes no lock.
 
-        Only "auto", the default, continues the count. With another `resume`, or after the program was edited, it starts at 0.
+        Only "auto", the default, continues the count of crashes. With another `resume`, or after the program was edited, it
+        starts at 0.
         """
         crashes = RunFile(self.workdir).earlier().get("crashes") if resume == "auto" else None
         if not crashes or is_edited_since(crashes):
@@ -159,7 +162,7 @@ class CheckpointStore(ResumableStore):
             return {"crashes": crashes, "has_checkpoint": bool(places(self.workdir))}
 
     def close(self) -> None:
-        """Wait for the background and release the workdir. May be called more than once."""
+        """Wait for background saves and release the workdir. May be called more than once."""
         self._background.wait()
         for error in self._background.errors():
             logger.error("a checkpoint was not saved: %s", error)
@@ -216,7 +219,10 @@ class CheckpointStore(ResumableStore):
         return folder
 
     def put_shards(self, folder: str | os.PathLike[str], tensors: Mapping[str, Any], group: Any) -> dict[str, list[Any]]:
-        """Write this rank's shards, while the other ranks of the group write theirs. Return size and digest of its files."""
+        """Write this rank's shards, while the other ranks of the group write theirs.
+
+        Return the size and digest of each file.
+        """
         from hookpoint.storage.checkpoint.shard_files import write_shards
 
         with saving_to(Path(folder)):
@@ -279,7 +285,7 @@ class CheckpointStore(ResumableStore):
 def _read_back(target: Path) -> None:
     """Verify a new checkpoint. If it is damaged, rename it and raise CannotSave.
 
-    Shards are not read: the ranks that wrote them have verified them.
+    Shards are not read, because the ranks that wrote them have verified them.
     """
     try:
         with saving_to(target):

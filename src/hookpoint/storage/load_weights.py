@@ -31,11 +31,11 @@ def load_weights(path: str | os.PathLike[str], *, averaged: bool | str = False) 
     """Return the weights in a checkpoint, a best-… folder, a workdir or a .safetensors file.
 
     The result maps names to tensors on the host, ready for `model.load_state_dict`. With more than one model, it has one such
-    mapping per model. In a workdir, the newest good checkpoint is used. Files that a manifest lists are verified first:
+    mapping per model. In a workdir, the newest good checkpoint is used. Files that a manifest lists are verified first;
     DamagedCheckpoint is raised if they have changed.
 
-    `averaged=True` returns the weights that a callback has averaged, instead of the trained ones. If more than one callback
-    averages, pass its name.
+    `averaged=True` returns the weights that a callback has averaged, instead of the training weights. If more than one callback
+    averages weights, pass its name.
 
     >>> import torch
     >>> from hookpoint.storage.checkpoint_store import CheckpointStore
@@ -90,7 +90,7 @@ def _newest_good(path: Path) -> Path:
 
 
 def _averaged_weights(folder: Path, callback: bool | str) -> dict[str, Any]:
-    """Return the model's weights with the averages of the named callback. True is the only callback that averages."""
+    """Return the model's weights with the averages of the named callback. True selects the only callback that averages."""
     state = read_checkpoint(folder).state
     states = {name: saved["state"] for name, saved in state.get("callbacks", {}).items() if "averages" in saved["state"]}
     names = list(states) if callback is True else [name for name in states if name == callback]
@@ -112,12 +112,12 @@ def _averaged_weights(folder: Path, callback: bool | str) -> dict[str, Any]:
 
 
 def _mean(values: list[Any]) -> Any:
-    """Return the mean of floating-point tensors, or the first of integer ones."""
+    """Return the mean of floating-point tensors, or the first of integer tensors."""
     return sum(values) / len(values) if len(values) > 1 and values[0].is_floating_point() else values[0]
 
 
 def _replaced(model: Mapping[str, Any], averages: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the weights with averages in their place, in the types of the weights. Tied weights stay tied."""
+    """Return the weights replaced by their averages, in the dtypes of the weights. Tied weights stay tied."""
     tensors = dict(named_tensors(model))
     by_memory = {memory_of(tensors[name]): value.to(tensors[name].dtype) for name, value in averages.items() if name in tensors}
 

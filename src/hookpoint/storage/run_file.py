@@ -21,7 +21,7 @@ MAX_BYTES = 16 * 2**20  # a longer file is not read
 
 
 class RunFile:
-    """Update run.json atomically. A resumed run keeps the time of its first start, and the reasons why it is inexact.
+    """Update run.json atomically. A resumed run keeps the time of its first start and the reasons why it is inexact.
 
     >>> disk.make_folder(Path("runs/mine"))
     >>> file = RunFile("runs/mine")
@@ -43,7 +43,7 @@ class RunFile:
         disk.replace(self._path, (json.dumps(self._facts, indent=2, allow_nan=False) + "\n").encode())
 
     def earlier(self) -> dict[str, Any]:
-        """Return the content of the file. If it cannot be read, log that and return an empty dict."""
+        """Return the content of the file. If it cannot be read, log this and return an empty dict."""
         try:
             return _read(self._path)
         except OSError as error:
@@ -66,7 +66,7 @@ def as_list(value: Any) -> list[Any]:
 
 
 def read_run_file(workdir: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the content of run.json in a workdir. It is empty if there is no valid file."""
+    """Return the content of run.json in a workdir; empty if there is no valid file."""
     try:
         return _read(Path(workdir) / NAME)
     except OSError:

@@ -1,6 +1,6 @@
 """Saved weights: read the weights of a checkpoint to evaluate a model, without a lock, even while a run writes to the workdir.
 
-That run may delete a checkpoint or replace a best-… folder while it is being read. That is not damage: `Gone` is raised, and
+That run may delete a checkpoint or replace a best-… folder while it is being read. This is not damage: `Gone` is raised, and
 the caller tries again.
 """
 
@@ -34,10 +34,10 @@ class Gone(Exception):
 
 
 def find(workdir: Path | None, resume: Resume, names: Collection[str]) -> Found | None:
-    """Return these parts of the newest good checkpoint, or of the one at a path; None if there is none.
+    """Return these parts of the newest good checkpoint, or of the checkpoint at a path; None if there is none.
 
-    Sharded tensors may be missing: `complete` loads them. Damaged checkpoints are logged and skipped. Raises CannotResume, as
-    when a run resumes, and Gone.
+    Sharded tensors may be missing; `complete` loads them. Damaged checkpoints are logged and skipped. Raises Gone, and
+    CannotResume as when a run resumes.
     """
     if resume == "never":
         return None
@@ -62,14 +62,17 @@ def read(folder: Path, names: Collection[str]) -> Found:
 
 
 def complete(saved: Found, parts: Mapping[str, Any]) -> Found:
-    """Return the weights with sharded tensors, each with the layout of this rank; or raise Gone."""
+    """Return the weights with sharded tensors, each with the layout of this rank.
+
+    Raise Gone if they were deleted or replaced.
+    """
     with _gone_if_changed(saved.path, saved.manifest):
         return replace(saved, state=filled(saved.state, saved.path, parts))
 
 
 @contextmanager
 def _gone_if_changed(folder: Path, manifest: Manifest | None) -> Iterator[None]:
-    """Raise Gone instead of an error in the block if the folder was deleted, or has another manifest by now."""
+    """Raise Gone instead of an error in the block if the folder was deleted or its manifest has changed."""
     try:
         yield
     except (DamagedCheckpoint, FileNotFoundError) as error:
@@ -112,7 +115,7 @@ def _at_path(path: Path, names: Collection[str]) -> Found:
 
 
 def _names_near(path: Path) -> list[str]:
-    """Return the names in and beside a path, to detect a run that writes there."""
+    """Return the names in a path and next to it, to detect a run that writes there."""
     folders = [folder for folder in (path.parent, path, checkpoints(path)) if disk.is_folder(folder, follow=True)]
     return [name for folder in folders for name in disk.names(folder)]
 

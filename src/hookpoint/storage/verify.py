@@ -42,7 +42,7 @@ class Verified(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The results for all checkpoints, the oldest first."""
+    """The results for all checkpoints, oldest first."""
 
     rows: tuple[Verified, ...]
 
@@ -60,9 +60,9 @@ class Verification:
 
 
 def verify(path: str | os.PathLike[str]) -> Verification:
-    """Compare every checkpoint and best-… folder of a workdir, or the one at a path, with its manifest.
+    """Compare every checkpoint and best-… folder of a workdir, or a single checkpoint, with its manifest.
 
-    Reads all files, but changes and unpickles nothing. Does not need torch.
+    Reads all files, but modifies and unpickles nothing. Does not need torch.
     """
     folder = Path(path)
     if not disk.is_folder(folder, follow=True):

@@ -71,20 +71,20 @@ def options(**changes):
             True,
             {"optimizer": torch.optim.AdamW(WEIGHTS)},
             (
-                "cuda_graph=True cannot capture AdamW with its present options.\n"
+                "cuda_graph=True cannot capture AdamW with its current options.\n"
                 "  write     torch.optim.AdamW(..., fused=True, capturable=True)"
             ),
         ),
         (
             True,
             {"optimizer": torch.optim.SGD(WEIGHTS, lr=0.1)},
-            "cuda_graph=True cannot capture SGD with its present options.\n  write     torch.optim.SGD(..., fused=True)",
+            "cuda_graph=True cannot capture SGD with its current options.\n  write     torch.optim.SGD(..., fused=True)",
         ),
         (
             True,
             {"optimizer": torch.optim.RMSprop(WEIGHTS)},
             (
-                "cuda_graph=True cannot capture RMSprop with its present options.\n"
+                "cuda_graph=True cannot capture RMSprop with its current options.\n"
                 "  write     torch.optim.RMSprop(..., capturable=True)"
             ),
         ),

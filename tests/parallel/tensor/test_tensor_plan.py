@@ -102,7 +102,7 @@ class Scaled(nn.Linear):
         ({"0": "rowwise"}, Scaled(), "more parameters than weight and bias"),
         ({"0": ColwiseParallel()}, nn.Linear(4, 5), "5 output features, which cannot be split evenly across 2 ranks"),
         ({"0": RowwiseParallel()}, nn.Linear(5, 4), "5 input features"),
-        (None, nn.Linear(4, 4), "no layer has one of the usual names"),
+        (None, nn.Linear(4, 4), "no layer has one of the common names"),
         (None, nn.Conv2d(1, 4, 1), "has no Linear layer"),
     ],
 )

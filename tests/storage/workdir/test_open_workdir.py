@@ -467,7 +467,7 @@ def test_foreign_files_among_the_checkpoints_are_moved_with_one_line(epochs, tmp
     assert left == {"last", *(f"step-{2 * epoch:08d}" for epoch in range(1, epochs + 2))}
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == [
         (
-            f"{tmp_path / 'checkpoints'} contains files that are not hookpoint's;"
+            f"{tmp_path / 'checkpoints'} contains files that hookpoint did not create;"
             f" they were moved to {moved.parent}: epoch=3.ckpt, mine"
         )
     ]

@@ -93,7 +93,7 @@ class StartProcOrThread(Callback):
                 if not _processes.stop(worker, self.stop_seconds):
                     daemon = "" if getattr(worker, "daemon", True) else "; the program waits for it"
                     logger.warning("%s cannot be stopped and keeps running%s", _processes.described(worker), daemon)
-            except Exception as error:  # the other workers must be stopped too
+            except Exception as error:  # the other workers must still be stopped
                 logger.warning("%s could not be stopped: %s: %s", _processes.described(worker), type(error).__name__, error)
 
     def _check(self, run: Run) -> None:

@@ -48,7 +48,7 @@ class RunningRatio:
         if sums is not None:
             denominator = float(sums[1])
             self._value = float(sums[0]) / denominator if denominator else self._empty
-            self._sums = None  # releases device memory; last, as another thread may be reading too
+            self._sums = None  # releases device memory; last, because another thread may be reading
         return self._value
 
     def __repr__(self) -> str:

@@ -90,7 +90,7 @@ class ProgressBar(Callback):
         for record in records:
             if record.kind == "scalars":
                 values = {name: float(record.values[name]) for name in self.names if name in record.values}
-                self._values = {**self._values, **values}  # a new dict, as another thread may be reading the old one
+                self._values = {**self._values, **values}  # a new dict, because another thread may be reading the old one
 
     @contextmanager
     def hidden(self, run: Run) -> Iterator[None]:
@@ -186,7 +186,7 @@ class Drawing:
 class Meter:
     """Measure the rate of a pass over its last samples. A new `key`, or fewer batches done, starts a new measurement."""
 
-    SAMPLES = 40  # ten seconds at four per second; longer with slow batches, as only changes count
+    SAMPLES = 40  # ten seconds at four per second; longer with slow batches, because only changes count
 
     def __init__(self) -> None:
         self._key: object = None

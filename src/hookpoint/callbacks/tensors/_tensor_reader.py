@@ -227,7 +227,7 @@ def _iteration_names(run: Run) -> Iterator[str]:
 
 
 def _value_at(value: Any, path: str) -> Any:
-    """Return the value under a path, whose keys may contain slashes; or MISSING."""
+    """Return the value under a path, or MISSING. Keys in the path may contain slashes."""
     fields = _fields(value)
     if path in fields:
         return fields[path]

@@ -30,8 +30,8 @@ class DumpTensorAsImage(TensorDumper):
     are multiplied by `scale`, unless they are bytes, and clipped to 0 and 255. Colours are red, green, blue.
 
     Files are written atomically. A resumed run first removes the files of epochs after its checkpoint. A file that cannot be
-    written, as on a full disk, is logged and skipped. Needs a workdir and pillow (extra `tensorboard`). Without pillow, it does
-    nothing and logs that once.
+    written, as on a full disk, is logged and skipped. Needs a workdir and pillow (extra `tensorboard`). Without pillow, the
+    callback does nothing and logs this once.
 
     Triggered at the end of each complete epoch, with the values of its last iteration, unless `.when(...)` says otherwise.
     Listens to on_train_iter_end and on_run_end, and for gradients to on_step_begin. A checkpoint waits until the files before
@@ -81,9 +81,10 @@ def _function_name(source: Any) -> str:
 class Images:
     """Convert an array to images of bytes from 0 to 255, each height x width or height x width x 3, on the first read.
 
-    Two dimensions are one gray image. Three are one image if the first or last has size 1 or 3, else a batch of gray images.
-    Four are a batch of images with channels first or last. A list may contain any of these. `map_func` is called with the array
-    first. Bytes are pixels; other values are multiplied by `scale` and clipped to 0 and 255. NaN is black.
+    A two-dimensional array is one gray image. A three-dimensional array is one image if its first or last dimension has size 1
+    or 3, otherwise a batch of gray images. A four-dimensional array is a batch of images with channels first or last. A list
+    may contain any of these. `map_func` is applied to the array first. Bytes are pixels; other values are multiplied by `scale`
+    and clipped to 0 and 255. NaN is black.
 
     >>> import numpy
     >>> [image.shape for image in Images(numpy.zeros((5, 3, 8, 9))).each()]

@@ -22,10 +22,10 @@ UNSAFE = re.compile(r"[^\w .+=@()\[\]-]", re.ASCII)
 class DumpTensors(TensorDumper):
     """Write tensors to `tensor-dumps/DumpTensor-<step>.npz` in the workdir after each step.
 
-    `names` are those of `ProcessTensors`. They are the keys in the file, with `_` in place of characters such as a colon.
-    `numpy.load(path)` reads the file without pickle. bfloat16 and 8-bit floats, which numpy lacks, are stored as float32. For a
-    sharded tensor, the file contains the chief's shard; for a sparse tensor, its values. A second DumpTensors needs another
-    `prefix`.
+    `names` are the same as for `ProcessTensors`. They are the keys in the file, with `_` in place of characters such as a
+    colon. `numpy.load(path)` reads the file without pickle. bfloat16 and 8-bit floats, which numpy lacks, are stored as
+    float32. For a sharded tensor, the file contains the chief's shard; for a sparse tensor, its values. A second DumpTensors
+    needs another `prefix`.
 
     Files are written atomically. A resumed run first removes the files of steps after its checkpoint, and writes them again. A
     file that cannot be written, as on a full disk, is logged and skipped. Needs a workdir and numpy.
@@ -58,7 +58,7 @@ class DumpTensors(TensorDumper):
 
 
 def archive_key(name: str) -> str:
-    """Return a name that is safe in an archive: unpacking it never writes outside the target folder.
+    """Return a name that is safe in an archive: unpacking the archive never writes outside the target folder.
 
     >>> archive_key("outputs/logits"), archive_key("../a:b//c")
     ('outputs/logits', '_/a_b/_/c')

@@ -112,7 +112,7 @@ class _Call:
             return answer
         except BaseException as error:
             where = f"in callback {self._name} at {self._point} ({_where(offered)})"
-            if isinstance(error, StopIteration):  # a loader would take it as the end of the data
+            if isinstance(error, StopIteration):  # a loader would interpret it as the end of the data
                 raise RuntimeError(f"StopIteration was raised {where}") from error
             error.add_note(where)
             raise

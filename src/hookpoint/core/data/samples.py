@@ -112,7 +112,7 @@ def _stated(part: Any) -> int | None:
     for name in ATTRIBUTES:
         try:
             stated: Any = getattr(part, name, None)
-        except Exception:  # a property that fails states nothing
+        except Exception:  # a property that raises declares nothing
             continue
         if _is_count(stated):
             return int(stated)

@@ -9,7 +9,7 @@ from typing import Any
 from hookpoint.core.hang.process_state import state_of_process
 
 UNKNOWN = {"count": 0, "waited": 0.0}
-SILENT_LOOKS = 4  # after so many looks without a new note, a rank counts as unresponsive
+SILENT_LOOKS = 4  # after this many checks without a new note, a rank counts as unresponsive
 
 
 class RankPosts:
@@ -22,7 +22,7 @@ class RankPosts:
         self._rank, self._notes = rank, notes
         self._host, self._count, self._waited = os.uname().nodename, 0, 0.0
         self._last: dict[int, Mapping[str, Any]] = {}
-        self._silent: dict[int, int] = {}  # the number of looks without a new note, by rank
+        self._silent: dict[int, int] = {}  # the number of checks without a new note, by rank
         self._is_open = True
 
     def exchange(self, where: str, stack: list[str], waited: float, *, reads: bool) -> None:

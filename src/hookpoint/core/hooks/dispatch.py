@@ -173,7 +173,7 @@ def _blame(calls: Sequence[Call], first_line: int) -> Callable[[BaseException, R
         assert traceback is not None
         call = calls[min(traceback.tb_lineno - first_line, len(calls) - 1)]
         where = f"in callback {call.entry.name} at {call.point} (step {run.step}, rank {run.rank})"
-        if isinstance(error, StopIteration):  # a `for` over batches would take it as the end of the data
+        if isinstance(error, StopIteration):  # a `for` over batches would interpret it as the end of the data
             raise RuntimeError(f"StopIteration was raised {where}") from error
         error.add_note(where)
 

@@ -22,7 +22,7 @@ ON_HOST = ("builtins", "decimal", "fractions", "numpy")  # modules whose numbers
 
 # Called on the training thread, without waiting. The function it returns is called on another thread and may wait.
 Floats = Callable[[Sequence[Any]], Callable[[], list[float]]]
-MayWait = Callable[[], AbstractContextManager[None]]  # the training thread waits for the device only inside such a block
+MayWait = Callable[[], AbstractContextManager[None]]  # the training thread may wait for the device only inside such a block
 
 
 def floats_one_by_one(values: Sequence[Any]) -> Callable[[], list[float]]:

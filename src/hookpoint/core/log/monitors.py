@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hookpoint.core.schedule.clocks import Clocks
 
 
-DRAIN_SECONDS = 10.0  # how long a run waits for a monitor, once: a blocked one is not waited for again
+DRAIN_SECONDS = 10.0  # how long a run waits for a monitor, once: it never waits again for a blocked monitor
 LEAVE_SECONDS = 1.0  # the same for a blocked monitor, and after a second signal
 END_SECONDS = 60.0  # how long a run waits for on_run_end of a local monitor, which may have a file to finish
 

@@ -227,7 +227,7 @@ def checked(name: str, value: Any, present: Any) -> Any:
         expected = f"a {type(present).__name__}"
     elif isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         expected = "a finite number"
-    elif abs(value) <= LARGEST:  # beyond, a step raises, or makes every weight infinite
+    elif abs(value) <= LARGEST:  # beyond this, a step raises or makes every weight infinite
         return value
     else:
         expected = f"a float32 number, at most {LARGEST:g}"

@@ -1,4 +1,4 @@
-"""RunLoop: the services that a run needs from its loop. The loop implements it; the run knows nothing else of its loop."""
+"""RunLoop: the services that a run needs from its loop. The loop implements them; the run uses nothing else of its loop."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Batches(Iterator[Any], Protocol):
 class EvaluateOptions(TypedDict, total=False):
     """The options of an evaluation.
 
-    `batch_size` applies to a tuple of arrays or a dataset. `forward` takes the run and sets its outputs instead of the run's
-    own forward. `update` gets the run for each batch that counts. `results` gets the means of the logged values, by name; what
-    it returns is logged as final values, under exactly these names.
+    `batch_size` applies to a tuple of arrays or a dataset. `forward` takes the run and sets its outputs; it replaces the run's
+    own forward. `update` gets the run for each batch that counts. `results` gets the means of the logged values, by name. Its
+    return values are logged as final values, under exactly the names it returns.
     """
 
     batch_size: BatchSize
@@ -52,7 +52,7 @@ class EvaluateOptions(TypedDict, total=False):
 
 
 class RunLoop(Protocol):
-    """The services of a loop. `settle` closes what a `break` left open; services that act on the loop call it first."""
+    """The services of a loop. `settle` closes what a `break` left open. Services that act on the loop call it first."""
 
     @property
     def progress(self) -> Progress | None: ...
@@ -70,7 +70,7 @@ class RunLoop(Protocol):
     def evaluate(self, data: Any, **options: Unpack[EvaluateOptions]) -> Mapping[str, Any]: ...
 
     def at_leave(self, function: Callable[[], object]) -> None:
-        """Call a function once when the open pass ends, breaks off or fails."""
+        """Call a function once when the open pass ends, is left by a `break`, or fails."""
 
     def stop(self, reason: str, *, same_on_all_ranks: bool) -> None: ...
 

@@ -20,7 +20,7 @@ class Stepper:
     """Compute outputs and loss, gradients, and the step, for any model, criterion and optimizer with the usual methods.
 
     `evaluating` and `batches` adapt it to a framework: how to evaluate a model, and how to build batches from arrays. An engine
-    overrides all of it.
+    overrides everything.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Stepper:
             run.lr_scheduler.step()
 
     def finish(self, run: Any) -> None:
-        """Complete what is left when the training data of an epoch ends."""
+        """Complete any remaining work when the training data of an epoch ends."""
 
     def batches(self, data: Any, batch_size: BatchSize) -> Iterable[Any]:
         """Return an iterable of batches for any kind of data."""

@@ -12,8 +12,8 @@ class Reached(str):
 class Verdicts:
     """The requests about the run and the epoch; an iteration has its own.
 
-    `stop` lasts: a stopped run starts no further iteration. `stop_epoch` ends the training passes of this epoch. An iteration
-    checks only `has_requests`.
+    `stop` is permanent: a stopped run starts no further iteration. `stop_epoch` ends the training passes of this epoch. An
+    iteration checks only `has_requests`.
     """
 
     __slots__ = ("has_requests", "reason", "stop", "stop_epoch")

@@ -17,7 +17,7 @@ DEEPEST = 32  # levels of nested settings, which may refer to themselves
 _NAME = re.compile(r"-{0,2}([A-Za-z][\w.-]*)")
 _ASSIGNMENT = re.compile(r"(-{0,2}\+{0,2}[A-Za-z_][\w.-]*)([=:])(.*)", re.DOTALL)
 _PASSWORD = re.compile(r"-p(?P<value>.*[^\d.,eE+-].*)", re.DOTALL)  # as in mysql; -p8080 and -p0.1 are numbers
-_OPTIONS = re.compile(  # written with one dash, too
+_OPTIONS = re.compile(  # also written with one dash
     r"-p(?:ar(?:allel|ams?)|ath|atience|db|ipe|lot|lugins?|olicy|ool|ort|re(?:cision|fix|set|trained)|rint|riority|ro(?:b|cs|cess|file"
     r"|gress|ject|mpt|xy)|ython)s?(?:[=:_-].*)?"
 )

@@ -1,4 +1,4 @@
-"""Data facts: what is known of training data without reading it, compared with a checkpoint."""
+"""Data facts: what is known about training data without reading it, compared with a checkpoint."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ IN_ORDER, SHUFFLED = "in order", "shuffled"
 NAMES = {"SequentialSampler": IN_ORDER, "RandomSampler": SHUFFLED}
 WARNED = {
     "dataset": "is it the same data?",
-    "samples": "epochs have another length",
-    "order": "epochs have another order",
+    "samples": "epochs have a different length",
+    "order": "epochs have a different order",
     "drop_last": "the last batch of an epoch differs",
     "batches": "is it the same data?",
 }
 REFUSED = {
-    "samples": "the order of this epoch was drawn for another number of samples",
+    "samples": "the order of this epoch was drawn for a different number of samples",
     "order": "some samples would be used twice in this epoch, and others never",
 }
 
@@ -45,7 +45,7 @@ def facts_of(loader: Any) -> dict[str, Any]:
 
 
 def facts_of_order(order: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the facts in a checkpoint of an earlier release, of a DataLoader with the default samplers."""
+    """Return the facts in a checkpoint of an earlier release, for a DataLoader with the default samplers."""
     if order is None or order["kind"] not in ("plain", "team"):
         return {}
     shuffled = SHUFFLED if order["shuffle"] else IN_ORDER
@@ -76,7 +76,7 @@ def compared(saved: Mapping[str, Any], now: Mapping[str, Any], *, in_epoch: bool
         rows.append(Row(name, saved[name], now[name], "refused" if is_refused else "warned", why))
     if any(row.verdict == "refused" for row in rows):
         raise CannotResume(
-            f"the training data is not that of the checkpoint, which is from the middle of an epoch.\n{table(rows)}",
+            f"the training data differs from that of the checkpoint, which was saved in the middle of an epoch.\n{table(rows)}",
             give="the same data",
             resume="from a checkpoint at the end of an epoch: resume='.../checkpoints/step-...'",
             start="over with resume='never'",

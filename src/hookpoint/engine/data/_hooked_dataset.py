@@ -1,7 +1,7 @@
 """Hooked dataset: create the samples and batches of a HookedLoader and fire their points.
 
-The index sampler of a loader runs in the main process, one item per batch, in order. There each item gets the place of its
-batch, and takes it to the worker that creates the batch. Nothing reads a clock or shared memory at a time that depends on
+The index sampler of a loader runs in the main process, one item per batch, in order. Each item gets the position of its batch
+there and carries it to the worker that creates the batch. No clock or shared memory is read at a time that depends on
 prefetching.
 """
 
@@ -22,10 +22,10 @@ from hookpoint.engine.data.seeded_samples import seeded_samples_of
 
 
 class Task:
-    """The indices of one batch, and the place of the batch.
+    """The indices of one batch, and the position of the batch.
 
-    `Task.latest` is the last task that reached this process, in the main process or in a worker: a stream yields its next item
-    without being told for which task.
+    `Task.latest` is the last task that reached this process, which may be the main process or a worker. A stream needs it,
+    because it yields its next item without knowing the task.
     """
 
     latest: Task | None = None
@@ -69,9 +69,9 @@ class TaskSampler:
 
 
 class HookedDataset:
-    """A dataset for torch's fetchers. Given a task it creates a batch; as a stream it creates samples.
+    """A dataset for torch's fetchers. It creates a batch for a task; as a stream, it creates samples.
 
-    All other attributes are those of the dataset inside, for a `worker_init_fn` that reads `get_worker_info().dataset`.
+    All other attributes are those of the wrapped dataset, for a `worker_init_fn` that reads `get_worker_info().dataset`.
     """
 
     def __init__(self, dataset: Any, points: DataPoints, collate: Callable[[Any], Any], *, in_batches: bool) -> None:

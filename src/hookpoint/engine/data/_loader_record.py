@@ -1,4 +1,4 @@
-"""LoaderRecord: what a run remembers of a loader, and what kind of loader it is."""
+"""LoaderRecord: what a run remembers about a loader, and what kind of loader it is."""
 
 from __future__ import annotations
 

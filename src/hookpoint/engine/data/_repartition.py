@@ -1,4 +1,4 @@
-"""Repartition: the remaining samples of an epoch, for another number of ranks or another batch size.
+"""Repartition: the remaining samples of an epoch, for a different number of ranks or batch size.
 
 How the order of the epoch is found depends on the loader that was saved:
 
@@ -45,7 +45,7 @@ def order_of(loader: Any) -> dict[str, Any] | None:
 def rest_of(loader: Any, order: State, batches: int, rank: int, size: int) -> tuple[Any, TeamBatchSampler, int]:
     """Return a loader over the rest of a pass, its sampler, and how many batches of this sampler are done.
 
-    `order` is the state of a TeamBatchSampler. If the loader has such a sampler, that one resumes.
+    `order` is the state of a TeamBatchSampler. If the loader has such a sampler, that sampler resumes.
     """
     sampler = team_sampler_of(loader)
     if sampler is None:
@@ -55,7 +55,7 @@ def rest_of(loader: Any, order: State, batches: int, rank: int, size: int) -> tu
         sampler = TeamBatchSampler(sizes["length"], sizes["batch_size"], rank=rank, size=size, drop_last=loader.drop_last)
         loader = loader_with(loader, batch_sampler=sampler)
     if order["length"] != sampler.length:
-        what = f"the training data has {sampler.length} samples, and had {order['length']} in the checkpoint."
+        what = f"the training data has {sampler.length} samples, but had {order['length']} in the checkpoint."
         raise CannotResume(what, give="the same data, or resume from the end of an epoch")
     return loader, sampler, sampler.resume(order, batches)
 
@@ -75,7 +75,9 @@ def as_team_state(
     if order["kind"] == "own":
         drawn = _draw(loader.sampler, record, put_generators, loader.generator)
         if not all(isinstance(index, int) for index in drawn):
-            what = f"{type(loader.sampler).__name__} does not yield integers: its epoch cannot be split into other batches."
+            what = (
+                f"{type(loader.sampler).__name__} does not yield integers, so its epoch cannot be split into different batches."
+            )
             raise CannotResume(what, give="the batch size of the checkpoint")
     elif order["shuffle"] and order["kind"] == "plain":
         state = record["begun"]["generators"].get("generator")
@@ -93,14 +95,14 @@ def as_team_state(
 
 def unknown_order(loader: Any) -> CannotResume:
     return CannotResume(
-        f"the order of {type(loader).__name__} is unknown: another number of ranks cannot resume in the middle of its epoch.",
+        f"the order of {type(loader).__name__} is unknown: a different number of ranks cannot resume within its epoch.",
         resume="from a checkpoint at the end of an epoch",
         use="or a DataLoader without a sampler, or with a DistributedSampler",
     )
 
 
 def _draw(sampler: Any, record: State, put_generators: Callable[[], None], generator: torch.Generator | None) -> list[Any]:
-    """Return what a sampler yields in a pass, after everything that its loader draws before."""
+    """Return what a sampler yields in a pass, after everything that its loader draws first."""
     put_generators()
     if record["had_iterator"]:  # persistent workers draw no seed
         return list(sampler)

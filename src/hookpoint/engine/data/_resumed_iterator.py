@@ -1,7 +1,7 @@
 """Resumed iterators: begin in the middle of a pass, by the kind of loader.
 
-Loaders with `state_dict` and `load_state_dict` resume themselves. Among them is torchdata's StatefulDataLoader over an
-IterableDataset, which resumes from a loaded state in its next iteration, even if that state is the end of a pass. The code that
+Loaders with `state_dict` and `load_state_dict` resume themselves. One of them is torchdata's StatefulDataLoader over an
+IterableDataset. It resumes from a loaded state in its next iteration, even if that state is the end of a pass. The code that
 loads such a state must consume that end.
 """
 
@@ -32,8 +32,8 @@ class ResumedSampler:
     """Yield what a sampler yields after its first `batches` items, with the generators restored by `begin`.
 
     The sampler is iterated whenever the loader iterates it, as in a pass from the beginning, so that it draws the same numbers.
-    A loader with persistent workers iterates it once and draws no seed for them. In that case `begin` is called last and undoes
-    what creating the workers has drawn.
+    A loader with persistent workers iterates it once and draws no seed for the workers. In that case, `begin` is called last,
+    to undo the draws made when the workers were created.
     """
 
     def __init__(self, sampler: Any, batches: int, begin: Restore, had_iterator: bool) -> None:
@@ -48,7 +48,10 @@ class ResumedSampler:
         self._ahead = 0
 
     def start_later(self, ahead: int, save: Callable[[], Restore]) -> None:
-        """Skip items only when iterated. Restore the generators after `ahead` items, which the pass had drawn in advance."""
+        """Skip items when iteration starts, not before.
+
+        Restore the generators after the `ahead` items that the pass had drawn in advance.
+        """
         self._ahead, self._save = ahead, save
 
     def start(self) -> None:
@@ -95,9 +98,9 @@ def resumed_iterator(
 ) -> Iterator[Any]:
     """Return an iterator over the batches after the first `batches`. A loader with persistent workers keeps it.
 
-    `begin` restores the generators to the beginning of the pass. When this function returns, as many numbers are drawn as the
-    pass had drawn. A loader with its own __iter__ may create its iterator only for the first batch. Then all of this happens at
-    that time, and the function that `save` returns restores the generators afterwards.
+    `begin` restores the generators to the beginning of the pass. When this function returns, as many numbers have been drawn as
+    in the original pass. A loader with its own __iter__ may create its iterator only for the first batch. All of this then
+    happens at that time, and the function that `save` returns restores the generators afterwards.
     """
     name = "sampler" if loader.batch_sampler is None else "batch_sampler"
     sampler = getattr(loader, name)
@@ -123,7 +126,7 @@ def resumed_iterator(
 
 
 class SkippedSamples(IterableDataset[Any]):
-    """A stream without its first samples, which are read and dropped."""
+    """A stream that reads and drops its first samples."""
 
     def __init__(self, dataset: Any, samples: int) -> None:
         self.dataset, self._samples = dataset, samples
@@ -133,12 +136,12 @@ class SkippedSamples(IterableDataset[Any]):
 
 
 def skip_samples(loader: DataLoader[Any], samples: int) -> Iterator[Any]:
-    """Return the batches after so many samples, read in this process."""
+    """Return the batches after this many samples, read in this process."""
     return iter(loader_with(loader, dataset=SkippedSamples(loader.dataset, samples)))
 
 
 def batches_after(loader: DataLoader[Any], samples: int, batch_size: int) -> int | None:
-    """Return how many batches follow so many samples, or None if the dataset has no length."""
+    """Return how many batches follow after this many samples, or None if the dataset has no length."""
     length = length_of(loader.dataset)
     if length is None:
         return None
@@ -150,7 +153,7 @@ def batches_after(loader: DataLoader[Any], samples: int, batch_size: int) -> int
 
 
 def rest_of_pass(loader: Any, record: Mapping[str, Any], batches: int, begin: Restore) -> Iterator[Any]:
-    """Resume in the middle of a pass. `record` has the state of the loader, and that before the pass if there was one."""
+    """Resume in the middle of a pass. `record` has the state of the loader, and the state before the pass if there was one."""
     is_begin = isinstance(loader, DataLoader) and not batches
     if is_begin and record["own_before"] is not None:
         return next_pass(loader, record["own_before"], begin)
@@ -163,7 +166,7 @@ def rest_of_pass(loader: Any, record: Mapping[str, Any], batches: int, begin: Re
 
 
 def next_pass(loader: Any, state: Mapping[str, Any], begin: Restore) -> Iterator[Any]:
-    """Begin the pass after the one that the state is of. `begin` restores the generators for it."""
+    """Begin the pass that follows the saved one. `begin` restores the generators for it."""
     if isinstance(loader, DataLoader):
         if loader.num_workers == 0 or loader.persistent_workers:  # otherwise each pass has new workers and a new dataset
             _load(loader, state)

@@ -1,14 +1,14 @@
 """Data position: resume in the middle of a DataLoader's pass, in the order of a bare loop, without reading samples twice.
 
-- A DataLoader over a dataset with an index: the generators are restored to the beginning of the pass, and the sampler, not the
-  data, is skipped forward. This includes torchdata's StatefulDataLoader: its own method loses the order of later epochs if it
+- A DataLoader over a map-style dataset: the generators are restored to the beginning of the pass, and the sampler, not the
+  data, is skipped forward. This includes torchdata's StatefulDataLoader, whose own method loses the order of later epochs if it
   has a `generator` and no workers. The state of its dataset is stored if there are no workers.
 - Anything else with `state_dict` and `load_state_dict` resumes itself.
 - Any other iterable, and a DataLoader over an IterableDataset, is read from the beginning and skipped forward.
 
-The batches of this pass and of all later ones are exact. Not restored are random numbers that worker processes draw inside a
-dataset, unless it is wrapped in `SeededSamples`, and indices that a sampler draws one by one from a global generator, in
-advance for workers, if the training draws from the same generator.
+The batches of this pass and of all later passes are exact, with two exceptions. Random numbers that worker processes draw
+inside a dataset are not restored, unless the dataset is wrapped in `SeededSamples`. Neither are indices that a sampler draws
+one by one, in advance for workers, from a global generator that training also uses.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class TorchPositions(Positions):
         self._last: LoaderRecord | None = None
         self._unclaimed: list[State] = []  # records of a checkpoint whose loaders have not been used yet
         self._rest: TeamBatchSampler | None = None
-        self._stream_start = (0, 0)  # samples and batches of a stream that were seen with another batch size
+        self._stream_start = (0, 0)  # samples and batches of a stream that were seen with a different batch size
         self._facts: dict[str, Any] | None = None
         self._facts_vary = False
         self._expected: State = {}
@@ -74,7 +74,7 @@ class TorchPositions(Positions):
         return self._iterator(loader, self._last, saved)
 
     def visit(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """Return `iter(loader)` for a pass that does not train. It draws the same numbers as in an uninterrupted run."""
+        """Return `iter(loader)` for a pass other than training. It draws the same numbers as in an uninterrupted run."""
         if not self.remembers:
             return iter(loader)
         return self._iterator(loader, *self._record_of(loader, trains=False))
@@ -139,14 +139,14 @@ class TorchPositions(Positions):
             entered = Entered(skip_batches(loader, batches, quietly=isinstance(loader, Sequence)), batches)
         if is_resized:
             rest = f"the rest of epoch {epoch} is split into batches of {new}, from batch {entered.done} on"
-            self.notes.append(f"the batch size is {new}, and was {old}: {rest}; {INEXACT}")
+            self.notes.append(f"the batch size is {new}, but was {old}: {rest}; {INEXACT}")
         if saved is not None and saved["ahead"] == batches_ahead(loader):
-            # Others than the sampler draw from these generators, too.
+            # Other code than the sampler also draws from these generators.
             _loader_state.put_generators(loader, saved["now"])
         return entered
 
     def resume_in_team(self, loader: Any, epoch: int, batches: int, state: State) -> Entered:
-        """Resume a pass of another number of ranks, from the first sample that no rank has seen."""
+        """Resume a pass that was saved with a different number of ranks, from the first sample that no rank has seen."""
         if isinstance(loader, PaddedLoader):
             raise unknown_order(loader.data)
         moved, data = state["moved"], state["moved"]["data"]
@@ -167,7 +167,7 @@ class TorchPositions(Positions):
         return self._resume_rest(loader, order, batches, moved["rank"], moved["to"])
 
     def _resume_resized(self, loader: Any, saved: State | None, batches: int, begin: Restore) -> Entered:
-        """Split the rest of a pass into batches of another size."""
+        """Split the rest of a pass into batches of a different size."""
         order = None if saved is None else saved.get("order")
         if saved is None or order is None:
             raise _cannot_split(loader)
@@ -181,8 +181,8 @@ class TorchPositions(Positions):
     def _resume_stream(
         self, loader: DataLoader[Any], saved: State | None, batches: int, state: State, begin: Restore, *, is_resized: bool
     ) -> Entered:
-        """Split the rest of a stream into batches of another size, or resume one that was split before."""
-        if loader.num_workers:  # each worker would get other samples
+        """Split the rest of a stream into batches of a different size, or resume a stream that was split before."""
+        if loader.num_workers:  # each worker would get different samples
             raise _cannot_split(loader)
         seen, size = state["samples"], batch_size_of(loader)
         assert size is not None
@@ -197,13 +197,13 @@ class TorchPositions(Positions):
         return Entered(source, done, None if left is None else done + left)
 
     def _resume_rest(self, loader: Any, order: State, batches: int, rank: int, size: int) -> Entered:
-        """Resume a pass after so many batches of a TeamBatchSampler with this state."""
+        """Resume a pass after this many batches of a TeamBatchSampler with this state."""
         left, self._rest, done = rest_of(loader, order, batches, rank, size)
         iterator = resumed_iterator(left, done - self._rest.first, lambda: None, None, had_iterator=False)
         return Entered(iterator, done, len(self._rest))
 
     def _samples_of(self, batches: int) -> int | None:
-        """Return how many samples all ranks have seen after so many batches of this pass, or None if that is unknown."""
+        """Return how many samples all ranks have seen after this many batches of the pass, or None if unknown."""
         loader = None if self._last is None else self._last.reference()
         sampler, size = self._rest or team_sampler_of(loader), batch_size_of(loader)
         if sampler is not None:
@@ -220,10 +220,10 @@ class TorchPositions(Positions):
         facts, expected = facts_of(loader), self._expected
         self._expected = {}
         if changed := compared(expected, facts, in_epoch=in_epoch):
-            self.notes.append(f"the training data is not that of the checkpoint:\n{changed}")
+            self.notes.append(f"the training data differs from that of the checkpoint:\n{changed}")
         old, new = expected.get("batch_size"), facts.get("batch_size")
         if not in_epoch and old is not None and new != old:
-            self.notes.append(f"the batch size is {new}, and was {old}: {INEXACT}")
+            self.notes.append(f"the batch size is {new}, but was {old}: {INEXACT}")
         self._facts_vary |= self._facts is not None and facts != self._facts
         self._facts = facts
 
@@ -249,7 +249,7 @@ class TorchPositions(Positions):
         return new, None if new.is_made_anew else saved
 
     def _iterator(self, loader: Iterable[Any], record: LoaderRecord | None, saved: State | None) -> Iterator[Any]:
-        """Begin a pass as the saved run would."""
+        """Begin a pass as in the saved run."""
         if record is None:
             return iter(loader)
         record.begin(loader)
@@ -299,8 +299,8 @@ def _facts_in(state: State) -> State:
 
 def _cannot_split(loader: Any) -> CannotResume:
     return CannotResume(
-        f"{type(loader).__name__} has another batch size than the checkpoint, which is from the middle of an epoch, and its"
-        " samples cannot be split into other batches.",
+        f"{type(loader).__name__} differs in batch size from the checkpoint, which was saved in the middle of an epoch, and"
+        " its samples cannot be split into different batches.",
         give="the batch size of the checkpoint",
         resume="from a checkpoint at the end of an epoch: resume='.../checkpoints/step-...'",
     )

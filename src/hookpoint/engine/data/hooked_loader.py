@@ -26,10 +26,10 @@ class HookedLoader(DataLoader[Any]):
     in the next pass. With "batch", it reaches the next batch that is started: without workers, the batch of the next step; with
     workers, `num_workers * prefetch_factor` batches later. Both are reproduced after a resume. A Runner stores the settings in
     its checkpoints. In your own loop, pass `state={"data": loader.settings}`. If the dataset is a `SeededSamples`, random
-    numbers in handlers depend only on the sample, too.
+    numbers in handlers also depend only on the sample.
 
-    Workers have copies of the callbacks: attributes that a handler sets in a worker stay there. With handlers, a sample costs 1
-    microsecond and a batch 4, or 80 each if they are seeded. Without handlers, the cost is zero.
+    Workers have copies of the callbacks, so attributes that a handler sets in a worker stay there. With handlers, a sample
+    costs 1 microsecond and a batch 4, or 80 each if they are seeded. Without handlers, there is no overhead.
 
     >>> class Harder(Callback):
     ...     def on_sample(self, sample, settings):
@@ -64,7 +64,7 @@ class HookedLoader(DataLoader[Any]):
             samples.set_epoch(epoch)
 
     def _get_iterator(self) -> Any:
-        """Return the iterator of a plain DataLoader over tasks, from which the hooked dataset creates batches."""
+        """Return the iterator of a plain DataLoader over tasks. The hooked dataset creates the batches from the tasks."""
         if not self.data_points.listens():
             return super()._get_iterator()
         in_batches = self.batch_sampler is not None

@@ -23,7 +23,7 @@ class SeededSamples(Dataset[Any]):
     A sample is then the same for any number of workers and wherever a run resumes, and different in each epoch. The global
     generators of Python, NumPy and torch on the host are seeded during `dataset[index]` and then restored. Generators inside
     the dataset are not seeded. Costs about 70 microseconds per sample, or 25 if NumPy is not imported. A Runner or Loop sets
-    the epoch. Otherwise call `set_epoch`; running worker processes see it at once.
+    the epoch. Otherwise call `set_epoch`; it takes effect immediately in running worker processes.
 
     >>> class Noisy(Dataset):
     ...     def __getitem__(self, index):
@@ -84,7 +84,7 @@ class SeededSamples(Dataset[Any]):
         self._epoch.fill_(epoch)
 
     def _number(self, index: Any) -> int:
-        """Return a seed of 63 bits. Python's hash() does not work: that of a string differs between processes."""
+        """Return a 63-bit seed. Python's hash() does not work, because the hash of a string differs between processes."""
         try:
             index = operator.index(index)
         except TypeError:
@@ -94,7 +94,7 @@ class SeededSamples(Dataset[Any]):
 
 
 def seeded_samples_of(dataset: Any) -> Iterator[SeededSamples]:
-    """Yield every SeededSamples in a dataset: itself, or inside subsets and concatenations."""
+    """Yield every SeededSamples in a dataset: the dataset itself, or those inside subsets and concatenations."""
     if isinstance(dataset, SeededSamples):
         yield dataset
     inner = getattr(dataset, "datasets", None)

@@ -1,7 +1,7 @@
-"""TorchLoaderWorkers: report what the workers of a DataLoader do while a run waits for them, and why one ended.
+"""TorchLoaderWorkers: report what the workers of a DataLoader do while a run waits for them, and why a worker exited.
 
-torch reports neither. Its iterator knows which worker owes which batch, in private attributes. Without them, a report has less
-detail.
+torch reports neither. Private attributes of its iterator tell which worker is loading which batch. Without them, a report has
+less detail.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class TorchLoaderWorkers:
     """The workers of torch's DataLoader and its subclasses."""
 
     def prepare(self, loader: Any) -> None:
-        """Enable the workers that a loader is about to start to report where they are."""
+        """Make the workers that a loader is about to start able to report their stack."""
         if isinstance(loader, DataLoader) and loader.num_workers and not isinstance(loader.worker_init_fn, StackOnRequest):
             loader.worker_init_fn = StackOnRequest(loader.worker_init_fn)
 
@@ -43,7 +43,7 @@ class TorchLoaderWorkers:
         return isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker (pid")
 
     def stall(self, frames: list[FrameType]) -> WorkerStall | None:
-        """Return the loader that these frames, the innermost first, wait for; None if it has no workers."""
+        """Return the loader that these frames, innermost first, wait for; None if it has no workers."""
         for frame in frames:
             iterator = frame.f_locals.get("self")
             if getattr(iterator, "_workers", None) and hasattr(iterator, "_task_info"):
@@ -63,7 +63,7 @@ class WorkerStall:
         self._awaited: int = getattr(iterator, "_rcvd_idx", 0)
 
     def report(self) -> list[str]:
-        """Return lines about the worker that is waited for, with its stack if it still responds."""
+        """Return lines about the worker that the run waits for, with its stack if it still responds."""
         number = self._worker_of(self._awaited)
         if number is None:
             return [f"DataLoader worker {one} {_process(worker)}" for one, worker in self._workers.items()]
@@ -79,7 +79,7 @@ class WorkerStall:
         return {"continue": f"it with kill -CONT {' '.join(stopped)}"} if stopped else {}
 
     def failure(self, batch_idx: int, error: BaseException) -> str:
-        """Return which worker ended, and the batches it was working on; `batch_idx` is the one that was waited for."""
+        """Return which worker exited and which batches it was working on. `batch_idx` is the batch that the run waited for."""
         self._forget_pids()
         if isinstance(error, OSError | EOFError):  # the connection to a worker broke; the worker ends a moment later
             deadline = monotonic() + END_SECONDS
@@ -105,20 +105,20 @@ class WorkerStall:
                 getattr(self._iterator, "_shutdown_workers", _nothing)()
 
     def kill(self) -> None:
-        """Kill the workers: a stopped one would keep the process from ending."""
+        """Kill the workers, because a stopped worker would keep the process from exiting."""
         self._forget_pids()
         for worker in self._workers.values():
             with suppress(OSError, ValueError):
                 worker.kill()
 
     def _forget_pids(self) -> None:
-        """Keep torch from raising again later that a worker has ended."""
+        """Keep torch from raising another error later because a worker has exited."""
         with suppress(ValueError, RuntimeError):
             getattr(signal_handling, "_remove_worker_pids", _nothing)(id(self._iterator))
             getattr(signal_handling, "_set_worker_pids", _nothing)(id(self._iterator), ())
 
     def _worker_of(self, batch: int) -> int | None:
-        """Return the number of the worker that still owes a batch; None if that is unknown."""
+        """Return the number of the worker that is loading a batch; None if unknown."""
         info = self._owed.get(batch, ())
         return info[0] if len(info) == 1 and info[0] in self._workers else None
 
@@ -163,7 +163,7 @@ class StackOnRequest:
 
 
 def _nothing(*_: Any) -> None:
-    """Replace a function that this release of torch does not have."""
+    """Stand in for a function that this release of torch does not have."""
 
 
 def _process(worker: Any) -> str:
@@ -171,7 +171,7 @@ def _process(worker: Any) -> str:
 
 
 def _catches(pid: int, number: signal.Signals) -> bool:
-    """Return whether a process has a handler for a signal, which would kill it otherwise."""
+    """Return whether a process has a handler for a signal. Without one, the signal would kill it."""
     with suppress(OSError, ValueError, IndexError):
         status = Path(f"/proc/{pid}/status").read_text()
         return bool(int(status.split("SigCgt:")[1].split()[0], 16) >> (number - 1) & 1)

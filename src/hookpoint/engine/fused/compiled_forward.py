@@ -29,7 +29,7 @@ class CompiledForward:
     The model itself is not wrapped: its weights keep their names. torch.compile ignores hooks that are registered after it has
     compiled, so a batch with hooks runs uncompiled. Its results may differ in the last bits.
 
-    With `detaches`, the outputs have no gradients. Nothing can use them between forward and backward then.
+    With `detaches`, the outputs have no gradients, so no code between forward and backward can use them for the loss.
     """
 
     def __init__(self, forward: Forward, options: Mapping[str, Any], parts: list[Any], *, detaches: bool) -> None:
@@ -42,9 +42,9 @@ class CompiledForward:
 
 
 def _forward_and_loss(forward: Forward, detaches: bool) -> Compute:
-    """Return a function with code of its own: torch.compile limits how often it compiles the same code.
+    """Return a function with its own code object, because torch.compile limits how often it compiles the same code.
 
-    Outputs that require gradients would cost a pass over gradients that are zero, so they are detached if that is safe.
+    Outputs that require gradients would add a backward pass over zero gradients, so they are detached if that is safe.
     """
 
     def forward_and_loss(batch: Any, mode: str | None) -> tuple[Any, Any, Any]:
@@ -56,7 +56,7 @@ def _forward_and_loss(forward: Forward, detaches: bool) -> Compute:
 
 
 def compile_options(compile: Any, device: torch.device, strategy: Any = None, main: Any = None) -> dict[str, Any]:
-    """Return the options of torch.compile. Refuse what cannot be compiled in this run or on this machine.
+    """Return the options of torch.compile. Raise for what cannot be compiled in this run or on this machine.
 
     >>> compile_options({"backend": "eager"}, torch.device("cpu"))
     {'dynamic': False, 'backend': 'eager'}

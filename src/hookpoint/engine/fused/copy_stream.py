@@ -1,4 +1,4 @@
-"""CopyStream: copy batches to the GPU while the step before them runs."""
+"""CopyStream: copy batches to the GPU while the previous step runs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from hookpoint.engine.fused.static_batch import Signature, StaticBatch, is_on_ho
 
 
 class CopyStream:
-    """Move batches to the device. Those of a captured signature are copied on a stream of their own, into a staging buffer.
+    """Move batches to the device. Batches of a captured signature are copied on a separate stream, into a staging buffer.
 
-    The stream of the steps waits for the copy, and the copy for the step that reads the batch before it; the host waits for
-    neither. Only copies from pinned memory overlap with a step: `DataLoader(..., pin_memory=True)`.
+    The stream of the steps waits for the copy, and the copy waits for the step that reads the previous batch. The host waits
+    for neither. Only copies from pinned memory overlap with a step: `DataLoader(..., pin_memory=True)`.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -25,7 +25,7 @@ class CopyStream:
         self._stream: Any = None
         self._staging: dict[Signature, StaticBatch] = {}
         self._consumed: Any = None
-        self._is_unread = False  # whether nobody has noted the last copy as consumed
+        self._is_unread = False  # whether the last copy has not been recorded as consumed
 
     def begin(self, run: Run) -> None:
         """Use staging buffers for the training batches of a run from now on, until `end`."""
@@ -42,11 +42,11 @@ class CopyStream:
         return staging.batch
 
     def forget(self) -> None:
-        """Free the staging buffers: batches are moved as usual from now on."""
+        """Free the staging buffers. Batches are moved as usual from now on."""
         self._staging = {}
 
     def note_consumed(self) -> None:
-        """Note that the current stream has read the staging buffers, up to here."""
+        """Record that the current stream has read the staging buffers up to this point."""
         self._consumed.record()
         self._is_unread = False
 

@@ -1,4 +1,4 @@
-"""FusedStep: the options `compile` and `cuda_graph` of a Runner, checked, and the stepper that they lead to."""
+"""FusedStep: check the options `compile` and `cuda_graph` of a Runner, and create the stepper for them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COMPILED = "forward and loss are compiled; while modules have hooks, batches run
 
 
 class FusedStep:
-    """Decide before training how the step runs: as it is, compiled, as a CUDA graph, or both."""
+    """Decide before training how the step runs: eager, compiled, as a CUDA graph, or both."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class FusedStep:
         self._copies = CopyStream(device) if self._cuda_graph else None
 
     def mover(self) -> Callable[[Any], Any] | None:
-        """Return the function that moves a batch to the device; None if it is there already."""
+        """Return the function that moves a batch to the device; None if it is already there."""
         if self._device.type == "cpu":
             return None
         return partial(move, device=self._device) if self._copies is None else self._copies

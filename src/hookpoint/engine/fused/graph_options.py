@@ -1,4 +1,4 @@
-"""graph_options: whether `Runner(cuda_graph=...)` can work, decided before training."""
+"""graph_options: decide before training whether `Runner(cuda_graph=...)` can work."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CudaGraph = bool | Literal["auto"]
 def graph_options(
     cuda_graph: CudaGraph, *, device: torch.device, optimizer: Any, precision: str, strategy: Any, main: Any
 ) -> CudaGraph:
-    """Return whether to use CUDA graphs. Refuse what cannot work; with "auto", log the reason and return False."""
+    """Return whether to use CUDA graphs. Raise if they cannot work; with "auto", log the reason and return False."""
     if cuda_graph not in (True, False, "auto") or (isinstance(cuda_graph, int) and not isinstance(cuda_graph, bool)):
         raise BadArgument(f"cuda_graph must be True, False or 'auto', got {cuda_graph!r}.", write='cuda_graph="auto"')
     if cuda_graph is False:
@@ -52,7 +52,10 @@ def _check_run(device: torch.device, precision: str, strategy: Any, main: Any) -
 
 
 def check_graph_optimizer(optimizer: Any) -> None:
-    """Refuse an optimizer whose step cannot be captured. It is never switched: the other kernels give other bits."""
+    """Raise for an optimizer whose step cannot be captured.
+
+    Its options are never changed, because other kernels give different bits.
+    """
     if isinstance(optimizer, Mapping):
         what = f"cuda_graph=True supports one optimizer, got {len(optimizer)}."
         raise BadArgument(what, give="one optimizer with a parameter group each")
@@ -68,7 +71,7 @@ def check_graph_optimizer(optimizer: Any) -> None:
                 raise BadArgument(what, give=f"lr={float(group['lr'])}")
             continue
         if options:
-            what = f"cuda_graph=True cannot capture {kind} with its present options."
+            what = f"cuda_graph=True cannot capture {kind} with its current options."
             raise BadArgument(what, write=f"torch.optim.{kind}(..., {options})")
         what = f"cuda_graph=True cannot capture {kind}: it has neither a fused nor a capturable step."
         raise BadArgument(what, use="torch.optim.AdamW(..., fused=True, capturable=True) or torch.optim.SGD(..., fused=True)")

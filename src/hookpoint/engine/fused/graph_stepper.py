@@ -41,7 +41,7 @@ Key = tuple[bool, bool]  # whether the batch begins an accumulation window, and 
 
 @cache
 def stream_of(device: torch.device) -> Any:
-    """Return the stream for captured steps. All runs share it: torch keeps a cuBLAS workspace for each stream."""
+    """Return the stream for captured steps. All runs share it, because torch keeps a cuBLAS workspace for each stream."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
@@ -59,9 +59,9 @@ class Captured:
 class GraphStepper(TorchStepper):
     """Replay forward, loss, backward, clipping and optimizer step as one CUDA graph.
 
-    The first three steps of a signature run outside the graph, as does a step that a callback, a hook or a skip must see from
-    inside. The weights are those of the same steps without a graph, bit for bit: a capture executes nothing, and a replay runs
-    the same kernels. All steps run on one stream of their own, as a capture requires.
+    The first three steps of a signature run outside the graph. So does a step that a callback, a hook or a skip needs to access
+    from inside. The weights are bit for bit those of the same steps without a graph: a capture executes nothing, and a replay
+    runs the same kernels. All steps run on a separate stream, as a capture requires.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class GraphStepper(TorchStepper):
 
     @contextmanager
     def training(self, run: Run) -> Iterator[None]:
-        """Train on a stream of the run's own, and free the graphs afterwards."""
+        """Train on a separate stream, and free the graphs afterwards."""
         try:
             check_graph_optimizer(self._optimizer)  # a resume may have changed its options
         except HookpointError as error:
@@ -151,7 +151,7 @@ class GraphStepper(TorchStepper):
         self._steps += run.step - step
 
     def _captured_for(self, run: Run, now: Iteration) -> Captured | None:
-        """Return what was captured for batches like this one; None if this one runs without static buffers."""
+        """Return what was captured for batches like this one; None if this batch runs without static buffers."""
         if self._epoch != run.epoch or self._is_stale or self._loads.has_loaded:
             self._check_storages(run)
         for captured in self._captured.values():
@@ -180,7 +180,7 @@ class GraphStepper(TorchStepper):
         return known
 
     def _graph_for(self, run: Run, now: Iteration, captured: Captured, key: Key) -> StepGraph | None:
-        """Return the graph for this step, capturing it if it is time to; None if the step runs outside."""
+        """Return the graph for this step, and capture it first if it is time to. None if the step runs outside the graph."""
         if self._watch.is_hooked():
             self._say(f"{self._watch.owner} has hooks: steps run outside the CUDA graph while it has them")
             return None
@@ -216,10 +216,10 @@ class GraphStepper(TorchStepper):
             self._pool = torch.cuda.graph_pool_handle()
         elif not begins:
             self._begin_graph.bind_gradients(adds=True)
-        sync_mode = torch.cuda.get_sync_debug_mode()  # what strict_sync=True sets: freeing memory waits, once
+        sync_mode = torch.cuda.get_sync_debug_mode()  # set by strict_sync=True; freeing memory waits once
         if sync_mode:
             torch.cuda.set_sync_debug_mode("default")
-        torch.cuda.empty_cache()  # what the steps so far have cached, the graph needs for itself
+        torch.cuda.empty_cache()  # the graph needs the memory that earlier steps have cached
         owned = {id(parameter): parameter for group in self._optimizer.param_groups for parameter in group["params"]}
         parameters = list({**owned, **{id(p): p for module in self._modules for p in module.parameters()}}.values())
         before = [parameter.grad for parameter in parameters]
@@ -246,7 +246,7 @@ class GraphStepper(TorchStepper):
             if sync_mode:
                 torch.cuda.set_sync_debug_mode(sync_mode)
         if not begins and any(old is None and new is not None for old, new in zip(before, graph.gradients, strict=True)):
-            # It has parameters that no batch of this window had: a replay would overwrite their gradients, and not add.
+            # It has parameters that no batch of this window used: a replay would overwrite their gradients instead of adding.
             for parameter, gradient in zip(parameters, before, strict=True):
                 parameter.grad = gradient
             graph.release()
@@ -258,7 +258,7 @@ class GraphStepper(TorchStepper):
         return graph
 
     def _compute_step(self, run: Run, now: Iteration, *, steps: bool) -> None:
-        """Do the arithmetic of an iteration, without points."""
+        """Compute the step of an iteration without firing points."""
         self._train_forward(run)
         if now.loss is None:
             raise BadLoop("the forward set no loss.", set="run.loss in on_iter_forward")
@@ -318,7 +318,7 @@ class GraphStepper(TorchStepper):
 
     def _settings_changed(self, settings: Settings) -> None:
         is_rate = settings.others == self._settings.others
-        self._discard(warm_up=not is_rate)  # another setting may need another state, which a real step creates
+        self._discard(warm_up=not is_rate)  # a different setting may need different state, which a real step creates
         self._changes += 1
         if self._changes == MAX_CHANGES:
             kind = type(self._optimizer).__name__
@@ -336,7 +336,7 @@ class GraphStepper(TorchStepper):
         self._begin_graph = None
 
     def _give_up(self, error: HookpointError) -> None:
-        """Raise, or with "auto" train on without graphs."""
+        """Raise, or with "auto" continue training without graphs."""
         if self._policy is True:
             raise error
         self._is_off = True

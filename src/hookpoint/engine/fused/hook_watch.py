@@ -1,4 +1,4 @@
-"""HookWatch: whether modules, parameters or the optimizer have hooks, which a compiled or captured step does not call."""
+"""HookWatch: detect hooks on modules, parameters and the optimizer, which a compiled or captured step does not call."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ REPARAMETRIZATIONS = "torch.nn.utils."  # modules of hooks that only compute wei
 
 
 class HookWatch:
-    """Look for hooks. Each new hook takes a number from one counter in torch, so a step without new hooks costs a comparison.
+    """Detect hooks. Each new hook takes a number from one counter in torch, so a step without new hooks costs one comparison.
 
-    Hooks that torch.nn.utils registers, for spectral_norm for instance, are part of the model: they are compiled and captured.
+    Hooks that torch.nn.utils registers, for example for spectral_norm, are part of the model: they are compiled and captured.
     """
 
     def __init__(self, modules: Iterable[torch.nn.Module], optimizer: Any = None) -> None:
@@ -38,7 +38,7 @@ class HookWatch:
 
     @property
     def owner(self) -> str | None:
-        """Who has a hook, for messages; None if nobody."""
+        """What has a hook, as text for messages; None if nothing has one."""
         return self._owner
 
     def _hooked(self) -> Iterator[str]:

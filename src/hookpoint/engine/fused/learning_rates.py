@@ -13,7 +13,7 @@ SAME_BITS = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
 
 
 class Settings(NamedTuple):
-    """The settings of an optimizer that a capture fixes."""
+    """The settings of an optimizer that are fixed by a capture."""
 
     rates: list[Any]
     others: list[Any]
@@ -22,9 +22,9 @@ class Settings(NamedTuple):
 class LearningRates:
     """The settings of an optimizer's parameter groups, as a captured step uses them.
 
-    The groups keep their rates as floats: schedulers, `run.hyper`, logs and checkpoints never see a tensor. A fused optimizer
-    gets tensors while it is captured; its kernels compute the same bits with both. Other optimizers round a tensor differently,
-    so their rates are captured as numbers, like all other settings.
+    The groups keep their rates as floats, so schedulers, `run.hyper`, logs and checkpoints never see a tensor. A fused
+    optimizer gets tensors while it is captured; its kernels compute the same bits with floats and tensors. Other optimizers
+    round a tensor differently, so their rates are captured as numbers, like all other settings.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
@@ -34,7 +34,7 @@ class LearningRates:
         self._tensors: list[torch.Tensor] = []
 
     def settings(self) -> Settings:
-        """Return what a capture fixes: the rates that do not become tensors, and all other settings."""
+        """Return what is fixed by a capture: the rates that do not become tensors, and all other settings."""
         rates: list[Any] = []
         others: list[Any] = []
         for group in self._optimizer.param_groups:

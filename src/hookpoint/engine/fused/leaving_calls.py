@@ -1,4 +1,4 @@
-"""LeavingCalls: the handlers inside of a step, which must run outside the CUDA graph when they are due."""
+"""LeavingCalls: the handlers inside a step, for which the step must run outside the CUDA graph when they are due."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from hookpoint.engine.fused.hook_watch import HookWatch
 
 logger = logging.getLogger("hookpoint")
 
-NAMED_AFTER = 10  # steps in a row that a callback with a schedule or declaration makes leave the graph
+NAMED_AFTER = 10  # consecutive steps outside the graph after which a callback that could be due less often is named
 POINTS = ("on_backward_begin", "on_backward_end", "on_step_begin")
 
 
 class LeavingCalls:
     """Tell before a step whether a handler at on_backward_begin, on_backward_end or on_step_begin is due.
 
-    A handler with a schedule is due when that is. A callback that decides by itself has a method `leaves_graph(run)`, which
-    returns whether the coming step concerns it. All others are due at every step, as are those whose schedule or wrapper calls
-    a function of the run: it could ask for the loss of this step.
+    A handler with a schedule is due when its schedule is. A callback that decides for itself has a method `leaves_graph(run)`,
+    which returns whether it needs the next step. All other handlers are due at every step. So are those whose schedule or
+    wrapper calls a function of the run, because the function could read the loss of this step.
     """
 
     def __init__(self, hooks: Hooks) -> None:
@@ -39,7 +39,7 @@ class LeavingCalls:
         self._warn(self._always)
 
     def are_due(self, run: Any, *, steps: bool) -> bool:
-        """Return whether the coming batch, after which the optimizer `steps` or not, must run outside the graph."""
+        """Return whether the next batch must run outside the graph. `steps` tells whether the optimizer steps after it."""
         if self._always:
             return True
         if not (self._scheduled or self._declared):
@@ -52,7 +52,7 @@ class LeavingCalls:
         return bool(due)
 
     def settle(self, run: Any, *, steps: bool) -> None:
-        """Advance the schedules past a step that was replayed, as the calls of its handlers would."""
+        """Advance the schedules past a step that was replayed, as calling its handlers would."""
         for call in self._scheduled:
             if call.armed is not None and (steps or call.point != "on_step_begin"):
                 call.armed.settle(run, call.moment, False)
@@ -85,7 +85,7 @@ def _are_by_clock(call: Call) -> bool:
 
 
 def _declares(call: Call) -> bool:
-    """Return whether `leaves_graph` speaks for a handler: one that a subclass adds, it does not know."""
+    """Return whether `leaves_graph` covers a handler. It does not cover a handler that a subclass adds."""
     classes = type(call.entry.subject).__mro__
     declaring = next((place for place, kind in enumerate(classes) if "leaves_graph" in vars(kind)), None)
     handling = next((place for place, kind in enumerate(classes) if call.handler.spelling in vars(kind)), None)

@@ -1,4 +1,4 @@
-"""LoadWatch: whether `load_state_dict` of a module or an optimizer was called."""
+"""LoadWatch: detect calls of `load_state_dict` of a module or an optimizer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class LoadWatch:
-    """Set a flag when a state is loaded. A copy of the model, or a saved one, has a watch of its own that nobody reads."""
+    """Set a flag when a state is loaded. A copied or pickled model gets its own watch, which is never read."""
 
     def __init__(self) -> None:
         self.has_loaded = False

@@ -16,7 +16,7 @@ Signature = tuple[Hashable, ...]
 
 
 def signature_of(batch: Any) -> Signature:
-    """Return what batches of one graph have in common: structure, shapes, strides and dtypes, and the values of numbers.
+    """Return what all batches of one graph have in common: structure, shapes, strides and dtypes, and the values of numbers.
 
     >>> signature_of((torch.zeros(4, 2), 1)) == signature_of((torch.ones(4, 2), 1))
     True
@@ -67,7 +67,7 @@ def is_on_host(batch: Any) -> bool:
 
 
 class StaticBatch:
-    """A batch whose tensors stay at their addresses. Others of its signature are copied into it."""
+    """A batch whose tensors stay at their addresses. Other batches with the same signature are copied into it."""
 
     def __init__(self, batch: Any) -> None:
         self._buffers: list[torch.Tensor] = []
@@ -75,7 +75,7 @@ class StaticBatch:
         self._devices = {buffer.device.type for buffer in self._buffers}
 
     def check_device(self, device: torch.device) -> None:
-        """Refuse a batch with a tensor on another device: its values would be captured as constants."""
+        """Raise for a batch with a tensor on another device, because its values would be captured as constants."""
         for other in self._devices - {device.type}:
             what = f"cuda_graph=True cannot capture a batch with a tensor on {other!r} after it was moved."
             raise BadData(what, give="tensors that `batch.to(device)` moves")

@@ -1,4 +1,4 @@
-"""StepGraph: one captured step, and the repair after a capture that failed."""
+"""StepGraph: one captured step, and the cleanup after a failed capture."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ AS_THEY_ARE = (HookpointError, StopRun, torch.OutOfMemoryError)  # errors that s
 
 
 class StepGraph:
-    """A captured step. `replay` repeats its kernels on what the static buffers contain.
+    """A captured step. `replay` runs its kernels again on the current contents of the static buffers.
 
-    `gradients` are the buffers to which a replay writes the gradient of each parameter; `adds` tells where it adds to the one
-    that exists.
+    `gradients` are the buffers to which a replay writes the gradient of each parameter. `adds` tells for which parameters it
+    adds to an existing gradient instead.
     """
 
     def __init__(
@@ -52,7 +52,10 @@ class StepGraph:
         self._graph.replay()
 
     def bind_gradients(self, *, adds: bool = False) -> None:
-        """Make the captured buffers the gradients of the parameters. If the step adds to a gradient, its values move along."""
+        """Make the captured buffers the gradients of the parameters.
+
+        If the step adds to a gradient, copy its values into the buffer.
+        """
         for parameter, buffer, adds_here in zip(self._parameters, self.gradients, self._adds, strict=True):
             gradient = parameter.grad
             if gradient is not buffer:
@@ -75,7 +78,7 @@ class StepGraph:
 
 
 def _abandon(graph: Any, device: torch.device, pool: Any) -> None:
-    """End a capture that failed. If CUDA has invalidated it, torch leaves the allocator in the state of a capture."""
+    """End a failed capture. If CUDA has invalidated the capture, torch leaves the allocator in capture mode."""
     try:
         graph.capture_end()
     except RuntimeError:
@@ -91,5 +94,5 @@ def _failed(error: Exception) -> BadLoop:
     return BadLoop(
         f"the step cannot be captured in a CUDA graph{where} ({reason}).",
         avoid=".item(), .cpu(), print(tensor) and branches on values of tensors in the forward and the loss",
-        drop='cuda_graph=True, or pass cuda_graph="auto" to train without a graph then',
+        drop='cuda_graph=True, or pass cuda_graph="auto" to train without a graph in this case',
     )

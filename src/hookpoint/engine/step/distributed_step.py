@@ -70,11 +70,11 @@ class SingleProcess:
 
 
 class Distributed:
-    """Train on one of multiple ranks, with a strategy. All ranks do the same at the same places.
+    """Train on one of multiple ranks, with a strategy. All ranks make the same calls in the same order.
 
     Model and optimizer are set up once, when the first run begins. A loader with torch's default samplers is sharded. Random
     generators are seeded for each shard of the data, so that ranks draw different numbers for their samples. The chief's
-    generators are those of a single process: the order of the data is drawn from them.
+    generators match those of a single process, because the order of the data is drawn from them.
     """
 
     def __init__(self, strategy: Strategy) -> None:
@@ -94,7 +94,10 @@ class Distributed:
             torch.cuda.set_device(local_rank())
 
     def place(self, model: Any, device: torch.device) -> None:
-        """Move the model to the device. In a pipeline, each rank moves only its own stage: the full model might not fit."""
+        """Move the model to the device.
+
+        In a pipeline, each rank moves only its own stage, because the full model might not fit.
+        """
         if not isinstance(self.strategy, Pipelined):
             place_model(model, device)
 
@@ -140,7 +143,7 @@ class Distributed:
         set_epoch(train.data if isinstance(train, PaddedLoader | UntilShortest) else train, epoch)
 
     def wrap_step(self, step: Step, stepper: Any) -> Step:
-        """Return a step that communicates only if the optimizer steps."""
+        """Return a step that communicates only when the optimizer steps."""
         is_pipelined = isinstance(self.strategy, Pipelined)
         begin_batch = None if self._local_updates is None else self._local_updates.begin_batch
 
@@ -161,16 +164,17 @@ class Distributed:
         return distributed_step
 
     def before_step(self, run: Run, was_computed: bool) -> None:
-        """Merge gradients if the last batch did not: its backward was skipped, or it was not known to be the last."""
+        """Merge gradients if the last batch did not, because its backward was skipped or it was not known to be the last."""
         if self._is_accumulating or not was_computed or self._local_updates is not None:
             self.strategy.merge_gradients(parameters_of(run.optimizer))
 
     def shard(self, loader: Any) -> Any:
-        """Return this rank's shard of data to evaluate on; all of it if a callback evaluates on this rank only."""
+        """Return this rank's shard of the evaluation data, or all of it if a callback evaluates on this rank only."""
         call = CURRENT_CALL.get()
         if call is not None and call.entry.ranks != "all":
             if not isinstance(self.strategy, DataParallel):
-                what = f"{call.entry.name} evaluates on the {call.entry.ranks} only; {type(self.strategy).__name__} needs all."
+                kind = type(self.strategy).__name__
+                what = f"{call.entry.name} evaluates on the {call.entry.ranks} only; {kind} needs all ranks."
                 raise BadStrategy(what, set='ranks = "all"')
             self._same_batch_count = True
             return loader
@@ -185,7 +189,7 @@ class Distributed:
             yield
 
     def _lengths_of(self, loader: Any, what: str) -> list[Any]:
-        """Return the number of batches of each rank. Refuse to shard data that differs between ranks."""
+        """Return the number of batches of each rank. Raise if the data to shard differs between ranks."""
         sampler = team_sampler_of(loader)
         mine = None if sampler is None else f"{sampler.length} samples in batches of {sampler.batch_size}"
         lengths, sizes = zip(*self._team.gather([length_of(loader), mine]), strict=True)
@@ -196,7 +200,7 @@ class Distributed:
         return list(lengths)
 
     def _set_weight(self, run: Run, stepper: Any, lengths: list[int]) -> None:
-        """Give a repeated batch no weight, and the batches of other ranks more: their gradients are averaged over all ranks."""
+        """Give a repeated batch zero weight and other ranks' batches more, because gradients are averaged over all ranks."""
         batch, mine = now_of(run).batch_idx, lengths[run.team.data_rank]
         count = sum(batch < length for length in lengths)
         stepper.set_weight(len(lengths) / count if batch < mine else 0)
@@ -204,7 +208,7 @@ class Distributed:
             now_of(run).samples = 0
 
     def _refuse_uneven(self, run: Run, lengths: list[int]) -> None:
-        """Refuse different numbers of batches if a repeated batch could not have zero weight."""
+        """Raise for different numbers of batches if a repeated batch could not have zero weight."""
         model_size = run.team.size // run.team.data_size
         if min(lengths) == 0:
             why = "One of them has none"
@@ -238,7 +242,10 @@ class Distributed:
 
 
 class UntilShortest:
-    """Yield batches of data of unknown length until one of the ranks runs out. Batches of other ranks are dropped."""
+    """Yield batches of data of unknown length until one of the ranks runs out.
+
+    The remaining batches of other ranks are dropped.
+    """
 
     def __init__(self, data: Any, team: Team) -> None:
         self.data, self.team = data, team

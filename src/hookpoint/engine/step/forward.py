@@ -28,7 +28,7 @@ class Forward:
     - The last item of a tuple or list is the target if there is a criterion or if the model takes fewer arguments. The other
       items are inputs.
     - From a mapping or dataclass, the model gets the fields that its forward names. The other fields are the target. If the
-      forward takes all fields, a field with a usual name such as "labels" is the target.
+      forward takes all fields, a field with a common name such as "labels" is the target.
     - A batch of graphs is passed as one object if the forward takes one argument.
     """
 
@@ -84,8 +84,8 @@ class Forward:
     def loss(self, outputs: Any, targets: Any, *, is_needed: bool = True) -> Any:
         """Return the loss from the criterion, or the one that the model returned.
 
-        With `is_needed=False`, as in validation, a model may return no loss, as many detectors do in eval mode. The loss of a
-        dict of losses is the entry "loss", or else the sum; `parts` has the other entries.
+        With `is_needed=False`, as in validation, a model need not return a loss; many detectors do not in eval mode. The loss
+        of a dict of losses is the entry "loss", or else the sum; `parts` has the other entries.
         """
         if self.criterion is not None:
             if targets is None:
@@ -178,7 +178,7 @@ class PipelinedForward(Forward):
 class FunctionMain(MainCallback):
     """Compute the loss with a function of the run: `Runner(..., main=lambda run: my_loss(run.model, run.batch))`.
 
-    If it returns a dict of losses, the entry "loss" or else the sum is the loss. The other entries are logged.
+    If the function returns a dict of losses, the loss is the entry "loss", or else the sum. The other entries are logged.
     """
 
     writes_anything = True

@@ -23,7 +23,7 @@ def modules_of(model: Any) -> list[torch.nn.Module]:
 
 
 def load_weights(model: Any, weights: Mapping[str, Any]) -> None:
-    """Load a state dict into a model, or one into each model of a dict."""
+    """Load a state dict into a model, or a dict of state dicts into a dict of models."""
     if isinstance(model, Mapping):
         for name, state in weights.items():
             load_state(model[name], state)
@@ -44,7 +44,10 @@ def modes_kept(model: Any) -> Iterator[None]:
 
 @contextmanager
 def training(model: Any) -> Iterator[None]:
-    """Enable gradients and switch models in eval mode to train mode. Submodules in eval mode in a training model stay there."""
+    """Enable gradients and switch models in eval mode to train mode.
+
+    Submodules of a training model that are in eval mode stay in eval mode.
+    """
     with modes_kept(model), torch.enable_grad():
         for module in modules_of(model):
             if not module.training:
@@ -68,9 +71,9 @@ def unwrapped(model: Any) -> Any:
 
 
 def choose_device(model: Any, wanted: str | torch.device) -> torch.device:
-    """Return the device of a run. "auto" is the device of the model if that is not the CPU, or else the GPU if there is one.
+    """Return the device of a run. "auto" is the device of the model unless that is the CPU, otherwise the GPU if there is one.
 
-    A model on multiple devices stays there, and its first device gets the data.
+    A model on multiple devices stays where it is, and the data is moved to its first device.
     """
     if wanted != "auto":
         device = torch.device(wanted)
@@ -92,7 +95,7 @@ def place_model(model: Any, device: torch.device) -> None:
 
 
 def check_optimizer(model: Any, optimizer: Any) -> None:
-    """Refuse an optimizer that has none of the model's parameters."""
+    """Raise for an optimizer that has none of the model's parameters."""
     if isinstance(optimizer, Mapping):
         for one in optimizer.values():
             check_optimizer(model, one)

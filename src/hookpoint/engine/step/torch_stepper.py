@@ -32,9 +32,10 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 class TorchStepper(Stepper):
     """Compute outputs, loss, gradients and the step, bit-identical to a bare loop.
 
-    Each loss is divided by `accumulate`. Every `accumulate`-th batch of an epoch steps, and so does the last one. Gradients are
-    cleared before the first backward of a window, so that callbacks can read them until then. A request to skip or retry is
-    honoured until the part it is about has begun: at on_step_begin it drops the gradients of the window, and no step is made.
+    Each loss is divided by `accumulate`. The optimizer steps after every `accumulate`-th batch of an epoch and after the last
+    batch. Gradients are cleared before the first backward of a window, so that callbacks can read them until then. A request to
+    skip or retry is honoured until the part it concerns has begun: at on_step_begin, it drops the gradients of the window, and
+    no step is made.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class TorchStepper(Stepper):
         self._values_read: dict[int, int] = {}
 
     def begin_run(self, run: Run) -> None:
-        """Find out who computes forward and backward: the MainCallback, if it overrides them."""
+        """Determine what computes forward and backward: the MainCallback, if it overrides them."""
         hooks, self._logbook = run.hooks, machine_of(run).logbook
         has_forward = overrides(hooks.main, "on_train_forward", "on_iter_forward")
         forward = hooks.dispatch("on_train_forward", mode="train") if has_forward else None
@@ -105,7 +106,8 @@ class TorchStepper(Stepper):
     def count_steps(self, run: Run) -> None:
         """Count steps and fire their points here instead of in the optimizer's hooks, which cost more than the count itself.
 
-        With fp16 the hooks stay: only the scaler knows which steps it skips. They also stay if a MainCallback may step.
+        With fp16, the hooks stay, because only the scaler knows which steps it skips. They also stay if a MainCallback may
+        step.
         """
         hooks, self._clocks = machine_of(run).steps, machine_of(run).clocks
         if hooks.are_reported and self._scaler is None and self._train_backward == self.backward_and_step:
@@ -166,7 +168,7 @@ class TorchStepper(Stepper):
             self._apply(run)
 
     def adjust_lr(self, run: Run) -> None:
-        """Step each scheduler; a plateau scheduler only if its metric has a new value."""
+        """Step each scheduler. A plateau scheduler steps only if its metric has a new value."""
         for scheduler in run.schedulers:
             if not isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
                 scheduler.step()
@@ -182,7 +184,7 @@ class TorchStepper(Stepper):
     def finish(self, run: Run) -> None:
         """Step with the gradients of a short last window, for data of unknown length.
 
-        The batches are released by then: callbacks at on_step_begin and on_step_end find an iteration without values.
+        The batches are already released, so callbacks at on_step_begin and on_step_end see an iteration without values.
         """
         if 0 < self._in_window < self._accumulate:
             set_now(run, Iteration())
@@ -220,7 +222,10 @@ class TorchStepper(Stepper):
             self._values_read[id(scheduler)] = values
 
     def recovers(self, run: Run, now: Iteration, error: Exception) -> bool:
-        """Return whether a callback retries or skips a step that failed. If so, drop its gradients, unless others were lost."""
+        """Return whether a callback retries or skips a step that failed.
+
+        If so, drop its gradients, unless gradients of other batches would be lost.
+        """
         if not recovered(run, now, error):
             return False
         if self._in_window and self._accumulate > 1:
@@ -231,7 +236,7 @@ class TorchStepper(Stepper):
         return True
 
     def _check_backward(self, backward: Dispatch, run: Run) -> None:
-        """Call an overridden on_iter_backward for the first time, and refuse it if it steps the optimizer itself."""
+        """Call an overridden on_iter_backward for the first time, and raise if it steps the optimizer itself."""
         steps = run.step
         backward(run)
         in_window = self._in_window
@@ -337,7 +342,7 @@ def wants(now: Iteration, part: str) -> bool:
 
 
 def is_computed(forward: Dispatch, run: Run) -> bool:
-    """Run a forward outside of training. Return whether the batch counts, i.e. no callback skipped or retried it."""
+    """Run a forward outside training. Return whether the batch counts, which means that no callback skipped or retried it."""
     now = now_of(run)
     try:
         forward(run)
@@ -364,7 +369,7 @@ def recovered(run: Run, now: Iteration, error: Exception) -> bool:
 
 
 def clear_gradients(optimizer: Any) -> None:
-    """Set the gradients of an optimizer to None. `zero_grad` does the same in 20 microseconds more."""
+    """Set the gradients of an optimizer to None. `zero_grad` does the same but takes 20 microseconds longer."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             parameter.grad = None
@@ -373,7 +378,7 @@ def clear_gradients(optimizer: Any) -> None:
 def learning_rate(optimizer: Any) -> dict[str, Any]:
     """Return {"learning_rate": ...} of an optimizer's first group, or {} if it has none.
 
-    A tensor is copied, as it changes in place. It becomes a float later, without a device synchronization.
+    A tensor is copied, because it changes in place. It becomes a float later, without a device synchronization.
     """
     groups = getattr(optimizer, "param_groups", None) or []
     rate = groups[0].get("lr") if groups else None

@@ -1,4 +1,4 @@
-"""ParameterServer: the authoritative parameters, updated with the gradients of all ranks, and the messages that reach it."""
+"""ParameterServer: the authoritative parameters, updated with the gradients of all ranks, and the server's messages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ParameterServer:
     """Apply gradients in the order in which they arrive and hand out the resulting parameters.
 
     Runs on the chief, with one thread for each worker. Only one thread is active at a time; workers that must not continue wait
-    inside. The server steps a twin of the user's optimizer: it has the same class, the user's current settings and the same
+    inside. The server steps a copy of the user's optimizer that has the same class, the user's current settings and the same
     state objects, but updates the server's own parameters.
     """
 
@@ -78,7 +78,7 @@ class ParameterServer:
     drop = leave
 
     def fail(self, why: str) -> None:
-        """Wake up all waiting workers with an error: a rank has failed."""
+        """Wake up all waiting workers with an error, because a rank has failed."""
         with self._changed:
             self.failure = self.failure or why
             self._changed.notify_all()
@@ -149,7 +149,7 @@ class ServerRpc:
             thread.start()
 
     def join(self, seconds: float) -> bool:
-        """Wait until every worker has left. Return whether all have."""
+        """Wait until every worker has left. Return whether all of them have."""
         deadline = monotonic() + seconds
         for thread in self._threads:
             thread.join(max(0.0, deadline - monotonic()))
@@ -195,7 +195,7 @@ class ServerRpc:
 
 
 class TensorBuffer:
-    """Store a number and tensors with the shapes of others, each of which may be missing, in one buffer on the host."""
+    """Store a number and tensors in one buffer on the host. The tensors have given shapes, and each of them may be missing."""
 
     def __init__(self, like: Sequence[torch.Tensor]) -> None:
         self._like = [(tensor.shape, tensor.dtype, tensor.numel() * tensor.element_size()) for tensor in like]

@@ -1,4 +1,4 @@
-"""Staleness: decide which worker may continue, so that no gradient is applied to parameters that are too new for it."""
+"""Staleness: decide which worker may continue, so that no gradient is too stale when it is applied."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Staleness:
     """Count versions and decide which pull or push may happen next, within a bound.
 
     A worker pulls parameters and later pushes a gradient computed on them, which creates the next version. A push is allowed if
-    all other computing workers can still push within the bound after it, oldest version first. A pull is allowed while at most
-    `bound` workers compute. With a bound of 0, one worker computes at a time.
+    all other computing workers can still push within the bound afterwards, oldest version first. A pull is allowed while at
+    most `bound` workers compute. With a bound of 0, one worker computes at a time.
 
     >>> rule = Staleness(1)
     >>> rule.pull("a"), rule.pull("b"), rule.may_pull()
@@ -59,5 +59,5 @@ class Staleness:
         return computed_on, applied_at
 
     def leave(self, worker: int | str) -> None:
-        """Forget a worker that is done or has failed."""
+        """Remove a worker that is done or has failed."""
         self.computing.pop(worker, None)

@@ -39,15 +39,15 @@ class AsyncSGD(StrategyDefaults):
     threads of the chief and steps with your optimizer; no other rank steps.
 
         staleness: Maximum number of other ranks' gradients applied between a rank's pull and its push. A rank that would exceed
-            it waits. With 0, one rank computes at a time. All ranks compute at once with at least (number of ranks - 1).
+            it waits. With 0, one rank computes at a time. With (number of ranks - 1) or more, all ranks compute concurrently.
         wait_seconds: How long a rank waits for the server or for other ranks before it raises.
 
-    A step of the run is one gradient that this rank has pushed. All ranks make the same number of steps; the server applies the
-    gradients of all. Between a step and the next batch, the model has the parameters of the last pull. At the end of a training
-    pass, in a validation and in a checkpoint, all ranks wait for each other and use the server's parameters. The server uses
-    the chief's current learning rate and other settings. A request, such as `run.stop()`, takes effect on all ranks `lag` steps
-    later. A gradient and its norm are those of one rank. Runs are not reproducible and do not resume bit for bit: the order of
-    gradients varies. In a single process, AsyncSGD does nothing.
+    A step of the run is one gradient that this rank has pushed. All ranks make the same number of steps, and the server applies
+    the gradients of all of them. Between a step and the next batch, the model has the parameters of the last pull. At the end
+    of a training pass, in a validation and in a checkpoint, all ranks wait for each other and use the server's parameters. The
+    server uses the chief's current learning rate and other settings. A request, such as `run.stop()`, takes effect on all ranks
+    `lag` steps later. A gradient and its norm are those of one rank. Runs are not reproducible and do not resume bit for bit,
+    because the order of gradients varies. In a single process, AsyncSGD does nothing.
 
     On the chief, `trace` lists the last 100,000 applied gradients.
 
@@ -76,7 +76,7 @@ class AsyncSGD(StrategyDefaults):
 
     @property
     def lag(self) -> int:
-        """Number of steps until a request takes effect: how far one rank may be ahead of another."""
+        """Number of steps until a request takes effect, which is how far one rank may be ahead of another."""
         return max(2, self.staleness)
 
     @property
@@ -123,7 +123,7 @@ class AsyncSGD(StrategyDefaults):
         self._is_computing = True
 
     def drop_batch(self) -> None:
-        """Tell the server that no gradient follows: the step was skipped."""
+        """Tell the server that no gradient follows, because the step was skipped."""
         if self._is_computing:
             self._call_server(lambda server: server.drop(self._rank))
             self._is_computing = False
@@ -152,7 +152,7 @@ class AsyncSGD(StrategyDefaults):
             raise OutOfStep(message, see="its output") from error
 
     def _replace_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Make `optimizer.step()` send the gradient, with its hooks around that. Outside a run it steps as before."""
+        """Make `optimizer.step()` send the gradient, with the step hooks around it. Outside a run, it steps as before."""
         before = optimizer.step
 
         def push(_: Any, closure: Any = None) -> Any:
@@ -204,7 +204,7 @@ class AsyncSGD(StrategyDefaults):
         self._server, self._rpc = server, ServerRpc(server, range(1, dist.get_world_size()), self._group)
 
     def _check_may_wait(self) -> None:
-        """Raise if other ranks may be waiting for this rank's gradient: waiting for them would deadlock."""
+        """Raise if other ranks may be waiting for this rank's gradient, because waiting for them would deadlock."""
         if self._is_computing and self._server is not None:
             why = "which may be waiting for its gradient"
             what = f"AsyncSGD: between a batch and its step, rank {self._rank} cannot wait for other ranks, {why}."

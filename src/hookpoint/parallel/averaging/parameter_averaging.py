@@ -28,9 +28,9 @@ class ParameterAveraging(StrategyDefaults):
     Sends 1/`period` of the data that DataParallel sends. The replicas diverge between two averages.
 
         period: Number of steps between averages.
-        warmup: Number of first steps in which gradients are averaged instead, as in DataParallel.
-        optimizer_state: Also average the optimizer's momentum and any other state in the shape of a parameter. This doubles
-            the data sent. Without it, each rank resumes from the average with its own momentum.
+        warmup: Number of initial steps in which gradients are averaged instead, as in DataParallel.
+        optimizer_state: Also average the optimizer's momentum and any other state in the shape of a parameter. This at least
+            doubles the data sent. Without it, each rank continues from the average with its own momentum.
 
     Floating-point buffers are averaged; integer buffers are the chief's. After an average, all replicas are bit-identical.
 
@@ -82,10 +82,10 @@ class ParameterAveraging(StrategyDefaults):
         self._is_averaged = False  # a forward changes batch norm statistics
 
     def drop_batch(self) -> None:
-        """Do nothing: no other rank waits for the batch."""
+        """Do nothing, because no other rank waits for the batch."""
 
     def merge_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        """Average gradients during the warmup. After it, each rank steps with its own."""
+        """Average gradients during the warmup. Afterwards, each rank steps with its own gradients."""
         if self._steps[0] < self.warmup:
             self._average_gradients(parameters)
 

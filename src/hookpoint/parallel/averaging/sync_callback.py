@@ -1,4 +1,4 @@
-"""SyncCallback: make diverging replicas one model again, with means over all ranks."""
+"""SyncCallback: synchronize diverging replicas, with means over all ranks."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class SyncCallback(Callback):
     """Synchronize the replicas at the end of a training pass, before other callbacks read the model.
 
-    Weight averages that callbacks keep, such as SwapEMAWeights, are averages of one rank's replica. Before a validation uses
-    them, they are averaged over all ranks, which yields the average of the synchronized model.
+    Callbacks such as SwapEMAWeights average the weights of one rank's replica. Before a validation uses these averages, they
+    are averaged over all ranks, which yields the average of the synchronized model.
     """
 
     is_internal = True
@@ -55,7 +55,7 @@ class SyncCallback(Callback):
 
 
 def all_reduce_mean(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return the mean of each tensor over all ranks, bit-identical on all of them; for integers, the chief's values.
+    """Return the mean of each tensor over all ranks, bit-identical on all ranks; for integers, the chief's values.
 
     Leaves the tensors unchanged. Sends one message per dtype. All ranks call it with the same shapes.
     """

@@ -20,7 +20,7 @@ def on_all_ranks(team: Team, call: Callable[[], Any]) -> Any:
 
 
 def on_chief(team: Team, call: Callable[[], Any], summary: Callable[[Any], Any]) -> Any:
-    """Call a function on the chief. Return its result there and the summary of it on other ranks, or raise on all ranks."""
+    """Call a function on the chief. Return its result on the chief and a summary on other ranks, or raise on all ranks."""
     if team.rank == 0:
         result, error = _try(call)
         team.broadcast({"error": _record(error)} if error is not None else {"summary": summary(result)})
@@ -45,7 +45,7 @@ def _record(error: BaseException) -> dict[str, Any]:
 
 
 def _rebuilt(record: Mapping[str, Any], rank: int) -> BaseException:
-    """Return the error of another rank, of the same class if it is one of hookpoint's, so that all ranks handle it alike."""
+    """Return the error of another rank, with the same class if it is hookpoint's, so that all ranks handle it the same way."""
     kind: Any = getattr(errors, record["kind"], None)
     error: BaseException
     if isinstance(kind, type) and issubclass(kind, HookpointError):

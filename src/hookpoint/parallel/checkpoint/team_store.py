@@ -25,12 +25,12 @@ from hookpoint.parallel.team.torch_team import SECONDS
 
 
 class TeamStore(ResumableStore):
-    """Store the checkpoints of all ranks in one place: the store of the chief, with the state of each rank in it.
+    """Store the checkpoints of all ranks in the store of the chief, with the state of each rank.
 
-    All ranks call each method at the same place, except `describe` and `close`, which do not communicate. An error on one rank
-    is raised on all of them, so that no rank waits for one that has failed. Saves are synchronous, even if they were requested
-    in the background. The chief holds the lock and writes. Other ranks read checkpoints themselves, so all ranks need access to
-    the same workdir.
+    All ranks call each method together, except `describe` and `close`, which do not communicate. An error on one rank is raised
+    on all of them, so that no rank waits for one that has failed. Saves are synchronous, even if they were requested in the
+    background. The chief holds the lock and writes. Other ranks read checkpoints themselves, so all ranks need access to the
+    same workdir.
 
     Each rank writes its own shards of DTensors and reads only the shards it needs: no rank ever holds a full tensor. The chief
     renames the folder when the files of all ranks are on disk.
@@ -64,14 +64,14 @@ class TeamStore(ResumableStore):
         return checkpoint
 
     def fill(self, found: Checkpoint, parts: Mapping[str, Any]) -> Checkpoint:
-        """Return the checkpoint with its sharded tensors, of which each rank reads its own shards."""
+        """Return the checkpoint with its sharded tensors. Each rank reads its own shards."""
         if not has_placeholder(found.state):
             return found
         checkpoint: Checkpoint = self.on_all_ranks(lambda: self._store.fill(found, parts))
         return checkpoint
 
     def check(self, state: Mapping[str, Any]) -> None:
-        """Raise on all ranks for state that any rank could not read back."""
+        """Raise on all ranks if any rank has state that could not be read back."""
         split = SplitDTensors(state)
         self.on_all_ranks(lambda: self._store.check(split.rest))
 
@@ -126,7 +126,7 @@ class TeamStore(ResumableStore):
         return self._group
 
     def collect(self, *, wait: bool = False) -> list[Saved]:
-        """Return nothing: no save runs in the background."""
+        """Return an empty list, because no save runs in the background."""
         return []
 
     def describe(self, facts: Mapping[str, Any]) -> None:
@@ -135,7 +135,7 @@ class TeamStore(ResumableStore):
             self._store.describe(facts)
 
     def described(self, resume: Resume) -> dict[str, Any]:
-        """Return the chief's record of crashes on all ranks: all of them refuse to start, or none."""
+        """Return the chief's record of crashes on all ranks, so that either all of them refuse to start or none."""
         return dict(self._on_chief(lambda: self._store.described(resume), dict))
 
     def close(self) -> None:
@@ -191,8 +191,8 @@ class SplitDTensors:
     """Take the DTensors out of a state: `rest` has a placeholder for each, `tensors` has them by name.
 
     A name is the path in the state, such as `parts.model.0.weight`. It is the same on all ranks. A tied tensor is listed once.
-    Partial tensors are made full, in a collective of their ranks. So are tensors that fewer than `min_ranks` ranks share: if
-    models differ, other ranks have another tensor of that name.
+    Partial tensors are made full, in a collective call of their ranks. So are tensors that fewer than `min_ranks` ranks share:
+    if models differ, other ranks have a different tensor of that name.
     """
 
     def __init__(self, state: Mapping[str, Any], *, min_ranks: float = 0) -> None:
@@ -229,7 +229,7 @@ class SplitDTensors:
 
 
 def _like(mapping: Any, items: dict[Any, Any]) -> Any:
-    """Return a mapping of the same type with these items; a module's state dict also keeps the versions of its layers."""
+    """Return a mapping of the same type with these items. A module's state dict also keeps its layer versions."""
     copied = type(mapping)(items)
     put_versions(copied, versions_of(mapping))
     return copied

@@ -34,8 +34,8 @@ def distribute_loader(loader: Any, team: Team, seed: int, from_chief: Callable[[
     if not is_plain(loader):
         if trains and team.rank == 0 and not _knows_ranks(loader):
             logger.warning(
-                "%s is not sharded: every rank trains on all it yields; use a DataLoader without a sampler, or with a"
-                " DistributedSampler",
+                "%s is not sharded: every rank trains on all of its batches; "
+                "use a DataLoader without a sampler, or with a DistributedSampler",
                 type(loader).__name__,
             )
         return loader
@@ -57,7 +57,7 @@ def distribute_loader(loader: Any, team: Team, seed: int, from_chief: Callable[[
 
 
 def loader_with(loader: Any, **attributes: Any) -> Any:
-    """Return a copy of a loader, of the same class, with other attributes. DataLoader refuses to set them."""
+    """Return a copy of a loader, of the same class, with changed attributes. DataLoader does not allow setting them."""
     twin = copy.copy(loader)
     twin.__dict__.update(attributes, _iterator=None)
     return twin

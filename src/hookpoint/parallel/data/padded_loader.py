@@ -24,7 +24,7 @@ class PaddedLoader:
         return self.resume(iter(self.data), 0)
 
     def resume_at(self, done: int) -> int:
-        """Return the batch of the data to resume at after so many batches: the last one, if it is repeated."""
+        """Return the index of the batch to resume at after this many batches; the last batch if it is being repeated."""
         return min(done, len(self.data) - 1)
 
     def resume(self, source: Iterator[Any], done: int) -> Iterator[Any]:

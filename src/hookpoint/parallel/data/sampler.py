@@ -1,4 +1,4 @@
-"""TeamBatchSampler: the samples in the batches of each rank."""
+"""TeamBatchSampler: select the samples in the batches of each rank."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ SEEDS = 2**63
 class TeamBatchSampler:
     """Split one order of the samples over all ranks. An epoch uses each sample once; all ranks have the same number of batches.
 
-    All ranks know the same order. With `shuffle`, the chief draws it as a single process with the global batch size would: from
-    the loader's `generator`, or else from torch's. `from_chief` broadcasts it. A pass draws only after `begin_pass`. Any other
-    iteration uses the order of the last pass, or an order from `seed` before the first pass, and does not communicate.
+    All ranks use the same order. With `shuffle`, the chief draws it as a single process with the global batch size would: from
+    the loader's `generator`, or else from torch's. `from_chief` broadcasts it. A new order is drawn only after `begin_pass`.
+    Any other iteration uses the order of the last pass, or an order from `seed` before the first pass, and does not
+    communicate.
 
-    The next `batch_size * size` samples are a global batch; each rank has its slice, in the order of ranks. A short last batch
-    is split as evenly as possible: the slices of one step differ by at most one sample. If it has fewer samples than ranks, it
-    is joined to the batch before. Only data with fewer samples than ranks is repeated, until each rank has one sample. With
-    `drop_last`, a short batch is dropped.
+    Each `batch_size * size` consecutive samples form a global batch, and each rank gets its slice, in rank order. A short last
+    batch is split as evenly as possible: the slices of one step differ by at most one sample. If it has fewer samples than
+    ranks, it is merged into the previous batch. Only data with fewer samples than ranks is repeated, until each rank has one
+    sample. With `drop_last`, a short batch is dropped.
 
     `start` is the number of samples of the epoch that were seen before, by any number of ranks. `set_epoch` begins a new epoch.
 
@@ -104,7 +105,7 @@ class TeamBatchSampler:
         return _permuted(self.length, generator).tolist()
 
     def _draw(self) -> int | str:
-        """Draw what a RandomSampler draws when a pass begins. Return a seed, or the state of the generator."""
+        """Draw the same numbers as a RandomSampler when a pass begins. Return a seed, or the state of the generator."""
         if self.generator is None:
             return int(torch.empty((), dtype=torch.int64).random_())
         state = self.generator.get_state().numpy().tobytes().hex()
@@ -112,7 +113,7 @@ class TeamBatchSampler:
         return state
 
     def seen(self, batches: int) -> int:
-        """Return how many samples all ranks have seen after so many batches of the epoch."""
+        """Return how many samples all ranks have seen after this many batches of the epoch."""
         return self.length if batches >= len(self) else self.start + (batches - self.first) * self.batch_size * self.size
 
     def state_dict(self) -> dict[str, Any]:
@@ -123,9 +124,11 @@ class TeamBatchSampler:
         return {**own, "shuffle": self.shuffle, "order": order, **drawn}
 
     def resume(self, state: Mapping[str, Any], batches: int) -> int:
-        """Resume an epoch after so many batches of a sampler with this state. Return how many batches that is for this one.
+        """Resume an epoch after this many batches of a sampler with this state.
 
-        If the batch size differs, the samples seen count as the number of batches they fill, rounded up.
+        Return the corresponding number of batches of this sampler.
+
+        If the batch size differs, this number is computed from the samples seen, rounded up.
         """
         self.load_order(state)
         self.start, self.first = state["start"], state["first"]
@@ -140,7 +143,7 @@ class TeamBatchSampler:
     def load_order(self, state: Mapping[str, Any]) -> None:
         """Load the order of an epoch that has begun.
 
-        Without "drawn", as in checkpoints of earlier releases, it is computed from seed and epoch, and nothing is drawn.
+        Without "drawn", as in checkpoints of earlier releases, the order is computed from seed and epoch, and nothing is drawn.
         """
         self.seed, self.epoch, self.shuffle = state["seed"], state["epoch"], state["shuffle"]
         self.order = None if state["order"] is None else state["order"].tolist()

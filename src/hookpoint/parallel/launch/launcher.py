@@ -24,9 +24,9 @@ MULTI_NODE = ("rdzv_backend", "rdzv_endpoint", "rdzv_conf", "master_addr", "node
 
 
 class LoopbackRendezvous(StaticTCPRendezvous):
-    """Meet on one machine, in a store on loopback that all ranks share.
+    """Rendezvous on one machine, in a store on loopback that all ranks share.
 
-    Each restart gets a new store: the old one holds the addresses of dead processes. torchrun keeps its own entries private.
+    Each restart gets a new store, because the old one holds the addresses of dead processes.
     """
 
     def __init__(self, run_id: str, port: int) -> None:
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def _stay_on_loopback(options: Namespace, parser: ArgumentParser) -> None:
-    """Use a rendezvous on loopback, whatever the options say; --master-port still sets the port."""
+    """Use a rendezvous on loopback regardless of the options. --master-port still sets the port."""
     unused = [name for name in MULTI_NODE if getattr(options, name) != parser.get_default(name)]
     if unused:
         names = ", ".join("--" + name.replace("_", "-") for name in unused)

@@ -14,7 +14,7 @@ Tensors = tuple[torch.Tensor, ...]
 
 
 def microbatch_count(samples: int, limit: int) -> int:
-    """Return the largest number of equal microbatches, up to `limit`, for a batch of so many samples.
+    """Return the largest number of equal microbatches, up to `limit`, for a batch of this many samples.
 
     >>> [microbatch_count(samples, 4) for samples in (32, 30, 13, 2)]
     [4, 3, 1, 2]
@@ -34,9 +34,9 @@ def check_batch(tensors: Tensors) -> None:
 class MicrobatchLoss:
     """Compute the loss of each microbatch so that their mean is the loss of the batch.
 
-    For a criterion that averages over samples this holds already, because all microbatches have the same size. CrossEntropyLoss
-    and NLLLoss may ignore samples and weight classes: their sum is divided by the total weight of the batch. The loss of a
-    criterion with reduction="sum" is multiplied by the number of microbatches.
+    For a criterion that averages over samples, this already holds, because all microbatches have the same size.
+    CrossEntropyLoss and NLLLoss may ignore samples and weight classes, so their sum is divided by the total weight of the
+    batch. The loss of a criterion with reduction="sum" is multiplied by the number of microbatches.
     """
 
     def __init__(self, criterion: Any) -> None:
@@ -56,7 +56,7 @@ class MicrobatchLoss:
         self._weight: torch.Tensor | None = None
 
     def begin(self, targets: torch.Tensor, number: int) -> None:
-        """Prepare for a batch with these targets, in so many microbatches."""
+        """Prepare for a batch with these targets, in this many microbatches."""
         self._number, self._weight = number, None
         if self._has_weights and number > 1 and not targets.is_floating_point():
             counts: torch.Tensor = targets != self._criterion.ignore_index

@@ -1,4 +1,4 @@
-"""PipelineRuntime: torch's pipeline stages and schedules for one rank's layers, one for each shape of batch."""
+"""PipelineRuntime: torch's pipeline stage and schedule for one rank's layers, one of each per batch shape."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Pipe(NamedTuple):
 
 
 class PipelineRuntime:
-    """Run batches through the stages. torch's stage supports one shape only, so the last few shapes each have their own.
+    """Run batches through the stages. A stage of torch supports one shape only, so each of the last few shapes has its own.
 
-    All ranks call the same methods with the same batch. The first stage uses the inputs, the last one the targets.
+    All ranks call the same methods with the same batch. The first stage uses the inputs, the last stage the targets.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class PipelineRuntime:
         self._pipes: OrderedDict[Any, Pipe] = OrderedDict()
 
     def train(self, inputs: Tensors, targets: torch.Tensor, loss: MicrobatchLoss, *, sends: bool) -> tuple[Any, torch.Tensor]:
-        """Run forward and backward; return the outputs, with `sends` on all ranks, and the mean loss of the microbatches."""
+        """Run forward and backward. Return the outputs (on all ranks with `sends`) and the mean loss of the microbatches."""
         pipe = self._pipe(inputs, loss)
         losses: list[torch.Tensor] = []
         if self.is_last:
@@ -90,7 +90,7 @@ class PipelineRuntime:
         return Pipe(number, stage, kind(stage, number, loss_fn=loss), shapes[-1])
 
     def _run(self, pipe: Pipe, inputs: Tensors, **options: Any) -> Any:
-        """Run the schedule of this stage. On a failure, destroy the group, so that other ranks fail at once."""
+        """Run the schedule of this stage. On a failure, destroy the group, so that other ranks fail immediately."""
         try:
             outputs = pipe.schedule.step(*(inputs if self.is_first else ()), **options)
             pipe.stage.clear_runtime_states()
@@ -142,7 +142,7 @@ class ShapeInference:
     """Infer the shapes between stages on every rank, with fake tensors that have a shape, a dtype and a device but no data.
 
     torch infers shapes with a real forward, which batch norm would count as a batch. Here nothing is computed, and a batch that
-    does not fit the model fails on all ranks at once.
+    does not fit the model fails on all ranks at the same time.
     """
 
     def __init__(self, model: nn.Module, stages: Sequence[nn.Module], device: torch.device) -> None:
@@ -155,7 +155,7 @@ class ShapeInference:
                 hooks.clear()
 
     def shapes(self, inputs: Tensors, *, trains: bool) -> list[Tensors]:
-        """Return meta tensors like the inputs of the first stage, and like the outputs of each stage."""
+        """Return meta tensors with the shapes of the first stage's inputs and of each stage's outputs."""
         with self._mode, torch.random.fork_rng(devices=[]), torch.set_grad_enabled(trains):
             values: Any = tuple(torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device) for tensor in inputs)
             outputs = [values]
@@ -189,5 +189,5 @@ def _fake(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def _meta(fake: torch.Tensor) -> torch.Tensor:
-    """Return a meta tensor like a fake one: torch's stages do not accept fake tensors."""
+    """Return a meta tensor with the shape of a fake tensor, because torch's stages do not accept fake tensors."""
     return torch.empty(fake.shape, dtype=fake.dtype, device="meta").requires_grad_(fake.requires_grad)

@@ -34,7 +34,7 @@ class PipelineParallel(StrategyDefaults):
         microbatches: Maximum number of equal microbatches per batch, so that stages work at the same time. A batch that
             cannot be split evenly is split into fewer.
         schedule: "1F1B" needs the least memory. "GPipe" runs all forwards first. Both compute the same numbers.
-        outputs: With False, outputs of training are not sent: run.outputs is None on all ranks but the last. The loss, and
+        outputs: With False, outputs of training are not sent, and run.outputs is None on all ranks but the last. The loss, and
             the outputs of validation and prediction, are always sent to all ranks.
 
     `run.forward()` runs both forward and backward of all microbatches. The gradients are added to the parameters after
@@ -145,7 +145,10 @@ class PipelineParallel(StrategyDefaults):
         return {name: parts[name] for name in ("model", "optimizer") if name in parts}
 
     def full_state(self, parts: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the entries, on the chief with the weights of all stages. Each rank sends its own to the chief."""
+        """Return the entries; on the chief, they contain the weights of all stages.
+
+        Each rank sends its own weights to the chief.
+        """
         own = parts["model"]
         if self._stage:
             for tensor in own.values():
@@ -208,7 +211,7 @@ class _ComputedLoss(torch.autograd.Function):
 
 
 def _train_only(optimizer: Any, own: Mapping[int, torch.Tensor]) -> None:
-    """Remove all other parameters from an optimizer. Its groups stay, even if they are empty."""
+    """Remove all other parameters from an optimizer. Its groups stay, even if they become empty."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if id(parameter) not in own:

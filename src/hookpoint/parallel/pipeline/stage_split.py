@@ -16,7 +16,7 @@ Split = Sequence[str | int] | Callable[[nn.Module], Sequence[nn.Module]]
 
 
 def stages_of(model: nn.Module, split: Split) -> list[nn.Module]:
-    """Return the stages of a model: modules that are called in order, each with the output of the one before."""
+    """Return the stages of a model: modules that are called in order, each with the output of the previous one."""
     stages = list(split(model)) if callable(split) else _split_at(model, split)
     for stage in stages:
         if not isinstance(stage, nn.Module):
@@ -80,7 +80,7 @@ def _layers(module: nn.Module, name: str, splits: Sequence[str]) -> Iterator[tup
 
 
 def _submodules(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the direct submodules with their names. Unlike `named_children`, yield a module that is called twice twice."""
+    """Yield the direct submodules with their names. Unlike `named_children`, this repeats a module that is called twice."""
     return (item for item in module.named_modules(remove_duplicate=False) if item[0] and "." not in item[0])
 
 

@@ -9,7 +9,10 @@ import torch
 
 
 def shard_like(tensor: Any, like: Any) -> Any:
-    """Return this rank's shard of a full tensor, placed like another one. Every rank has the full tensor: nothing is sent."""
+    """Return this rank's shard of a full tensor, placed like another tensor.
+
+    Every rank has the full tensor, so nothing is sent.
+    """
     if not is_sharded(like) or is_sharded(tensor):
         return tensor
     from torch.distributed.tensor import distribute_tensor
@@ -25,7 +28,7 @@ def local_shard(tensor: Any) -> torch.Tensor:
 
 
 def is_sharded(tensor: Any) -> bool:
-    """Return whether this is a DTensor. Importing its class takes a second, which a single process should not pay."""
+    """Return whether this is a DTensor, without importing its class, which takes a second."""
     return hasattr(tensor, "device_mesh")
 
 

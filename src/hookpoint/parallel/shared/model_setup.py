@@ -15,7 +15,7 @@ SPLIT_MODELS: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()  # models tha
 
 
 def modules_in(model: Any) -> list[torch.nn.Module]:
-    """Return the modules of a model or of a mapping of models; raise for modules that are already split or have no data."""
+    """Return the modules of a model or of a mapping of models. Raise for modules that are already split or have no data."""
     models = model.values() if isinstance(model, Mapping) else [model]
     modules = [module for module in models if isinstance(module, torch.nn.Module)]
     for module in modules:
@@ -46,7 +46,7 @@ def parameters_of(optimizer: Any) -> list[torch.nn.Parameter]:
 
 
 def send_weights(modules: list[torch.nn.Module]) -> None:
-    """Send the chief's parameters and buffers to all ranks: each may have initialized its own randomly."""
+    """Send the chief's parameters and buffers to all ranks, because each rank may have initialized its own randomly."""
     with torch.no_grad():
         for tensor in tensors_of(modules):
             dist.broadcast(tensor.detach(), 0)

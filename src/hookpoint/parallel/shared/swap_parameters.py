@@ -14,7 +14,7 @@ from hookpoint.parallel.shared.model_setup import parameters_of
 
 @contextmanager
 def swap_parameters(modules: list[torch.nn.Module], optimizers: list[Any]) -> Iterator[None]:
-    """Let the block replace parameters. After it, optimizers use the new ones, matched by name.
+    """Let the block replace parameters. Afterwards, optimizers use the new parameters, matched by name.
 
     From then on, `load_state_dict` of modules and optimizers also accepts full tensors, which every rank must have.
     """

@@ -12,7 +12,7 @@ from hookpoint.parallel.team.world import world_size
 
 def choose_strategy(strategy: Strategy | Literal["auto"] | None) -> Strategy | None:
     """Return the strategy of a run, or None for a single process. Raise BadStrategy if it is not a strategy."""
-    if isinstance(strategy, type):  # a class has the methods of a strategy, too
+    if isinstance(strategy, type):  # a class also has the methods of a strategy
         raise BadStrategy(f"strategy={strategy.__name__} is a class.", give=f"strategy={strategy.__name__}()")
     if strategy != "auto" and strategy is not None and not isinstance(strategy, Strategy):
         cure = '"auto", hookpoint.DataParallel() or another strategy of docs/parallel.md'

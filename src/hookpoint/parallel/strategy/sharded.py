@@ -72,7 +72,7 @@ class Sharded(StrategyDefaults):
         return model
 
     def evaluating(self, *, same_batch_count: bool) -> AbstractContextManager[None]:
-        """Gather parameters in each forward, as in training; once for all forwards if some ranks have more batches."""
+        """Gather parameters in each forward, as in training. If some ranks have more batches, gather once for all forwards."""
         return nullcontext() if same_batch_count else _gathered(self._modules)
 
 
@@ -93,7 +93,7 @@ def _wrapped(model: torch.nn.Module, wrap: Wrap) -> list[torch.nn.Module]:
 
 
 def _check_tied(model: torch.nn.Module, parts: list[torch.nn.Module]) -> None:
-    """Raise for a parameter in two separately gathered modules: torch would fail in the middle of the first forward."""
+    """Raise for a parameter in two separately gathered modules, because torch would fail in the middle of the first forward."""
     owners: dict[int, torch.nn.Module] = {}
     seen: set[torch.nn.Module] = set()
     for part in parts:

@@ -35,7 +35,7 @@ class Strategy(Protocol):
         return nullcontext()
 
     def merge_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        """Average gradients that were accumulated locally over all ranks; by default, none are left."""
+        """Average gradients that were accumulated locally over all ranks. By default, there are none."""
         return None
 
     def clip_grad_norm(self, parameters: Iterable[torch.nn.Parameter], max_norm: float) -> None:
@@ -64,7 +64,7 @@ class StrategyDefaults(Strategy):
 
 @runtime_checkable
 class PerRankModel(Protocol):
-    """A strategy whose ranks hold different weights: some layers each, or replicas that diverge between averages.
+    """A strategy whose ranks hold different weights: different layers, or replicas that diverge between averages.
 
     A checkpoint stores the state of each rank next to the full model, which is what other programs load.
     """
@@ -81,10 +81,10 @@ class Pipelined(Protocol):
     """A strategy whose ranks hold different layers: forward and backward of a batch are one pass through all stages."""
 
     def forward_backward(self, arguments: tuple[Any, ...], targets: Any, criterion: Any) -> tuple[Any, torch.Tensor]:
-        """Return outputs and loss, the same on all ranks. The loss's backward adds the computed gradients."""
+        """Return outputs and loss, identical on all ranks. The backward of the loss adds the computed gradients."""
 
     def outputs(self, arguments: tuple[Any, ...]) -> Any:
-        """Return the outputs without gradients, the same on all ranks."""
+        """Return the outputs without gradients, identical on all ranks."""
 
     def layout(self, model: Any) -> str:
         """Return a string that identifies where the model is split."""
@@ -106,7 +106,7 @@ class LocalUpdates(Protocol):
         """Prepare for the forward of a batch."""
 
     def drop_batch(self) -> None:
-        """Forget the batches since the last step: no step follows."""
+        """Discard the batches since the last step, because no step follows."""
 
     def state_dict(self) -> dict[str, Any]: ...
 

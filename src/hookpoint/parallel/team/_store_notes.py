@@ -19,7 +19,7 @@ PREFIX = "hookpoint notes"
 class StoreNotes:
     """Notes that ranks leave for each other at any time, in any order, from any thread, without waiting long.
 
-    Each rank has one, stored over a separate connection. After one request without an answer, make no more.
+    Each rank has one note, stored over a separate connection. After one request without an answer, no more are made.
     """
 
     def __init__(self, rank: int, size: int, store: Any) -> None:
@@ -27,7 +27,7 @@ class StoreNotes:
 
     @classmethod
     def in_default_store(cls, rank: int, size: int) -> StoreNotes | None:
-        """Return notes in the default store of torch.distributed, or None if it cannot be opened a second time."""
+        """Return notes in the default store of torch.distributed, or None if the store cannot be opened a second time."""
         try:
             shared = getattr(dist.distributed_c10d, "_get_default_store")()  # noqa: B009
             return cls(rank, size, dist.PrefixStore(PREFIX, shared.clone()))  # type: ignore[attr-defined]
@@ -50,7 +50,7 @@ class StoreNotes:
         return [json.loads(self._store.get(key)) if self._store.check([key]) else None for key in keys]
 
     def _request(self, request: Callable[[], Any]) -> list[Any] | None:
-        """Return the answer in a list, or None if it did not come in time."""
+        """Return the answer in a list, or None if it did not arrive in time."""
         answers: list[Any] = []
         if self._store is None:
             return None

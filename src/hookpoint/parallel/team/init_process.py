@@ -31,11 +31,11 @@ CHECKS = 3
 def join_team(
     *, seconds: float | None = None, model_size: int = 1, has_stages: bool = False, kind: Callable[..., Team] = TorchTeam
 ) -> Team:
-    """Return the team of all ranks, of one rank for a single process. All ranks call it at the same place.
+    """Return the team of all ranks, or a team of one rank for a single process. All ranks call it together.
 
-    If torchrun started the ranks and nobody has initialized torch.distributed, this function initializes it until the process
-    exits: sharded parameters need it after a run, too. A wait for other ranks raises after `seconds`. Without `seconds`, and
-    in the first call, when ranks may still prepare data, torch's timeout applies.
+    If torchrun started the ranks and the script has not initialized torch.distributed, this function initializes it until the
+    process exits, because sharded parameters need it even after a run. A wait for other ranks raises after `seconds`. Without
+    `seconds`, and in the first call, when ranks may still be preparing data, torch's timeout applies.
     """
     if not dist.is_available():
         return Team()
@@ -102,7 +102,7 @@ def let_rest(seconds: float = REST_SECONDS) -> None:
 
     A thread reports an operation as done before it releases its tensors, which needs the GIL. If the interpreter exits in
     between, Python ends the thread inside C++ and the process aborts. A destroyed group has no threads, but the model often
-    keeps its group alive. If the system does not report thread states, return at once.
+    keeps its group alive. If the system does not report thread states, return immediately.
     """
     deadline, calm = time.monotonic() + seconds, 0
     while calm < CHECKS and time.monotonic() < deadline:

@@ -26,10 +26,10 @@ MESSAGES, AGREEMENT = range(2)
 
 
 class TorchTeam(Team):
-    """Communicate over separate gloo groups, next to those of the training.
+    """Communicate over gloo groups that are separate from those used for training.
 
-    Creating one is a collective call: all ranks create theirs at the same place. Values are sent as JSON, never as pickles.
-    Each `model_size` consecutive ranks share one shard of the data and hold different shards of the model.
+    Creating a team is a collective call: all ranks create theirs together. Values are sent as JSON, never as pickles. Each
+    group of `model_size` consecutive ranks shares one shard of the data; its ranks hold different shards of the model.
     """
 
     def __init__(self, *, seconds: float = SECONDS, model_size: int = 1, has_stages: bool = False) -> None:
@@ -41,7 +41,7 @@ class TorchTeam(Team):
         self.has_stages = has_stages
         self.seconds = seconds
         self.notes = StoreNotes.in_default_store(self.rank, self.size)
-        # An agreement is pending while other messages are sent: it needs a group of its own.
+        # An agreement is pending while other messages are sent, so it needs its own group.
         self._groups: list[Any] = [dist.new_group(backend="gloo", timeout=timedelta(seconds=seconds)) for _ in range(2)]
         self._pending: deque[Any] = deque()  # agreements, oldest first
 
@@ -100,7 +100,7 @@ class TorchTeam(Team):
         dist.barrier(group=self._group())
 
     def close(self) -> None:
-        """Destroy the groups, so that their threads end here. At interpreter exit they would abort the process.
+        """Destroy the groups, so that their threads end here. At interpreter exit, they would abort the process.
 
         After a failure, an agreement may still be pending. Wait for it, but not for long. If it does not end, leak it: ending
         its thread would wait for the other ranks, which notice the end only when the groups are destroyed.
@@ -111,7 +111,7 @@ class TorchTeam(Team):
         for group in groups:
             dist.destroy_process_group(group)
         if not are_done:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object((works, groups)))  # survives the interpreter's exit, too
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object((works, groups)))  # also survives the interpreter's exit
 
 
 def _is_done(work: Any) -> bool:

@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 
 def world_size() -> int:
-    """Return the number of ranks: of the process group if it is initialized, or else as torchrun set it."""
+    """Return the number of ranks: that of the process group if it is initialized, otherwise the one that torchrun set."""
     if not dist.is_available():
         return 1
     if dist.is_initialized():

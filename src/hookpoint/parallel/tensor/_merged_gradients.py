@@ -21,8 +21,8 @@ class MergedGradients:
     """Average gradients at the end of each backward, unless batches are accumulated.
 
     The gradient of a shard is averaged over the ranks that hold the same shard and have different data. The gradient of a
-    replicated parameter is averaged over all ranks: ranks that share a model compute it from the same inputs, but on a GPU not
-    always to the last bit, and replicas must not diverge. If any rank has a gradient for a parameter, all ranks get one.
+    replicated parameter is averaged over all ranks. Ranks that share a model compute it from the same inputs, but on a GPU the
+    last bits may differ, and replicas must not diverge. If any rank has a gradient for a parameter, all ranks get one.
     Parameters that no rank used get none.
     """
 
@@ -34,7 +34,7 @@ class MergedGradients:
         self._is_accumulating = False
         for parameter in self._parameters:
             is_trained = parameter.requires_grad
-            parameter.requires_grad_(True)  # a parameter that is unfrozen later needs its hook, too
+            parameter.requires_grad_(True)  # a parameter that is unfrozen later also needs its hook
             parameter.register_post_accumulate_grad_hook(self._merge_at_end)  # type: ignore[no-untyped-call]
             parameter.requires_grad_(is_trained)
 

@@ -84,7 +84,7 @@ def resolve_plan(plan: Plan | None, models: Mapping[str, nn.Module], size: int) 
 
 
 def _default_plan(modules: Mapping[str, nn.Module], inside: set[int]) -> dict[str, ParallelStyle | Direction]:
-    """Return the layers with the usual names that are of the expected kind."""
+    """Return the layers that have common names and the expected type."""
     found: dict[str, ParallelStyle | Direction] = {
         name: direction
         for name, module in modules.items()
@@ -94,7 +94,7 @@ def _default_plan(modules: Mapping[str, nn.Module], inside: set[int]) -> dict[st
         and (isinstance(module, nn.Linear) or direction == "rowwise")
     }
     if not found:
-        raise BadStrategy("TensorParallel: no layer has one of the usual names, such as fc1 and fc2.", give=_example(modules))
+        raise BadStrategy("TensorParallel: no layer has one of the common names, such as fc1 and fc2.", give=_example(modules))
     return found
 
 
@@ -121,7 +121,7 @@ def _matches(pattern: str, name: str) -> bool:
 def _can_split(module: nn.Module) -> bool:
     """Return whether torch can split a layer: a Linear or Embedding with a plain weight."""
     if isinstance(module, nn.Embedding):
-        if module.max_norm is not None or module.sparse:  # changed in place in a forward; without a dense gradient
+        if module.max_norm is not None or module.sparse:  # max_norm changes weights in a forward; sparse has no dense gradient
             return False
     elif not isinstance(module, nn.Linear):
         return False
@@ -145,7 +145,7 @@ def _check_kind(name: str, module: nn.Module, style: ParallelStyle | Direction, 
 
 
 def _check_size(split: Split, size: int) -> None:
-    """Raise for a layer with uneven shards that another layer consumes: torch assumes that all shards have equal sizes."""
+    """Raise for a layer with uneven shards that another layer consumes, because torch assumes equal shard sizes."""
     module, style = split.module, split.style
     if isinstance(style, ColwiseParallel):
         layouts, what = style.output_layouts, "output features"

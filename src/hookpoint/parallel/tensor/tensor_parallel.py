@@ -33,7 +33,7 @@ class TensorParallel(StrategyDefaults):
     Names are matched component by component, with `*` as in torch. In a pair such as {"fc1": "colwise", "fc2": "rowwise"}, each
     rank computes some of the features between the two layers, and the second layer sums the partial results. "colwise" keeps
     its output sharded only where that is correct. It gathers the output in front of a layer of another width, a norm, or an
-    attention that counts its heads. Without a plan, layers with the usual names are split: fc1 and fc2, up_proj and down_proj,
+    attention that counts its heads. Without a plan, layers with common names are split: fc1 and fc2, up_proj and down_proj,
     q_proj and o_proj, embed_tokens and lm_head. All other layers are replicated on every rank.
 
     `size` ranks share one model and work on the same samples; by default all ranks. With a smaller `size`, such as 2 of 4
@@ -120,7 +120,7 @@ def _split(modules: list[torch.nn.Module], splits: list[Split], mesh: DeviceMesh
 
 
 def _check_fused(optimizer: Any) -> None:
-    """Raise before the first step: torch has no fused kernels for DTensors and plain tensors in one group."""
+    """Raise if a fused optimizer has DTensors and plain tensors in one group, because torch has no kernels for that."""
     for group in getattr(optimizer, "param_groups", ()):
         option = next((name for name in ("fused", "foreach") if group.get(name)), None)
         if option is not None and len({isinstance(parameter, DTensor) for parameter in group["params"]}) > 1:
@@ -129,7 +129,7 @@ def _check_fused(optimizer: Any) -> None:
 
 
 class ReplicaCheck:
-    """Make a model return plain tensors, and check in its first call that inputs and outputs match on all ranks that share it.
+    """Make a model return plain tensors. Check in its first call that inputs and outputs match on all ranks that share it.
 
     The ranks compare sums of inputs and outputs. A mismatch raises before the first step.
     """

@@ -31,13 +31,16 @@ class Background:
             self._thread = None
 
     def collect(self) -> list[Saved]:
-        """Return what was saved since the last call, or raise an error, each once. After an error, call again for the rest."""
+        """Return what was saved since the last call, or raise an error.
+
+        Each is reported once; after an error, call again for the rest.
+        """
         if self._errors:
             raise self._errors.popleft()
         return [self._saved.popleft() for _ in range(len(self._saved))]
 
     def errors(self) -> list[BaseException]:
-        """Return the errors that `collect` has not raised, each once."""
+        """Return the errors that `collect` has not raised yet. Each is returned once."""
         return [self._errors.popleft() for _ in range(len(self._errors))]
 
     def _run(self, save: Callable[[], Saved]) -> None:

@@ -40,7 +40,7 @@ def write_checkpoint(
 ) -> Manifest:
     """Write the state to a new folder, and sync it. `describe(files=...)` returns the manifest.
 
-    All files are written to a hidden folder and synced, the manifest last. Then the folder is renamed: after any failure, there
+    All files are written to a hidden folder and synced, the manifest last. Then the folder is renamed. After any failure, there
     is either a complete checkpoint of this name or none.
     """
     staging = new_staging(target) if staged is None else staged.folder
@@ -78,8 +78,8 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
 def verified(folder: Path, *, shards: bool = True) -> Manifest:
     """Verify all files of a checkpoint and return its manifest, or raise DamagedCheckpoint. Reads everything once.
 
-    Without `shards`, only the sizes of shard files are checked: each is verified when it is read. Files that the manifest does
-    not list are never read, so they are not damage: see `strays`.
+    Without `shards`, only the sizes of shard files are checked, because each shard is verified when it is read. Files that the
+    manifest does not list are never read, so they do not count as damage: see `strays`.
     """
     manifest = read_manifest(folder)
     for name in sorted(set(manifest.files) - set(disk.names(folder))):  # before reading any
@@ -145,7 +145,7 @@ def problem_of(folder: Path, error: Exception) -> str:
 
 
 def discard(path: Path) -> None:
-    """Remove a file or folder. If that fails, log it: the next start tries again."""
+    """Remove a file or folder. If that fails, log it; the next start tries again."""
     try:
         if disk.exists(path):
             disk.remove(path)
@@ -155,7 +155,7 @@ def discard(path: Path) -> None:
 
 @contextmanager
 def saving_to(path: Path) -> Iterator[None]:
-    """Raise CannotSave instead of another OSError in the block."""
+    """Convert any OSError in the block to CannotSave."""
     try:
         yield
     except CannotSave:

@@ -29,7 +29,7 @@ class Fingerprint(str):
 
 
 def differences(state: Any, now: Mapping[str, str]) -> list[str]:
-    """Return the differences between saved and current tensors, one line each; the first eight at most."""
+    """Return the differences between saved and current tensors, one line each, at most eight."""
     saved = _tensors("", plain_state(state) if isinstance(state, Mapping) else state)
     lines = [
         f"{name.removeprefix('/')}: {saved.get(name, 'missing')} when saved, {now.get(name, 'missing')} now"

@@ -42,7 +42,7 @@ _LEFTOVER = re.compile(r"\.(?:staging|deleting|probe)-.*-[0-9a-f]{16}", re.DOTAL
 
 
 class Place(NamedTuple):
-    """The step of a checkpoint, and its number among those of the same step. Later checkpoints are greater."""
+    """The step of a checkpoint, and its number among checkpoints of the same step. Later checkpoints compare greater."""
 
     step: int
     number: int = 1
@@ -111,7 +111,7 @@ def best_name(tag: str) -> str:
 
 
 def safe_name(name: str) -> str:
-    """Return a unique file name for a name: the name itself if it is safe, else a readable version of it with a hash.
+    """Return a unique file name for a name: the name itself if it is safe, otherwise a readable version of it with a hash.
 
     Safe characters are letters, digits and `._-`. Others become `-`.
 

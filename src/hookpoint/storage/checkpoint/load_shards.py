@@ -18,8 +18,8 @@ PARTS, STATE = "parts", "state"
 def filled(state: Any, folder: Path, parts: Mapping[str, Any] | None = None) -> Any:
     """Return the state with the sharded tensors of a checkpoint. Each file is verified before it is read.
 
-    `parts` are the objects of the run. Where their tensors are sharded, this rank's shard is loaded, else the full tensor.
-    Tied tensors stay tied.
+    `parts` contains the objects of the run. If a tensor of theirs is sharded, this rank's shard is loaded, otherwise the full
+    tensor. Tied tensors stay tied.
     """
     if not has_placeholder(state):
         return state
@@ -39,10 +39,11 @@ def filled(state: Any, folder: Path, parts: Mapping[str, Any] | None = None) -> 
 
 
 class TargetLayout:
-    """Find out how the tensors of a state are sharded in this run.
+    """Determine how the tensors of a state are sharded in this run.
 
-    A tensor is sharded like the one at the same place in the state of its part. An optimizer that has not stepped has no state:
-    its tensors are sharded like the parameter, if they have its shape. So is a tensor with the name of a parameter.
+    A tensor is sharded like the tensor at the same place in the current state of its part. An optimizer that has not stepped
+    has no state; its tensors are sharded like the parameter, if they have the same shape. So is a tensor with the name of a
+    parameter.
     """
 
     def __init__(self, parts: Mapping[str, Any]) -> None:

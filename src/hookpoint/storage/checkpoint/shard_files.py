@@ -2,7 +2,7 @@
 
 Each rank writes its shards to its own file, `__0_0.distcp` and so on, and the chief writes the index to `.metadata`. A rank
 reads the shards it needs, no matter how many ranks wrote them. Every file is verified right before it is read. `.metadata` is a
-pickle: a restricted unpickler reads it. It only knows descriptions of tensors and cannot run other code.
+pickle. A restricted unpickler reads it, which accepts only descriptions of tensors and cannot run other code.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class _HashingFileSystem(FileSystem):
         self.written[Path(path).name] = File(file.size, file.sha256)
 
     def mkdir(self, path: Any) -> None:
-        """Check that the folder exists: the chief has created it."""
+        """Check that the folder exists. The chief has created it."""
         if not disk.is_folder(Path(path)):
             problem = "the chief created it, but this rank does not see it; all ranks must share the workdir"
             raise FileNotFoundError(errno.ENOENT, problem, os.fspath(path))
@@ -170,8 +170,9 @@ class _Reader(FileSystemReader):
 class _Metadata(pickle._Unpickler):
     """Unpickle only descriptions of tensors.
 
-    A pickle may only use the allowed names, and only set attributes of instances of the allowed dataclasses. Setting those of a
-    class, a function or a constant would change it for the whole process. The C unpickler has no method to override for that.
+    A pickle may only use the allowed names, and only set attributes of instances of the allowed dataclasses. Setting attributes
+    of a class, a function or a constant would change it for the whole process. The C unpickler has no method to override for
+    this check.
     """
 
     dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)

@@ -47,13 +47,13 @@ class Snapshots:
             for device in devices:
                 sys.modules["torch"].cuda.current_stream(device).synchronize()
         except BaseException:
-            self._buffers = {}  # memory may be short: leave it to the training
+            self._buffers = {}  # memory may be short: leave it for training
             raise
         return snapshot
 
 
 def _copy(tensor: Any, layout: Any, buffer: Any) -> tuple[Any, Any]:
-    """Copy a tensor to the host, into the buffer if its layout matches, else into a new one."""
+    """Copy a tensor to the host, into the buffer if its layout matches, otherwise into a new buffer."""
     import torch
 
     wanted = (tensor.dtype, tensor.shape, tensor.stride(), tensor.is_cuda)

@@ -80,7 +80,7 @@ def check(state: dict[str, Any]) -> None:
 
 
 def read_state(folder: Path, names: Container[str]) -> dict[str, Any]:
-    """Read the state from the files of a folder. They must be verified before."""
+    """Read the state from the files of a folder. The files must already be verified."""
     files = [name for name in (TORCH, JSON) if name in names]
     if len(files) != 1:
         raise DamagedCheckpoint(f"{folder} has no state: neither {TORCH} nor {JSON}.")
@@ -99,7 +99,10 @@ def read_state(folder: Path, names: Container[str]) -> dict[str, Any]:
 
 @contextmanager
 def unreadable_if_failing(what: str, **cures: str) -> Iterator[None]:
-    """Raise CannotResume if verified files cannot be read. They are not damaged, so another release wrote them."""
+    """Raise CannotResume if verified files cannot be read.
+
+    The files are not damaged, so another release must have written them.
+    """
     try:
         yield
     except (OSError, MemoryError, HookpointError):

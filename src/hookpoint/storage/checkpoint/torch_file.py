@@ -22,7 +22,7 @@ def read_tree(source: Any) -> Any:
 
 
 def _compact(tree: Any) -> Any:
-    """Clone tensors that are small views of a large storage: torch.save would write all of it."""
+    """Clone tensors that are small views of a large storage, because torch.save would write the whole storage."""
     used_bytes: Counter[int] = Counter()  # by storage
     written: dict[int, torch.Tensor] = {}  # by the id of the tensor
 

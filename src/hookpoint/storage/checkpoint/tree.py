@@ -23,7 +23,9 @@ Leaf = Callable[[Any, Where], Any]
 
 
 def copied(state: Any, leaf: Leaf = lambda value, where: value, placeholder: Leaf = lambda value, where: value) -> Any:
-    """Copy a tree. Replace each tensor and array by `leaf(value, where)`, each placeholder by `placeholder(value, where)`.
+    """Copy a tree.
+
+    Replace each tensor and array with `leaf(value, where)`, and each placeholder with `placeholder(value, where)`.
 
     Raises NotSaveable for any other type that is not plain, and names its place. A subclass of dict or int is not plain. NumPy
     scalars become Python numbers.

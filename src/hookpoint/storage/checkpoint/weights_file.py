@@ -65,7 +65,7 @@ def read_weights(path: Path) -> dict[str, torch.Tensor]:
 
 
 def _deduplicated(weights: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """Return each tensor by its first name, wider types first for alignment, and the first name of each other name."""
+    """Return each tensor by its first name, wider types first for alignment, and map the other names to the first one."""
     names: dict[tuple[Any, ...], str] = {}  # by memory
     first = {name: names.setdefault(memory_of(tensor) or (name,), name) for name, tensor in weights.items()}
     tensors = [(name, tensor) for name, tensor in weights.items() if first[name] == name]

@@ -32,7 +32,7 @@ def ends_a_line(file: BinaryIO, position: int) -> bool:
 
 
 def lines_backwards(file: BinaryIO, end: int, begin: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Yield the position and content of each line before `end`, the last one first. A line must end at `end`.
+    """Yield the position and content of each line before `end`, last line first. A line must end at `end`.
 
     Lines that start before `begin` are left out. Stops at a line of more than 16 MiB.
     """

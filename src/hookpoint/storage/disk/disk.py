@@ -94,7 +94,7 @@ def link(source: Path, target: Path) -> None:
 
 
 def point(name: Path, target: str) -> None:
-    """Make `name` a symbolic link to `target`, atomically. Replace an existing link, but refuse to replace anything else."""
+    """Make `name` a symbolic link to `target`, atomically. Replace an existing link, but raise for anything else."""
     mode = _mode(name)
     if mode and not stat.S_ISLNK(mode):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(name))
@@ -106,7 +106,7 @@ def point(name: Path, target: str) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Create a folder and its parents, and sync each before the next. Existing folders stay as they are."""
+    """Create a folder and its parents, and sync each before creating the next. Existing folders are unchanged."""
     if not is_folder(path, follow=True):
         if path.parent != path:
             make_folder(path.parent)
@@ -137,9 +137,9 @@ def sync_folder(path: Path) -> None:
 
 
 def rename(source: Path, target: Path) -> None:
-    """Rename a file or folder. Refuse a name that exists.
+    """Rename a file or folder. Raise if the new name exists.
 
-    Another process could still create that name in between. Only one process writes to a workdir.
+    Another process could still create that name in between, but only one process writes to a workdir.
     """
     if exists(target):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(target))

@@ -13,14 +13,14 @@ calls of all threads:
         store.write(...)
 
 `proceed()` runs the operation and returns its result. An interceptor can raise an error instead, kill the process before or
-after, write a part of `operation.data` to `operation.descriptor` and then raise, or record operations to replay a power loss.
+after it, write part of `operation.data` to `operation.descriptor` and then raise, or record operations to replay a power loss.
 Every operation has the path of its file, even on an open file:
 
     change   mkdir create write fsync rename replace link symlink unlink rmdir
     read     open read list stat
 
-Closing a file is not an operation: its data is on disk after fsync. Once a checkpoint is verified, torch and safetensors read
-its files directly.
+Closing a file is not an operation, because its data is on disk after fsync. Once a checkpoint is verified, torch and
+safetensors read its files directly.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ PIECE_BYTES = 1 << 24  # the largest single write
 class NewFile:
     """Write a new file sequentially, and compute its size and SHA-256. Use it in a `with` statement.
 
-    The file is synced when the block ends without an error. If a write fails, later ones are dropped, and the error is raised
-    at the end of the block: torch.save would replace an earlier error by another one.
+    The file is synced when the block ends without an error. If a write fails, later writes are dropped, and the error is raised
+    at the end of the block. An error raised earlier would be replaced by torch.save.
     """
 
     def __init__(self, path: Path) -> None:
@@ -49,10 +49,10 @@ class NewFile:
         return self.size + len(self._buffer)
 
     def flush(self) -> None:
-        """Do nothing: libraries call this method."""
+        """Do nothing. Libraries expect this method."""
 
     def close(self) -> None:
-        """Do nothing: the file is closed at the end of the block."""
+        """Do nothing. The file is closed at the end of the block."""
 
     def __enter__(self) -> NewFile:
         return self

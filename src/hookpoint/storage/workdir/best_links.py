@@ -18,7 +18,7 @@ logger = logging.getLogger("hookpoint")
 
 
 def update(checkpoint: Path, tag: str) -> None:
-    """Replace the folder of a tag by a new one with links to the files of this checkpoint.
+    """Replace the folder of a tag with a new one that links to the files of this checkpoint.
 
     After a kill between the two renames, there is no such folder. `heal` creates it at the next start.
     """

@@ -62,8 +62,8 @@ def newest_good(workdir: Path) -> Found | None:
 def search(workdir: Path, read: Callable[[Path], T]) -> tuple[T | None, dict[Path, DamagedCheckpoint]]:
     """Read the newest checkpoint to resume from. If `read` raises DamagedCheckpoint, try the next older one.
 
-    Return the result of `read`, or None if no checkpoint is left, and the errors by folder. Checkpoints that were saved after
-    an exception are skipped.
+    Return the result of `read`, or None if no checkpoint is left, together with the errors by folder. Checkpoints that were
+    saved after an exception are skipped.
     """
     damaged: dict[Path, DamagedCheckpoint] = {}
     for _, path in reversed(places(workdir)):

@@ -1,4 +1,4 @@
-"""Identity: compare the run that saved a checkpoint with the one that resumes from it."""
+"""Identity: compare the run that saved a checkpoint with the run that resumes from it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REFUSED = {
     "model_size": "other ranks have the same samples",
     "layout": "each rank has different layers of the model",
     "copies": "each rank may have its own model, and merges it differently",
-    "model": "its weights have other names, shapes or types",
+    "model": "its weights have different names, shapes or types",
     "optimizer": "its state does not fit another class",
     "optimizer_parameters": "its state is stored by position, and the order differs",
 }
@@ -70,7 +70,10 @@ def collect(*, world_size: int, seed: int | None, **more: Any) -> dict[str, Any]
 
 
 def compare(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[Row]:
-    """Return the differences, the worst first. A name that only one of the two has is fine: it comes from another release."""
+    """Return the differences, worst first.
+
+    A name that only one of the two runs has is ignored, because it comes from another release.
+    """
     rows = [Row(name, saved.get(name), now.get(name), _verdict(name, saved, now)) for name in {**now, **saved}]
     differing = [row for row in rows if _plain(row.saved) != _plain(row.now)]
     return sorted(differing, key=lambda row: ("refused", "warned", "fine").index(row.verdict))
@@ -96,7 +99,7 @@ def _verdict(name: str, saved: Mapping[str, Any], now: Mapping[str, Any]) -> Ver
 
 
 def _plain(value: Any) -> Any:
-    """Return the value as it is read back from a file."""
+    """Return the value as it would be read back from a file."""
     return json.loads(json.dumps(value, default=str))
 
 

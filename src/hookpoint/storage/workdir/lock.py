@@ -32,7 +32,7 @@ _held: dict[tuple[Path, int], WorkdirLock] = {}
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The process that writes to a workdir. Its start time tells it from a later process with the same pid."""
+    """The process that writes to a workdir. Its start time distinguishes it from a later process with the same pid."""
 
     host: str
     pid: int
@@ -55,7 +55,7 @@ class Holder:
             return None
 
     def runs(self) -> bool:
-        """Return whether the process is still running, as far as known. It must be on this host, and not this process."""
+        """Return whether the process is still running, as far as known. It must be another process on this host."""
         if (self.host, self.boot) != (socket.gethostname(), _boot()) or self.pid == os.getpid():
             return False
         return self.started == _started(self.pid) and _runs(self.pid)
@@ -65,7 +65,7 @@ class Holder:
 
 
 class WorkdirLock:
-    """Lock a workdir against all other processes, and all other loops of this one.
+    """Lock a workdir against all other processes, and all other loops of this process.
 
     The lock is a POSIX record lock on `.lock` in the workdir. It ends with the process, and child processes do not inherit it.
     The file names the holder. `release` empties it, but never deletes it. While the lock is held, nothing else in the process

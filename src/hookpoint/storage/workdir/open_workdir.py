@@ -29,7 +29,7 @@ URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # a Path has merged the two slas
 
 
 def local_folder(workdir: str | os.PathLike[str]) -> Path:
-    """Return the folder of a workdir. Refuse a URL."""
+    """Return the folder of a workdir. Raise for a URL."""
     if URL.match(os.fspath(workdir)):
         raise BadArgument(
             f"workdir={str(workdir)!r} is a URL; a workdir must be a local folder.",
@@ -86,7 +86,7 @@ def _check_identity(
 ) -> None:
     """Raise CannotResume if this run cannot resume from a checkpoint. Warn about other differences.
 
-    `tensors` are those of the model by name, if known: the error lists those that differ.
+    `tensors` are those of the model by name, if known. The error lists those that differ.
     """
     saved, model = found.manifest.identity, found.state.get("parts", {}).get("model")
     if fits(model, identity.get("model")):
@@ -111,7 +111,7 @@ def _check_identity(
 
 
 def _move_earlier(workdir: Path, found: Found) -> None:
-    """Move the earlier run to previous/; if the run resumes from one of its checkpoints, only the later ones."""
+    """Move the earlier run to previous/. If the run resumes from one of its checkpoints, move only later checkpoints."""
     if os.path.realpath(checkpoints(workdir)) != os.path.realpath(found.path.parent):
         quarantine.move_run(workdir)
         return

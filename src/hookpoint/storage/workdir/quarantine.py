@@ -1,4 +1,4 @@
-"""Quarantine: move files that are in the way of a run. They are never deleted."""
+"""Quarantine: move files that obstruct a run. They are never deleted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger("hookpoint")
 def move_run(workdir: Path) -> None:
     """Move the files of an earlier run in this workdir to previous/001 or the next free number.
 
-    Checkpoints are moved first: if the process is killed meanwhile, no run is left to resume by mistake.
+    Checkpoints are moved first, so that no run is left to resume by mistake if the process is killed meanwhile.
     """
     moved = _move([workdir / name for name in layout.RUN_FILES], workdir)
     if moved is not None:
@@ -32,13 +32,13 @@ def move_foreign(workdir: Path) -> None:
     moved = _move(foreign, workdir)
     if moved is not None:
         names = ", ".join(path.name for path in foreign)
-        logger.warning("%s contains files that are not hookpoint's; they were moved to %s: %s", folder, moved, names)
+        logger.warning("%s contains files that hookpoint did not create; they were moved to %s: %s", folder, moved, names)
 
 
 def move_later(workdir: Path, place: layout.Place, moment: Moment) -> None:
     """Move checkpoints and best-… folders that are later than the checkpoint from which the run resumes.
 
-    `place` and `moment` are those of that checkpoint. The step alone is not enough: a loop may have no steps.
+    `place` and `moment` are those of that checkpoint. The step alone is not enough, because a loop may have no steps.
     """
 
     def is_later(manifest: Manifest | None) -> bool:

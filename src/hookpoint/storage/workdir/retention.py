@@ -1,7 +1,7 @@
 """Retention: rules that select the checkpoints to keep. The store deletes the others.
 
-A rule is called with the checkpoints of one tag, the oldest first, and returns those to keep. It has no state: a resumed run
-keeps the same checkpoints as an uninterrupted one.
+A rule is called with the checkpoints of one tag, oldest first, and returns those to keep. It has no state, so a resumed run
+keeps the same checkpoints as an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hookpoint.storage.checkpoint.manifest import Manifest
 from hookpoint.storage.workdir.catalog import Entry
 
 OWN_TAGS = frozenset({"end", "signal", "stop"})  # of checkpoints that are saved to resume from, not to keep
-ALWAYS_KEPT = 2  # or 1, if a saver has a limit
+ALWAYS_KEPT = 2  # 1 if a saver has a limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +78,12 @@ class KeepAny:
 
 
 def to_delete(checkpoints: Sequence[Entry], rules: Mapping[str, Keep], limits: Collection[str] = ()) -> list[Entry]:
-    """Return the checkpoints to delete, the oldest first.
+    """Return the checkpoints to delete, oldest first.
 
     A checkpoint may be deleted if each of its tags is one of OWN_TAGS, or has a rule that does not keep it. A checkpoint with
     no tags, a tag without a rule, or no manifest is kept forever. The rules of the tags in `limits` also count checkpoints with
-    one of OWN_TAGS. The two newest checkpoints to resume from are never deleted; with limits, only the newest one is safe.
+    one of OWN_TAGS. The two newest checkpoints that a run can resume from are never deleted; with limits, only the newest one
+    is protected.
     """
     good = [(entry, entry.manifest) for entry in checkpoints if entry.manifest is not None]
     newest = [entry for entry, manifest in good if not manifest.is_of_exception][-1 if limits else -ALWAYS_KEPT :]
