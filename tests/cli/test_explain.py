@@ -159,5 +159,5 @@ class TestProve:
     def test_no_function(self, command, tmp_path, monkeypatch):
         monkeypatch.setattr(sys, "path", list(sys.path))
         (tmp_path / "provable_too.py").write_text("number = 3\n")
-        assert "is not a function that another process can import" in command("prove", "provable_too:number", code=2).stderr
+        assert "must be a function that takes a folder" in command("prove", "provable_too:number", code=2).stderr
         sys.modules.pop("provable_too", None)

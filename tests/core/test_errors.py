@@ -156,7 +156,7 @@ REFUSED = {
         lambda: [Detector(), Segmenter()],
         errors.MainPointTaken,
         (
-            "two MainCallbacks: Detector and Segmenter; a run computes its step once.\n"
+            "two MainCallbacks: Detector and Segmenter; a run has only one.\n"
             "  keep      one of them, or derive the other from Callback"
         ),
     ),

@@ -400,9 +400,7 @@ def test_a_finished_iteration_keeps_no_batch_alive():
 
 
 def test_a_second_main_callback_is_refused():
-    with pytest.raises(
-        errors.MainPointTaken, match="two MainCallbacks: MainCallback and WrittenOut; a run computes its step once"
-    ):
+    with pytest.raises(errors.MainPointTaken, match="two MainCallbacks: MainCallback and WrittenOut; a run has only one"):
         Loop([MainCallback(), WrittenOut()])
 
 

@@ -45,7 +45,7 @@ class Deletion:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to delete, and the names of checkpoints that stay, each with the reason."""
+    """What to delete, and the names of the checkpoints that stay, with the reason for each."""
 
     deletions: tuple[Deletion, ...]
     kept: tuple[tuple[str, str], ...]

@@ -32,7 +32,7 @@ def prove(what: str, kill_at: tuple[int, ...], workdir: Path | None) -> int:
     """
     make_runner = named_object(what)
     if not callable(make_runner) or not _is_importable(make_runner):
-        raise CommandError(f"{shown(what)} is not a function that another process can import; it must take a folder", USAGE)
+        raise CommandError(f"{shown(what)} must be a function that takes a folder and that another process can import", USAGE)
     from hookpoint.presets.prove import prove as proven
 
     proof = proven(make_runner, kill_at=kill_at, workdir=workdir)

@@ -42,7 +42,7 @@ A message names the object, the problem, what is expected, and what to type inst
     ├── NotApplied (RuntimeError)             a command that was refused, withdrawn or lost
     ├── TooManyRetries (RuntimeError)         too many calls of run.retry() for one batch
     ├── DataTimeout (TimeoutError)            a loader that yields no batch in time
-    └── OutOfStep (RuntimeError)              ranks that are not at the same place
+    └── OutOfStep (RuntimeError)              ranks that are out of step with each other
 
     StopRun (Exception)                       raise it to stop the run; not an error
     HookpointWarning (UserWarning)            a problem that does not stop the run
@@ -353,4 +353,4 @@ class DataTimeout(HookpointError, TimeoutError):
 
 
 class OutOfStep(HookpointError, RuntimeError):
-    """The ranks are not at the same place: a rank waits in vain for others, or ranks make different collective calls."""
+    """The ranks are out of step: a rank waits in vain for others, or ranks make different collective calls."""

@@ -69,9 +69,7 @@ def test_main_and_one_in_the_list_are_one_too_many(net, main):
         pass
 
     model, optimizer = net()
-    with pytest.raises(
-        MainPointTaken, match=r"two MainCallbacks: (loss_of|MainCallback) and Listed; a run computes its step once"
-    ):
+    with pytest.raises(MainPointTaken, match=r"two MainCallbacks: (loss_of|MainCallback) and Listed; a run has only one"):
         Runner(model, optimizer, main=main, callbacks=[Listed()])
 
 

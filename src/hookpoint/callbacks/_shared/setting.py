@@ -66,7 +66,7 @@ class Setting:
         return split_name(name) == split_name(self.name)
 
     def value(self, run: Run) -> Any:
-        """Return the current value; with parameter groups, that of the first one."""
+        """Return the current value; with parameter groups, the value of the first group."""
         return self._get(run, self._names(run)[0])
 
     def set(self, run: Run, value: Any, *, quietly: bool = False) -> bool:

@@ -51,7 +51,7 @@ class Reading:
 
 
 class HyperFile:
-    """Read a file of `name:value` lines safely, whatever it contains.
+    """Read a file of `name:value` lines safely, no matter what it contains.
 
     It must be a regular file of at most 64 KiB that belongs to the user of this process, not a symbolic link. Reading never
     raises and never blocks. A file that was changed less than two seconds ago and does not end with a line break may be

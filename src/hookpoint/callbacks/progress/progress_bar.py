@@ -24,8 +24,8 @@ class ProgressBar(Callback):
 
     In a terminal, it is one line of stderr, drawn at most every `refresh_seconds`. In a notebook, it is an output of the cell.
     In a file or pipe, it is one line every `plain_every_seconds` and one at the end of longer epochs, so short runs print
-    nothing. Validation and prediction are shown too. The values are those of the last record, read outside the training thread.
-    A failure never ends the run.
+    nothing. Validation and prediction are also shown. The values are those of the last record, read outside the training
+    thread. A failure never ends the run.
 
     >>> ProgressBar(["accuracy"]).names
     ('loss', 'accuracy')

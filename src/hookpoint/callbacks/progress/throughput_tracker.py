@@ -13,7 +13,7 @@ from hookpoint.core.run.run import Run
 class ThroughputTracker(LapTimer):
     """Log the steps and samples per second since the last trigger, under tensorpack's names.
 
-    Samples are those of this rank's batches; `samples_per_step` replaces that count. Only training time counts: validation,
+    Only the samples of this rank count; `samples_per_step` overrides the count. Only training time counts: validation,
     checkpoints and callbacks between epochs are left out. Nothing is logged if there was no step, or if a validation failed and
     left the time unknown. The first value of a resumed run covers the epoch before and after the resume, and includes the time
     to read data again.

@@ -178,7 +178,7 @@ class Patience:
     """Count the values since the last progress. Patience runs out after `patience` values, and after at least one.
 
     Progress is a value that beats the last progress by more than `min_delta`. The first progress must beat `baseline`, if there
-    is one. NaN is never progress. `best` is the best of all values, whatever the baseline.
+    is one. NaN is never progress. `best` is the best of all values, regardless of the baseline.
 
     >>> patience = Patience("min", 2)
     >>> [(patience.take(value, step), patience.is_over) for step, value in enumerate([3.0, 2.0, 2.0, float("nan")])]

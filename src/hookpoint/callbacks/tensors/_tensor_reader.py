@@ -126,7 +126,7 @@ class TensorReader(Callback):
         self._gradients = {**dict.fromkeys(self._copied), **copies}
 
     def _check_first(self, run: Run) -> None:
-        """Raise for fields that the first iteration did not set and for misspelled metrics, however late they are read."""
+        """Raise for fields that the first iteration did not set and for misspelled metrics, even if they are read later."""
         for name, source in self.sources.items():
             is_path = isinstance(source, str) and source not in self._copied
             if is_path and (_is_of_iteration(source) or near_miss(str(source), run.metrics) is not None):

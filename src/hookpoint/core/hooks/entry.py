@@ -194,7 +194,7 @@ def entries_of(callbacks: Iterable[Any], *, is_in_team: bool = False) -> list[En
     mains = [entry for entry in entries if entry.kind == MAIN]
     if len(mains) > 1:
         raise MainPointTaken(
-            f"two MainCallbacks: {mains[0].name} and {mains[1].name}; a run computes its step once.",
+            f"two MainCallbacks: {mains[0].name} and {mains[1].name}; a run has only one.",
             keep="one of them, or derive the other from Callback",
         )
     return entries

@@ -127,7 +127,7 @@ class Logbook:
         return Logs(self.metrics, self._clocks.epoch, without=OF_VALIDATION if ends_training else ())
 
     def put(self, values: Mapping[str, Any], weight: float) -> None:
-        """Send values at once, with the current clocks, instead of averaging them.
+        """Send values immediately, with the current clocks, instead of averaging them.
 
         A side pass sends nothing: its values only count towards its means. Each rank has its own value. When the pass ends, the
         mean of the last values becomes the value on all ranks.

@@ -1,4 +1,4 @@
-"""Signals: the first Ctrl-C, SIGTERM or SIGHUP stops the run, the second exits at once; SIGUSR1 requests a checkpoint.
+"""Signals: the first Ctrl-C, SIGTERM or SIGHUP stops the run, the second exits immediately; SIGUSR1 requests a checkpoint.
 
 SIGHUP arrives when a terminal is closed or a connection is lost. Under `nohup` it is ignored, as usual.
 """

@@ -36,7 +36,7 @@ class MissingMetrics:
     belongs to it. This raises when the next epoch begins. If there is no next epoch, or the reader's errors do not end the run,
     it is a warning.
 
-    `entries` are the callbacks of all ranks, so that every rank checks the same; `local` are those of this rank.
+    `entries` are the callbacks of all ranks, so that every rank makes the same checks; `local` are those of this rank.
     `has_validated` returns whether a validation pass is over; `gather` collects a value from all ranks, None for one rank.
     """
 

@@ -93,7 +93,7 @@ def alias(attribute: Callable[[Values], T]) -> T:
 
 
 def as_list(name: str) -> Any:
-    """Return a property that lists the objects of an attribute: one, those of a mapping, or none."""
+    """Return a property that lists the objects of an attribute: a single object, the values of a mapping, or nothing."""
 
     def read(run: Any) -> list[Any]:
         value = getattr(run, name)

@@ -97,7 +97,7 @@ def mismatch(labels: Sequence[str]) -> OutOfStep:
     for rank, label in enumerate(labels):
         groups.setdefault(label, []).append(rank)
     places = {f"rank {','.join(map(str, ranks))}": label for label, ranks in groups.items()}
-    return OutOfStep("the ranks are not at the same place.", **places, call="on all ranks or on none")
+    return OutOfStep("the ranks are out of step.", **places, call="on all ranks or on none")
 
 
 def unanswered(rank: int, size: int, label: str, error: BaseException) -> OutOfStep:

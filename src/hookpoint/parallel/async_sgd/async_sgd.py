@@ -46,8 +46,8 @@ class AsyncSGD(StrategyDefaults):
     the gradients of all of them. Between a step and the next batch, the model has the parameters of the last pull. At the end
     of a training pass, in a validation and in a checkpoint, all ranks wait for each other and use the server's parameters. The
     server uses the chief's current learning rate and other settings. A request, such as `run.stop()`, takes effect on all ranks
-    `lag` steps later. A gradient and its norm are those of one rank. Runs are not reproducible and do not resume bit for bit,
-    because the order of gradients varies. In a single process, AsyncSGD does nothing.
+    `lag` steps later. Gradients and their norms are those of a single rank. Runs are not reproducible and do not resume bit for
+    bit, because the order of gradients varies. In a single process, AsyncSGD does nothing.
 
     On the chief, `trace` lists the last 100,000 applied gradients.
 

@@ -37,7 +37,8 @@ class ParameterAveraging(StrategyDefaults):
     Validation and checkpoints use the average. Replicas are averaged at the end of each training pass. A validation in the
     middle of a pass uses the average temporarily, then each rank restores its replica. A checkpoint stores the average as the
     model and the replica of each rank next to it, so a run resumes bit for bit even between two averages. All ranks make the
-    same number of steps. Gradients and their norms are those of one rank. In a single process, ParameterAveraging does nothing.
+    same number of steps. Gradients and their norms are those of a single rank. In a single process, ParameterAveraging does
+    nothing.
 
     >>> model = torch.nn.Linear(2, 1)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

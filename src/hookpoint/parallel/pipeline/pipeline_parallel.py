@@ -182,7 +182,7 @@ class PipelineParallel(StrategyDefaults):
             raise BadStrategy(
                 f"PipelineParallel: the model has {stages} stage{'s' * (stages != 1)}, but there are {ranks} ranks.",
                 start=f"{stages} ranks: torchrun --nproc-per-node {stages}",
-                split=f"the model into {ranks} stages: list the first module of each stage but the first",
+                split=f"the model into {ranks} stages: list the first module of every stage except the first",
             )
         if self.schedule == "1F1B" and self.microbatches < stages:
             what = f"PipelineParallel: microbatches={self.microbatches} is less than the number of stages, {stages}."

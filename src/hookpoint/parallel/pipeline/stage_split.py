@@ -50,7 +50,7 @@ def _split_at(model: nn.Module, split: Sequence[str | int]) -> list[nn.Module]:
     begins = [next(index for index, layer in enumerate(order) if f"{layer}.".startswith(f"{name}.")) for name in names]
     if not begins or begins != sorted(set(begins)) or begins[0] == 0:
         what = f"PipelineParallel: split={names!r} is not in the order of the model: {', '.join(order)}."
-        raise BadStrategy(what, give="the first module of each stage but the first, in this order")
+        raise BadStrategy(what, give="the first module of every stage except the first, in this order")
     bounds = zip([0, *begins], [*begins, len(layers)], strict=True)
     return [nn.Sequential(*(module for _, module in layers[start:end])) for start, end in bounds]
 

@@ -64,7 +64,7 @@ def checkpoints(workdir: Path) -> Path:
 
 
 def workdir_of(path: Path) -> Path:
-    """Return the workdir: the path itself, or its parent if the path is that of the checkpoints folder."""
+    """Return the workdir: the path itself, or its parent if the path is the checkpoints folder."""
     return path.parent if path.name == CHECKPOINTS else path
 
 

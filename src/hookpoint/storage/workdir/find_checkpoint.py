@@ -108,7 +108,7 @@ def folder_at(path: Path) -> Path:
     for _, folder in reversed(places(workdir_of(resolved))):
         if not read_manifest(folder).is_of_exception:
             return folder
-    raise CannotResume(f"there is no checkpoint in {path} to resume from.", give="the workdir of a run that has some")
+    raise CannotResume(f"there is no checkpoint in {path} to resume from.", give="the workdir of a run with checkpoints")
 
 
 def read(folder: Path) -> Found:
