@@ -230,7 +230,7 @@ class CheckpointStore(ResumableStore):
         return {name: [file.size, file.sha256] for name, file in written.items()}
 
     def unstage(self, folder: str | os.PathLike[str]) -> None:
-        """Remove a folder from `stage` that is not needed."""
+        """Remove a folder from `stage` that is no longer needed."""
         discard(Path(folder))
 
     # Saving, on the training thread or in the background

@@ -15,7 +15,7 @@ COUNTS = ("true_positives", "false_positives", "false_negatives", "true_negative
 
 
 class BinaryClassificationStats:
-    """Measure the precision, recall and confusion counts of a binary classifier over the data set.
+    """Measure the precision, recall and confusion counts of a binary classifier over the dataset.
 
     `pred` and `label` are names of outputs, or functions of outputs and targets. By default, the outputs are the predictions
     and the targets the labels. A prediction above `threshold` is positive: 0.5 suits 0 and 1 and probabilities, 0 suits logits.

@@ -1,4 +1,4 @@
-"""ClassificationError: the fraction of misclassified samples in a data set."""
+"""ClassificationError: the fraction of misclassified samples in a dataset."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOP = re.compile(r"wrong-top([1-9]\d*)")
 
 
 class ClassificationError:
-    """Measure the fraction of misclassified samples over the data set, exact for any batch sizes.
+    """Measure the fraction of misclassified samples over the dataset, exact for any batch sizes.
 
     `wrong` selects what counts as wrong. "wrong-top1", "wrong-top5" and so on compare the outputs, or their "logits", with the
     targets, unless an output has that name. Any other string is the name of an output. A function gets outputs and targets. The

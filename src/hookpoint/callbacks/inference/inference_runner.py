@@ -1,4 +1,4 @@
-"""InferenceRunner: measure the model on another data set."""
+"""InferenceRunner: measure the model on another dataset."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ METHODS = ("reset", "update", "results")
 
 
 class InferenceRunner(Callback):
-    """Run the model over another data set, and log what the inferencers measure there.
+    """Run the model over another dataset, and log what the inferencers measure there.
 
-        data: Batches, or a tuple of arrays or a data set with `batch_size`.
+        data: Batches, or a tuple of arrays or a dataset with `batch_size`.
         infs: An inferencer or a list of them: `ClassificationError`, `ScalarStats`, `BinaryClassificationStats`, or your own.
         metrics: Functions of outputs and targets by name, or objects with update, compute and reset.
         forward: Function of the batch that returns the outputs, or function of the run, which may also set the run's outputs,
@@ -140,7 +140,7 @@ def _check(inferencer: Any) -> None:
 
 
 class MetricStats:
-    """Measure a metric over the data set: an object with update, compute and reset, as in torchmetrics, or a function.
+    """Measure a metric over the dataset: an object with update, compute and reset, as in torchmetrics, or a function.
 
     An object is copied, so that it covers only this pass, and moved to the device of the run if possible. The results of a
     function `(outputs, targets) -> number or tensor` are averaged, weighted by samples. In a distributed run, torchmetrics

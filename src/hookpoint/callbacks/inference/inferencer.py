@@ -1,4 +1,4 @@
-"""Inferencer: the protocol of objects that measure something over a data set."""
+"""Inferencer: the protocol of objects that measure something over a dataset."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Inferencer(Protocol):
             """The names of what `results` returns."""
 
     def reset(self) -> None:
-        """Start from scratch at the beginning of a pass over the data set."""
+        """Start from scratch at the beginning of a pass over the dataset."""
 
     def update(self, run: Run) -> None:
         """Add the batch that was just computed."""

@@ -1,4 +1,4 @@
-"""ScalarStats: means over a data set."""
+"""ScalarStats: means over a dataset."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hookpoint.core.run.run import Run, now_of
 
 
 class ScalarStats:
-    """Measure the means of outputs, of the loss or of logged metrics over the data set, weighted by samples.
+    """Measure the means of outputs, of the loss or of logged metrics over the dataset, weighted by samples.
 
     Each of `names` is an output, "loss", or a name logged in the pass, such as a metric of the Runner; the first match counts.
     An array contributes its mean, weighted by the number of samples in the batch. The means are logged as `<prefix>_<name>`, or

@@ -193,7 +193,7 @@ class Meter:
         self._samples: deque[tuple[float, int]] = deque(maxlen=self.SAMPLES)
 
     def add(self, key: object, done: int, now: float) -> float | None:
-        """Add the number of batches done at a time in seconds.
+        """Record the number of batches done at this time, in seconds.
 
         Return batches per second, or None if it is too early to tell.
         """

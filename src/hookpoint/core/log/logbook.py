@@ -28,7 +28,7 @@ def logged_name(name: str, mode: str) -> str:
 
 
 def renamed(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """Return validation results under the names of another data set: `val_loss` as `test_loss`.
+    """Return validation results under the names of another dataset: `val_loss` as `test_loss`.
 
     >>> renamed({"val_loss": 1, "val/acc": 2}, "test"), renamed({"val_loss": 1}, "test/")
     ({'test_loss': 1, 'test/acc': 2}, {'test/loss': 1})

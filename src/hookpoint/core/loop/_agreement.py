@@ -155,7 +155,7 @@ class Agreement:
         return self._team.gather(value, what)
 
     def meet(self) -> None:
-        """Wait until all ranks are about to make the current call; raise if a rank makes another one.
+        """Wait until all ranks are about to make the current call; raise if a rank makes a different call.
 
         After a failure, do not wait: each rank cleans up alone.
         """

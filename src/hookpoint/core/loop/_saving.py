@@ -161,7 +161,7 @@ class Saving:
             self._place = {"in_epoch": False, "is_end": True}
 
     def at_end(self, failure: BaseException | None) -> None:
-        """Write the last checkpoint, or that of a failure if one was requested, and wait for background saves."""
+        """Write the last checkpoint, or the checkpoint of a failure if requested, and wait for background saves."""
         if failure is None:
             self._agree("the end of the run")
             self._collect(wait=True)  # before the last chance: a failed background save is written here

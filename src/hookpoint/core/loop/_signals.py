@@ -42,7 +42,10 @@ class Signals:
                 self._previous[user] = signal.signal(user, self._save)
 
     def restore(self) -> None:
-        """Restore the previous handlers. If another run has installed its own since, that run restores them when it ends."""
+        """Restore the previous handlers.
+
+        If another run has installed its own handlers since, that run restores them when it ends.
+        """
         if not self.is_restored:
             self.is_restored = True
             for number in self._previous:

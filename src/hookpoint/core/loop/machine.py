@@ -11,7 +11,7 @@ begin_run                          on_setup, on_run_begin; on_load if the run re
   end_epoch                        on_epoch_end; on_save if a save is due
 end_run                            on_exception if something escaped, on_run_end
 
-A driver is a user's `for` (epochs.py, batches.py), which the Runner uses too, or another library's trainer (host_driver.py).
+A driver is a user's `for` (epochs.py, batches.py), which the Runner also uses, or another library's trainer (host_driver.py).
 Between begin_iteration and end_iteration, a step fires on_backward_begin, on_backward_end, on_step_begin and on_step_end.
 """
 

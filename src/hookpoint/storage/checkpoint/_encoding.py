@@ -1,8 +1,8 @@
 """Encoding: convert a tree to a format that has fewer types than Python, without loss.
 
-A value whose type the format lacks becomes a dict with one key that starts with `$`, such as `{"$tuple": [1, 2]}`. A user's
-dict that looks like that, or whose keys the format lacks, becomes `{"$dict": [[key, value], …]}`. Floats are restored bit for
-bit, and keys with their type. Trees come from `hookpoint.storage.checkpoint.tree.copied`.
+A value whose type the format does not support becomes a dict with one key that starts with `$`, such as `{"$tuple": [1, 2]}`. A
+user's dict that looks like this, or has keys that the format does not support, becomes `{"$dict": [[key, value], …]}`. Floats
+are restored bit for bit, and keys with their type. Trees come from `hookpoint.storage.checkpoint.tree.copied`.
 """
 
 from __future__ import annotations
