@@ -350,10 +350,7 @@ class Machine:
         return error
 
     def _fire_last_points(self, failure: BaseException | None) -> list[Exception]:
-        """Fire the last points; errors of handlers are collected until all have run.
-
-        Monitors run last, so they receive everything.
-        """
+        """Fire the last points, and collect the errors of handlers. Monitors run last, so they receive everything."""
         run, scopes, fires = self.run, self.scopes, self.options.run_points
         self.clocks.stop()
         if failure is not None:
