@@ -40,4 +40,8 @@ def _compact(tree: Any) -> Any:
             return written[id(tensor)]
         return tensor
 
-    return copied(copied(tree, count), clone)
+    counted = copied(tree, count)
+    storages = {storage.data_ptr(): storage.nbytes() for storage in (one.untyped_storage() for one in written.values())}
+    if all(size <= used_bytes[address] for address, size in storages.items()):
+        return counted
+    return copied(counted, clone)
