@@ -131,10 +131,11 @@ def _scan(subject: Any) -> Iterator[Handler]:
         for mark in marks(subject):
             yield from _marked(owner, mark, subject, _own_points(subject))
         return
+    attributes = _static_attributes(subject)
     for name in dir(subject):
         if name.startswith("__"):
             continue
-        static = inspect.getattr_static(subject, name, None)
+        static = attributes.get(name)
         function = getattr(static, "__func__", static)  # what a staticmethod or classmethod wraps
         if not callable(function) or inspect.isclass(function) or getattr(function, DECLARED_ONLY, False):
             continue
@@ -143,6 +144,21 @@ def _scan(subject: Any) -> Iterator[Handler]:
                 yield from _marked(owner, mark, getattr(subject, name), _own_points(subject))
         else:
             yield from _named(owner, name, subject)
+
+
+def _static_attributes(subject: Any) -> dict[str, Any]:
+    """Return what inspect.getattr_static finds for each name, without looking through the classes for each."""
+    attributes: dict[str, Any] = {}
+    for cls in reversed(type(subject).__mro__):
+        attributes.update(vars(cls))
+    if isinstance(subject, type):
+        for cls in reversed(subject.__mro__):
+            attributes.update(vars(cls))
+    else:
+        for name, value in getattr(subject, "__dict__", {}).items():
+            if not inspect.isdatadescriptor(attributes.get(name)):  # one of the class takes precedence
+                attributes[name] = value
+    return attributes
 
 
 def _named(owner: str, name: str, subject: Any) -> Iterator[Handler]:
