@@ -22,5 +22,5 @@ def has_placeholder(state: Any) -> bool:
     if isinstance(state, Mapping):
         return any(map(has_placeholder, state.values()))
     if isinstance(state, list | tuple):
-        return any(map(has_placeholder, state))
+        return set(map(type, state)) != {int} and any(map(has_placeholder, state))  # the states of generators are long
     return isinstance(state, ShardedPlaceholder)

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from hookpoint._version import __version__
@@ -83,14 +84,9 @@ class Manifest:
 
 def parse_manifest(data: bytes, folder: str) -> Manifest:
     """Parse the manifest of a folder. Raise DamagedCheckpoint if it is invalid, or CannotResume if a later release wrote it."""
-    try:
-        content = json.loads(data)
-        digest = content.pop("digest")
-        is_intact = data == _canonical({**content, "digest": digest}) and digest == _sha256(_without_digest(data, digest))
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        is_intact = False
-    if not is_intact:
+    if not _is_intact(data):
         raise DamagedCheckpoint(f"the {MANIFEST} of {folder} was changed.")
+    content = json.loads(data)
     if content.get("format") != FORMAT:
         raise CannotResume(
             f"{folder} has format {content.get('format')}; this release of hookpoint reads format {FORMAT}.",
@@ -100,6 +96,16 @@ def parse_manifest(data: bytes, folder: str) -> Manifest:
         return _from_content(content)
     except Exception as error:  # the digest matches, so it was written by hand: any value is possible
         raise DamagedCheckpoint(f"the {MANIFEST} of {folder} is invalid: {error!r}.") from error
+
+
+@lru_cache(maxsize=256)  # each save reads the manifests of all checkpoints that are kept
+def _is_intact(data: bytes) -> bool:
+    try:
+        content = json.loads(data)
+        digest = content["digest"]
+        return data == _canonical(content) and digest == _sha256(_without_digest(data, digest))
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return False
 
 
 def _from_content(content: dict[str, Any]) -> Manifest:
