@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from math import isfinite, nan
+from typing import Any, NamedTuple
 
 from hookpoint.plots._smoothing import MovingAverage
 from hookpoint.plots.figure import LARGEST, SMALLEST
@@ -14,14 +16,35 @@ BUCKETS = 2_048
 MIN_BUCKETS = 16
 FIRST_WIDTH = 16  # values per bucket
 RAW = 2  # values per bucket that may wait outside of buckets
+POINTS = {"steps": "q", "epochs": "q", "times": "d", "values": "d", "offsets": "q"}  # arrays with an item for each stored value
+SUMMARIES = {"ends": "q", "sizes": "q", "finite": "q", "means": "d"}  # arrays with an item for each bucket
+
+
+class Bucket(NamedTuple):
+    """Consecutive values of a series. `low`, `high` and `mean` are those of its finite values, or NaN if there are none.
+
+    Steps may go back where another process continued the file: `first_step` is the lowest, `last_step` the highest. `time` is
+    that of the first record, `begin` its byte offset. `size` is the number of values, `finite` the number of finite ones.
+    """
+
+    first_step: int
+    last_step: int
+    time: float
+    low: float
+    high: float
+    mean: float
+    finite: int
+    size: int
+    begin: int
 
 
 class Series:
     """The values of one metric in the order of the file. `at` is "step", "epoch" or "value", as in JSONWriter.
 
-    A short series stores all values. In a long series, consecutive values share a bucket. A bucket stores the first, last,
-    lowest and highest value, the lowest value above 0 and the first non-finite value. If there are more than `buckets` buckets,
-    neighbours are merged, so memory is bounded and no extreme is lost. `count` includes the values left out.
+    A short series stores all values. In a long one, consecutive values share a bucket. A bucket stores the first value, the
+    last, the lowest, the highest, the lowest above 0, the first that is not finite, and those of the lowest and highest step.
+    If there are more than `buckets`, neighbours are merged: memory is bounded, and no extreme is lost. `count` includes the
+    values left out. Each stored value has the byte offset of its record.
 
     `smooth` is the weight of past values in a moving average of all values. The average is thinned out in the same way.
     `smoothed` is this average, or None as long as no value is left out.
@@ -40,10 +63,13 @@ class Series:
         self.epochs = array("q")
         self.times = array("d")
         self.values = array("d")
-        self._left_out = 0
+        self.offsets = array("q")
         self._ends = array("q")  # end of each bucket in the arrays; later values are not in a bucket yet
+        self._sizes = array("q")
+        self._finite = array("q")
+        self._means = array("d")
+        self._left_out = 0
         self._width = FIRST_WIDTH
-        self._last_width = 0  # values of the last bucket
         self._average = MovingAverage(smooth)
         self._averages = Series(name, at, buckets=buckets) if smooth else None
         self.limit(buckets)
@@ -58,60 +84,164 @@ class Series:
         """The moving average, if values were left out."""
         return self._averages if self._left_out else None
 
-    def add(self, step: int, epoch: int, time: float, value: float) -> None:
-        values = self.values
-        self.steps.append(step)
-        self.epochs.append(epoch)
-        self.times.append(time)
-        values.append(value)
+    def add(self, step: int, epoch: int, time: float, value: float, offset: int = 0) -> None:
+        self.extend((step,), (epoch,), (time,), (value,), (offset,))
+
+    def extend(
+        self,
+        steps: Sequence[int],
+        epochs: Sequence[int],
+        times: Sequence[float],
+        values: Sequence[float],
+        offsets: Sequence[int],
+    ) -> None:
+        """Add values. Offsets must increase."""
+        self.steps.extend(steps)
+        self.epochs.extend(epochs)
+        self.times.extend(times)
+        self.values.extend(values)
+        self.offsets.extend(offsets)
         if self._averages is not None:
-            self._averages.add(step, epoch, time, self._average.add(value if -LARGEST <= value <= LARGEST else nan))
-        if len(values) >= self._most:
+            averages = [self._average.add(value if -LARGEST <= value <= LARGEST else nan) for value in values]
+            self._averages.extend(steps, epochs, times, averages, offsets)
+        if len(self.values) >= self._most:
             self._fold()
 
     def limit(self, buckets: int) -> None:
         """Limit the number of buckets from now on. Existing buckets are merged if necessary."""
         self._buckets = max(MIN_BUCKETS, buckets)
-        self._most = (self._ends[-1] if self._ends else 0) + RAW * self._buckets  # values before the next fold
+        self._most = self._end + RAW * self._buckets  # values before the next fold
         if len(self._ends) > self._buckets or len(self.values) >= self._most:
             self._fold()
         if self._averages is not None:
             self._averages.limit(buckets)
 
+    def buckets(self) -> Iterator[Bucket]:
+        """Yield the buckets in order. Values outside of buckets are one bucket each."""
+        steps, times, values, offsets = self.steps, self.times, self.values, self.offsets
+        begin = 0
+        for end, size, finite, mean in zip(self._ends, self._sizes, self._finite, self._means, strict=True):
+            part, at = values[begin:end], steps[begin:end]
+            if finite < size:
+                part = array("d", filter(isfinite, part)) or array("d", [nan])
+            yield Bucket(min(at), max(at), times[begin], min(part), max(part), mean, finite, size, offsets[begin])
+            begin = end
+        for index in range(begin, len(values)):
+            step, value = steps[index], values[index]
+            number, finite = (value, 1) if isfinite(value) else (nan, 0)
+            yield Bucket(step, step, times[index], number, number, number, finite, 1, offsets[index])
+
+    def cut(self, offset: int) -> int:
+        """Forget the records from a byte offset on, with all of a bucket that has one. Return the offset to read again from."""
+        assert self._averages is None, "a moving average has no past to return to"
+        keep = bisect_left(self.offsets, offset)
+        if keep < self._end:
+            buckets = bisect_right(self._ends, keep)
+            begin = self._ends[buckets - 1] if buckets else 0
+            offset, keep = min(offset, self.offsets[begin]), begin
+            for summary in (self._ends, self._sizes, self._finite, self._means):
+                del summary[buckets:]
+        for points in (self.steps, self.epochs, self.times, self.values, self.offsets):
+            del points[keep:]
+        self._left_out = sum(self._sizes) - self._end
+        self._most = self._end + RAW * self._buckets
+        return offset
+
+    def state(self) -> dict[str, Any]:
+        """Return everything that `restored` needs: numbers, strings and arrays. Without the moving average."""
+        points = {name: getattr(self, name) for name in POINTS}
+        summaries = {name: getattr(self, f"_{name}") for name in SUMMARIES}
+        return {"name": self.name, "at": self.at, "width": self._width, "buckets": self._buckets, **points, **summaries}
+
+    @classmethod
+    def restored(cls, state: Mapping[str, Any]) -> Series:
+        """Return the series of a state."""
+        series = cls(state["name"], state["at"], buckets=state["buckets"])
+        for name in POINTS:
+            setattr(series, name, state[name])
+        for name in SUMMARIES:
+            setattr(series, f"_{name}", state[name])
+        series._width = state["width"]
+        series._left_out = sum(series._sizes) - series._end
+        series.limit(state["buckets"])
+        return series
+
+    @property
+    def _end(self) -> int:
+        """The end of the last bucket."""
+        return self._ends[-1] if self._ends else 0
+
     def _fold(self) -> None:
         """Put new values into buckets; merge neighbours if there are too many."""
-        ends, end = self._ends, len(self.values)
-        bounds = [ends[-1] if ends else 0]
-        if ends and self._last_width < self._width:  # the last bucket is not full
-            full = min(end, bounds[0] + self._width - self._last_width)
-            self._last_width += full - ends.pop()
-            bounds = [ends[-1] if ends else 0, full]
+        ends, begin, end = self._ends, self._end, len(self.values)
+        bounds = [begin]
+        if ends and self._sizes[-1] < self._width and begin < end:  # the last bucket is not full
+            full = min(end, begin + self._width - self._sizes[-1])
+            ends.pop()
+            bounds = [self._end, full]
+            self._summarize(begin, full)
+            self._merge_summaries(len(self._sizes) - 2)
         while bounds[-1] < end:
-            self._last_width = min(self._width, end - bounds[-1])
-            bounds.append(bounds[-1] + self._last_width)
-        self._keep(bounds)
-        while len(self._ends) > self._buckets:
-            self._last_width += 0 if len(self._ends) % 2 else self._width
+            bounds.append(min(end, bounds[-1] + self._width))
+            self._summarize(*bounds[-2:])
+        if len(bounds) > 1:
+            self._keep(bounds)
+        while len(ends) > self._buckets:
             self._width *= 2
-            bounds = [0, *self._ends]
-            del self._ends[:]
+            bounds = [0, *ends]
+            del ends[:]
+            self._merge_summaries(0)
             self._keep([*bounds[:-1:2], bounds[-1]])
-        self._most = self._ends[-1] + RAW * self._buckets
+        self._most = self._end + RAW * self._buckets
 
     def _keep(self, bounds: Sequence[int]) -> None:
         """Create buckets between these bounds, from the first bound to the end of the arrays."""
         begin, before = bounds[0], len(self.values)
-        buckets = [_indices_to_keep(self.values, *pair) for pair in pairwise(bounds)]
+        buckets = [_indices_to_keep(self.values, self.steps, *pair) for pair in pairwise(bounds)]
         indices = [index for bucket in buckets for index in bucket]
-        for integers in (self.steps, self.epochs):
+        for integers in (self.steps, self.epochs, self.offsets):
             integers[begin:] = array("q", [integers[index] for index in indices])
         for floats in (self.times, self.values):
             floats[begin:] = array("d", [floats[index] for index in indices])
         self._ends.extend(accumulate(map(len, buckets[1:]), initial=begin + len(buckets[0])))
         self._left_out += before - len(self.values)
 
+    def _summarize(self, begin: int, end: int) -> None:
+        """Add the summary of new values."""
+        part: Sequence[float] = self.values[begin:end]
+        total = sum(part)
+        if not isfinite(total):
+            part = list(filter(isfinite, part))
+            total = sum(part)
+        finite = len(part)
+        mean = total / finite if isfinite(total) and finite else sum(value / finite for value in part) if finite else nan
+        self._sizes.append(end - begin)
+        self._finite.append(finite)
+        self._means.append(mean)
 
-def _indices_to_keep(values: array[float], begin: int, end: int) -> list[int]:
+    def _merge_summaries(self, begin: int) -> None:
+        """Merge each two neighbours among the summaries from an index on. The last one may have none."""
+        rest = self._means[begin:], self._finite[begin:], self._sizes[begin:]
+        if len(rest[0]) % 2:
+            for summary in rest:
+                summary.append(0)
+        means, finite, sizes = rest
+        self._means[begin:] = array(
+            "d", [_mean(means[index : index + 2], finite[index : index + 2]) for index in range(0, len(means), 2)]
+        )
+        self._finite[begin:] = array("q", map(sum, zip(finite[::2], finite[1::2], strict=True)))
+        self._sizes[begin:] = array("q", map(sum, zip(sizes[::2], sizes[1::2], strict=True)))
+
+
+def _mean(means: Sequence[float], counts: Sequence[int]) -> float:
+    """Return the mean of two means. No intermediate result overflows."""
+    if not all(counts):
+        return means[0] if counts[0] else means[1] if counts[1] else nan
+    total = sum(counts)
+    return means[0] * (counts[0] / total) + means[1] * (counts[1] / total)
+
+
+def _indices_to_keep(values: array[float], steps: array[int], begin: int, end: int) -> list[int]:
     """Return the indices of the values that a bucket stores."""
     part = values[begin:end]
     low, high = min(part), max(part)
@@ -119,12 +249,25 @@ def _indices_to_keep(values: array[float], begin: int, end: int) -> list[int]:
         kept = {begin, begin + part.index(low), begin + part.index(high), end - 1}
         if low <= SMALLEST < high:
             kept.add(begin + part.index(min(value for value in part if value > SMALLEST)))
-        return sorted(kept)
-    numbers = [index for index in range(begin, end) if -LARGEST <= values[index] <= LARGEST]
-    others = [index for index in range(begin, end) if not -LARGEST <= values[index] <= LARGEST]
-    kept = {begin, end - 1, *others[:1]}
-    if numbers:
-        kept |= {numbers[0], min(numbers, key=values.__getitem__), max(numbers, key=values.__getitem__), numbers[-1]}
-        above = [index for index in numbers if values[index] > SMALLEST]
-        kept |= {min(above, key=values.__getitem__)} if above else set()
+    else:
+        kept = {begin, end - 1, *_unusual_to_keep(values, begin, end)}
+    at = steps[begin:end]
+    first, last = min(at), max(at)
+    if first != at[0] or last != at[-1]:
+        kept |= {begin + at.index(first), begin + at.index(last)}
     return sorted(kept)
+
+
+def _unusual_to_keep(values: array[float], begin: int, end: int) -> Iterator[int]:
+    """Yield the indices of the values that a bucket stores if some are not finite, or too large to plot."""
+    inside = [index for index in range(begin, end) if -LARGEST <= values[index] <= LARGEST]
+    finite = [index for index in range(begin, end) if isfinite(values[index])]
+    yield from [index for index in range(begin, end) if not -LARGEST <= values[index] <= LARGEST][:1]
+    yield from inside[:1] + inside[-1:]
+    for indices in (inside, finite):
+        if indices:
+            yield min(indices, key=values.__getitem__)
+            yield max(indices, key=values.__getitem__)
+    above = [index for index in inside if values[index] > SMALLEST]
+    if above:
+        yield min(above, key=values.__getitem__)

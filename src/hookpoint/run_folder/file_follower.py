@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from hookpoint.run_folder._file_position import FilePosition, id_of
 from hookpoint.run_folder._plain_file import complete_lines, open_plain
-from hookpoint.run_folder.scalars_file import record_of
+from hookpoint.run_folder.records import record_of
 from hookpoint.storage.disk.complete_lines import end_of_complete_lines, lines_backwards
-
-MARK_BYTES = 256  # bytes before the position that identify the file
 
 
 class FileFollower:
@@ -25,9 +23,7 @@ class FileFollower:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file_id: tuple[int, int] | None = None
-        self._position = 0
-        self._mark = b""
+        self._position = FilePosition()
         self._latest = float("-inf")
         self.was_truncated = False
 
@@ -44,13 +40,11 @@ class FileFollower:
         self.was_truncated = False
         try:
             with open_plain(self._path) as file:
-                status = os.fstat(file.fileno())
-                file_id = status.st_dev, status.st_ino
-                if file_id != self._file_id:
-                    self._file_id, self._position, self._mark = file_id, 0, b""
-                elif status.st_size < self._position or not self._has_mark(file):
+                if id_of(file) != self._position.file_id:
+                    self._position.move(file, 0)
+                elif not self._position.is_in(file):
                     return self._after_truncation(file)
-                file.seek(self._position)
+                file.seek(self._position.offset)
                 return self._read(file)
         except OSError:
             return []
@@ -58,8 +52,7 @@ class FileFollower:
     def _read(self, file: BinaryIO) -> list[dict[str, Any]]:
         rows = []
         for line in complete_lines(file):
-            self._position += len(line) + 1
-            self._mark = (self._mark + line + b"\n")[-MARK_BYTES:]
+            self._position.advance(line + b"\n")
             row = record_of(line)
             if row is not None:
                 rows.append(row)
@@ -73,13 +66,7 @@ class FileFollower:
         return rows[::-1]
 
     def _backwards(self, file: BinaryIO) -> Iterator[dict[str, Any]]:
-        """Move to the end of the last complete line, and return the records up to there, newest first."""
-        status, end = os.fstat(file.fileno()), end_of_complete_lines(file)
-        file.seek(max(0, end - MARK_BYTES))
-        self._file_id, self._position = (status.st_dev, status.st_ino), end
-        self._mark = file.read(min(end, MARK_BYTES))
+        """Move to the end of the last complete line, and return the records up to there, the newest first."""
+        end = end_of_complete_lines(file)
+        self._position.move(file, end)
         return (row for _, line in lines_backwards(file, end) if (row := record_of(line)) is not None)
-
-    def _has_mark(self, file: BinaryIO) -> bool:
-        file.seek(self._position - len(self._mark))
-        return file.read(len(self._mark)) == self._mark

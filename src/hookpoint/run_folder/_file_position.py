@@ -1,0 +1,44 @@
+"""FilePosition: where to continue reading a file that a run is writing, and may truncate or replace."""
+
+from __future__ import annotations
+
+import os
+from typing import BinaryIO
+
+MARK_BYTES = 256  # bytes before the position that identify the file
+
+
+class FilePosition:
+    """A byte offset, with the identity of the file and the bytes before the offset: they tell whether the file is the same."""
+
+    def __init__(self, offset: int = 0, mark: bytes = b"", file_id: tuple[int, int] | None = None) -> None:
+        self.offset = offset
+        self.mark = mark
+        self.file_id = file_id
+
+    def move(self, file: BinaryIO, offset: int) -> None:
+        """Move to an offset in a file. A complete line must end there."""
+        self.file_id = id_of(file)
+        self.mark = mark_of(file, offset)
+        self.offset = offset
+
+    def advance(self, read: bytes) -> None:
+        """Move behind the bytes that were read."""
+        self.offset += len(read)
+        self.mark = (self.mark + read[-MARK_BYTES:])[-MARK_BYTES:]
+
+    def is_in(self, file: BinaryIO) -> bool:
+        """Return whether the bytes before the offset are still the same. A truncated or rewritten file has others."""
+        return mark_of(file, self.offset) == self.mark
+
+
+def id_of(file: BinaryIO) -> tuple[int, int]:
+    status = os.fstat(file.fileno())
+    return status.st_dev, status.st_ino
+
+
+def mark_of(file: BinaryIO, offset: int) -> bytes:
+    """Return the bytes before an offset; fewer if the file is shorter."""
+    begin = max(0, offset - MARK_BYTES)
+    file.seek(begin)
+    return file.read(offset - begin)

@@ -1,0 +1,208 @@
+"""CurveReader: the curves of a scalars.jsonl of any length, read once and then as it grows."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from array import array
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Sequence
+from itertools import accumulate
+from typing import Any, BinaryIO
+
+from hookpoint.plots.series import BUCKETS, Series
+from hookpoint.run_folder._file_position import FilePosition
+from hookpoint.run_folder._plain_file import line_batches, open_plain
+from hookpoint.run_folder.records import OWN_KEYS, number_of, tables_of
+
+ALL_BUCKETS = 32 * BUCKETS  # of all curves of a file
+MAX_CURVES = 50_000  # of a file; more are names with a number in them
+MAX_EPOCHS = 100_000  # stored ends of epochs
+MAX_NUMBERS = 5  # bad lines that are listed
+ANCHOR_BYTES = 2**20  # between two places to return to after a truncation
+MAX_ANCHORS = 64
+
+Key = tuple[str, str]
+Column = tuple[Sequence[int], Sequence[int], Sequence[float], Sequence[float], Sequence[int]]
+
+
+class CurveReader:
+    """Read a file that JSONWriter writes, and read on where it has grown. `curves` has its series by name and `at`.
+
+    Memory is bounded, about 30 MB for any file: long series are thinned out to `buckets` buckets, or fewer if there are many
+    series. Their extremes are exact. `names` selects metrics, `smooth` is the weight of the past in moving averages, and
+    `epoch_ends` receives the last step of each epoch.
+
+    An incomplete last line is left out until it is complete. Lines that are not records, and values that are not numbers, are
+    left out; `bad_lines` counts the lines, and `bad_numbers` has the first of their numbers. If the file was truncated, as by a
+    resumed run, what was removed is forgotten and only the rest is read again. A file that replaces another one is read from
+    its start, unless it begins in the same way. One thread at a time may call `read`.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        names: Collection[str] | None = None,
+        *,
+        buckets: int = BUCKETS,
+        smooth: float = 0.0,
+        epoch_ends: dict[int, int] | None = None,
+    ) -> None:
+        self.path = os.fspath(path)
+        self.curves: dict[Key, Series] = {}
+        self.bad_lines = 0
+        self.bad_numbers: list[int] = []
+        self.epoch_ends = epoch_ends
+        self._names = None if names is None else frozenset(names)
+        self._buckets = buckets
+        self._smooth = smooth
+        self._position = FilePosition()
+        self._anchors: list[tuple[int, bytes]] = []
+        self._lines = 0
+
+    @property
+    def position(self) -> int:
+        """The byte offset behind the last line that was read."""
+        return self._position.offset
+
+    @property
+    def points(self) -> int:
+        """Number of stored values."""
+        return sum(len(series.values) for series in self.curves.values())
+
+    def read(self, seconds: float = math.inf) -> bool:
+        """Read what is new, for about so many seconds. Return whether there is more to read.
+
+        Raises OSError if the file cannot be read, or has a line of more than 16 MiB.
+        """
+        end = time.monotonic() + seconds
+        with open_plain(self.path) as file:
+            self._find_position(file)
+            file.seek(self.position)
+            for lines in line_batches(file):
+                self._add_lines(lines)
+                if time.monotonic() > end:
+                    return True
+        return False
+
+    def _find_position(self, file: BinaryIO) -> None:
+        """Return to the last place up to which the file is the one that was read."""
+        if not self._position.is_in(file):
+            self._return(file)
+
+    def _return(self, file: BinaryIO) -> None:
+        while self._anchors and not FilePosition(*self._anchors[-1]).is_in(file):
+            self._anchors.pop()
+        place = FilePosition(*self._anchors[-1]) if self._anchors else FilePosition()
+        if not place.offset or self._smooth or self.epoch_ends is not None:
+            self._forget()
+            return
+        begin = min((series.cut(place.offset) for series in self.curves.values()), default=0)
+        self.curves = {key: series for key, series in self.curves.items() if series.values}
+        self._anchors = [anchor for anchor in self._anchors if anchor[0] <= begin]
+        self._position.move(file, begin)
+        self.bad_lines, self.bad_numbers = 0, []  # where they were is not known
+
+    def _forget(self) -> None:
+        self.curves, self._position, self._anchors = {}, FilePosition(), []
+        self.bad_lines, self.bad_numbers, self._lines = 0, [], 0
+        if self.epoch_ends is not None:
+            self.epoch_ends.clear()
+
+    def _add_lines(self, lines: Sequence[bytes]) -> None:
+        begin = self.position
+        offsets = list(accumulate((len(line) + 1 for line in lines), initial=begin))
+        for key, columns in self._columns(lines, offsets).items():
+            self._extend(key, columns)
+        self._lines += len(lines)
+        self._position.advance(b"\n".join(lines) + b"\n")
+        if not self._anchors or self.position - self._anchors[-1][0] >= ANCHOR_BYTES:
+            self._anchors.append((self.position, self._position.mark))
+            if len(self._anchors) > MAX_ANCHORS:
+                self._anchors = self._anchors[::2]  # the older, the fewer
+
+    def _columns(self, lines: Sequence[bytes], offsets: Sequence[int]) -> dict[Key, list[Column]]:
+        """Return the values of each series."""
+        tables, bad = tables_of(lines)
+        for index in bad:
+            self._count_bad_line(index)
+        found: dict[Key, list[Column]] = {}
+        for columns, indices in tables:
+            places = [offsets[index] for index in indices]
+            if self.epoch_ends is not None:
+                self._add_epoch_ends(columns["epoch"], columns["step"])
+            for at in dict.fromkeys(columns["at"]):
+                chosen = None if columns["at"].count(at) == len(places) else [one == at for one in columns["at"]]
+                for name in columns:
+                    if name not in OWN_KEYS and (self._names is None or name in self._names):
+                        column = _numbers(columns, name, places, chosen)
+                        if column[0]:
+                            found.setdefault((name, at), []).append(column)
+        return found
+
+    def _extend(self, key: Key, columns: list[Column]) -> None:
+        column: Column = columns[0]
+        if len(columns) > 1:  # records with different keys
+            rows = sorted((row for column in columns for row in zip(*column, strict=True)), key=lambda row: row[4])
+            column = tuple(zip(*rows, strict=True))  # type: ignore[assignment]
+        series = self.curves.get(key)
+        if series is None:
+            if len(self.curves) >= MAX_CURVES:
+                return
+            series = self._new_series(key)
+        elif series.offsets and column[4][0] <= series.offsets[-1]:  # read again after a truncation
+            known = bisect_right(column[4], series.offsets[-1])
+            column = tuple(part[known:] for part in column)  # type: ignore[assignment]
+        series.extend(*column)
+
+    def _new_series(self, key: Key) -> Series:
+        limit = min(self._buckets, ALL_BUCKETS // (len(self.curves) + 1))
+        series = self.curves[key] = Series(*key, buckets=limit, smooth=self._smooth)
+        if len(self.curves) & (len(self.curves) - 1) == 0:  # a power of two: twice as many as at the last check
+            for each in self.curves.values():
+                each.limit(limit)
+        return series
+
+    def _count_bad_line(self, number: int) -> None:
+        self.bad_lines += 1
+        if self.bad_lines <= MAX_NUMBERS:
+            self.bad_numbers.append(self._lines + number + 1)
+
+    def _add_epoch_ends(self, epochs: Iterable[int], steps: Iterable[int]) -> None:
+        assert self.epoch_ends is not None
+        ends = self.epoch_ends
+        for epoch, step in zip(epochs, steps, strict=True):
+            if step > ends.get(epoch, 0) and len(ends) < MAX_EPOCHS:
+                ends[epoch] = step
+
+    def state(self) -> dict[str, Any]:
+        """Return what `restore` needs, except for the series."""
+        anchors = [[offset, mark.hex()] for offset, mark in self._anchors]
+        position = [self._position.offset, self._position.mark.hex()]
+        return {"position": position, "anchors": anchors, "bad_lines": self.bad_lines, "bad_numbers": self.bad_numbers}
+
+    def restore(self, state: dict[str, Any], curves: Iterable[Series]) -> None:
+        """Continue where another reader of the file was. The next `read` finds out whether the file has changed since."""
+        self.curves = {(series.name, series.at): series for series in curves}
+        offset, mark = state["position"]
+        self._position = FilePosition(offset, bytes.fromhex(mark))
+        self._anchors = [(offset, bytes.fromhex(mark)) for offset, mark in state["anchors"]]
+        self.bad_lines, self.bad_numbers = state["bad_lines"], list(state["bad_numbers"])
+
+
+def _numbers(columns: dict[str, Any], name: str, places: Sequence[int], chosen: Sequence[bool] | None) -> Column:
+    """Return the columns of a metric, without the records that have no number for it or another `at`."""
+    values = columns[name]
+    if chosen is None and set(map(type, values)) == {float}:
+        return columns["step"], columns["epoch"], columns["time"], values, places
+    numbers = [number_of(value) for value in values]
+    wanted = [index for index, number in enumerate(numbers) if number is not None and (chosen is None or chosen[index])]
+    steps, epochs, times = (columns[clock] for clock in ("step", "epoch", "time"))
+    return (
+        [steps[index] for index in wanted],
+        [epochs[index] for index in wanted],
+        [times[index] for index in wanted],
+        array("d", [numbers[index] or 0.0 for index in wanted]),
+        [places[index] for index in wanted],
+    )

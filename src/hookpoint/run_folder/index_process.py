@@ -1,0 +1,54 @@
+"""Index process: read a long file in a process of its own, so that a server stays responsive and small."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from hookpoint.run_folder.curve_index import load_index, save_index
+from hookpoint.run_folder.curve_reader import CurveReader
+
+PROGRESS_SECONDS = 0.25
+NICE = 5
+_PACKAGES = str(Path(__file__).parents[2])
+_START = "import sys; sys.path.insert(0, sys.argv[1]); from hookpoint.run_folder.index_process import main; main(*sys.argv[2:])"
+
+
+class IndexProcess:
+    """A process that reads a file to its end and writes its index to `target`. It ends with this object's `stop`."""
+
+    def __init__(self, path: str | os.PathLike[str], target: Path) -> None:
+        command = [sys.executable, "-P", "-c", _START, _PACKAGES, os.fspath(path), os.fspath(target)]
+        quiet = subprocess.DEVNULL
+        self._process = subprocess.Popen(
+            command, stdin=quiet, stdout=subprocess.PIPE, stderr=quiet, start_new_session=True
+        )  # Ctrl-C ends the server, which ends this process
+
+    def wait(self, progress: Callable[[int], None]) -> bool:
+        """Call `progress` with the bytes read so far, until the process ends. Return whether it has written the index."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            with suppress(ValueError):
+                progress(int(line))
+        self._process.stdout.close()
+        return self._process.wait() == 0
+
+    def stop(self) -> None:
+        """End the process. `wait` returns False."""
+        with suppress(OSError):
+            self._process.kill()
+
+
+def main(path: str, target: str) -> None:
+    """Read a file and write its index. Print the position from time to time; end if nobody reads it any more."""
+    with suppress(OSError, AttributeError):
+        os.nice(NICE)
+    reader = CurveReader(path)
+    load_index(reader, Path(target))
+    while reader.read(PROGRESS_SECONDS):
+        print(reader.position, flush=True)  # the server has ended if this raises BrokenPipeError
+    save_index(reader, Path(target))
