@@ -13,9 +13,10 @@ import click
 from hookpoint.cli.output import COLOURS, Column, note, print_json, print_lines, table, width
 from hookpoint.run_folder.best_value import BestValue
 from hookpoint.run_folder.command_error import USAGE, CommandError
-from hookpoint.run_folder.find_run import LEVELS, default_folder, find_runs
+from hookpoint.run_folder.find_run import default_folder, find_runs
 from hookpoint.run_folder.formatting import duration, moment, number, shown
 from hookpoint.run_folder.run_folder import ALL_STATUSES, RunFolder
+from hookpoint.run_folder.run_scanner import LEVELS
 
 COLUMNS = (
     Column("name", min_width=20),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
@@ -13,20 +11,18 @@ import click
 from hookpoint.cli.ctl_list import is_paused, pending_commands
 from hookpoint.cli.output import Column, coloured_status, heading, print_json, print_lines, table, width
 from hookpoint.cli.run_argument import run_argument
-from hookpoint.run_folder.best_value import BestValue
-from hookpoint.run_folder.checkpoint_list import Listed, bytes_of
+from hookpoint.run_folder.checkpoint_list import Listed
 from hookpoint.run_folder.describe_event import describe_event
 from hookpoint.run_folder.formatting import counted, duration, moment, moment_of, number, shown, size
+from hookpoint.run_folder.run_details import best_values_of, details_of, flat, sizes_of
 from hookpoint.run_folder.run_folder import RunFolder
-from hookpoint.storage.checkpoint.layout import PREVIOUS, RUN_FILES, Place
+from hookpoint.storage.checkpoint.layout import Place
 from hookpoint.storage.run_file import as_list
 
 NAMED = (Column(), Column(wraps=True))
 VALUES = (Column(min_width=12), Column(), Column(), Column(drop=1))
 VERSIONS = ("hookpoint", "python", "torch", "numpy", "cuda", "platform")
-FILES = (*RUN_FILES, PREVIOUS)
 Rows = Sequence[tuple[str, ...]]
-CHECKPOINT_KEYS = ("measured", "tags", "size_bytes", "own_bytes", "problem")
 
 
 @click.command()
@@ -43,7 +39,7 @@ def show(run: RunFolder, events: int, as_json: bool) -> None:
       hookpoint show mine --json | jq .best
     """
     if as_json:
-        print_json(everything(run, events))
+        print_json(details_of(run, events))
         return
     limit = width()
     print_lines(_summary(run, limit))
@@ -86,12 +82,12 @@ def _sections(run: RunFolder, events: int) -> Iterator[tuple[str, Sequence[Colum
     yield "versions", NAMED, _versions(run)
     yield "events", (Column(drop=2), Column(drop=1), Column(wraps=True)), _events(run, events)
     yield "checkpoints", (Column(min_width=16), Column(right=True), Column(wraps=True)), _checkpoints(run)
-    yield "files", (Column(), Column(right=True)), [(name, size(count)) for name, count in _sizes(run)]
+    yield "files", (Column(), Column(right=True)), [(name, size(count)) for name, count in sizes_of(run)]
 
 
 def _best(run: RunFolder) -> Rows:
     saved, rows = run.best_checkpoints, []
-    for best in _best_values(run):
+    for best in best_values_of(run):
         step = "" if best.step is None else f"step {best.step}"
         source = f"saved as {shown(saved[best.metric])}" if best.metric in saved else ""
         if best.source in _GUESSES:
@@ -115,16 +111,7 @@ _AT = {"epoch": "mean of the pass", "step": "", "value": ""}
 
 
 def _settings(settings: Any) -> Rows:
-    return [(shown(name), shown(value)) for name, value in _flat(settings)] if isinstance(settings, Mapping) else []
-
-
-def _flat(settings: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield nested settings with dotted names."""
-    for name, value in settings.items():
-        if isinstance(value, Mapping) and value and prefix.count(".") < 8:
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
+    return [(shown(name), shown(value)) for name, value in flat(settings)] if isinstance(settings, Mapping) else []
 
 
 def _versions(run: RunFolder) -> Rows:
@@ -167,41 +154,3 @@ def _measured(checkpoint: Listed) -> str:
     """Return the values that a checkpoint was saved for, without duplicates."""
     values = (f"{shown(value.get('metric'))} {number(value['value'])}" for value in checkpoint.measured.values())
     return ", ".join(dict.fromkeys(values))
-
-
-def _sizes(run: RunFolder) -> list[tuple[str, int]]:
-    seen: set[tuple[int, int]] = set()
-    sizes = [(name, bytes_of(run.path / name, seen)) for name in FILES if os.path.lexists(run.path / name)]
-    other = bytes_of(run.path, seen)
-    return [*sizes, *([("other", other)] if other else []), ("all", sum(count for _, count in sizes) + other)]
-
-
-def _best_values(run: RunFolder) -> list[BestValue]:
-    """Return the best values in run.json, otherwise the one from events or a guess."""
-    if run.best is None:
-        return []
-    return [*run.all_best.values()] if run.best.source == "run" else [run.best]
-
-
-def everything(run: RunFolder, events: int) -> dict[str, Any]:
-    """Return what the command shows, for programs."""
-    best = {value.metric: asdict(value) for value in _best_values(run)}
-    return {
-        **run.summary(),
-        "best": {name: {key: value[key] for key in value if key != "metric"} for name, value in best.items()},
-        "best_checkpoints": run.best_checkpoints,
-        "last": {name: asdict(point) for name, point in run.last.points.items()},
-        "run": run.facts,
-        "events": list(islice(run.events(), events))[::-1],
-        "checkpoints": [
-            {
-                "name": checkpoint.path.name,
-                "step": checkpoint.step,
-                "epoch": None if checkpoint.manifest is None else checkpoint.manifest.moment.epoch,
-                "iteration": None if checkpoint.manifest is None else checkpoint.manifest.moment.iteration,
-                **{key: getattr(checkpoint, key) for key in CHECKPOINT_KEYS},
-            }
-            for checkpoint in run.checkpoints
-        ],
-        "size_bytes": dict(_sizes(run)),
-    }

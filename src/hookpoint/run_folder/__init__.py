@@ -1,1 +1,1 @@
-"""Read the folder of a run, for the command line and the plots."""
+"""Read the folder of a run, for the command line, the plots and the board."""

@@ -69,7 +69,7 @@ class CurveReader:
     @property
     def points(self) -> int:
         """Number of stored values."""
-        return sum(len(series.values) for series in self.curves.values())
+        return sum(len(series.values) for series in list(self.curves.values()))
 
     def read(self, seconds: float = math.inf) -> bool:
         """Read what is new, for about so many seconds. Return whether there is more to read.

@@ -10,13 +10,10 @@ from pathlib import Path
 
 from hookpoint.run_folder.command_error import REFUSED, USAGE, CommandError
 from hookpoint.run_folder.formatting import shown
-from hookpoint.run_folder.run_folder import RunFolder, looks_like_a_run
-from hookpoint.storage.checkpoint.layout import CHECKPOINTS, PREVIOUS, TENSOR_DUMPS
+from hookpoint.run_folder.run_folder import RunFolder
+from hookpoint.run_folder.run_scanner import LEVELS, RunScanner
 
 RUNS = "runs"  # the default folder
-LEVELS = 4
-MAX_FOLDERS = 50_000  # the folder may be the root of a disk
-NEVER = frozenset({CHECKPOINTS, TENSOR_DUMPS, "tensorboard", "node_modules", "site-packages", "__pycache__"})
 
 
 def default_folder() -> Path:
@@ -25,31 +22,8 @@ def default_folder() -> Path:
 
 
 def find_runs(folder: Path, *, levels: int = LEVELS, previous: bool = False) -> Iterator[Path]:
-    """Yield the run folders at and below a folder. Each is yielded once, with real folders before links.
-
-    Hidden folders and anything that cannot be read are skipped; so are earlier runs in previous/, unless requested.
-    """
-    seen: set[tuple[int, int]] = set()
-    level = [os.fspath(folder)]
-    for depth in range(levels + 1):
-        deeper: list[str] = []
-        for path in level:
-            try:
-                status = os.stat(path)
-                key = status.st_dev, status.st_ino
-                if key in seen or len(seen) >= MAX_FOLDERS:
-                    continue
-                seen.add(key)
-                with os.scandir(path) as entries:
-                    contents = sorted(entries, key=lambda entry: (entry.is_symlink(), entry.name))
-            except OSError:
-                continue
-            if looks_like_a_run(path, {entry.name for entry in contents}):
-                yield Path(path)
-            skipped = NEVER if previous else NEVER | {PREVIOUS}
-            if depth < levels:
-                deeper += [entry.path for entry in contents if entry.name not in skipped and _is_visible_folder(entry)]
-        level = sorted(deeper, key=os.path.islink)
+    """Yield the run folders at and below a folder. See RunScanner."""
+    return RunScanner(folder, levels=levels, previous=previous).scan()
 
 
 def run_names() -> dict[str, Path]:
@@ -84,10 +58,3 @@ def _no_run_in(path: Path) -> str:
     except OSError as error:
         return f"{shown(path)} cannot be read: {error.strerror}"
     return f"there is no run in {shown(path)}: it has no run.json, scalars.jsonl or checkpoints{hint}"
-
-
-def _is_visible_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return not entry.name.startswith(".") and entry.is_dir()
-    except OSError:  # a loop of links
-        return False

@@ -136,3 +136,18 @@ def _decoder() -> Callable[[bytes], Any]:
         return lambda text: json.loads(text.decode())
     decode: Callable[[bytes], Any] = orjson.loads
     return decode
+
+
+def encoded(value: Any) -> bytes:
+    """Encode JSON types, with orjson if it is installed. Floats must be finite."""
+    return _encoder()(value)
+
+
+@cache
+def _encoder() -> Callable[[Any], bytes]:
+    try:
+        import orjson
+    except ImportError:
+        return lambda value: json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+    encode: Callable[[Any], bytes] = orjson.dumps
+    return encode

@@ -121,10 +121,15 @@ class RunFolder:
 
     @cached_property
     def best(self) -> BestValue | None:
-        """The best value, from events, from run.json, or guessed. Until the run has ended, events are newer than run.json."""
+        """The best value: from events, from run.json, or guessed. Until the run has ended, events are newer than run.json."""
+        return self.stated_best or guess_best(self.path / SCALARS, self.values)
+
+    @cached_property
+    def stated_best(self) -> BestValue | None:
+        """The best value, if the run says which one it is."""
         stored = self._stored_best()
         event = self._event_best() if stored is None or self.status in (RUNNING, KILLED) else None
-        return event or stored or guess_best(self.path / SCALARS, self.values)
+        return event or stored
 
     @property
     def all_best(self) -> dict[str, BestValue]:

@@ -1,0 +1,178 @@
+"""Application: the routes of the board."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import anyio
+from anyio.to_thread import run_sync
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from hookpoint.board.curve_store import CurveStore
+from hookpoint.board.indexer import Indexer
+from hookpoint.board.request_guard import Access, RequestGuard
+from hookpoint.board.run_control import control_of, send
+from hookpoint.board.run_table import RunTable
+from hookpoint.board.watcher import Watcher
+from hookpoint.core.text.plain_values import plain
+from hookpoint.run_folder.curve_csv import csv_lines
+from hookpoint.run_folder.describe_event import describe_event
+from hookpoint.run_folder.records import encoded
+from hookpoint.run_folder.run_details import details_of, differences_of
+from hookpoint.run_folder.run_folder import SCALARS, RunFolder
+
+PAGE = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/board.js": ("board.js", "text/javascript; charset=utf-8"),
+    "/chart.js": ("chart.js", "text/javascript; charset=utf-8"),
+    "/board.css": ("board.css", "text/css; charset=utf-8"),
+    "/favicon.svg": ("favicon.svg", "image/svg+xml"),
+}
+MAX_EVENTS = 200
+MAX_STREAMED_RUNS = 100
+PIXELS = (10, 4_000)
+ALIVE_SECONDS = 15.0
+
+
+class Board:
+    """The server's parts: the table of runs, their curves, and the thread that watches them."""
+
+    def __init__(self, folders: list[Path], access: Access, *, cache: Path | None = None) -> None:
+        self._access = access
+        self._indexer = Indexer(cache)
+        self._table = RunTable(folders)
+        self._store = CurveStore(self._indexer)
+        self._watcher = Watcher(self._table, self._store)
+        routes = [
+            *(Route(path, _static(*page), methods=["GET"]) for path, page in PAGE.items()),
+            Route("/api/runs", self._runs),
+            Route("/api/run/{key}", self._run),
+            Route("/api/run/{key}/series", self._series),
+            Route("/api/run/{key}/curve.csv", self._csv),
+            Route("/api/run/{key}/control", self._control, methods=["POST"]),
+            Route("/api/diff", self._diff),
+            Route("/api/stream", self._stream),
+        ]
+        self.app: ASGIApp = RequestGuard(Starlette(routes=routes, lifespan=self._lifespan), access)
+
+    def stop(self) -> None:
+        """End the streams, so that the server can end. Signal handlers may call it."""
+        self._watcher.stop()
+
+    @asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        async with anyio.create_task_group() as group:
+            group.start_soon(run_sync, self._table.update)  # while the browser starts
+            yield
+        await run_sync(self._watcher.join)
+        await run_sync(self._indexer.stop)
+
+    # Reading
+
+    def _runs(self, request: Request) -> Response:
+        self._table.update()
+        return _json({"runs": self._table.rows(), "read_only": self._access.read_only})
+
+    def _run(self, request: Request) -> Response:
+        run = RunFolder(self._path(request))
+        details = details_of(run, MAX_EVENTS)
+        events = [{"text": describe_event(event), **event} for event in details.pop("events")]
+        control = None if self._access.read_only else control_of(run.path)
+        return _json({"key": request.path_params["key"], **details, "events": events, "control": control})
+
+    def _series(self, request: Request) -> Response:
+        path, query = self._path(request), request.query_params
+        low, high = _number(query.get("from"), -math.inf), _number(query.get("to"), math.inf)
+        pixels = int(min(max(_number(query.get("px"), 600), PIXELS[0]), PIXELS[1]))
+        names = query.getlist("name") or None
+        answer = self._store.of(request.path_params["key"], path).answer(names, low, high, pixels)
+        return Response(encoded(answer), media_type="application/json")  # plain already, and long
+
+    def _csv(self, request: Request) -> Response:
+        path, query = self._path(request), request.query_params
+        name, at = query.get("name", ""), query.get("at", "step")
+        file_name = f"{re.sub('[^A-Za-z0-9_.-]+', '_', name).strip('._') or 'curve'}.csv"
+        headers = {"content-disposition": f'attachment; filename="{file_name}"'}
+        return StreamingResponse(csv_lines(path / SCALARS, name, at), headers=headers, media_type="text/csv; charset=utf-8")
+
+    def _diff(self, request: Request) -> Response:
+        keys = _keys(request)
+        runs = [RunFolder(path) for key in keys if (path := self._table.path(key)) is not None]
+        if len(runs) != len(keys):
+            raise HTTPException(404, "there is no such run")
+        return _json({"runs": keys, "settings": differences_of(runs)})
+
+    # Commands
+
+    async def _control(self, request: Request) -> Response:
+        path, key = self._path(request), request.path_params["key"]
+        try:
+            command = json.loads(await request.body())
+            do, args, expect = command["do"], command.get("args", {}), command.get("expect")
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise HTTPException(400, 'expected {"do": "...", "args": {...}, "expect": {...}}') from None
+        if not isinstance(do, str) or not isinstance(args, dict) or not isinstance(expect, dict | None):
+            raise HTTPException(400, "do must be a string, args and expect objects")
+        answer = await run_sync(send, path, do, args, expect)
+        self._watcher.publish("answer", {"run": key, "do": do, **answer}, key)
+        return _json(answer)
+
+    # News
+
+    async def _stream(self, request: Request) -> Response:
+        subscription = self._watcher.subscribe(_keys(request)[:MAX_STREAMED_RUNS])
+
+        async def messages() -> AsyncIterator[bytes]:
+            try:
+                yield b"retry: 1000\n\n"
+                while True:
+                    message: bytes | None = b": alive\n\n"
+                    with anyio.move_on_after(ALIVE_SECONDS):
+                        message = await subscription.next()
+                    if message is None:
+                        return
+                    yield message
+            finally:
+                self._watcher.unsubscribe(subscription)
+
+        return StreamingResponse(messages(), media_type="text/event-stream")
+
+    def _path(self, request: Request) -> Path:
+        """Return the folder of the run that a request names by its key."""
+        path = self._table.path(request.path_params["key"])
+        if path is None:
+            raise HTTPException(404, "there is no such run")
+        return path
+
+
+def _static(name: str, kind: str) -> Callable[[Request], Response]:
+    content = files("hookpoint.board").joinpath("page", name).read_bytes()
+    return lambda request: Response(content, media_type=kind)
+
+
+def _keys(request: Request) -> list[str]:
+    return [key for key in request.query_params.get("runs", "").split(",") if key]
+
+
+def _number(text: str | None, default: float) -> float:
+    try:
+        number = float(text) if text else default
+    except ValueError:
+        raise HTTPException(400, "from, to and px must be numbers") from None
+    return default if math.isnan(number) else number
+
+
+def _json(value: Any) -> Response:
+    return Response(encoded(plain(value)), media_type="application/json")

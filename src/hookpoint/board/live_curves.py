@@ -1,0 +1,140 @@
+"""LiveCurves: the curves of one run for the page, exact or as a preview."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from hookpoint.board.indexer import Indexer
+from hookpoint.plots.panels import choose_panels
+from hookpoint.plots.series import Bucket
+from hookpoint.run_folder.curve_index import load_index
+from hookpoint.run_folder.curve_preview import preview_of
+from hookpoint.run_folder.curve_reader import CurveReader, Key
+from hookpoint.run_folder.curve_view import thinned, view_of
+
+MAX_UNREAD_BYTES = 4 * 2**20  # more are read in a process of its own
+READ_SECONDS = 0.2  # of a request; the rest follows
+MAX_CURVES = 60  # of an answer without names
+
+
+class LiveCurves:
+    """Read the scalars of a run as they grow. Any thread may call the methods."""
+
+    def __init__(self, path: Path, indexer: Indexer) -> None:
+        self._path = path
+        self._indexer = indexer
+        self._reader = CurveReader(path)
+        self._lock = Lock()
+        self._preview: dict[Key, list[Bucket]] | None = None
+        self._has_looked_for_index = False
+        self._is_indexing = False
+        self._size = 0
+        self._read_bytes = 0
+        self._has_more = True
+        self.version = 0
+
+    @property
+    def points(self) -> int:
+        """Number of values in memory."""
+        return self._reader.points
+
+    def update(self) -> int:
+        """Read what is new, for a short time. Return the version, which changes with the curves."""
+        with self._lock:
+            if not self._is_indexing:
+                with suppress(OSError):
+                    self._update()
+            return self.version
+
+    def _update(self) -> None:
+        self._size = os.stat(self._path).st_size
+        if self._size - self._reader.position > MAX_UNREAD_BYTES and not self._has_looked_for_index:
+            self._has_looked_for_index = True
+            load_index(self._reader, self._indexer.index_path(self._path))
+        if self._size - self._reader.position > MAX_UNREAD_BYTES:
+            self._preview = preview_of(self._path)
+            self._is_indexing, self._read_bytes = True, self._reader.position
+            self.version += 1
+            self._indexer.request(self._path, self._progress, self._done)
+            return
+        before = self._reader.position, self._has_more
+        self._has_more = self._reader.read(READ_SECONDS)
+        self._read_bytes = self._reader.position
+        self.version += (self._reader.position, self._has_more) != before
+
+    def _progress(self, read_bytes: int) -> None:
+        self._read_bytes = read_bytes
+        self.version += 1
+
+    def _done(self, is_done: bool) -> None:
+        with self._lock:
+            if is_done:
+                self._is_indexing = not load_index(self._reader, self._indexer.index_path(self._path))
+            if not self._is_indexing:
+                self._preview = None
+            self.version += 1  # if it failed, the preview stays, and says so
+
+    def answer(self, names: Collection[str] | None, low: float, high: float, pixels: int) -> dict[str, Any]:
+        """Return curves for the page: arrays of steps, times, lowest and highest values and means, for at most `pixels`.
+
+        `names` selects metrics. By default, these are the most important ones. `complete` is the part of the file that was
+        read. `exact` is whether the extremes of all curves are those of all values. `all` has the names of all metrics.
+        """
+        self.update()
+        with self._lock:
+            is_preview = self._preview is not None
+            known = self._preview if self._preview is not None else self._reader.curves
+            wanted = _most_important(known) if names is None else frozenset(names)
+            curves = [self._curve(key, low, high, pixels) for key in known if key[0] in wanted]
+            complete = 1.0 if not self._size else min(1.0, self._read_bytes / self._size)
+            is_complete = not is_preview and not self._has_more
+            return {
+                "complete": 1.0 if is_complete else min(complete, 0.999),
+                "preview": is_preview,
+                "exact": is_complete and all(curve["exact"] for curve in curves),
+                "version": self.version,
+                "all": sorted({name for name, _ in known}),
+                "bad_lines": self._reader.bad_lines,
+                "curves": curves,
+            }
+
+    def _curve(self, key: Key, low: float, high: float, pixels: int) -> dict[str, Any]:
+        if self._preview is not None:
+            inside = [one for one in self._preview[key] if one.first_step <= high and one.last_step >= low]
+            buckets, exact = thinned(inside, pixels), False
+        else:
+            view = view_of(self._reader, key, low=low, high=high, pixels=pixels)
+            buckets, exact = view.buckets, view.exact and not self._has_more
+        return {
+            "name": key[0],
+            "at": key[1],
+            "exact": exact,
+            "count": sum(bucket.size for bucket in buckets),
+            "x": [bucket.first_step for bucket in buckets],
+            "x1": [bucket.last_step for bucket in buckets],
+            "t": [round(bucket.time, 3) for bucket in buckets],
+            "lo": [_finite(bucket.low) for bucket in buckets],
+            "hi": [_finite(bucket.high) for bucket in buckets],
+            "mean": [_finite(bucket.mean) for bucket in buckets],
+            "bad": [bucket.size - bucket.finite for bucket in buckets],
+        }
+
+
+def _most_important(known: Collection[Key]) -> Collection[str]:
+    """Return the names of metrics to show first."""
+    names = {name for name, _ in known}
+    if len(names) <= MAX_CURVES:
+        return names
+    groups, rest = choose_panels(names)
+    chosen = [name for group in groups for name in group.names]
+    return frozenset([*chosen, *rest][:MAX_CURVES])
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,174 @@
+"""RunTable: a row for each run below some folders, kept up to date."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from hookpoint.board.run_control import has_control
+from hookpoint.core.text.plain_values import plain
+from hookpoint.run_folder.run_folder import EVENTS, FAILED, FINISHED, RUNNING, SCALARS, STOPPED, RunFolder
+from hookpoint.run_folder.run_scanner import RunScanner
+from hookpoint.storage.run_file import NAME
+from hookpoint.storage.workdir.lock import holder_of
+
+KEY_CHARACTERS = 16
+RUNNING_SECONDS = 1.0  # between two looks at running trainings
+SEARCH_SECONDS = 10.0  # between two searches for new runs
+STAMPED = (NAME, SCALARS, EVENTS)
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Rows that are new or have changed, and the keys of runs that have vanished."""
+
+    rows: list[Row] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.rows or self.gone)
+
+
+@dataclass(slots=True)
+class _Entry:
+    path: Path
+    label: str
+    stamp: tuple[Any, ...] = ()
+    row: Row = field(default_factory=dict)
+
+
+class RunTable:
+    """The runs below some folders. A run has a key: a digest of its path, so that no request contains a path.
+
+    `update` reads the files of runs that have changed, and only those. Other threads may read the rows meanwhile.
+    """
+
+    def __init__(self, folders: Sequence[str | os.PathLike[str]]) -> None:
+        self._roots = [Path(os.path.abspath(folder)) for folder in folders]
+        self._scanners = [RunScanner(root) for root in self._roots]
+        self._entries: dict[str, _Entry] = {}
+        self._lock = Lock()
+        self._listeners: list[Callable[[Changes], None]] = []
+        self._searched = self._looked = -math.inf
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def rows(self) -> list[Row]:
+        """Return all rows, running ones first, then the newest."""
+        rows = [entry.row for entry in list(self._entries.values()) if entry.row]
+        rows.sort(key=lambda row: (row["started"] or "", row["label"]), reverse=True)
+        return sorted(rows, key=lambda row: row["status"] != RUNNING)
+
+    def path(self, key: str) -> Path | None:
+        """Return the folder of a run, or None if there is no such run."""
+        entry = self._entries.get(key)
+        return None if entry is None else entry.path
+
+    def row(self, key: str) -> Row | None:
+        entry = self._entries.get(key)
+        return None if entry is None else entry.row
+
+    def listen(self, listener: Callable[[Changes], None]) -> None:
+        """Call a function with each change, in the thread that has found it."""
+        self._listeners.append(listener)
+
+    def update(self) -> None:
+        """Refresh what is due: running trainings after a second, all others and the folders after ten."""
+        with self._lock:
+            now = time.monotonic()
+            if now - self._searched >= SEARCH_SECONDS:
+                self._refresh(search=True)
+            elif now - self._looked >= RUNNING_SECONDS:
+                self._refresh(search=False)
+
+    def refresh(self) -> None:
+        """Search the folders, and update all rows."""
+        with self._lock:
+            self._refresh(search=True)
+
+    def _refresh(self, *, search: bool) -> None:
+        changes = self._search() if search else Changes()
+        self._look(changes, search)
+        self._looked = time.monotonic()
+        self._searched = self._looked if search else self._searched
+        if changes:
+            for listener in self._listeners:
+                listener(changes)
+
+    def _look(self, changes: Changes, search: bool) -> None:
+        entries = [(key, one) for key, one in self._entries.items() if search or one.row["status"] == RUNNING]
+        for key, entry in entries:
+            stamp = tuple(_stamp(entry.path / name) for name in STAMPED)
+            is_alive = entry.row.get("status") != RUNNING or holder_of(entry.path) is not None
+            if stamp == entry.stamp and is_alive:
+                continue
+            row = row_of(entry.path, key, entry.label)
+            entry.stamp = stamp
+            if row != entry.row:
+                entry.row = row
+                changes.rows.append(row)
+
+    def _search(self) -> Changes:
+        found: dict[str, _Entry] = {}
+        for root, scanner in zip(self._roots, self._scanners, strict=True):
+            for path in scanner.scan():
+                key = key_of(path)
+                found.setdefault(key, self._entries.get(key) or _Entry(path, self._label(root, path)))
+        gone = [key for key in self._entries if key not in found]
+        self._entries = found
+        return Changes(gone=gone)
+
+    def _label(self, root: Path, path: Path) -> str:
+        below = os.path.relpath(path, root)
+        if below == ".":
+            return root.name
+        return below if len(self._roots) == 1 else os.path.join(root.name, below)
+
+
+def key_of(path: str | os.PathLike[str]) -> str:
+    """Return the key of a run folder."""
+    return hashlib.sha256(os.fsencode(os.path.abspath(path))).hexdigest()[:KEY_CHARACTERS]
+
+
+def row_of(path: Path, key: str, label: str) -> Row:
+    """Return the row of a run. A run that has ended is described by its run.json alone."""
+    run = RunFolder(path)
+    status = run.status
+    step = run.facts.get("step")
+    has_ended = status in (FINISHED, STOPPED, FAILED) and type(step) is int
+    best = run.stated_best
+    value = run.last_value if not has_ended else None
+    row = {
+        "key": key,
+        "name": run.name,
+        "label": label,
+        "status": status,
+        "reason": run.reason,
+        "step": step if has_ended else run.step,
+        "epoch": run.facts.get("epoch") if has_ended else run.epoch,
+        "epochs": run.epochs,
+        "started": None if run.started is None else run.started.isoformat(),
+        "seconds": run.seconds if status != RUNNING else None,
+        "best": None if best is None else asdict(best),
+        "last": value,
+        "control": status == RUNNING and has_control(path),
+    }
+    return dict(plain(row))
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns

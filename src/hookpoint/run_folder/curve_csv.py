@@ -1,0 +1,34 @@
+"""Curves as CSV: all values of a metric, in pieces."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+
+from hookpoint.run_folder._plain_file import line_batches, open_plain
+from hookpoint.run_folder.records import OWN_KEYS, number_of, records_of
+
+COLUMNS = ("step", "epoch", "time", "value")
+
+
+def csv_lines(path: Path, name: str, at: str) -> Iterator[str]:
+    """Yield the values of a metric as CSV, with a header, without the file in memory. If it vanishes, the rest is missing."""
+    yield _text([COLUMNS])
+    if name in OWN_KEYS:
+        return
+    try:
+        with open_plain(path) as file:
+            for lines in line_batches(file):
+                rows = [row for row in records_of(lines) if row is not None and row["at"] == at]
+                values = [(row["step"], row["epoch"], row["time"], number_of(row.get(name))) for row in rows]
+                yield _text([row for row in values if row[3] is not None])
+    except OSError:
+        return
+
+
+def _text(rows: list[tuple[object, ...]]) -> str:
+    text = StringIO()
+    csv.writer(text).writerows(rows)
+    return text.getvalue()

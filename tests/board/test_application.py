@@ -1,0 +1,227 @@
+"""What the server answers about runs, as they are on disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+
+import pytest
+
+from hookpoint.board import live_curves, run_table, watcher
+
+
+def row(step, at="step", **values):
+    return json.dumps({"step": step, "iteration": step, "epoch": 1, "time": 1.79e9 + step, "at": at, **values}) + "\n"
+
+
+def append(folder, *lines):
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "scalars.jsonl").open("a") as file:
+        file.write("".join(lines))
+    return folder
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Look for news all the time."""
+    monkeypatch.setattr(watcher, "TICK_SECONDS", 0.01)
+    monkeypatch.setattr(watcher, "REST_SECONDS", 0.0)
+    monkeypatch.setattr(run_table, "SEARCH_SECONDS", 0.0)
+    monkeypatch.setattr(run_table, "RUNNING_SECONDS", 0.0)
+
+
+def test_a_run_that_was_trained(board, train_run):
+    train_run()
+    client = board()
+    (mine,) = client.runs().values()
+    assert (mine["name"], mine["status"], mine["step"], mine["epoch"]) == ("mine", "finished", 8, 2)
+    assert (mine["best"]["metric"], mine["best"]["value"]) == ("val_loss", 1.5)
+    details = client.get(f"/api/run/{mine['key']}")
+    assert details["run"]["config"]["depth"] == 3
+    assert details["run"]["config"]["api_key"] != "abc"
+    assert [one["name"] for one in details["checkpoints"]]
+    assert {"text", "event", "step"} <= set(details["events"][0])
+    curves = client.exact_series("mine")
+    assert (curves["exact"], curves["complete"], curves["preview"]) == (True, 1.0, False)
+    loss = next(curve for curve in curves["curves"] if (curve["name"], curve["at"]) == ("val_loss", "epoch"))
+    assert (loss["x"], loss["lo"], loss["hi"], loss["mean"]) == ([4, 8], [3.0, 1.5], [3.0, 1.5], [3.0, 1.5])
+
+
+def test_the_page_and_its_parts(board, train_run):
+    train_run()
+    client = board()
+    for path, kind in (
+        ("/", "text/html"),
+        ("/board.js", "text/javascript"),
+        ("/board.css", "text/css"),
+        ("/favicon.svg", "image/svg+xml"),
+    ):
+        status, headers, content = client.send("GET", path)
+        assert (status, headers["content-type"].partition(";")[0]) == (200, kind)
+        assert b"innerHTML" not in content
+
+
+def test_a_spike_is_never_lost_and_a_zoom_is_exact(board, tmp_path):
+    append(tmp_path / "runs" / "mine", *(row(step, loss=9.0 if step == 3_777 else 0.5) for step in range(6_000)))
+    client = board()
+    (loss,) = client.exact_series("mine", px=50)["curves"]
+    assert len(loss["x"]) <= 50
+    assert max(loss["hi"]) == 9.0
+    assert loss["count"] == 6_000
+    (near,) = client.series("mine", **{"from": 3_770, "to": 3_785, "px": 100})["curves"]
+    assert near["x"] == list(range(3_770, 3_786))
+    assert near["hi"].index(9.0) == 7
+
+
+def test_values_that_are_not_finite_are_counted(board, tmp_path):
+    append(tmp_path / "runs" / "mine", row(1, loss="nan"), row(2, loss=1.0), row(3, loss="inf"))
+    (loss,) = board().series("mine")["curves"]
+    assert (loss["mean"], loss["bad"]) == ([None, 1.0, None], [1, 0, 1])
+
+
+def test_some_names_and_all(board, tmp_path):
+    append(tmp_path / "runs" / "mine", row(1, **{f"m{number}": 1.0 for number in range(100)}, loss=2.0))
+    client = board()
+    found = client.series("mine")
+    assert len(found["all"]) == 101
+    assert len(found["curves"]) == live_curves.MAX_CURVES
+    assert "loss" in {curve["name"] for curve in found["curves"]}
+    assert [curve["name"] for curve in client.series("mine", name="m77")["curves"]] == ["m77"]
+
+
+@pytest.mark.parametrize("query", ["from=x", "px=many", "to=1e"])
+def test_wrong_numbers(board, tmp_path, query):
+    append(tmp_path / "runs" / "mine", row(1, loss=1.0))
+    client = board()
+    client.get(f"/api/run/{client.key('mine')}/series?{query}", code=400)
+
+
+def test_csv_has_every_value(board, tmp_path):
+    append(
+        tmp_path / "runs" / "mine",
+        *(row(step, **{"a,b": step / 2}) for step in range(3_000)),
+        "no json\n",
+        row(9, "epoch", **{"a,b": 1}),
+    )
+    client = board()
+    status, headers, content = client.send("GET", f"/api/run/{client.key('mine')}/curve.csv?name=a%2Cb&at=step")
+    lines = content.decode().splitlines()
+    assert (status, headers["content-disposition"]) == (200, 'attachment; filename="a_b.csv"')
+    assert lines[0] == "step,epoch,time,value"
+    assert len(lines) == 3_001
+    assert lines[3] == "2,1,1790000002.0,1.0"
+    assert client.send("GET", f"/api/run/{client.key('mine')}/curve.csv?name=step")[2].decode().splitlines() == lines[:1]
+
+
+def test_differences_of_settings(board, train_run):
+    train_run("one", config={"lr": 0.1, "net": {"width": 8}})
+    train_run("two", config={"lr": 0.1, "net": {"width": 9}})
+    client = board()
+    keys = [client.key("one"), client.key("two")]
+    assert client.get(f"/api/diff?runs={','.join(keys)}") == {"runs": keys, "settings": {"net.width": [8, 9]}}
+    client.get("/api/diff?runs=nothing", code=404)
+
+
+def test_hostile_names_are_text(board, train_run, tmp_path):
+    name = '<img src=x onerror="alert(1)">\u202e"]};--'
+    train_run(name=name.replace("/", ""), values={name: 1.0})
+    client = board()
+    (mine,) = client.runs().values()
+    assert mine["name"] == name
+    assert name in client.series(mine["label"])["all"]
+
+
+def test_runs_of_several_folders_appear_and_vanish(board, tmp_path, quick):
+    append(tmp_path / "a" / "one", row(1, loss=1.0))
+    append(tmp_path / "b", row(1, loss=1.0))
+    client = board(tmp_path / "a", tmp_path / "b")
+    assert set(client.runs()) == {"a/one", "b"}
+    append(tmp_path / "a" / "deep" / "two", row(1, loss=1.0))
+    shutil.rmtree(tmp_path / "b")
+    assert set(client.runs()) == {"a/one", "a/deep/two"}
+
+
+def test_only_runs_that_have_changed_are_read_again(tmp_path, train_run, monkeypatch):
+    for name in ("one", "two"):
+        train_run(name)
+    table = run_table.RunTable([tmp_path / "runs"])
+    table.refresh()
+    read = []
+    monkeypatch.setattr(
+        run_table, "row_of", lambda path, key, label, real=run_table.row_of: read.append(path.name) or real(path, key, label)
+    )
+    table.refresh()
+    assert read == []
+    append(tmp_path / "runs" / "two", row(99, loss=1.0))
+    table.refresh()
+    assert read == ["two"]
+
+
+def test_news_of_a_running_training(board, training, quick):
+    with training() as run:
+        run.epoch()
+        client = board()
+        assert client.runs()["live"]["status"] == "running"
+        with client.stream("live") as message:
+            before = message("curves")["version"]
+            run.epoch()
+            assert message("curves")["version"] > before
+            assert message("event")["text"]
+            run.end()
+            while message("runs")["rows"][0]["status"] == "running":
+                pass
+        assert client.exact_series("live", name="loss")["curves"]
+
+
+def test_a_killed_run_is_seen_without_a_file_that_changes(board, training, quick, until):
+    with training() as run:
+        run.epoch()
+        client = board()
+        assert client.runs()["live"]["status"] == "running"
+        run.process.kill()
+        run.process.wait()
+        assert client.runs()["live"]["status"] == "killed"
+
+
+def test_a_resumed_run_whose_file_is_cut(board, tmp_path):
+    folder = append(tmp_path / "runs" / "mine", *(row(step, loss=float(step)) for step in range(100)))
+    client = board()
+    assert client.exact_series("mine")["curves"][0]["hi"][-1] == 99.0
+    text = (folder / "scalars.jsonl").read_bytes()
+    os.truncate(folder / "scalars.jsonl", text.index(b'{"step": 50,'))
+    append(folder, *(row(step, loss=-1.0) for step in range(50, 120)))
+    (loss,) = client.exact_series("mine")["curves"]
+    assert (loss["count"], max(loss["hi"]), loss["lo"][-1]) == (120, 49.0, -1.0)
+
+
+def test_a_long_file_is_previewed_then_exact(board, tmp_path, monkeypatch, quick):
+    monkeypatch.setattr(live_curves, "MAX_UNREAD_BYTES", 10_000)
+    append(tmp_path / "runs" / "mine", *(row(step, loss=9.0 if step == 500 else 0.5) for step in range(1, 1_001)))
+    client = board()
+    first = client.series("mine")
+    assert (first["preview"], first["exact"]) == (True, False)
+    assert first["complete"] < 1
+    with client.stream("mine") as message:
+        while client.series("mine")["preview"]:
+            message("curves")
+    (loss,) = client.exact_series("mine")["curves"]
+    assert (loss["exact"], loss["count"], max(loss["hi"])) == (True, 1_000, 9.0)
+    assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".index"]
+    again = board().exact_series("mine")
+    assert (again["preview"], again["exact"]) == (False, True)
+
+
+def test_nothing_is_written_to_run_folders(board, train_run):
+    folder = train_run()
+    before = {path: path.stat().st_mtime_ns for path in [folder, *folder.rglob("*")]}
+    client = board()
+    client.get(f"/api/run/{client.key('mine')}")
+    client.series("mine")
+    assert {path: path.stat().st_mtime_ns for path in [folder, *folder.rglob("*")]} == before
+
+
+def test_a_command_to_a_run_that_has_ended(board, train_run):
+    train_run()
+    status, _, content = board().command("mine", {"do": "stop"})
+    assert (status, json.loads(content)["status"]) == (200, "refused")

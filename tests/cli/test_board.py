@@ -1,0 +1,51 @@
+"""`hookpoint board`: what it refuses, what it prints, and how it ends."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from http.client import HTTPConnection
+from urllib.parse import urlsplit
+
+import pytest
+
+
+def test_a_folder_that_is_none(command, tmp_path):
+    assert "nothing is not a folder" in command("board", "nothing", code=2).stderr
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.2", "example.org"])
+def test_other_machines_need_a_token_file(command, host):
+    message = command("board", "--host", host, code=2).stderr
+    assert f"--host {host} lets other machines connect, and needs --token-file FILE; ssh -L" in message
+
+
+def test_a_token_file_that_others_can_read(command, tmp_path):
+    (tmp_path / "token").write_text("x" * 40)
+    (tmp_path / "token").chmod(0o644)
+    message = command("board", "--host", "0.0.0.0", "--token-file", "token", code=65).stderr
+    assert "token must be a file that only you can read. Type chmod 600 token" in message
+
+
+def test_a_missing_package_is_named(command, monkeypatch):
+    monkeypatch.setitem(sys.modules, "hookpoint.board.server", None)
+    assert "pip install 'hookpoint[board]'" in command("board", code=2).stderr
+
+
+@pytest.mark.slow  # tests/board has the server in this process
+def test_it_prints_one_address_serves_it_and_ends_with_ctrl_c(tmp_path, train_run):
+    train_run()
+    arguments = [sys.executable, "-W", "error", "-m", "hookpoint", "board", "--port", "0", "--no-open"]
+    with subprocess.Popen(arguments, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        url = urlsplit(process.stdout.readline().strip())
+        assert url.hostname == "127.0.0.1"
+        stream = HTTPConnection(url.hostname, url.port, timeout=60)
+        stream.request("GET", "/api/stream", headers={"Authorization": f"Bearer {url.query.removeprefix('token=')}"})
+        assert stream.getresponse().readline() == b"retry: 1000\n"
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=60)
+        stream.close()
+    assert (process.returncode, output) == (130, "")
+    assert errors == "Ctrl-C ends the board.\n"
+    assert not (tmp_path / "runs" / "mine" / ".control").exists()
