@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 
-from hookpoint.board import live_curves, run_table, watcher
+from hookpoint.board import live_curves, run_table, stream_watcher
 
 
 def row(step, at="step", **values):
@@ -24,9 +24,9 @@ def append(folder, *lines):
 
 @pytest.fixture
 def quick(monkeypatch):
-    """Look for news all the time."""
-    monkeypatch.setattr(watcher, "TICK_SECONDS", 0.01)
-    monkeypatch.setattr(watcher, "REST_SECONDS", 0.0)
+    """Look for changes all the time."""
+    monkeypatch.setattr(stream_watcher, "TICK_SECONDS", 0.01)
+    monkeypatch.setattr(stream_watcher, "REST_SECONDS", 0.0)
     monkeypatch.setattr(run_table, "SEARCH_SECONDS", 0.0)
     monkeypatch.setattr(run_table, "RUNNING_SECONDS", 0.0)
 
@@ -158,7 +158,7 @@ def test_only_runs_that_have_changed_are_read_again(tmp_path, train_run, monkeyp
     assert read == ["two"]
 
 
-def test_news_of_a_running_training(board, training, quick):
+def test_messages_about_a_running_training(board, training, quick):
     with training() as run:
         run.epoch()
         client = board()

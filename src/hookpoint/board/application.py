@@ -25,11 +25,11 @@ from hookpoint.board.indexer import Indexer
 from hookpoint.board.request_guard import Access, RequestGuard
 from hookpoint.board.run_control import control_of, send
 from hookpoint.board.run_table import RunTable
-from hookpoint.board.watcher import Watcher
+from hookpoint.board.stream_watcher import StreamWatcher
 from hookpoint.core.text.plain_values import plain
 from hookpoint.run_folder.curve_csv import csv_lines
 from hookpoint.run_folder.describe_event import describe_event
-from hookpoint.run_folder.records import encoded
+from hookpoint.run_folder.json_records import encoded
 from hookpoint.run_folder.run_details import details_of, differences_of
 from hookpoint.run_folder.run_folder import SCALARS, RunFolder
 
@@ -43,6 +43,7 @@ PAGE = {
 MAX_EVENTS = 200
 MAX_STREAMED_RUNS = 100
 PIXELS = (10, 4_000)
+MAX_COMMANDS = 16  # that wait for an answer at the same time
 ALIVE_SECONDS = 15.0
 
 
@@ -54,7 +55,8 @@ class Board:
         self._indexer = Indexer(cache)
         self._table = RunTable(folders)
         self._store = CurveStore(self._indexer)
-        self._watcher = Watcher(self._table, self._store)
+        self._watcher = StreamWatcher(self._table, self._store)
+        self._commands = anyio.CapacityLimiter(MAX_COMMANDS)
         routes = [
             *(Route(path, _static(*page), methods=["GET"]) for path, page in PAGE.items()),
             Route("/api/runs", self._runs),
@@ -125,11 +127,11 @@ class Board:
             raise HTTPException(400, 'expected {"do": "...", "args": {...}, "expect": {...}}') from None
         if not isinstance(do, str) or not isinstance(args, dict) or not isinstance(expect, dict | None):
             raise HTTPException(400, "do must be a string, args and expect objects")
-        answer = await run_sync(send, path, do, args, expect)
+        answer = await run_sync(send, path, do, args, expect, limiter=self._commands)
         self._watcher.publish("answer", {"run": key, "do": do, **answer}, key)
         return _json(answer)
 
-    # News
+    # Messages
 
     async def _stream(self, request: Request) -> Response:
         subscription = self._watcher.subscribe(_keys(request)[:MAX_STREAMED_RUNS])

@@ -4,22 +4,42 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-LIVE = os.path.join(".control", "live.json")
+from hookpoint.core.errors import HookpointError
+from hookpoint.run_folder.command_error import one_line
+from hookpoint.steering.answer_text import answer_text
+from hookpoint.steering.control_folder import NAME
+from hookpoint.steering.controller import control
+
+ANSWER_SECONDS = 30.0  # for a run to take a command; then it is withdrawn
 
 
 def has_control(path: Path) -> bool:
-    """Return whether a run can be controlled, as far as its files tell."""
-    return os.path.exists(path / LIVE)
+    """Return whether a run may take commands, as far as its files tell."""
+    return os.path.exists(path / NAME / "live.json")
 
 
 def control_of(path: Path) -> dict[str, Any] | None:
     """Return what can be changed in a running training, or None if nothing can."""
-    return None
+    controller = control(path)
+    try:
+        live = controller.live()
+        knobs = [asdict(knob) for knob in controller.knobs().values()]
+        pending = [{"do": one.command.do, "args": one.command.args, "status": one.status} for one in controller.pending()]
+    except (HookpointError, OSError):
+        return None
+    facts = {"paused": live.paused, "commands": live.commands, "cannot": live.cannot, "actions": live.actions}
+    return {**facts, "knobs": knobs, "pending": pending}
 
 
 def send(path: Path, do: str, args: Mapping[str, Any], expect: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Send a command, and return its answer: at least a status, and a reason unless it was applied."""
-    return {"status": "refused", "reason": "nobody is training in this folder, or its control is off"}
+    """Send a command, and return its answer: a status, and a text that describes it."""
+    try:
+        answer = control(path).send(do, args, expect=expect, timeout=ANSWER_SECONDS).wait()
+    except (HookpointError, OSError) as error:
+        reason = one_line(str(error))
+        return {"status": "refused", "reason": reason, "text": f"refused: {reason}"}
+    return {**answer.encoded(), "text": answer_text(answer)}

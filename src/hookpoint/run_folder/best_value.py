@@ -12,7 +12,7 @@ from typing import Any
 
 from hookpoint.core.log.best import mode_of
 from hookpoint.run_folder._plain_file import NEWEST_BYTES, newest_lines
-from hookpoint.run_folder.records import number_of, records_of
+from hookpoint.run_folder.json_records import number_of, records_of
 
 FIRST = ("val_loss", "loss")
 

@@ -8,7 +8,7 @@ from io import StringIO
 from pathlib import Path
 
 from hookpoint.run_folder._plain_file import line_batches, open_plain
-from hookpoint.run_folder.records import OWN_KEYS, number_of, records_of
+from hookpoint.run_folder.json_records import OWN_KEYS, number_of, records_of
 
 COLUMNS = ("step", "epoch", "time", "value")
 

@@ -9,7 +9,7 @@ from hookpoint.plots.series import Bucket
 from hookpoint.run_folder._plain_file import open_plain
 from hookpoint.run_folder.curve_reader import Key
 from hookpoint.run_folder.curve_view import merged
-from hookpoint.run_folder.records import OWN_KEYS, number_of, records_of
+from hookpoint.run_folder.json_records import OWN_KEYS, number_of, records_of
 
 PLACES = 300
 PLACE_BYTES = 8_192

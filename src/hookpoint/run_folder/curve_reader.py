@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 from hookpoint.plots.series import BUCKETS, Series
 from hookpoint.run_folder._file_position import FilePosition
 from hookpoint.run_folder._plain_file import line_batches, open_plain
-from hookpoint.run_folder.records import OWN_KEYS, number_of, tables_of
+from hookpoint.run_folder.json_records import OWN_KEYS, number_of, tables_of
 
 ALL_BUCKETS = 32 * BUCKETS  # of all curves of a file
 MAX_CURVES = 50_000  # of a file; more are names with a number in them

@@ -10,7 +10,7 @@ from itertools import pairwise
 from hookpoint.plots.series import Bucket
 from hookpoint.run_folder._plain_file import line_batches, open_plain
 from hookpoint.run_folder.curve_reader import CurveReader, Key
-from hookpoint.run_folder.records import number_of, records_of
+from hookpoint.run_folder.json_records import number_of, records_of
 
 MAX_BYTES = 16 * 2**20  # read again for a range of steps
 

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 from hookpoint.run_folder._file_position import FilePosition, id_of
 from hookpoint.run_folder._plain_file import complete_lines, open_plain
-from hookpoint.run_folder.records import record_of
+from hookpoint.run_folder.json_records import record_of
 from hookpoint.storage.disk.complete_lines import end_of_complete_lines, lines_backwards
 
 

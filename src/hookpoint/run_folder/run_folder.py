@@ -14,7 +14,7 @@ from typing import Any
 from hookpoint.run_folder.best_value import BestValue, guess_best, metric_to_watch
 from hookpoint.run_folder.checkpoint_list import Listed, checkpoints_of, newest_step
 from hookpoint.run_folder.formatting import moment_of
-from hookpoint.run_folder.records import number_of
+from hookpoint.run_folder.json_records import number_of
 from hookpoint.run_folder.scalars_file import Last, last_of, rows_backwards
 from hookpoint.storage.checkpoint.layout import BEST, CHECKPOINTS
 from hookpoint.storage.run_file import NAME, STATUSES, read_run_file

@@ -234,12 +234,14 @@ function drawControls(control) {
   if (!control) return;
   const editing = document.activeElement?.dataset?.knob;
   if (editing) return; // do not take away what is being typed
+  $("paused").hidden = !control.paused;
   $("knobs").replaceChildren(...control.knobs.map(knobRow));
-  const known = control.commands ? Object.keys(ACTIONS).filter((name) => control.commands.includes(name)) : Object.keys(ACTIONS);
+  const known = Object.keys(ACTIONS).filter((name) => control.commands.includes(name));
   $("actions").replaceChildren(...known.map((name) => {
     const button = element("button", ACTIONS[name]);
     button.type = "button";
     button.dataset.do = name;
+    button.disabled = (name === "pause" && control.paused) || (name === "resume" && !control.paused);
     return button;
   }));
 }
@@ -270,9 +272,7 @@ async function command(what, args, expect) {
     const response = await fetch(`/api/run/${key}/control`, { method: "POST", headers: { "content-type": "application/json", "x-hookpoint": "1" }, body: JSON.stringify({ do: what, args, expect }) });
     if (!response.ok) throw new Error(await response.text());
     const answer = await response.json();
-    const where = answer.step === null || answer.step === undefined ? "" : ` at step ${answer.step}`;
-    const why = answer.reason ?? answer.note ?? "";
-    tell(answer.status, `${what}: ${answer.status}${where}${why ? `: ${why}` : ""}`);
+    tell(answer.status, `${what}: ${answer.text}`);
   } catch (error) {
     tell("error", `${what}: ${error.message}`);
   }
@@ -296,7 +296,7 @@ $("knobs").addEventListener("change", (event) => {
   command("set", { values: { [name]: value } }, { [name]: was });
 });
 
-// News
+// Messages
 
 function listen() {
   state.source?.close();

@@ -1,4 +1,4 @@
-"""Watcher: one thread that looks for news, for all pages that are open. Without a page, it sleeps."""
+"""StreamWatcher: one thread that looks for changes, for all pages that are open. Without a page, it sleeps."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Subscription:
         self._queue.put_nowait(message)
 
 
-class Watcher:
+class StreamWatcher:
     """Publish changes of the table, new values and events of the runs that pages look at, and answers to commands."""
 
     def __init__(self, table: RunTable, store: CurveStore) -> None:
@@ -113,7 +113,7 @@ class Watcher:
             try:
                 self._look(keys)
             except Exception:
-                logger.exception("the board could not look for news")
+                logger.exception("the board could not read a run")
             with self._changed:
                 self._changed.wait_for(lambda: self._is_stopped, TICK_SECONDS)
 
