@@ -24,7 +24,7 @@ class ReduceLROnPlateau(MetricParamSetter):
         patience: Number of values without improvement before a reduction.
         mode: "min", "max", or "auto", which infers it from the metric's name.
         min_delta: Smallest change that counts as an improvement.
-        min_delta_mode: "abs", or "rel" for a `min_delta` relative to the best value, as torch's `threshold_mode`.
+        min_delta_mode: "abs", or "rel" for a `min_delta` relative to the best value, like torch's `threshold_mode`.
         cooldown: Number of values after a reduction that do not count.
         min_lr: Lower bound of the rate.
         verbose: 1 prints each reduction.

@@ -158,7 +158,7 @@ class TensorReader(Callback):
             if self._gradients[path] is None:
                 raise BadLoop(
                     f"{self.owner}: '{path}' is None at step {run.step}.",
-                    leave="it out, or see that the parameter requires grad and takes part in the loss",
+                    leave="it out, or check that the parameter requires grad and contributes to the loss",
                 )
             return self._gradients[path]
         value = run.metrics.as_logged(path, MISSING)  # reading it as a metric would wait for the device

@@ -11,7 +11,7 @@ from hookpoint.core.errors import StopRun
 def is_handled(
     error: BaseException | None, failure: BaseException | None, problems: list[Exception], ending: BaseException | None
 ) -> bool:
-    """Return whether to suppress the exception that left the loop's body, or raise what the run ends with instead.
+    """Return whether to suppress the exception that left the loop's body, or raise the exception that should replace it.
 
     `failure` ended the run, `problems` are the errors of on_run_end, `ending` is the exception of a signal.
     """

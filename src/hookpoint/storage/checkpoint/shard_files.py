@@ -2,7 +2,7 @@
 
 Each rank writes its shards to its own file, `__0_0.distcp` and so on, and the chief writes the index to `.metadata`. A rank
 reads the shards it needs, no matter how many ranks wrote them. Every file is verified right before it is read. `.metadata` is a
-pickle. A restricted unpickler reads it, which accepts only descriptions of tensors and cannot run other code.
+pickle. It is read by a restricted unpickler that accepts only descriptions of tensors and cannot run other code.
 """
 
 from __future__ import annotations
