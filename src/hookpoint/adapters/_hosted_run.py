@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -19,6 +20,7 @@ from hookpoint.core.loop.host import Host
 from hookpoint.core.loop.host_driver import HostDriver
 from hookpoint.core.loop.host_store import HostStore
 from hookpoint.core.team.team import Team
+from hookpoint.storage.checkpoint.layout import safe_name
 from hookpoint.storage.checkpoint.state_bytes import packed, unpacked
 from hookpoint.storage.disk import disk
 
@@ -164,6 +166,18 @@ class HostedRun:
                 return file.read()
         except FileNotFoundError:
             return None
+
+
+def copy_for_tags(path: Path, tags: Sequence[str], suffix: str) -> None:
+    """Copy a checkpoint of the trainer, so that each tag has a file, or a folder, of its own."""
+    for tag in tags:
+        target = path.with_name(safe_name(str(tag)) + suffix)
+        if path.is_dir():
+            shutil.copytree(path, target, dirs_exist_ok=True)
+        elif target != path:
+            staged = target.with_name(disk.hidden("staging", target.name))
+            shutil.copyfile(path, staged)
+            os.replace(staged, target)
 
 
 class Hosted(Protocol):

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
-from hookpoint.adapters._hosted_run import NO_SKIPS, UNAVAILABLE, ErrorsFromWith, HostedRun, Options, guarded
+from hookpoint.adapters._hosted_run import NO_SKIPS, UNAVAILABLE, ErrorsFromWith, HostedRun, Options, copy_for_tags, guarded
 from hookpoint.core.errors import DamagedCheckpoint
 from hookpoint.core.logger import logger
 from hookpoint.core.loop.host import Host
@@ -69,6 +69,7 @@ class KerasEvents(ErrorsFromWith):
         path = self._workdir / "keras" / f"{safe_name(str(tags[0]))}.weights.h5"
         path.parent.mkdir(exist_ok=True)
         self.model.save_weights(path, overwrite=True)
+        copy_for_tags(path, tags[1:], ".weights.h5")
         return path
 
     # The run

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Unpack
 
-from hookpoint.adapters._hosted_run import NO_SKIPS, UNAVAILABLE, HostedRun, Options, guarded
+from hookpoint.adapters._hosted_run import NO_SKIPS, UNAVAILABLE, HostedRun, Options, copy_for_tags, guarded
 from hookpoint.core.loop.host import Host
 from hookpoint.core.run.run_loop import Mode
 from hookpoint.storage.checkpoint.layout import safe_name
@@ -78,6 +78,8 @@ class LightningEvents:
         folder = Path(self._trainer.default_root_dir if workdir is None else workdir) / "lightning"
         path = folder / f"{tag}.ckpt"
         self._trainer.save_checkpoint(path)
+        if self._trainer.is_global_zero:
+            copy_for_tags(path, tags[1:], ".ckpt")
         return path
 
     # The run

@@ -1,0 +1,230 @@
+"""Our callbacks in Lightning: what the conformance suite does not show."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+import pytest
+
+pytest.importorskip("lightning", reason="Lightning is not installed: make test-adapters")
+
+import torch
+from tests.adapters.hosts.lightning import ResumableLoader, module_class, trainer_of
+from tests.adapters.record import TRAIN, VAL
+
+from hookpoint import Callback, adapters, on
+from hookpoint import callbacks as cb
+from hookpoint.core.loop.host import NotUnderHost
+from hookpoint.storage.checkpoint.state_bytes import MAGIC
+
+
+def fitted(callbacks, folder, *more, module=None, last=False, options=None, **trainer):
+    adapter = adapters.lightning(callbacks, last=last, **(options or {}))
+    trainer = trainer_of(adapter, folder, *more, **{"max_epochs": 2, **trainer})
+    trainer.fit(module_class()() if module is None else module, ResumableLoader(TRAIN), ResumableLoader(VAL))
+    return trainer
+
+
+def test_nothing_is_left_behind(tmp_path):
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+
+    def fail(run):
+        if run.step == 2:
+            raise ValueError("a callback fails")
+
+    trainers = [fitted([cb.GradientStats(every=1)], tmp_path)]
+    module = module_class()()
+    adapter = adapters.lightning([on("on_step_end")(fail)])
+    trainers.append(trainer_of(adapter, tmp_path, max_epochs=2))
+    with pytest.raises(ValueError, match="a callback fails"):
+        trainers[1].fit(module, ResumableLoader(TRAIN), ResumableLoader(VAL))
+    for trainer in trainers:
+        (optimizer,) = trainer.optimizers
+        assert not optimizer._optimizer_step_post_hooks
+        assert not optimizer._optimizer_step_pre_hooks
+        assert not any(
+            m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in trainer.lightning_module.modules()
+        )
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+def test_a_callback_error_reaches_the_callbacks_once_and_has_a_note(tmp_path):
+    seen = []
+
+    class Failing(Callback):
+        def on_train_iter_end(self, run):
+            raise KeyError("mine")
+
+        def on_exception(self, error):
+            seen.append(error)
+
+        def on_run_end(self):
+            seen.append("end")
+
+    with pytest.raises(KeyError, match="mine") as caught:
+        fitted([Failing()], tmp_path)
+    assert seen == [caught.value, "end"]
+    assert [note for note in caught.value.__notes__ if "Failing" in note and "on_train_iter_end" in note]
+
+
+def test_the_state_in_a_checkpoint_is_in_our_own_encoding(tmp_path):
+    trainer = fitted([cb.EarlyStopping("val_loss"), cb.SwapEMAWeights(0.5)], tmp_path, options={"name": "mine"})
+    trainer.save_checkpoint(tmp_path / "mine.ckpt")
+    found = torch.load(tmp_path / "mine.ckpt", weights_only=True)["callbacks"]["hookpoint[mine]"]
+    assert list(found) == ["state"]
+    assert bytes(found["state"].numpy()).startswith(MAGIC)
+
+
+def test_two_lists_need_two_names(tmp_path):
+    lists = [adapters.lightning([cb.EarlyStopping("val_loss")], name=name) for name in ("one", "two")]
+    trainer = trainer_of(lists[0], tmp_path, lists[1], max_epochs=1)
+    trainer.fit(module_class()(), ResumableLoader(TRAIN), ResumableLoader(VAL))
+    trainer.save_checkpoint(tmp_path / "both.ckpt")
+    kept = torch.load(tmp_path / "both.ckpt", weights_only=True)["callbacks"]
+    assert {"hookpoint[one]", "hookpoint[two]"} <= kept.keys()
+    with pytest.raises(RuntimeError, match="state_key"):
+        trainer_of(adapters.lightning([]), tmp_path, adapters.lightning([]))
+
+
+def test_a_saver_writes_a_checkpoint_that_lightning_resumes_from(tmp_path):
+    def stop(run):
+        if run.epoch == 2:
+            run.stop("enough")
+
+    workdir = tmp_path / "run"
+    fitted(
+        [cb.ModelSaver(), cb.MinSaver("val_loss"), on("on_epoch_end")(stop)],
+        tmp_path,
+        max_epochs=4,
+        options={"workdir": workdir},
+    )
+    assert sorted(path.name for path in (workdir / "lightning").iterdir()) == ["best-val_loss.ckpt", "model.ckpt"]
+    rows = []
+    adapter = adapters.lightning([on("on_epoch_end")(lambda run: rows.append((run.epoch, run.step)))], workdir=workdir)
+    trainer = trainer_of(adapter, tmp_path, max_epochs=4)
+    trainer.fit(module_class()(), ResumableLoader(TRAIN), ResumableLoader(VAL), ckpt_path=workdir / "lightning" / "model.ckpt")
+    assert rows == [(3, 9), (4, 12)]
+
+
+def logging_module(name, hook):
+    class Module(module_class()):
+        def training_step(self, batch, batch_idx):
+            loss = super().training_step(batch, batch_idx)
+            if hook == "training_step":
+                self.log(name, float(batch_idx), on_step=False, on_epoch=True, batch_size=1)
+            return loss
+
+        def on_train_epoch_end(self):
+            if hook == "on_train_epoch_end":
+                self.log(name, float(self.current_epoch))
+
+    return Module()
+
+
+def test_metrics_of_the_module_are_metrics_of_the_run(tmp_path):
+    seen = []
+    read = on("on_epoch_end")(lambda run: seen.append((run.logs["mine"], "val_loss" in run.logs)))
+    fitted([read], tmp_path, module=logging_module("mine", "training_step"))
+    assert seen == [(1.0, True), (1.0, True)]
+
+
+def test_last_sees_what_the_module_logs_at_the_end_of_the_epoch(tmp_path):
+    seen = []
+    read = on("on_epoch_end")(lambda run: seen.append(run.logs["late"]))
+    module = logging_module("late", "on_train_epoch_end")
+    fitted([read], tmp_path, module=module, last=True, enable_checkpointing=True)
+    assert seen == [0.0, 1.0]
+
+
+def test_a_metric_that_is_not_validated_is_not_observed_again(tmp_path):
+    seen = []
+    read = on("on_epoch_end")(lambda run: seen.append(len(run.monitors.get_history("val_loss"))))
+    fitted([read], tmp_path, max_epochs=4, check_val_every_n_epoch=2)
+    assert seen == [0, 1, 1, 2]
+
+
+def test_the_loss_of_a_batch_is_not_divided_by_the_accumulation(tmp_path):
+    losses = {1: [], 3: []}
+    for accumulate, seen in losses.items():
+        note = on("on_train_iter_end")(lambda run, seen=seen: seen.append(float(run.loss)))
+        begin = on("on_backward_begin")(lambda run, seen=seen: seen.append(float(run.loss)))
+        fitted([note, begin], tmp_path, max_epochs=1, accumulate_grad_batches=accumulate)
+    assert losses[3][:2] == [losses[1][0]] * 2
+
+
+def test_min_epochs_of_the_trainer_come_first(tmp_path):
+    epochs = []
+    stop = on("on_epoch_end")(lambda run: (epochs.append(run.epoch), run.stop("enough")))
+    fitted([stop], tmp_path, max_epochs=5, min_epochs=3)
+    assert epochs == [1, 2, 3]
+
+
+def test_the_learning_rate_is_a_setting(tmp_path):
+    trainer = fitted([cb.ScheduledHyperParamSetter("learning_rate", [(0, 0.5), (1, 0.25)])], tmp_path)
+    assert trainer.optimizers[0].param_groups[0]["lr"] == 0.25
+
+
+def test_what_lightning_cannot_do_is_refused(tmp_path):
+    class Skips(Callback):
+        may_skip = True
+
+        def on_iter_begin(self, run): ...
+
+    class Fetches(Callback):
+        def on_batch_fetch_end(self): ...
+
+    for callback, why in ((Skips(), "Skips skips batches"), (Fetches(), "Lightning has no on_batch_fetch_end")):
+        with pytest.raises(NotUnderHost, match=why):
+            adapters.lightning([callback])
+    with pytest.raises(NotUnderHost, match=r"run\.stop_epoch\(\) does not work under Lightning: it stops only the whole"):
+        fitted([on("on_train_iter_end")(lambda run: run.stop_epoch())], tmp_path)
+    with pytest.raises(NotUnderHost, match=r"run\.skip_batch\(\) does not work under Lightning"):
+        fitted([on("on_train_iter_begin")(lambda run: run.skip_batch())], tmp_path)
+
+
+def test_validate_fires_the_points_of_a_validation(tmp_path):
+    seen = []
+
+    class Points(Callback):
+        def on_run_begin(self):
+            seen.append("run")
+
+        def on_val_iter_end(self, run):
+            seen.append(run.batch_idx)
+
+        def on_val_epoch_end(self, run):
+            seen.append("val_loss" in run.metrics)
+
+    trainer = trainer_of(adapters.lightning([Points()]), tmp_path)
+    trainer.validate(module_class()(), ResumableLoader(VAL), verbose=False)
+    assert seen == [0, True]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
+def test_two_processes_stop_at_the_same_step_and_only_the_chief_writes(tmp_path):
+    """A stop on rank 1 ends both ranks at the same step."""
+
+    class Stop(Callback):
+        def on_train_iter_end(self, run):
+            if run.rank == 1 and run.iteration == 2:
+                run.stop("rank 1 has enough")
+
+        def on_run_end(self, run):
+            (tmp_path / f"rank-{run.rank}.txt").write_text(f"{run.world_size} {run.step} {run.stop_reason}")
+
+    class Writer(Callback):
+        ranks = "chief"
+
+        def on_run_begin(self, run):
+            (tmp_path / f"chief-{run.rank}.txt").write_text("")
+
+    options = {"strategy": "ddp_fork", "devices": 2, "max_epochs": 5}
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.rand(48, 2), torch.rand(48, 1)), 4)
+    adapter = adapters.lightning([Stop(), Writer()], workdir=tmp_path / "run")
+    trainer_of(adapter, tmp_path, **options).fit(module_class()(), loader, loader)
+    said = {path.name: path.read_text() for path in tmp_path.glob("*.txt")}
+    assert sorted(said) == ["chief-0.txt", "rank-0.txt", "rank-1.txt"]
+    assert said["rank-0.txt"] == said["rank-1.txt"]
+    assert said["rank-0.txt"].startswith("2 3 ")
+    assert (tmp_path / "run" / "run.json").exists()
