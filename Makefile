@@ -14,6 +14,7 @@ CANDIDATES := $(PYTHON)
 endif
 
 TRAINERS := pytorch-ignite torchtnt lightning 'transformers[torch]' keras
+HOSTS ?= keras lightning transformers ignite fastai accelerate
 PINNED := pyproject.toml constraints.txt
 # --no-compile saves a minute for torch: Python compiles modules when they are first imported.
 PIP_INSTALL := -m pip install -qq --no-compile --disable-pip-version-check -c constraints.txt
@@ -23,7 +24,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-all faults test-parallel test-gpu lint style bench bench-parallel bench-gpu bench-peers docs pictures clean
+.PHONY: help demo test test-all faults test-parallel test-adapters test-gpu lint style bench bench-parallel bench-gpu bench-peers docs pictures clean
 
 help: ## list all targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -43,6 +44,9 @@ faults: $(VENV)/.stamp-dev ## run all fault tests: kills, full disks, damage, si
 
 test-parallel: $(VENV)/.stamp-dev ## run all tests of distributed training, including kills (test runs a sample)
 	@HOOKPOINT_FAULTS=all $(PY) -m pytest -m '' tests/parallel tests/examples/test_parallel.py
+
+test-adapters: $(VENV)/.stamp-dev ## run callbacks in and from other trainers, in an environment each (LOWEST=1: lowest versions)
+	@for host in $(HOSTS); do $(PY) tests/adapters/environment.py $$host $(if $(LOWEST),--lowest) || exit; done
 
 # GPU_PYTHON=python3 uses that interpreter instead of .venv, for machines without pip. It needs torch, numpy and safetensors.
 ifdef GPU_PYTHON
@@ -92,7 +96,7 @@ pictures: $(VENV)/.stamp-dev ## run the demo and redraw the images in the README
 	@$(PY) docs/make_pictures.py
 
 clean: ## remove environments, caches and build outputs
-	@rm -rf $(VENV) $(PEERS) build dist .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) $(PEERS) .venv-adapters build dist .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@find . -name .git -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +
 
 # pip does not apply -c to isolated builds, so the build backend is installed first and isolation is off.

@@ -96,7 +96,7 @@ class OurRunner:
     def fit(self, callbacks, fit):
         workdir = fit.folder if fit.resume_at or fit.save_at or (fit.second_fit and fit.workdir) else None
         if fit.save_at:
-            callbacks = [*callbacks, cb.ModelSaver(), _stop_at(fit.save_at)]
+            callbacks = [*callbacks, cb.ModelSaver(), stop_at(fit.save_at)]
         elif workdir is not None:
             callbacks = [*callbacks, cb.ModelSaver().when(Every(epochs=100))]
         model = Net(fit.fail_at)
@@ -121,7 +121,9 @@ class OurRunner:
         return model
 
 
-def _stop_at(place):
+def stop_at(place):
+    """Return a callback that stops a run at a place, where it is saved."""
+
     def stop(run):
         if place == "batch" and run.iteration == 4:
             run.stop("interrupted")

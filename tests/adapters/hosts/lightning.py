@@ -14,7 +14,6 @@ PACKAGE = "lightning"
 CONTINUES = True  # a second fit continues with the next epoch
 UNAVAILABLE = {"on_batch_fetch_begin", "on_batch_fetch_end", "on_iter_error", "on_iter_skip"}
 CANNOT: dict[str, str] = {}  # scripts that the host cannot run, and why
-IS_BITWISE = True  # with the same torch optimizer
 
 
 def module_class():

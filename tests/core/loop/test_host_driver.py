@@ -372,6 +372,25 @@ def test_a_point_that_the_host_has_not_is_refused_with_its_name():
         HostDriver([Fetching()], Host("Trainer", cannot))
 
 
+def test_a_point_that_the_host_turns_out_not_to_reach_is_refused_before_the_first_step():
+    driver = HostDriver([on("on_step_end")(lambda run: None)], Host("Trainer"))
+    driver.start_run()
+    driver.reject(["on_step_begin"], "its step is compiled")
+    with pytest.raises(NotUnderHost, match="Trainer has no on_step_end: its step is compiled"):
+        driver.reject(["on_step_begin", "on_step_end"], "its step is compiled")
+    driver.finish_run()
+
+
+def test_a_host_that_continues_without_a_state_gives_its_clocks():
+    seen = []
+    driver = HostDriver([on("on_epoch_begin")(lambda run: seen.append((run.epoch, run.step)))], Host("mine"))
+    driver.start_run(clocks={"epoch": 4, "epochs_done": 4, "step": 100})
+    assert not driver.resumes_in_epoch
+    driver.start_epoch()
+    driver.finish_run()
+    assert seen == [(5, 100)]
+
+
 def test_savers_and_skippers_are_refused_where_the_host_cannot():
     with pytest.raises(NotUnderHost, match="ModelSaver saves checkpoints, which Trainer does not support: it writes its own"):
         HostDriver([cb.ModelSaver()], Host("Trainer"))
