@@ -21,6 +21,7 @@ from hookpoint.core.errors import BadArgument, BadData, OutsideRun
 from hookpoint.core.log.metric_objects import by_name
 from hookpoint.core.logger import logger
 from hookpoint.core.loop.batches import batches_over
+from hookpoint.core.loop.control import Control, ControlledLoop
 from hookpoint.core.loop.evaluation import LOADER_CHECK, abort_on_error, evaluate
 from hookpoint.core.loop.loop import Loop
 from hookpoint.core.loop.options import LoopOptions
@@ -101,6 +102,7 @@ class Runner:
         allow_world_change: bool = False,
         hang_report_seconds: float | None = 60.0,
         data_timeout_seconds: float | None = None,
+        control: bool = True,
     ) -> None:
         check_step_options(precision, accumulate, clip_grad_norm, lr_scheduler_on)
         _checks.check_instances(model=model, optimizer=optimizer, criterion=criterion, lr_scheduler=lr_scheduler)
@@ -139,6 +141,7 @@ class Runner:
             resume=resume,
             hang_report_seconds=hang_report_seconds,
             data_timeout_seconds=data_timeout_seconds,
+            control=self._control(workdir, control=control),
             floats=device_floats,
             **self._distribution.loop_options,
             **checkpoint_options(
@@ -170,6 +173,10 @@ class Runner:
     ) -> list[Any]:
         """Return all callbacks of a run. The public Runner replaces None with the defaults."""
         return [*callbacks, *(extra_callbacks or ()), *(monitors or ())]
+
+    def _control(self, workdir: Any, *, control: bool) -> Callable[[ControlledLoop], Control] | None:
+        """Return what takes commands during a fit. The public Runner has it."""
+        return None
 
     def on(self, point: str, **options: Any) -> Callable[[Function], Function]:
         """Register a function as a callback: `@runner.on("on_epoch_end")`."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from importlib.util import find_spec
 from typing import Any
 
 from hookpoint import callbacks as cb
@@ -17,3 +18,8 @@ def with_defaults(callbacks: Any, extra_callbacks: Iterable[Any] | None, monitor
     callback_classes = (cb.MovingAverageSummary, cb.ProgressBar, cb.MergeAllSummaries, cb.RunUpdateOps)
     monitor_classes = (cb.TFEventWriter, cb.JSONWriter, cb.ScalarPrinter)
     return added.with_defaults(callbacks, (extra_callbacks, callback_classes), (monitors, monitor_classes))
+
+
+def new_profile() -> Callable[[], Any] | None:
+    """Return how a run records a trace on request; None without torch."""
+    return cb.ProfilerTrace.new_profile if find_spec("torch") is not None else None

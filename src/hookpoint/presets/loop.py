@@ -18,7 +18,8 @@ from hookpoint.core.loop.options import LoopOptions
 from hookpoint.core.run.run import Run
 from hookpoint.core.run.stepper import Stepper
 from hookpoint.core.team.team import Team, place_from_environment
-from hookpoint.presets._defaults import with_defaults
+from hookpoint.presets._defaults import new_profile, with_defaults
+from hookpoint.steering.steering import steering_for
 
 
 class Loop(core.Loop):
@@ -37,6 +38,7 @@ class Loop(core.Loop):
     wait_seconds: How long a rank waits for the others before it reports its position and raises an error.
     hang_report_seconds: Report a wait for data or for other ranks that takes longer than this.
     data_timeout_seconds: Raise an error if a wait for data takes longer than this.
+    control: Take commands from `hookpoint ctl` while the run is training, if there is a workdir.
 
     Under `torchrun`, or with torch.distributed initialized, the loops of all ranks form one run. A request of any rank takes
     effect on all ranks at the same step, means are global, and only the chief prints and writes. All ranks must enter the loop
@@ -75,6 +77,7 @@ class Loop(core.Loop):
         wait_seconds: float = 600.0,
         hang_report_seconds: float | None = 60.0,
         data_timeout_seconds: float | None = None,
+        control: bool = True,
     ) -> None:
         backend = _backend_options(workdir, model, optimizer, allow_world_change)
         options = LoopOptions(
@@ -95,6 +98,7 @@ class Loop(core.Loop):
             hang_report_seconds=hang_report_seconds,
             data_timeout_seconds=data_timeout_seconds,
             team=partial(_team, wait_seconds),
+            control=steering_for(workdir, control=control, new_profile=new_profile()),
             **{**backend, "store": backend.get("store") if store is None else store},
         )
         checks = [] if lr_scheduler is None else [SchedulerCheck()]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from hookpoint.core.loop.control import ControlledLoop
 from hookpoint.engine import runner as engine
-from hookpoint.presets._defaults import with_defaults
+from hookpoint.presets._defaults import new_profile, with_defaults
+from hookpoint.steering.steering import Steering, steering_for
 
 
 class Runner(engine.Runner):
@@ -39,6 +41,7 @@ class Runner(engine.Runner):
         PipelineParallel(), ParameterAveraging() or AsyncSGD().
     hang_report_seconds: Report a wait for data or for other ranks that takes longer than this.
     data_timeout_seconds: Raise an error if a wait for data takes longer than this.
+    control: Take commands from `hookpoint ctl` while the run is training, if there is a workdir.
 
     >>> import torch
     >>> model = torch.nn.Linear(4, 1)
@@ -56,3 +59,6 @@ class Runner(engine.Runner):
         self, callbacks: Iterable[Any], extra_callbacks: Iterable[Any] | None, monitors: Iterable[Any] | None
     ) -> list[Any]:
         return with_defaults(callbacks, extra_callbacks, monitors)
+
+    def _control(self, workdir: Any, *, control: bool) -> Callable[[ControlledLoop], Steering] | None:
+        return steering_for(workdir, control=control, new_profile=new_profile())

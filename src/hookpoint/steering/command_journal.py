@@ -85,6 +85,11 @@ class CommandJournal:
         """Take an entry back: the next resume does not replay it. Only while no run is training in the folder."""
         self._append({"forget": number, "by": by, "reason": reason, "time": now()})
 
+    def set_aside(self) -> None:
+        """Rename the journal of an earlier run, which this one does not continue."""
+        aside = f"journal-{datetime.now():%Y%m%d-%H%M%S}.jsonl"
+        os.rename(NAME, aside, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+
     def _lines(self) -> list[dict[str, Any]]:
         try:
             lines = read_bytes(self._folder, NAME, MAX_BYTES).split(b"\n")[:-1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hookpoint import Callback, CallbackPipeline, Hooks, LambdaCallback, errors
+from hookpoint import Callback, CallbackPipeline, Hooks, Knob, LambdaCallback, errors
 from hookpoint.core.callback.watcher import Watcher
 
 
@@ -86,7 +86,7 @@ class Mixin:
         ((Callback,), {"setup": lambda self, component, save_path: None}),
         ((Callback,), {"run": lambda self, hookpoint=None, logs=None: None}),
         ((Callback,), {"state_dict": lambda self: {}}),
-        ((Callback,), {"knobs": ("lr",)}),
+        ((Callback,), {"knobs": (Knob("alpha"),), "alpha": 0.5}),
         ((Callback,), {"actions": lambda self: ()}),
         ((Callback,), {"on_mine": lambda self: None}),
         ((Watcher,), {}),

@@ -60,7 +60,7 @@ def test_clocks_keep_their_state_and_elapsed_counts_on(time):
         for _ in run.batches([["a", "b"]] * 3):
             time[0] += 2
         state = run._clocks.state_dict()
-    assert state == {"epoch": 1, "epochs_done": 1, "step": 3, "iteration": 3, "samples": 6, "elapsed": 6.0}
+    assert state == {"epoch": 1, "epochs_done": 1, "step": 3, "iteration": 3, "samples": 6, "commands": 0, "elapsed": 6.0}
     time[0] += 100
     with Loop() as run:
         time[0] += 10

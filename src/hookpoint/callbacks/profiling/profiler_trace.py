@@ -113,14 +113,18 @@ class ProfilerTrace(Callback):
                 self._stop()
             raise
 
-    def _open(self) -> TorchProfile | None:
+    @staticmethod
+    def new_profile(**options: Any) -> TorchProfile | None:
+        """Return a recording that has not started, or None if torch's profiler is in use."""
         from hookpoint.callbacks.profiling._torch_profile import TorchProfile
 
-        if TorchProfile.is_taken():
+        return None if TorchProfile.is_taken() else TorchProfile(options)
+
+    def _open(self) -> TorchProfile | None:
+        self._profile = self.new_profile(**self._profile_options)
+        if self._profile is None:
             self._next = math.inf
             logger.warning("%s records nothing: torch's profiler is in use", self.name or "ProfilerTrace")
-            return None
-        self._profile = TorchProfile(self._profile_options)
         return self._profile
 
     def _finish(self, run: Run) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from hookpoint.core.callback.callback_info import FromInfo, copied_state, info_of, read_info, run_method, set_name
 from hookpoint.core.callback.handlers import call_directly, declared_only
+from hookpoint.core.callback.knob import Knob
 from hookpoint.core.callback.on import OnError, Ranks
 from hookpoint.core.errors import BadArgument, OutsideRun
 from hookpoint.core.points import BY_NAME, POINTS
@@ -53,6 +54,8 @@ class Callback:
     - `after` and `before` name callbacks or classes; `reads` and `writes` name metrics. All four refine the list order.
     - `may_write` names metrics that the callback logs only sometimes.
     - `points` names your own `on_...` methods that resemble a built-in point.
+    - `knobs` and `actions` name attributes and methods that live control may set and call, see `Knob`. If there is a method
+      `on_knob(run, name, was, value)`, it is called on a change; raise in it to refuse the value.
     - `outside = True` marks a monitor that uses the network: if it is too slow, the oldest records are dropped.
 
     For runs on multiple ranks:
@@ -80,6 +83,8 @@ class Callback:
     collective: bool = False
     may_skip: bool = False
     per_rank_state: bool = False
+    knobs: tuple[Knob, ...] = ()
+    actions: tuple[str, ...] = ()
 
     # Stored by hookpoint. A class may use these names for its own attributes.
     name: Any = FromInfo("name")

@@ -125,6 +125,12 @@ def call_directly(subject: Any, hookpoint: str | None, logs: Mapping[str, Any] |
         DUE.reset(token)
 
 
+def call_with_named(function: Callable[..., Any], payload: Mapping[str, Any]) -> Any:
+    """Call a function with the arguments it names from a payload. Raise UnknownArgument for any other."""
+    owner, name = type(getattr(function, "__self__", None)).__name__, getattr(function, "__name__", "function")
+    return Handler(owner, name, name, function, tuple(_parameters(function, {}))).call(payload)
+
+
 def _scan(subject: Any) -> Iterator[Handler]:
     owner = subject.__name__ if inspect.isfunction(subject) else type(subject).__name__
     if inspect.isfunction(subject):
@@ -133,7 +139,7 @@ def _scan(subject: Any) -> Iterator[Handler]:
         return
     attributes = _static_attributes(subject)
     for name in dir(subject):
-        if name.startswith("__"):
+        if name.startswith("__") or name == "on_knob":  # which is not a point: live control calls it
             continue
         static = attributes.get(name)
         function = getattr(static, "__func__", static)  # what a staticmethod or classmethod wraps

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hookpoint.core.errors import BadArgument, BadValue
+from hookpoint.core.errors import BadArgument, BadValue, CompileError
 
 TYPES = (float, int, bool, str)
 
@@ -69,3 +69,36 @@ class Knob:
         limits = {"low": self.low, "high": self.high, "choices": self.choices and list(self.choices), "about": self.about}
         shown = {key: limit for key, limit in limits.items() if limit is not None and limit != ""}
         return {"name": name, "type": self.kind.__name__, "value": value, **shown}
+
+
+def check_knobs(name: str, kind: type, subject: object) -> None:
+    """Raise CompileError if a class of callbacks declares knobs or actions that its instance does not have."""
+    knobs, actions = knobs_of(kind), actions_of(kind)
+    for knob in knobs:
+        if not isinstance(knob, Knob):
+            raise CompileError(f"{name}.knobs: expected a Knob, got {knob!r}.", write='knobs = (Knob("alpha", float),)')
+        if not hasattr(subject, knob.name):
+            raise CompileError(f"{name} has a knob '{knob.name}', but no attribute of that name.", set=f"self.{knob.name}")
+    for action in actions:
+        if not isinstance(action, str) or not callable(getattr(subject, action, None)):
+            raise CompileError(
+                f"{name}.actions: {action!r} is not a method.", write='actions = ("reset",), and def reset(self)'
+            )
+    names = [knob.name for knob in knobs]
+    if len(set(names)) < len(names):
+        raise CompileError(f"{name} has two knobs of one name: {', '.join(names)}.", rename="one of them")
+
+
+def knobs_of(kind: type) -> tuple[Any, ...]:
+    """Return the knobs that a class declares."""
+    return _as_tuple(kind, "knobs")
+
+
+def actions_of(kind: type) -> tuple[Any, ...]:
+    """Return the names of the methods that a class offers to live control."""
+    return _as_tuple(kind, "actions")
+
+
+def _as_tuple(kind: type, name: str) -> tuple[Any, ...]:
+    declared = getattr(kind, name, ())  # of the class: an instance may use the name for data of its own
+    return tuple(declared) if isinstance(declared, tuple | list) else ()

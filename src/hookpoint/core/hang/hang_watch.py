@@ -121,7 +121,7 @@ class HangWatch:
         frames = _outwards(frames_by_thread().get(self._training_thread))
         is_fetching, now = self._is_fetching(frames), monotonic()
         place = (is_fetching, *self._counters())
-        if place != self._place:
+        if place != self._place or self._clocks.is_paused:
             self._place, self._since, self._next_report = place, now, self._report_seconds or 0.0
         waited = now - self._since
         if self._posts is not None:

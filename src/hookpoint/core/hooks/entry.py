@@ -12,6 +12,7 @@ from hookpoint.core.callback.callback import Callback
 from hookpoint.core.callback.callback_info import identity_of, run_method, schedule_of
 from hookpoint.core.callback.foreign import adopted, check_library
 from hookpoint.core.callback.handlers import DUE, Handler, Parameter, find_handlers
+from hookpoint.core.callback.knob import check_knobs
 from hookpoint.core.callback.main_callback import MainCallback
 from hookpoint.core.callback.on import Mark, marks
 from hookpoint.core.callback.pipeline import CallbackPipeline
@@ -188,6 +189,8 @@ def entries_of(callbacks: Iterable[Any], *, is_in_team: bool = False) -> list[En
     for subject, path in _leaves(callbacks, ()):
         entry = _entry(subject, path)
         entry.name = _unique(entry.name, names)
+        if isinstance(subject, Callback):
+            check_knobs(entry.name, type(subject), subject)
         entry.is_in_team = is_in_team
         entries.append(entry)
     _check_schedules(entries)

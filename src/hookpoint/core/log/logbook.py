@@ -84,6 +84,16 @@ class Logbook:
         self.has_validated = False  # whether a validation pass of the run itself is over
         self.at_log_step: list[Callable[[Mapping[str, Any]], Mapping[str, Any]]] = []
 
+    @property
+    def log_every(self) -> int:
+        return self._log_every
+
+    def set_log_every(self, steps: int, *, moves_next: bool) -> None:
+        """Log every so many steps from now on. Without `moves_next`, the next log step stays as restored."""
+        self._log_every = steps
+        if moves_next:
+            self.next_log_step = self._clocks.step + steps - self._clocks.step % steps
+
     def open_page(self, mode: str, *, is_side: bool = False, is_shared: bool = False) -> None:
         """Begin a page for a pass."""
         self.flush()  # with the current clocks, not those of the next log step

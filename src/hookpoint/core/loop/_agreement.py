@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from hookpoint.core.checkpoint.store import Keep
     from hookpoint.core.loop._saving import Saving
     from hookpoint.core.loop._signals import Signals
+    from hookpoint.core.loop.control import Control
     from hookpoint.core.run.verdicts import Verdicts
     from hookpoint.core.team.checked_team import CheckedTeam
     from hookpoint.core.team.team import Answer
@@ -51,10 +52,11 @@ class Agreement:
         self._is_save_signalled = self._is_signal_announced = False
         self._saving: Saving
         self._signals: Signals
+        self._control: Control
         run.hyper.request = self.request_setting
 
-    def connect(self, saving: Saving, signals: Signals) -> None:
-        self._saving, self._signals = saving, signals
+    def connect(self, saving: Saving, signals: Signals, control: Control) -> None:
+        self._saving, self._signals, self._control = saving, signals, control
 
     # Requests of this rank
 
@@ -77,6 +79,16 @@ class Agreement:
 
     def request_save_by_signal(self) -> None:
         self._is_save_signalled = True
+
+    def take_save_signal(self) -> bool:
+        """Return, once, whether a signal has requested a checkpoint."""
+        was, self._is_save_signalled = self._is_save_signalled, False
+        return was
+
+    def request_control(self) -> None:
+        """Announce commands, from any thread."""
+        self._mine["control"] = True
+        self._mine["control"] = True  # again: the training thread may have taken the requests in between
 
     def request_setting(self, name: str, value: Any) -> None:
         try:
@@ -150,9 +162,9 @@ class Agreement:
         """Exchange requests at the end of the next iteration, as after a checkpoint: a resumed run does the same."""
         self._collectives_seen = -1
 
-    def gather(self, value: Any, what: str) -> list[Any]:
-        """Return the values of all ranks."""
-        return self._team.gather(value, what)
+    def gather(self, value: Any, what: str, *, counts: bool = True) -> list[Any]:
+        """Return the values of all ranks. Without `counts`, the call has no effect on when requests are exchanged."""
+        return self._team.gather(value, what, counts=counts)
 
     def meet(self) -> None:
         """Wait until all ranks are about to make the current call; raise if a rank makes a different call.
@@ -202,6 +214,8 @@ class Agreement:
                         self._saving.request(tag, keep, in_background, measured)
                 elif name == "stop_epoch":
                     self._verdicts.request_stop_epoch()
+                elif name == "control":
+                    self._control.announce()
         values: dict[str, Any] = {}
         for name, value in (item for request in requests for item in request.get("settings", {}).items()):
             first = values.setdefault(name, value)

@@ -24,6 +24,7 @@ from hookpoint.core.loop._signals import Signals
 from hookpoint.core.loop._step_hooks import StepHooks
 from hookpoint.core.loop.batches import BatchLoop
 from hookpoint.core.loop.components import Components
+from hookpoint.core.loop.control import Control, ControlledLoop, NoControl
 from hookpoint.core.loop.machine import Machine
 from hookpoint.core.loop.missing_metrics import MissingMetrics, could_log_anything
 from hookpoint.core.loop.options import LoopOptions
@@ -98,11 +99,15 @@ def _components(objects: RunObjects, options: LoopOptions, agreement: Agreement 
     if store is not None:
         signals.request_save = saving.request_by_signal if agreement is None else agreement.request_save_by_signal
     crashes = Crashes(options.max_crashes)
+    resuming = Resuming(objects, saving, agreement, crashes, after_load=options.after_load, is_quiet=host is not None)
+    loop = ControlledLoop(objects, saving, resuming, signals, agreement, host)
+    control: Control = NoControl(loop) if options.control is None or not options.run_points else options.control(loop)
+    saving.control = resuming.control = control
     if agreement is not None:
-        agreement.connect(saving, signals)
+        agreement.connect(saving, signals, control)
     return Components(
         saving=saving,
-        resuming=Resuming(objects, saving, agreement, crashes, after_load=options.after_load, is_quiet=host is not None),
+        resuming=resuming,
         agreement=agreement,
         agree=agree,
         signals=signals,
@@ -110,6 +115,7 @@ def _components(objects: RunObjects, options: LoopOptions, agreement: Agreement 
         record=RunRecord(run, clocks, saving.resumable, crashes),
         missing=missing,
         model_stop=ModelStop(has_user_callbacks=any(map(could_log_anything, hooks.entries))),
+        control=control,
         watch=HangWatch(
             run,
             clocks,

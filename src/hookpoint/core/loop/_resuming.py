@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from hookpoint.core.checkpoint.crashes import Crashes
     from hookpoint.core.loop._agreement import Agreement
     from hookpoint.core.loop._saving import Saving
+    from hookpoint.core.loop.control import Control
     from hookpoint.core.loop.passes import Pass
     from hookpoint.core.loop.run_objects import RunObjects
     from hookpoint.core.run.run import Run
@@ -53,7 +54,8 @@ class Resuming:
     ) -> None:
         self.place: Mapping[str, Any] = BETWEEN_EPOCHS
         self.identity: Mapping[str, Any] = {}
-        self.has_resumed = False
+        self.has_resumed = self.has_other_data = False
+        self.control: Control
         self.moved: Mapping[str, int] | None = None
         self._objects, self._saving, self._agreement = objects, saving, agreement
         self._after_load, self._is_quiet, self._crashes = after_load, is_quiet, crashes
@@ -222,6 +224,7 @@ class Resuming:
     def _report_data(self) -> None:
         """Report how the data of a resumed run differs from that of its checkpoint."""
         notes, self._objects.positions.notes = self._objects.positions.notes, []
+        self.has_other_data = True
         for note in notes:
             if self._run.is_chief:
                 logger.warning("%s", note)
@@ -287,6 +290,7 @@ class Resuming:
         self._saving.finite_buffers = state.get("finite_buffers") or self._saving.finite_buffers
         objects.hooks.load_state_dict(copied(state["callbacks"]))
         objects.logbook.load_state_dict(copied(state["logbook"]), in_pass=in_pass)
+        self.control.load_state_dict(copied(state.get("control", {})))
         if self._after_load is not None:
             self._after_load(run)
 

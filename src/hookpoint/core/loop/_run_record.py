@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.checkpoint.stateful import OBJECTS
@@ -33,6 +34,7 @@ class RunRecord:
     def __init__(self, run: Run, clocks: Clocks, store: ResumableStore | None, crashes: Crashes) -> None:
         self._run, self._clocks, self._crashes = run, clocks, crashes
         self._describe = getattr(store, "describe", None)
+        self._next_costs = 0.0
 
     def begin(self, identity: Mapping[str, Any], inexact: list[str]) -> None:
         run = self._run
@@ -56,6 +58,17 @@ class RunRecord:
             **self._status(),
         )
 
+    def end_epoch(self) -> None:
+        """Write the costs of callbacks for readers, at most once per second: epochs may be short."""
+        if monotonic() >= self._next_costs:
+            self._write(costs=self._costs())
+            self._next_costs = monotonic() + 1.0
+
+    def _costs(self) -> list[dict[str, Any]]:
+        rows = self._run.hooks.costs()
+        names = ("callback", "point", "calls", "seconds")
+        return [{**{name: getattr(row, name) for name in names}, "callback": masked(row.callback)} for row in rows]
+
     def plan(self, epochs: int | None) -> None:
         self._write(epochs=epochs)
 
@@ -70,7 +83,8 @@ class RunRecord:
         except Exception as error:  # a value on a device that has failed
             logger.warning("the final status of %s is unknown: %s", self._run.name, error)
             facts = {}
-        self._write(status=status, reason=masked(reason), ended=_now(), **facts, **self._crashed(failure, status))
+        facts |= {"costs": self._costs(), **self._crashed(failure, status)}
+        self._write(status=status, reason=masked(reason), ended=_now(), **facts)
 
     def _crashed(self, failure: BaseException | None, status: str) -> dict[str, Any]:
         """Count an exception that ended the run. Log a message if the limit is reached."""

@@ -15,6 +15,7 @@ from hookpoint.core.run.run import stepper_of
 
 if TYPE_CHECKING:
     from hookpoint.core.loop._signals import Signals
+    from hookpoint.core.loop.control import Control
     from hookpoint.core.loop.run_objects import RunObjects
     from hookpoint.core.run.run import Run
     from hookpoint.core.schedule.moment import Moment
@@ -34,6 +35,7 @@ class Saving:
 
     def __init__(self, objects: RunObjects, store: Store | None, signals: Signals, *, agree: Callable[[str], None]) -> None:
         self.announce: Callable[[Saved], None]  # fires on_save
+        self.control: Control
         self.is_due = self.is_accumulating = False
         self.passes_done: list[dict[str, Any]] = []
         self.rng_of_body: dict[str, Any] | None = None
@@ -53,6 +55,8 @@ class Saving:
         self._place: dict[str, Any] | None = None
         self._saved_at: tuple[Any, ...] | None = None
         self._last: Any = None
+        self._newest: Any = None
+        self._problem: BaseException | None = None
         savers = [entry for entry in self._hooks.entries if getattr(entry.subject, "saves", False)]
         self.savers = [entry.name for entry in savers]
         rules = [rule for entry in self._hooks.entries for rule in getattr(entry.subject, "marks", {}).items()]
@@ -115,6 +119,24 @@ class Saving:
             self.request("manual")
         if self._request.tags:
             self._write()
+
+    def save_now(self, tag: str) -> tuple[Any, str]:
+        """Write a checkpoint at this boundary; return its path, or None and the reason.
+
+        Without other requests, a failure neither raises nor counts.
+        """
+        is_alone, failures = not self._request.tags, self._failures
+        self.request(tag)
+        self._problem = None
+        try:
+            self.at_boundary()
+        except CannotSave as error:
+            if not is_alone:
+                raise
+            self._problem = error
+        if self._newest is None and is_alone:
+            self._failures = failures
+        return self._newest, "" if self._newest is not None else str(self._problem or "it was not written")
 
     def before_end_points(self) -> None:
         """Save before the end points if a stop or a signal ends the run early, because the run can resume here."""
@@ -210,6 +232,7 @@ class Saving:
             "data": objects.positions.state_dict(place.get("batches")),
             "rng": objects.randomness.state_dict(),
             "script_rates": self.script_rates,
+            **({"control": control} if (control := self.control.state_dict()) else {}),
         }
 
     def _must_be_finite(self, name: str) -> list[str]:
@@ -250,7 +273,7 @@ class Saving:
 
     def _write(self) -> None:
         self._agree("the requests before a checkpoint")  # requests applied later would not be in it
-        request, self._request = self._request, Request()
+        request, self._request, self._newest = self._request, Request(), None
         if self._has_stopped:  # a resumed run continues in the middle of the epoch; what follows belongs to the stop
             logger.warning("%s is not saved: the checkpoint of the stop is the last one of this run", ", ".join(request.tags))
             return
@@ -295,11 +318,13 @@ class Saving:
                 self._in_flight -= len(finished)
                 for saved in finished:
                     self._report(saved)
-        self.is_due = bool(self._in_flight)
+        self.is_due = False  # first: a thread may raise it again from here on
+        if self._in_flight or self.control.has_work:
+            self.is_due = True
 
     def _report(self, saved: Saved) -> None:
         run = self._run
-        self._failures, self._last = 0, saved.path
+        self._failures, self._last, self._newest = 0, saved.path, saved.path
         seconds = {"seconds": round(saved.seconds, 3)} if saved.seconds else {}
         run.put_event("save", path=str(saved.path), tags=list(saved.tags), **seconds)
         self.announce(saved)
@@ -307,7 +332,7 @@ class Saving:
     def _handle_failure(self, error: BaseException) -> None:
         """Continue without a checkpoint that could not be written; raise other errors."""
         step, last = self._run.step, self._last or "none"
-        self._saved_at = None
+        self._saved_at, self._problem = None, error
         if isinstance(error, NotFinite):
             logger.error("step %d is not saved: %s; the last good checkpoint is %s", step, error, last)
             self._run.put_event("save_refused", reason=str(error))

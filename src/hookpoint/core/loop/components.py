@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from hookpoint.core.loop._saving import Saving
     from hookpoint.core.loop._signals import Signals
     from hookpoint.core.loop._step_hooks import StepHooks
+    from hookpoint.core.loop.control import Control
     from hookpoint.core.loop.missing_metrics import MissingMetrics
 
 
@@ -32,3 +33,4 @@ class Components:
     missing: MissingMetrics
     model_stop: ModelStop
     watch: HangWatch
+    control: Control

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from hookpoint.core.loop.run_objects import RunObjects
     from hookpoint.core.run.run import Run
 
-
 FOLD_EVERY = 64  # number of iterations outside of training after which logged values are folded into the means of the pass
 
 
@@ -53,7 +52,7 @@ class Machine:
         self.saving, self.resuming, self.agreement = components.saving, components.resuming, components.agreement
         self.signals, self.steps, self.model_stop = components.signals, components.steps, components.model_stop
         self.record, self.missing, self.watch = components.record, components.missing, components.watch
-        self.agree = components.agree
+        self.control, self.agree = components.control, components.agree
         self._share, self._samples_of, self._is_over = StepShare(), counter(options.samples), False
         self.scopes.end_pass, self.scopes.end_epoch = self.end_pass, self.end_epoch
         self.saving.announce = lambda saved: self._fire("on_save", path=saved.path, tags=tuple(saved.tags))
@@ -86,6 +85,7 @@ class Machine:
                 self._fire_or_stop("on_load", path=checkpoint.path)
                 self.resuming.repeat_body()
             self.saving.check()
+            self.control.begin()
             self.agree("the beginning of the run")
         except BaseException as error:
             self.end_run(error)
@@ -164,8 +164,7 @@ class Machine:
 
     def fetch(self, pass_: Pass) -> Any:
         """Fetch a batch from the loader of a pass, with points around it; return END after the last."""
-        run, now = self.run, pass_.now
-        begin, end = pass_.fetch or (None, None)
+        run, now, (begin, end) = self.run, pass_.now, pass_.fetch or (None, None)
         now.batch_idx = pass_.batches_seen
         set_now(run, now)
         if begin is not None:
@@ -218,7 +217,7 @@ class Machine:
             if pass_.is_sampled:
                 pass_.is_sampled = False
                 self._share.add_step(perf_counter() - pass_.began)
-            # What is due: a log step, and in training an agreement between ranks, a save.
+            # What is due: a log step, and in training an agreement between ranks, a command, a save.
             if is_train and self.options.log_every:
                 if clocks.step >= self.logbook.next_log_step:
                     self.logbook.end_window(send=True)
@@ -233,6 +232,7 @@ class Machine:
                 pass_.steps_before = step
                 # After a `break`, the code after the body has run already: a run could not resume here, so a save waits.
                 if saving.is_due and not is_open and not pass_.is_closing:
+                    self.control.at_boundary()
                     saving.at_boundary()
         set_now(run, NO_ITERATION)
         now.clear()
@@ -311,7 +311,9 @@ class Machine:
         run.monitors.raise_errors()
         for line in self._share.heavy(self.hooks.costs(of_users=True)):
             logger.warning("%s", line)
+        self.control.at_boundary()
         self.saving.at_epoch_end()
+        self.record.end_epoch()
 
     def end_run(self, error: BaseException | None) -> bool:
         """Close what is open, end the run, and return whether to suppress the exception that ended it, if any."""
@@ -353,6 +355,7 @@ class Machine:
         """Fire the last points, and collect the errors of handlers. Monitors run last, so they receive everything."""
         run, scopes, fires = self.run, self.scopes, self.options.run_points
         self.clocks.stop()
+        self.control.end()
         if failure is not None:
             set_payload(run, {"error": failure})
             self.record.note_failure(failure)
@@ -393,6 +396,5 @@ class Machine:
         return self.run
 
     def _fire(self, point: str, **payload: Any) -> None:
-        """Fire a point with its own arguments."""
         set_payload(self.run, payload)
         self.hooks.fire(point, self.run)

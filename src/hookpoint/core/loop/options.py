@@ -18,6 +18,7 @@ from hookpoint.core.log.loss_check import OnNonFinite
 from hookpoint.core.log.metric_names import UNKNOWN, MetricNames
 from hookpoint.core.log.metrics import Floats, MayWait, floats_one_by_one
 from hookpoint.core.loop._run_record import config_of
+from hookpoint.core.loop.control import Control, ControlledLoop
 from hookpoint.core.loop.host import Host
 from hookpoint.core.run.run import Run
 from hookpoint.core.run.stepper import Stepper
@@ -30,7 +31,8 @@ class LoopOptions:
 
     The first group is set by users, the second by a framework, a runner or a host. `team` is called by all ranks together when
     the loop is entered. `begin` gets the run before its first point. Without `run_points`, the loop is only for validation or
-    prediction. `host` is another library's trainer that drives the loop.
+    prediction. `host` is another library's trainer that drives the loop. `control` creates the source of
+    commands to the run.
     """
 
     model: Any = None
@@ -66,6 +68,7 @@ class LoopOptions:
     names: MetricNames = UNKNOWN
     team: Callable[[], Team] = Team
     host: Host | None = None
+    control: Callable[[ControlledLoop], Control] | None = None
     loader_workers: Any = None
 
     def __post_init__(self) -> None:

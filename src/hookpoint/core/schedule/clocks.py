@@ -7,22 +7,24 @@ from time import perf_counter
 
 from hookpoint.core.schedule.moment import Moment
 
-COUNTERS = ("epoch", "epochs_done", "step", "iteration", "samples")
+COUNTERS = ("epoch", "epochs_done", "step", "iteration", "samples", "commands")
 
 
 class Clocks:
     """The position of a run. Only training moves the counters.
 
     `epoch` is the running epoch, from 1; the others count what is done. `elapsed` is seconds of training, preserved across a
-    resume; it does not advance before `start` or after `stop`.
+    resume; it does not advance before `start`, after `stop` or during a pause. `commands` is the number of the last command
+    that a resume would replay.
     """
 
-    __slots__ = (*COUNTERS, "_elapsed", "_started")
+    __slots__ = (*COUNTERS, "_elapsed", "_paused", "_paused_at", "_started")
 
     def __init__(self) -> None:
-        self.epoch = self.epochs_done = self.step = self.iteration = self.samples = 0
-        self._elapsed = 0.0
+        self.epoch = self.epochs_done = self.step = self.iteration = self.samples = self.commands = 0
+        self._elapsed = self._paused = 0.0
         self._started: float | None = None
+        self._paused_at: float | None = None
 
     @property
     def moment(self) -> Moment:
@@ -45,12 +47,31 @@ class Clocks:
     def stop(self) -> None:
         self._elapsed, self._started = Clocks.elapsed(self), None  # of this rank, in a team
 
+    @property
+    def is_paused(self) -> bool:
+        return self._paused_at is not None
+
+    def pause(self) -> None:
+        if self._paused_at is None:
+            self.stop()
+            self._paused_at = perf_counter()
+
+    def resume(self) -> None:
+        """Continue after a pause."""
+        self._paused, self._paused_at = self.paused_seconds(), None
+        self.start()
+
+    def paused_seconds(self) -> float:
+        """Return how long the run has been paused since it started; it grows during a pause."""
+        since = self._paused_at  # read once: another thread may ask
+        return self._paused if since is None else self._paused + perf_counter() - since
+
     def state_dict(self) -> dict[str, float]:
         return {**{name: getattr(self, name) for name in COUNTERS}, "elapsed": self.elapsed()}
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
         for name in COUNTERS:
-            setattr(self, name, int(state[name]))
+            setattr(self, name, int(state.get(name, 0)))  # older checkpoints count no commands
         self._elapsed = float(state["elapsed"])
         if self._started is not None:
             self._started = perf_counter()

@@ -7,6 +7,7 @@
     checkpoints/.staging-…        a folder being written
     checkpoints/.deleting-…       a folder being deleted
     tensor-dumps/                 tensors and images that callbacks write
+    .control/journal.jsonl        commands to the run, which a resume replays
     previous/001/                 an earlier run
 
 Folders left behind by a kill are removed at the next start. The newest checkpoint is the one with the highest step and number.
@@ -30,8 +31,10 @@ MANIFEST, WEIGHTS = "manifest.json", "model.safetensors"
 SHARDS, SHARD = ".metadata", ".distcp"  # the index of sharded tensors, and the suffix of their files
 TENSOR_DUMPS = "tensor-dumps"
 HOST_STATE = "host.state"  # of callbacks under a trainer that cannot store it
+JOURNAL = ".control/journal.jsonl"  # of commands to the run
+SCALARS, EVENTS = "scalars.jsonl", "events.jsonl"
 # The files of a run, in the order in which they are moved to previous/.
-RUN_FILES = (CHECKPOINTS, HOST_STATE, "run.json", "scalars.jsonl", "events.jsonl", "tensorboard", TENSOR_DUMPS, "curves.png")
+RUN_FILES = (CHECKPOINTS, HOST_STATE, JOURNAL, "run.json", SCALARS, EVENTS, "tensorboard", TENSOR_DUMPS, "curves.png")
 
 SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 SLASH = "--"

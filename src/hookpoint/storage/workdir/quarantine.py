@@ -50,8 +50,8 @@ def move_later(workdir: Path, place: layout.Place, moment: Moment) -> None:
         manifest = manifest_of(path)
         if is_later(manifest) or (manifest is not None and any(manifest == entry.manifest for entry in after)):
             later.append(path)
-    moved = _move(later, workdir)
-    if moved is not None:
+    moved = _move([*later, workdir / layout.JOURNAL], workdir)  # commands after the checkpoint are not replayed
+    if moved is not None and later:
         names = ", ".join(path.name for path in later)
         logger.warning("the run resumes from %s; later checkpoints were moved to %s: %s", place.name, moved, names)
 

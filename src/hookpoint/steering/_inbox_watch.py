@@ -1,0 +1,110 @@
+"""InboxWatch: a thread of the chief that finds new commands, so that the training thread does not have to look."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import monotonic
+
+from hookpoint.core.errors import BadControlFile
+from hookpoint.core.logger import logger
+from hookpoint.steering.control_answer import LOST, REFUSED, SEEN, ControlAnswer
+from hookpoint.steering.control_command import ControlCommand
+from hookpoint.steering.control_folder import ControlFolder
+
+LOOK_SECONDS = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A file of the inbox. `command` is None if it cannot be read; `outcome` is the status and reason if it is not applied."""
+
+    id: str
+    command: ControlCommand | None
+    seen_at: float
+    outcome: tuple[str, str] | None = None
+    is_claimed: bool = False  # by an earlier start
+
+    def has_expired(self) -> bool:
+        seconds = None if self.command is None else self.command.seconds
+        return seconds is not None and monotonic() - self.seen_at > seconds
+
+
+class InboxWatch:
+    """Look into the inbox four times a second. A new file is read and checked here, and answered as seen.
+
+    Everything after that happens on the training thread: it takes what was `received`, in order, and claims it.
+    """
+
+    def __init__(self, folder: ControlFolder, attempt: str, wake: Callable[[], None]) -> None:
+        self._folder, self._attempt, self._wake = folder, attempt, wake
+        self.received: deque[Received] = deque()
+        self.has_news = threading.Event()
+        self._known: set[str] = set()
+        self._waiting: set[str] = set()
+        self._looking = threading.Lock()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="hookpoint live control", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join(2.0)
+
+    def look(self) -> None:
+        """Read the new files in the inbox."""
+        with self._looking:
+            new = [self._receive(command_id) for command_id in self._folder.waiting() if self._is_new(command_id)]
+        if new:
+            self.has_news.set()
+            self._wake()
+
+    def claim(self, received: Received) -> bool:
+        """Take a command out of the inbox; return False if it was withdrawn."""
+        was_there = self._folder.claim(received.id)
+        self._waiting.discard(received.id)
+        return was_there
+
+    def _is_new(self, command_id: str) -> bool:
+        if command_id in self._waiting:
+            return False
+        answer = self._folder.answer(command_id)
+        if command_id in self._known or (answer is not None and answer.is_final):
+            self._folder.discard(command_id)  # a copy of an earlier command: it has its answer
+            return False
+        return True
+
+    def _receive(self, command_id: str) -> Received:
+        self._known.add(command_id)
+        self._waiting.add(command_id)
+        command, outcome = None, None
+        try:
+            command = self._folder.read(command_id)
+            if command.attempt != self._attempt:
+                outcome = (LOST, "it was sent to an earlier start of the run")
+        except (OSError, BadControlFile) as error:
+            outcome = (REFUSED, str(error).splitlines()[0])
+        received = Received(command_id, command, monotonic(), outcome)
+        if outcome is None:
+            try:
+                self._folder.put_answer(ControlAnswer(command_id, SEEN))
+            except (OSError, ValueError) as error:
+                logger.warning("a command could not be answered: %s", error)
+        self.received.append(received)
+        return received
+
+    def _watch(self) -> None:
+        has_failed = False
+        while not self._over.wait(LOOK_SECONDS):
+            try:
+                self.look()
+                has_failed = False
+            except Exception as error:
+                if not has_failed:  # once, not four times a second
+                    logger.warning("live control cannot read its inbox: %s", error)
+                has_failed = True

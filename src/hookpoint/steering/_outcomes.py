@@ -1,0 +1,85 @@
+"""Outcomes: the event and the answer of each command, exactly one of each, also after a kill."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from hookpoint.core.errors import BadControlFile
+from hookpoint.core.logger import logger
+from hookpoint.core.run.run import Run
+from hookpoint.core.text.plain_values import plain
+from hookpoint.steering.control_answer import APPLIED, LOST, ControlAnswer
+from hookpoint.steering.control_command import ControlCommand
+from hookpoint.steering.control_folder import ControlFolder
+
+EVENTS = "events.jsonl"
+EVENT = "control"
+NEWEST_BYTES = 4 * 2**20
+
+
+class Outcomes:
+    """Tell monitors and controllers what became of commands. The event is written before the answer, the answer before the
+    claimed file goes: at the next start, a file in taken/ shows what a kill left undone.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._has_event: set[str] = set()
+
+    def send_event(self, command: ControlCommand, status: str, fields: Mapping[str, Any]) -> None:
+        if command.id in self._has_event and "replayed" not in fields:
+            return
+        args = {"do": command.do, "args": dict(command.args)} if command.do else {}
+        self._run.put_event(EVENT, id=command.id, **args, by=command.by, status=status, **plain(fields))
+
+    def answer(self, folder: ControlFolder, command: ControlCommand, status: str, fields: Mapping[str, Any]) -> None:
+        """Write the final answer once the event is on its way to disk. A failure is logged and ends nothing."""
+        run = self._run
+        try:
+            run.monitors.settle()
+            known = folder.answer(command.id)
+            if known is None or not known.is_final:
+                place: dict[str, Any] = {"step": run.step, "iteration": run.iteration, "epoch": run.epoch}
+                place |= {"time": round(time.time(), 3), "ranks": run.world_size}
+                folder.put_answer(ControlAnswer(command.id, status, **{**place, **fields}))
+            folder.release(command.id)
+        except Exception as error:
+            logger.warning("a command could not be answered: %s", error)
+
+    def leftovers(self, folder: ControlFolder) -> list[tuple[ControlCommand, str, str]]:
+        """Return the commands that an earlier start has claimed and not answered, with what became of them.
+
+        A journalled one was applied, or is about to be replayed. Any other was lost.
+        """
+        found: list[tuple[ControlCommand, str, str]] = []
+        ids = folder.taken()
+        if not ids:
+            return found
+        self._has_event = self._ids_of_events(Path(self._run.workdir))
+        journalled = {entry.id for entry in folder.journal.entries()}
+        for command_id in ids:
+            command = ControlCommand("", {}, "", command_id)
+            with suppress(OSError, BadControlFile):
+                command = folder.read_taken(command_id)
+            if command_id in journalled:
+                found.append((command, APPLIED, ""))
+            else:
+                found.append((command, LOST, "the run ended before it was applied"))
+        return found
+
+    def _ids_of_events(self, workdir: Path) -> set[str]:
+        """Return the ids of the newest events about commands."""
+        ids: set[str] = set()
+        with suppress(OSError), (workdir / EVENTS).open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - NEWEST_BYTES))
+            for line in file.read().split(b"\n"):
+                with suppress(ValueError, RecursionError):
+                    row = json.loads(line)
+                    if isinstance(row, dict) and row.get("event") == EVENT and not row.get("replayed"):
+                        ids.add(str(row.get("id")))
+        return ids

@@ -1,0 +1,208 @@
+"""Settings: what commands can set and call: hyper-parameters, `log_every`, and the knobs and actions of callbacks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hookpoint.core.callback.handlers import call_with_named
+from hookpoint.core.callback.knob import Knob, actions_of, knobs_of
+from hookpoint.core.errors import BadValue, UnknownSetting
+from hookpoint.core.hooks.entry import Entry
+from hookpoint.core.loop.control import ControlledLoop
+from hookpoint.core.run.hyper import checked, split_name
+
+NEVER_NEGATIVE = ("lr", "momentum", "weight_decay")
+TYPES = {float: "float", int: "int", bool: "bool", str: "str", tuple: "list", list: "list"}
+LOG_EVERY = Knob("log_every", int, low=1, about="steps between two log steps")
+
+
+@dataclass(frozen=True, slots=True)
+class CallbackKnob:
+    """A knob and the callback that has it."""
+
+    entry: Entry
+    knob: Knob
+
+    @property
+    def name(self) -> str:
+        return f"{self.entry.name}.{self.knob.name}"
+
+    @property
+    def value(self) -> Any:
+        return getattr(self.entry.subject, self.knob.name)
+
+
+class Settings:
+    """The settings of a run by the names that commands use: `lr`, `log_every`, `MixUp.alpha`.
+
+    The part before the dot is the name of the callback, or of its class if only one callback has that class. Settings that
+    no other part of a checkpoint contains are saved and restored here, once a command has changed them.
+    """
+
+    def __init__(self, loop: ControlledLoop) -> None:
+        self._loop, self._run = loop, loop.run
+        self._changed: set[str] = set()
+
+    # Reading
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row for each setting: name, type, value and limits."""
+        rows = []
+        for name in self._run.hyper:
+            value = self._run.hyper[name]
+            if (kind := TYPES.get(type(value))) is not None or hasattr(value, "__float__"):
+                low = {"low": 0.0} if split_name(name)[0] in NEVER_NEGATIVE else {}
+                rows.append({"name": name, "type": kind or "float", "value": _number(value), **low})
+        if self._loop.log_every:
+            rows.append(LOG_EVERY.described("log_every", self._loop.log_every))
+        return rows + [one.knob.described(one.name, one.value) for one in self._knobs()]
+
+    def action_rows(self) -> list[dict[str, Any]]:
+        """Return a row for each action: its name, and the first line of its docstring."""
+        rows = []
+        for entry in self._loop.hooks.all_entries:
+            for action in actions_of(type(entry.subject)):
+                lines = (getattr(entry.subject, action).__doc__ or "").strip().splitlines()
+                rows.append({"name": f"{entry.name}.{action}", **({"about": lines[0]} if lines else {})})
+        return rows
+
+    def value(self, name: str) -> Any:
+        """Return the current value of a setting. Raise UnknownSetting if there is none of this name."""
+        if name == "log_every":
+            return self._loop.log_every
+        knob = self._find(name)
+        return knob.value if knob is not None else _number(self._run.hyper[name])
+
+    # Changing
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise if a setting does not exist or does not take this value. Nothing changes."""
+        if name == "log_every":
+            if not self._loop.log_every:
+                raise BadValue("log_every is 0 in this run: there are no log steps.")
+            LOG_EVERY.check(name, value)
+        elif (knob := self._find(name)) is not None:
+            knob.knob.check(name, value)
+        else:
+            checked(name, value, self._run.hyper[name])
+            if split_name(name)[0] in NEVER_NEGATIVE and isinstance(value, int | float) and value < 0:
+                raise BadValue(f"{name} must be >= 0, got {value!r}.")
+
+    def put(self, values: Mapping[str, Any]) -> None:
+        """Set checked values. If a callback refuses one, set those before it back, and raise."""
+        done: list[Callable[[], None]] = []
+        try:
+            for name, value in sorted(values.items(), key=lambda item: self._find(item[0]) is None):  # knobs can refuse
+                done.append(self._put(name, value))
+        except BaseException:
+            for undo in reversed(done):
+                undo()
+            raise
+
+    def _put(self, name: str, value: Any) -> Callable[[], None]:
+        """Set a value; return a function that sets it back."""
+        knob = None if name == "log_every" else self._find(name)
+        if name == "log_every":
+            self._changed.add(name)
+            self._loop.set_log_every(value)
+        elif knob is not None:
+            was, value = knob.value, knob.knob.check(name, value)
+            self._turn(knob, was, value)
+            self._changed.add(knob.name)
+            return lambda: self._turn(knob, value, was)
+        else:
+            if self._run.hyper.registered(name) is not None:
+                self._changed.add(name)
+            value = tuple(value) if isinstance(value, list) else value
+            self._run.hyper.set(name, value, same_on_all_ranks=True)
+        return lambda: None
+
+    def _turn(self, knob: CallbackKnob, was: Any, value: Any) -> None:
+        subject, name = knob.entry.subject, knob.knob.name
+        setattr(subject, name, value)
+        if callable(reacts := getattr(subject, "on_knob", None)) and knob.entry in self._loop.hooks.entries:
+            try:
+                call_with_named(reacts, {"run": self._run, "name": name, "was": was, "value": value})
+            except BaseException:
+                setattr(subject, name, was)
+                raise
+        self._run.recapture()
+
+    def find_action(self, name: str) -> Callable[[], Any]:
+        """Return the call of an action. Raise UnknownSetting if there is none of this name."""
+        owner, _, action = name.rpartition(".")
+        entry = self._entry(owner, lambda subject: action in actions_of(type(subject)))
+        if entry is None:
+            raise UnknownSetting(name, (row["name"] for row in self.action_rows()))
+        runs_here = entry in self._loop.hooks.entries
+        method, payload = getattr(entry.subject, action), {"run": self._run}
+        return lambda: call_with_named(method, payload) if runs_here else None
+
+    def who_else_sets(self, name: str) -> list[str]:
+        """Return who may set a hyper-parameter again: schedulers, and callbacks that change it."""
+        if name == "log_every" or self._find(name) is not None:
+            return []
+        callbacks = []
+        for entry in self._loop.hooks.entries:
+            is_called = getattr(getattr(entry.subject, "setting", None), "is_called", None)
+            if callable(is_called) and is_called(name):
+                callbacks.append(entry.name)
+        is_rate = split_name(name)[0] == "lr"
+        return [*(type(one).__name__ for one in self._run.schedulers if is_rate), *callbacks]
+
+    # Checkpoints
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the current values of the settings that commands have changed, and that nothing else saves."""
+        return {name: self.value(name) for name in sorted(self._changed)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> list[str]:
+        """Restore these values; return the names of settings that no longer exist, or do not take their value."""
+        lost = []
+        self._changed = set()
+        for name, value in state.items():
+            try:
+                if name == "log_every":
+                    self._loop.set_log_every(value, moves_next=False)
+                    self._changed.add(name)
+                elif self.value(name) != value:
+                    self._put(name, value)
+                else:
+                    self._changed.add(name)
+            except Exception:
+                lost.append(name)
+        return lost
+
+    # Names
+
+    def _knobs(self) -> Iterator[CallbackKnob]:
+        for entry in self._loop.hooks.all_entries:
+            for knob in knobs_of(type(entry.subject)):
+                if isinstance(knob, Knob) and hasattr(entry.subject, knob.name):
+                    yield CallbackKnob(entry, knob)
+
+    def _find(self, name: str) -> CallbackKnob | None:
+        """Return the knob of a name, or None if it is not a knob's."""
+        owner, _, attribute = name.rpartition(".")
+        entry = self._entry(owner, lambda subject: any(knob.name == attribute for knob in knobs_of(type(subject))))
+        if entry is None:
+            if owner and name not in self._run.hyper:
+                raise UnknownSetting(name, (row["name"] for row in self.rows()))
+            return None
+        return next(CallbackKnob(entry, knob) for knob in knobs_of(type(entry.subject)) if knob.name == attribute)
+
+    def _entry(self, owner: str, has: Callable[[Any], bool]) -> Entry | None:
+        fitting = [entry for entry in self._loop.hooks.all_entries if has(entry.subject)] if owner else []
+        named = [entry for entry in fitting if entry.name == owner]
+        of_class = [entry for entry in fitting if type(entry.subject).__name__ == owner]
+        if not named and len(of_class) > 1:
+            names = ", ".join(entry.name for entry in of_class)
+            raise BadValue(f"{owner} is the class of {len(of_class)} callbacks.", choose=names)
+        return next(iter(named or of_class), None)
+
+
+def _number(value: Any) -> Any:
+    """Return a plain value: the float of a one-element tensor."""
+    return value if type(value) in TYPES or not hasattr(value, "__float__") else float(value)

@@ -1,0 +1,393 @@
+"""Steering: commands to a running training, applied at its step boundaries by all ranks or none, and replayed by a resume."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hookpoint.core.errors import BadControlFile
+from hookpoint.core.logger import logger
+from hookpoint.core.loop.control import ControlledLoop
+from hookpoint.core.text.terminal import say
+from hookpoint.steering._inbox_watch import InboxWatch, Received
+from hookpoint.steering._outcomes import Outcomes
+from hookpoint.steering._plans import Act, Plans, reason_of
+from hookpoint.steering._settings import Settings
+from hookpoint.steering._trace_recorder import TraceRecorder
+from hookpoint.steering.command_journal import JournalEntry, now
+from hookpoint.steering.control_answer import APPLIED, LOST, REFUSED, WITHDRAWN
+from hookpoint.steering.control_command import REPLAYED, ControlCommand
+from hookpoint.steering.control_folder import ControlFolder, is_supported
+from hookpoint.steering.live_record import LiveRecord
+from hookpoint.storage.workdir.lock import Holder
+
+BEAT_SECONDS = 0.25  # ranks of a paused run exchange a message this often
+AFTER_A_PAUSE = ("validate", "trace")  # answered when the run resumes
+LIMIT = 5  # commands in the line about a replay
+
+
+class Steering:
+    """The control of one run; see `hookpoint.core.loop.control.Control`.
+
+    A thread of the chief watches the inbox. At a boundary, the chief claims the commands and sends them to all ranks. Each
+    rank checks a command; if none objects, the chief journals it, and all ranks apply it. The chief sends the event
+    "control" and writes the answer. In a pause, ranks exchange a short message four times a second: no rank waits longer.
+
+    `new_profile` returns a recording of a profiler for `trace`, or None if the profiler is in use.
+    """
+
+    def __init__(self, loop: ControlledLoop, new_profile: Callable[[], Any] | None = None) -> None:
+        run = loop.run
+        self._loop, self._run, self._clocks = loop, run, loop.clocks
+        self._settings = Settings(loop)
+        self._recorder = TraceRecorder(run, new_profile, writes=run.is_chief)
+        self._plans = Plans(loop, self._settings, self._recorder)
+        self._folder: ControlFolder | None = None  # of the chief
+        self._watch: InboxWatch | None = None
+        self._outcomes = Outcomes(run)
+        self._attempt = secrets.token_hex(16)
+        self._is_on = self._is_announced = False
+        self._replay: deque[JournalEntry] = deque()
+        self._pending: list[int] = []  # numbers of a checkpoint's journal entries that were still to be replayed
+        self._deferred: list[ControlCommand] = []
+        self._traced: ControlCommand | None = None
+        self._last_number = 0
+
+    # Begin and end
+
+    def begin(self) -> None:
+        run = self._run
+        if run.is_chief:
+            self._open()
+        gathered = self._loop.gather({} if self._folder is None else self._tail(), "live control")
+        told = gathered[0]
+        if not told or None in gathered:  # None: a rank that takes no commands
+            self._close()
+            return
+        self._is_on = True
+        self._last_number = max(self._clocks.commands, told["last"])
+        self._replay = deque(JournalEntry.parsed(content) for content in told["tail"])
+        if self._replay:
+            self._loop.wake_here()
+            self._say_replay()
+        if self._folder is not None:
+            self._publish()
+            self._watch = InboxWatch(self._folder, self._attempt, self._loop.wake)
+            for command, status, reason in self._outcomes.leftovers(self._folder):
+                self._watch.received.append(Received(command.id, command, 0.0, (status, reason), is_claimed=True))
+            self._watch.look()
+            if self._watch.received:
+                self._loop.wake()
+            self._watch.start()
+
+    def _open(self) -> None:
+        """Open the control folder of the chief. Without it, the run takes no commands."""
+        if not is_supported():
+            return
+        try:
+            self._folder = ControlFolder.create(self._run.workdir)
+            self._folder.clean_up()
+            if not self._loop.has_resumed and self._folder.journal.last_number():
+                self._folder.journal.set_aside()  # a store moves it with the earlier run; a host does not
+        except (OSError, BadControlFile) as error:
+            logger.warning("the run takes no commands: %s", error)
+            self._close()
+
+    def _tail(self) -> dict[str, Any]:
+        """Return what all ranks need to know: the commands after the checkpoint, and the last number."""
+        assert self._folder is not None
+        try:
+            entries, last = self._folder.journal.entries(), self._folder.journal.last_number()
+        except (OSError, BadControlFile) as error:
+            logger.warning("commands after the checkpoint are not replayed: %s", error)
+            entries, last = [], 0
+        wanted = [one for one in entries if one.number > self._clocks.commands or one.number in self._pending]
+        tail = [one.encoded() for one in wanted] if self._loop.has_resumed else []
+        return {"tail": tail, "last": last}
+
+    def _say_replay(self) -> None:
+        entries = list(self._replay)[:LIMIT]
+        listed = ", ".join(f"{one.number}: {one.do} at iteration {one.iteration}" for one in entries)
+        more = f" and {len(self._replay) - LIMIT} more" if len(self._replay) > LIMIT else ""
+        count = f"{len(self._replay)} command{'s' * (len(self._replay) > 1)}"
+        say(f"Replaying {count} given after the checkpoint ({listed}{more}). hookpoint ctl RUN forget NUMBER takes one back.")
+
+    def end(self) -> None:
+        if self._watch is not None:
+            self._watch.stop()
+        if self._recorder.is_recording:
+            self._finish_trace(f"the run ended after {self._recorder.steps} steps")
+        for command in self._deferred:
+            self._answer(command, LOST, {"reason": "the run ended first"})
+        self._deferred = []
+        if self._watch is not None and self._folder is not None:
+            try:
+                self._watch.look()
+                for received in self._taken():
+                    self._conclude(received, received.outcome or (LOST, "the run ended first"))
+                self._publish(ended=True)
+            except (OSError, BadControlFile) as error:
+                logger.warning("live control could not end properly: %s", error)
+        self._close()
+
+    def _close(self) -> None:
+        self._watch, self._is_on = None, False
+        if self._folder is not None:
+            self._folder.close()
+            self._folder = None
+
+    # The training thread
+
+    @property
+    def has_work(self) -> bool:
+        received = None if self._watch is None or self._loop.is_in_team else self._watch.received
+        return bool(received) or self._is_announced or bool(self._replay) or self._recorder.is_recording
+
+    def announce(self) -> None:
+        if self._is_on:
+            self._is_announced = True
+            self._loop.wake_here()
+
+    def submit(self, command: ControlCommand) -> None:
+        """Send a command from inside the run; it is applied at the next boundary."""
+        if self._folder is not None and self._watch is not None:
+            self._folder.send(command)
+            self._watch.look()
+
+    @property
+    def attempt(self) -> str:
+        return self._attempt
+
+    def journalled(self) -> set[str]:
+        """Return the ids of the commands in the journal."""
+        return set() if self._folder is None else {entry.id for entry in self._folder.journal.entries()}
+
+    def at_boundary(self) -> None:
+        if not self._is_on or self._run.resuming:
+            return
+        while self._replay and self._is_due(self._replay[0]):
+            self._apply_again(self._replay.popleft())
+        if self._recorder.is_due:
+            self._finish_trace()
+        if self._is_announced or not self._loop.is_in_team:
+            self._is_announced = False
+            self._take_commands()
+        if self._clocks.is_paused:
+            self._stay_paused()
+
+    def _take_commands(self) -> None:
+        """Apply the commands that the chief has claimed, on all ranks."""
+        claimed = [command.encoded() for command in self._claimed()] if self._run.is_chief else []
+        for content in self._loop.gather(claimed, "the commands")[0]:
+            self._apply(ControlCommand.parsed(content, content["id"]))
+
+    def _claimed(self) -> list[ControlCommand]:
+        """Claim what the watch has received; answer what is not applied."""
+        commands = []
+        for received in self._taken():
+            outcome, command = received.outcome, received.command
+            if outcome is None and received.has_expired():
+                outcome = (WITHDRAWN, f"its {command.seconds if command else 0:g} s were over before the next boundary")
+            if outcome is None and command is not None:
+                commands.append(command)
+            else:
+                self._conclude(received, outcome or (REFUSED, "it could not be read"))
+        return commands
+
+    def _taken(self) -> list[Received]:
+        """Take what the watch has received out of the inbox."""
+        taken = []
+        while self._watch is not None and self._watch.received:
+            received = self._watch.received.popleft()
+            if received.is_claimed or self._watch.claim(received):
+                taken.append(received)
+            else:
+                self._conclude(received, (WITHDRAWN, "its sender withdrew it"))
+        return taken
+
+    def _conclude(self, received: Received, outcome: tuple[str, str]) -> None:
+        command = received.command or ControlCommand("", {}, "", received.id)
+        self._answer(command, outcome[0], {"reason": outcome[1]})
+
+    # Applying
+
+    def _apply(self, command: ControlCommand) -> None:
+        if self._clocks.is_paused and command.do in AFTER_A_PAUSE:
+            self._deferred.append(command)
+            return
+        act, reason = self._planned(command)
+        number = 0
+        if not reason and command.do in REPLAYED:
+            number, reason = self._journalled(command)
+        result: dict[str, Any] = {}
+        if not reason and act is not None:
+            result, reason = self._acted(command.do, act)
+            if reason and number:
+                self._forget(number, reason)
+        if number:
+            self._clocks.commands = number
+        if reason:
+            self._answer(command, REFUSED, {"reason": reason})
+        elif command.do == "trace":
+            self._traced = command  # answered when it is written
+        else:
+            self._answer(command, APPLIED, {**result, **({"number": number} if number else {})})
+
+    def _planned(self, command: ControlCommand) -> tuple[Act | None, str]:
+        """Check a command on all ranks; return the plan, and why any rank refuses it."""
+        act, reason = None, ""
+        try:
+            act = self._plans.plan(command.do, command.args, command.expect)
+        except Exception as error:  # whatever it is, the command is refused and the run continues
+            reason = reason_of(error)
+        return act, self._first_of(reason, "a command")
+
+    def _first_of(self, reason: str, what: str) -> str:
+        reasons = self._loop.gather(reason, what)
+        rank = next((rank for rank, one in enumerate(reasons) if one), None)
+        if rank is None:
+            return ""
+        return str(reasons[rank]) if rank == 0 else f"rank {rank}: {reasons[rank]}"
+
+    def _journalled(self, command: ControlCommand) -> tuple[int, str]:
+        """Write a command to the journal; return its number, and why this failed."""
+        self._last_number += 1
+        clocks, problem = self._clocks, ""
+        if self._folder is not None:
+            place = clocks.iteration, clocks.step, clocks.epochs_done
+            try:
+                self._folder.journal.append(
+                    JournalEntry(self._last_number, *place, command.id, command.do, command.args, command.by, now())
+                )
+            except (OSError, ValueError) as error:
+                problem = f"it cannot be journalled: {reason_of(error)}"
+        return self._last_number, self._first_of(problem, "the journal of a command")
+
+    def _forget(self, number: int, reason: str) -> None:
+        if self._folder is not None:
+            try:
+                self._folder.journal.forget(number, reason=reason)
+            except (OSError, ValueError) as error:
+                logger.warning("command %d was refused, but a resume will try it again: %s", number, error)
+
+    def _acted(self, do: str, act: Act) -> tuple[dict[str, Any], str]:
+        result: dict[str, Any] = {}
+        try:
+            result, reason = act(), ""
+        except Exception as error:
+            if do == "validate" and self._loop.is_in_team:
+                raise  # other ranks wait inside of the validation
+            reason = reason_of(error)
+        return result, self._first_of(reason, "the result of a command") if do in ("set", "call") else reason
+
+    # Replaying
+
+    def _is_due(self, entry: JournalEntry) -> bool:
+        clocks = self._clocks
+        if self._loop.counts_differ:
+            return (clocks.step, clocks.epochs_done) >= (entry.step, entry.epochs)
+        return (clocks.iteration, clocks.epochs_done) >= (entry.iteration, entry.epochs)
+
+    def _apply_again(self, entry: JournalEntry) -> None:
+        command = ControlCommand(entry.do, entry.args, "", entry.id, by=entry.by)
+        act, reason = self._planned(command)
+        result: dict[str, Any] = {}
+        if not reason and act is not None:
+            result, reason = self._acted(command.do, act)
+        self._clocks.commands = max(self._clocks.commands, entry.number)
+        status = REFUSED if reason else APPLIED
+        fields = {"number": entry.number, "reason": reason} if reason else {**result, "number": entry.number}
+        if reason and self._run.is_chief:
+            logger.warning("command %d (%s) is not replayed: %s", entry.number, entry.do, reason)
+        self._outcomes.send_event(command, status, {**fields, "replayed": True})
+        self._publish()
+
+    # Tracing and pausing
+
+    def _finish_trace(self, note: str = "") -> None:
+        command, self._traced = self._traced, None
+        try:
+            fields = {"path": str(self._recorder.finish() or ""), **({"note": note} if note else {})}
+            status = APPLIED
+        except Exception as error:
+            status, fields = REFUSED, {"reason": f"the trace could not be written: {reason_of(error)}"}
+        if command is not None:
+            self._answer(command, status, fields)
+
+    def _stay_paused(self) -> None:
+        """Wait until a command resumes the run, or a signal or a stop ends it."""
+        loop, clocks, watch = self._loop, self._clocks, self._watch
+        self._publish()
+        while clocks.is_paused and not loop.is_stopping:
+            if watch is not None:
+                watch.has_news.wait(BEAT_SECONDS)
+                watch.has_news.clear()
+            elif not loop.is_in_team:
+                break
+            loop.take_signals()
+            loop.serve()
+            if not loop.is_stopping:
+                self._take_commands()
+        if clocks.is_paused:
+            loop.resume()
+        self._publish()
+        deferred, self._deferred = self._deferred, []
+        for command in deferred:
+            if loop.is_stopping:
+                self._answer(command, LOST, {"reason": "the run ended first"})
+            else:
+                self._apply(command)
+
+    # Answers
+
+    def _answer(self, command: ControlCommand, status: str, fields: Mapping[str, Any]) -> None:
+        """Send the event, write the answer, and show the new state; on the chief."""
+        if self._folder is not None:
+            self._outcomes.send_event(command, status, fields)
+            self._outcomes.answer(self._folder, command, status, fields)
+            self._publish()
+
+    def _publish(self, *, ended: bool = False) -> None:
+        """Write live.json. A failure never ends a run."""
+        if self._folder is not None:
+            try:
+                self._folder.write_live(
+                    LiveRecord(
+                        attempt=self._attempt,
+                        holder=Holder.this_process(),
+                        world_size=self._run.world_size,
+                        paused=self._clocks.is_paused,
+                        ended=ended,
+                        commands=self._plans.commands,
+                        cannot=self._plans.cannot,
+                        knobs=self._settings.rows(),
+                        actions=self._settings.action_rows(),
+                    )
+                )
+            except Exception as error:
+                logger.warning("live.json could not be written: %s", error)
+
+    # Checkpoints
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return settings that commands have changed, and the numbers that are still to be replayed."""
+        state: dict[str, Any] = {"changed": self._settings.state_dict(), "pending": [one.number for one in self._replay]}
+        return state if any(state.values()) else {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._pending = list(state.get("pending", ()))
+        lost = self._settings.load_state_dict(state.get("changed", {}))
+        if lost and self._run.is_chief:
+            logger.warning("these settings of a command cannot be restored: %s", ", ".join(lost))
+
+
+def steering_for(
+    workdir: str | os.PathLike[str] | None, *, control: bool, new_profile: Callable[[], Any] | None = None
+) -> Callable[[ControlledLoop], Steering] | None:
+    """Return what a loop needs to take commands; None without a workdir, with control=False or HOOKPOINT_CONTROL=0."""
+    if workdir is None or not control or os.environ.get("HOOKPOINT_CONTROL", "1") == "0":
+        return None
+    return lambda loop: Steering(loop, new_profile)
