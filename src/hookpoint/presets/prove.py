@@ -20,12 +20,16 @@ from typing import Any
 from hookpoint.core.callback.lambda_callback import LambdaCallback
 from hookpoint.core.errors import BadArgument, HookpointError
 from hookpoint.core.loop.loop import EVERYWHERE
+from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.run import Run
 from hookpoint.core.text.terminal import say
 from hookpoint.monitors.json_writer import JSONWriter, read_scalars
+from hookpoint.steering.control_command import REPLAYED, ControlCommand
+from hookpoint.steering.steering import Steering
 from hookpoint.storage.workdir.find_checkpoint import newest_good
 
 Train = Callable[[Path], Any]
+Commands = Mapping[int, tuple[str, Mapping[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,13 @@ class Proof:
         return "\n".join([f"NOT exact: {kills}; of {compared} these differ:", *more])
 
 
-def prove(make_runner: Train, *, kill_at: Sequence[int] = (), workdir: str | os.PathLike[str] | None = None) -> Proof:
+def prove(
+    make_runner: Train,
+    *,
+    kill_at: Sequence[int] = (),
+    workdir: str | os.PathLike[str] | None = None,
+    commands: Commands | None = None,
+) -> Proof:
     """Check that a training run that is killed and resumed ends with the same weights, state and records, bit for bit.
 
     make_runner: Takes a workdir. Returns a Runner and the arguments of its fit as a tuple, or trains in its own loop and
@@ -72,6 +82,8 @@ def prove(make_runner: Train, *, kill_at: Sequence[int] = (), workdir: str | os.
         processes, so it must be a module-level function.
     kill_at: Steps after which a process is killed (SIGKILL). Defaults to a quarter, a half and three quarters of the run.
     workdir: A new folder to store the runs in.
+    commands: Commands of live control to give after a step, such as `{40: ("set", {"values": {"learning_rate": 0.01}})}`. A
+        resume replays those that came after its checkpoint.
 
     Compares the state of the last checkpoint, except for times, and the lines of scalars.jsonl.
 
@@ -92,25 +104,28 @@ def prove(make_runner: Train, *, kill_at: Sequence[int] = (), workdir: str | os.
             if path.exists():
                 raise BadArgument(f"prove: {path} already exists.", write="workdir= with a new folder")
         say("training without kills ...")
-        _run(make_runner, uninterrupted, None)
+        given = _checked_commands(commands or {})
+        _run(make_runner, uninterrupted, None, given)
         expected = _last(uninterrupted)
         steps = expected["clocks"]["step"]
         stops = _kills(kill_at, steps)
         for stop in (*stops, None):
             say(f"training, killed after step {stop} ..." if stop is not None else "training to the end ...")
-            _run(make_runner, resumed, stop)
+            _run(make_runner, resumed, stop, given)
         differences: list[Difference] = []
         count = _compare("", _comparable(expected), _comparable(_last(resumed)), differences)
         records = _compare_records(uninterrupted, resumed, differences)
         return Proof(steps, stops, count, records, tuple(differences))
 
 
-def _train(make_runner: Train, workdir: Path, kill_after: int | None) -> None:
+def _train(make_runner: Train, workdir: Path, kill_after: int | None, commands: Commands) -> None:
     """Train in this process, with seeded random generators."""
     random.seed(0)
     for package, seed in (("numpy", "random.seed"), ("torch", "manual_seed")):
         if find_spec(package) is not None:
             attrgetter(seed)(import_module(package))(0)
+    if commands:
+        EVERYWHERE.append(LambdaCallback(name="commands of hookpoint.prove", on_train_iter_end=partial(_command, commands)))
     if kill_after is not None:
         EVERYWHERE.append(LambdaCallback(name="kill of hookpoint.prove", on_train_iter_end=partial(_kill, kill_after)))
     result = make_runner(workdir)
@@ -125,10 +140,29 @@ def _kill(step: int, run: Run) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _run(make_runner: Train, workdir: Path, kill_after: int | None) -> None:
+def _command(commands: Commands, run: Run) -> None:
+    """Give the command of this step, unless an earlier start has: then it is in the journal, and replayed."""
+    if run.step in commands:
+        steering: Any = machine_of(run).control
+        if not isinstance(steering, Steering):
+            raise BadArgument("prove: commands= needs a run that takes commands.", drop="control=False, or HOOKPOINT_CONTROL=0")
+        (do, args), given = commands[run.step], f"{run.step:020d}-{0:08x}"
+        if given not in steering.journalled():
+            steering.submit(ControlCommand(do, args, steering.attempt, given, by="hookpoint.prove"))
+
+
+def _checked_commands(commands: Commands) -> Commands:
+    for step, command in commands.items():
+        if not isinstance(step, int) or not isinstance(command, tuple) or len(command) != 2 or command[0] not in REPLAYED:
+            known = f"{{40: ({REPLAYED[0]!r}, {{...}})}}; a resume replays {', '.join(REPLAYED)}"
+            raise BadArgument(f"prove: commands has {step!r}: {command!r}.", write=known)
+    return commands
+
+
+def _run(make_runner: Train, workdir: Path, kill_after: int | None, commands: Commands) -> None:
     import multiprocessing  # importing it gives the main module a second name
 
-    process = multiprocessing.get_context("spawn").Process(target=_train, args=(make_runner, workdir, kill_after))
+    process = multiprocessing.get_context("spawn").Process(target=_train, args=(make_runner, workdir, kill_after, commands))
     process.start()
     try:
         process.join()

@@ -165,11 +165,14 @@ class Steering:
         """Return the ids of the commands in the journal."""
         return set() if self._folder is None else {entry.id for entry in self._folder.journal.entries()}
 
+    def restore(self) -> None:
+        while self._is_on and self._replay and self._is_due(self._replay[0]):
+            self._apply_again(self._replay.popleft())
+
     def at_boundary(self) -> None:
         if not self._is_on or self._run.resuming:
             return
-        while self._replay and self._is_due(self._replay[0]):
-            self._apply_again(self._replay.popleft())
+        self.restore()
         if self._recorder.is_due:
             self._finish_trace()
         if self._is_announced or not self._loop.is_in_team:

@@ -27,6 +27,7 @@ class View:
     max_epochs: int | None = None
     rate: float | None = None
     values: tuple[tuple[str, float], ...] = ()
+    is_paused: bool = False
 
     @property
     def label(self) -> str:
@@ -44,6 +45,8 @@ class View:
 
     @property
     def pace(self) -> str:
+        if self.is_paused:
+            return "paused"
         if not self.rate:
             return ""
         return f"{_short(self.rate)} it/s" if self.rate >= 1 else f"{_short(1 / self.rate)} s/it"
@@ -51,7 +54,7 @@ class View:
     @property
     def left(self) -> str:
         """The remaining time of the pass at this rate."""
-        if not self.rate or self.total is None or self.done >= self.total:
+        if not self.rate or self.total is None or self.done >= self.total or self.is_paused:
             return ""
         return f"{clock((self.total - self.done) / self.rate)} left"
 

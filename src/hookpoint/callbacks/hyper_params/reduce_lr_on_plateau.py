@@ -8,6 +8,7 @@ from hookpoint.callbacks._shared.arguments import choice, integer, number
 from hookpoint.callbacks._shared.setting import Setting
 from hookpoint.callbacks.hyper_params._hyper_param_setter import MetricParamSetter
 from hookpoint.core.callback.callback import Options
+from hookpoint.core.callback.knob import Knob
 from hookpoint.core.errors import BadArgument
 from hookpoint.core.log.best import Best, Mode, mode_of
 from hookpoint.core.run.hyper import HyperParam
@@ -41,6 +42,11 @@ class ReduceLROnPlateau(MetricParamSetter):
     'ReduceLROnPlateau(val_loss)'
     """
 
+    knobs = (
+        Knob("patience", int, low=0, about="values without improvement before a reduction"),
+        Knob("factor", float, low=0.0, high=1.0, about="what the rate is multiplied by"),
+        Knob("min_lr", float, low=0.0, about="lower bound of the rate"),
+    )
     keeps: ClassVar[str] = "the best value, and the numbers of values waited and cooled down"
 
     def __init__(
@@ -72,6 +78,15 @@ class ReduceLROnPlateau(MetricParamSetter):
             relative=choice("ReduceLROnPlateau", "min_delta_mode", min_delta_mode, ("abs", "rel")) == "rel",
             cooldown=integer("ReduceLROnPlateau", "cooldown", cooldown),
         )
+
+    @property
+    def patience(self) -> int:
+        """The number of values without improvement before a reduction."""
+        return self._plateau.patience
+
+    @patience.setter
+    def patience(self, number: int) -> None:
+        self._plateau.patience = integer("ReduceLROnPlateau", "patience", number)
 
     def on_epoch_end(self, run: Run) -> None:
         self.setting.log(run)

@@ -8,6 +8,7 @@ from time import perf_counter
 from typing import Any, ClassVar, NamedTuple, Unpack
 
 from hookpoint.core.callback.callback import Callback, Options
+from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.run import Run
 
 UNITS = ("seconds", "steps", "samples")
@@ -16,7 +17,7 @@ UNITS = ("seconds", "steps", "samples")
 class LapTimer(Callback):
     """Measure named laps of training time. Subclasses decide when a lap starts.
 
-    Validation, prediction, checkpoints and the time between passes do not count, but the time that training waits for a
+    Validation, prediction, checkpoints, pauses and the time between passes do not count, but the time that training waits for a
     background checkpoint does. A GPU works asynchronously, so the timer waits for it when a training pass ends or pauses and
     when a checkpoint is written. Its work then counts in the right lap. The checkpoint stores the laps so far, and a resumed
     lap continues from there. The time to resume counts only if data has to be read again.
@@ -37,6 +38,7 @@ class LapTimer(Callback):
         laps = {name: self.elapsed(name) if run.resuming else Elapsed() for name in self._starts}
         self._run = run
         self._saving = None
+        self.time.paused = machine_of(run).clocks.paused_seconds
         self._starts = {name: self.now().since(lap) for name, lap in laps.items()}
 
     def on_train_epoch_begin(self, run: Run) -> None:
@@ -66,6 +68,7 @@ class LapTimer(Callback):
     def on_run_end(self) -> None:
         self.time.end()
         self._end = self.now()
+        self.time.paused = no_pause
         self._run = None
 
     def now(self) -> Elapsed:
@@ -115,6 +118,7 @@ class TrainingTime:
 
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
         self.clock = clock
+        self.paused: Callable[[], float] = no_pause  # seconds for which a command has paused the run
         self._seconds = 0.0
         self._since: float | None = None
         self.is_paused = False
@@ -126,13 +130,13 @@ class TrainingTime:
 
     @property
     def seconds(self) -> float:
-        return self._seconds if self._since is None else self._seconds + self.clock() - self._since
+        return self._seconds if self._since is None else self._seconds + self._now() - self._since
 
     def begin(self) -> None:
         """Start the clock with a training pass."""
         self._stop()
         self.is_paused = self.is_unknown = False
-        self._since = self.clock()
+        self._since = self._now()
 
     def end(self) -> None:
         """Stop the clock at the end of the pass."""
@@ -150,7 +154,7 @@ class TrainingTime:
         """Continue after a pause."""
         if self.is_paused:
             self.is_paused = False
-            self._since = self.clock()
+            self._since = self._now()
 
     def subtract(self, seconds: float) -> None:
         """Subtract time that was not spent on training, if the clock is running."""
@@ -159,6 +163,14 @@ class TrainingTime:
 
     def _stop(self) -> None:
         self._seconds, self._since = self.seconds, None
+
+    def _now(self) -> float:
+        return self.clock() - self.paused()
+
+
+def no_pause() -> float:
+    """Return the paused seconds of a run that cannot be paused."""
+    return 0.0
 
 
 class Elapsed(NamedTuple):

@@ -15,6 +15,7 @@ from hookpoint.callbacks._shared.ticker import Ticker
 from hookpoint.callbacks.progress._progress_display import choose_display
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.log.records import Record
+from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.run import Run
 from hookpoint.core.run.run_loop import Progress
 
@@ -25,7 +26,7 @@ class ProgressBar(Callback):
     In a terminal, it is one line of stderr, drawn at most every `refresh_seconds`. In a notebook, it is an output of the cell.
     In a file or pipe, it is one line every `plain_every_seconds` and one at the end of longer epochs, so short runs print
     nothing. Validation and prediction are also shown. The values are those of the last record, read outside the training
-    thread. A failure never ends the run.
+    thread. If a command pauses the run, the bar shows "paused". A failure never ends the run.
 
     >>> ProgressBar(["accuracy"]).names
     ('loss', 'accuracy')
@@ -114,7 +115,7 @@ class Drawing:
 
     def __init__(self, bar: ProgressBar, run: Run) -> None:
         self._bar = bar
-        self._run = run
+        self._run, self._clocks = run, machine_of(run).clocks
         self._measuring, self._showing = Lock(), Lock()
         self._meter = Meter()
         self._shown: View | None = None
@@ -174,13 +175,15 @@ class Drawing:
 
     def _rate(self, progress: Progress) -> float | None:
         with self._measuring:
-            return self._meter.add((self._run.epoch, progress.mode, progress.total), progress.done, monotonic())
+            now = monotonic() - self._clocks.paused_seconds()
+            return self._meter.add((self._run.epoch, progress.mode, progress.total), progress.done, now)
 
     def _view_of(self, progress: Progress, rate: float | None) -> View:
         run = self._run
         known = {} if progress.mode == "pred" else self._bar._values  # predictions have no metrics
         values = tuple((name, known[name]) for name in self._bar.names if name in known)
-        return View(progress.mode, progress.done, progress.total, run.epoch, run.max_epochs, rate, values)
+        place = progress.mode, progress.done, progress.total, run.epoch, run.max_epochs
+        return View(*place, rate, values, is_paused=self._clocks.is_paused)
 
 
 class Meter:

@@ -9,6 +9,7 @@ from hookpoint.callbacks._shared.arguments import integer, positive, string
 from hookpoint.callbacks._shared.saver import Saver, reject_path
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.callback.callback_info import set_default_name
+from hookpoint.core.callback.knob import Knob
 from hookpoint.core.checkpoint.store import Keep
 from hookpoint.core.run.run import Run
 from hookpoint.storage.workdir.retention import KeepAny, KeepEvery, KeepNewest
@@ -28,6 +29,8 @@ class ModelSaver(Saver):
     (Every(minutes=10) | Every(epochs=1))
     """
 
+    knobs = (Knob("max_to_keep", int, low=1, about="checkpoints to keep"),)
+
     def __init__(
         self,
         max_to_keep: int | None = 10,
@@ -41,9 +44,20 @@ class ModelSaver(Saver):
         reject_path("ModelSaver", "checkpoint_dir", checkpoint_dir)
         self.tag = string("ModelSaver", "tag", tag)
         super().__init__({tag: _keep(max_to_keep, keep_checkpoint_every_n_hours)}, **options)
+        self._max_to_keep, self._hours = max_to_keep, keep_checkpoint_every_n_hours
         set_default_name(self, "ModelSaver" if tag == "model" else f"ModelSaver({tag})")
         self.limits = (tag,)
         self.async_save = async_save
+
+    @property
+    def max_to_keep(self) -> int | None:
+        """The number of checkpoints to keep; None keeps all."""
+        return self._max_to_keep
+
+    @max_to_keep.setter
+    def max_to_keep(self, number: int | None) -> None:
+        self.rules[self.tag] = _keep(number, self._hours)
+        self._max_to_keep = number
 
     def on_trigger(self, run: Run) -> None:
         self.request(run, self.tag, in_background=self.async_save)

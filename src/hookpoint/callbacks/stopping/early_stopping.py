@@ -10,6 +10,7 @@ from hookpoint.callbacks._shared.new_values import is_current, warn_outdated
 from hookpoint.callbacks._shared.saver import is_claimed, measured
 from hookpoint.callbacks._shared.sharded_tensors import full_state
 from hookpoint.core.callback.callback import Options
+from hookpoint.core.callback.knob import Knob
 from hookpoint.core.checkpoint.stateful import has_state, load_state, state_of
 from hookpoint.core.errors import BadLoop
 from hookpoint.core.log.best import Best, Mode, mode_of
@@ -52,6 +53,7 @@ class EarlyStopping(MetricWatcher):
     4
     """
 
+    knobs = (Knob("patience", int, low=0, about="values without improvement before stopping"),)
     keeps: ClassVar[str] = "the best value, the number of values waited, and the best weights"
     step_cost: ClassVar[str] = f"{MetricWatcher.step_cost}; with `restore_best_weights`, a copy of the weights per new best"
 
@@ -84,6 +86,15 @@ class EarlyStopping(MetricWatcher):
         self._snapshots = Snapshots()
         self._weights: Any = None
         self._has_warned = self._has_failed = False
+
+    @property
+    def patience(self) -> int:
+        """The number of values without improvement before stopping."""
+        return self._patience.patience
+
+    @patience.setter
+    def patience(self, number: int) -> None:
+        self._patience.patience = integer("EarlyStopping", "patience", number)
 
     @property
     def best(self) -> Best:

@@ -6,6 +6,7 @@ from typing import ClassVar, Unpack
 
 from hookpoint.callbacks._shared.arguments import integer
 from hookpoint.core.callback.callback import Callback, Options
+from hookpoint.core.callback.knob import Knob
 from hookpoint.core.logger import logger
 from hookpoint.core.run.run import Run
 from hookpoint.core.run.verdicts import Reached
@@ -25,6 +26,7 @@ class MaxSteps(Callback):
     2
     """
 
+    knobs = (Knob("n", int, low=0, about="optimizer steps of the whole run"),)
     step_cost: ClassVar[str] = "one comparison"
 
     def __init__(self, n: int, **options: Unpack[Options]) -> None:

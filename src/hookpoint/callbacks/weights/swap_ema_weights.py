@@ -8,6 +8,7 @@ from hookpoint.callbacks._shared.arguments import choice, integer, number
 from hookpoint.callbacks.weights._averaged_weights import AveragedWeights
 from hookpoint.callbacks.weights._weight_swap import changed, version_of
 from hookpoint.core.callback.callback import Options
+from hookpoint.core.callback.knob import Knob
 from hookpoint.core.checkpoint.stateful import named_parameters
 from hookpoint.core.errors import BadArgument
 from hookpoint.core.logger import logger
@@ -55,6 +56,10 @@ class SwapEMAWeights(AveragedWeights):
     (-1.0, -0.5)
     """
 
+    knobs = (
+        Knob("decay", float, low=0.0, high=0.999999, about="what an average keeps of itself per update"),
+        Knob("every", int, low=1, about="steps between two updates"),
+    )
     keeps: ClassVar[str] = "the averages and the number of updates"
     step_cost: ClassVar[str] = "one pass over the weights, without waiting for the device"
 

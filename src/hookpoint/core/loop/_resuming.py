@@ -268,6 +268,7 @@ class Resuming:
         self._load_rng(state)
         if self._agreement is not None:
             self._agreement.sync_next()
+        self.control.restore()
 
     def _load_rng(self, state: Mapping[str, Any]) -> None:
         if state["rng"] is not None:  # after a change of the number of ranks there is none; generators start from scratch

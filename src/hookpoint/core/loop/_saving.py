@@ -59,9 +59,6 @@ class Saving:
         self._problem: BaseException | None = None
         savers = [entry for entry in self._hooks.entries if getattr(entry.subject, "saves", False)]
         self.savers = [entry.name for entry in savers]
-        rules = [rule for entry in self._hooks.entries for rule in getattr(entry.subject, "marks", {}).items()]
-        rules += [rule for entry in savers for rule in getattr(entry.subject, "rules", {}).items()]
-        self._rules = {tag: keep for tag, keep in dict(rules).items() if keep is not None}
         self._limits = frozenset(tag for entry in savers for tag in getattr(entry.subject, "limits", ()))
         self._marks: dict[str, tuple[Moment, Keep | None, Mapping[str, Any]]] = {}
         self.saves = bool(self.savers) if self.resumable is not None else store is not None
@@ -239,6 +236,14 @@ class Saving:
         trained = (key for key, parameter in named_parameters(self.stateful[name]) if _is_trained(parameter))
         return [*trained, *self.finite_buffers.get(name, ())]
 
+    def _rules(self) -> dict[str, Keep]:
+        """Return the retention rules of all savers now: a command may have changed one."""
+        subjects = [entry.subject for entry in self._hooks.entries]
+        rules = [rule for subject in subjects for rule in getattr(subject, "marks", {}).items()]
+        savers = [subject for subject in subjects if getattr(subject, "saves", False)]
+        rules += [rule for subject in savers for rule in getattr(subject, "rules", {}).items()]
+        return {tag: keep for tag, keep in dict(rules).items() if keep is not None}
+
     def place(self) -> dict[str, Any]:
         """Return the position in the epoch: between epochs, before its next pass, or a number of batches into one."""
         scopes = self._objects.scopes
@@ -281,7 +286,7 @@ class Saving:
             if moment.is_same(self._clocks.moment):
                 request.add(tag, keep, request.in_background, measured)
         self._marks.clear()
-        request.rules, request.limits = self._rules, self._limits
+        request.rules, request.limits = self._rules(), self._limits
         self._run.monitors.settle()
         try:
             with self._objects.may_wait():

@@ -32,6 +32,9 @@ class Control(Protocol):
     def announce(self) -> None:
         """Take notice, on every rank, that the chief has commands."""
 
+    def restore(self) -> None:
+        """Replay the commands that came at the boundary of the checkpoint, after it was written. All ranks call this."""
+
     def at_boundary(self) -> None:
         """Apply what is due, before the checkpoint of this boundary is written."""
 
@@ -55,6 +58,8 @@ class NoControl:
         self._loop.gather(None, "live control")  # other ranks may want commands
 
     def announce(self) -> None: ...
+
+    def restore(self) -> None: ...
 
     def at_boundary(self) -> None: ...
 
@@ -93,7 +98,7 @@ class ControlledLoop:
     @property
     def counts_differ(self) -> bool:
         """Whether the run resumed with other ranks or data, so that its iterations are not those of the checkpoint."""
-        return self._resuming.moved is not None or self._resuming.has_other_data
+        return self._resuming.moved is not None or self._resuming.has_other_data or bool(self._objects.positions.notes)
 
     @property
     def is_in_team(self) -> bool:

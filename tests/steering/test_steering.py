@@ -1,0 +1,553 @@
+"""Commands to a running training: applied at a boundary, answered once, and never the end of a run."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import hookpoint
+from hookpoint import Callback, Knob, errors
+from hookpoint import callbacks as cb
+from hookpoint.core.loop.host import Host
+from hookpoint.core.loop.host_driver import HostDriver
+from hookpoint.core.loop.services import machine_of
+from hookpoint.steering.control_command import ControlCommand, new_id
+from hookpoint.steering.control_folder import ControlFolder
+from hookpoint.steering.steering import steering_for
+
+
+def set_to(**values):
+    return ("set", {"values": values})
+
+
+# What commands do
+
+
+def test_a_setting_changes_after_the_step_and_nowhere_else(fit):
+    trained = fit({5: [set_to(lr=0.01)]})
+    assert [rate for _, rate, _ in trained.steps] == [0.1] * 5 + [0.01] * 7
+    (answer,) = trained.answers()
+    assert (answer.status, answer.step, answer.was, answer.now) == ("applied", 5, {"lr": 0.1}, {"lr": 0.01})
+    assert (answer.number, answer.ranks) == (1, 1)
+    (event,) = trained.events()
+    assert (event["id"], event["status"], event["by"], event["now"]) == (answer.id, "applied", "test", {"lr": 0.01})
+
+
+def test_a_command_is_the_same_as_code(fit):
+    def lower(run):
+        run.hyper["lr"] = 0.01
+
+    commanded, coded = fit({5: [set_to(lr=0.01)]}), fit({5: [lower]}, name="coded")
+    assert all(one.equal(other) for one, other in zip(commanded.weights, coded.weights, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"lr": -1.0}, "lr must be >= 0"),
+        ({"lr": "much"}, "must be a finite number"),
+        ({"lr": 1e39}, "float32"),
+        ({"lrr": 0.1}, "lrr"),
+        ({"Nobody.alpha": 1}, "Nobody.alpha"),
+        ({"log_every": 0}, "log_every must be >= 1"),
+        ({"log_every": True}, "log_every must be an int"),
+        ({}, "no values"),
+        ({"lr": 0.01, "momentum": -1}, "momentum must be >= 0"),
+    ],
+)
+def test_a_bad_value_is_refused_and_changes_nothing(fit, values, reason):
+    trained = fit({5: [("set", {"values": values})]})
+    (answer,) = trained.answers()
+    assert answer.status == "refused"
+    assert reason in answer.reason
+    assert {(rate, momentum) for _, rate, momentum in trained.steps} == {(0.1, 0.5)}
+    assert len(trained.steps) == 12
+
+
+def test_expect_compares_and_sets(fit):
+    trained = fit({5: [(*set_to(lr=0.01), {"expect": {"lr": 0.1}}), (*set_to(lr=0.02), {"expect": {"lr": 0.1}})]})
+    first, second = trained.answers()
+    assert (first.status, second.status) == ("applied", "refused")
+    assert "lr is 0.01, not 0.1 as expected" in second.reason
+
+
+def test_a_scheduler_that_sets_the_rate_again_is_named(fit):
+    setter = cb.ScheduledHyperParamSetter("learning_rate", [(2, 0.5)])
+    (answer,) = fit({5: [set_to(learning_rate=0.01)]}, callbacks=[setter]).answers()
+    assert "ScheduledHyperParamSetter(learning_rate) may set learning_rate again" in answer.note
+
+
+def test_log_every_changes_the_log_steps(fit, recorder):
+    monitor = recorder()
+    fit({5: [("log-every", {"steps": 5})]}, monitors=[monitor])
+    assert [step for step, _ in monitor.steps] == [2, 4, 10]
+
+
+def test_validate_logs_and_answers(fit, recorder):
+    monitor = recorder()
+    trained = fit({5: [("validate", {})]}, monitors=[monitor])
+    (answer,) = trained.answers()
+    assert answer.values.keys() == {"val_loss"}
+    assert ("epoch", 5, answer.values) in monitor.rows
+
+
+def test_validate_without_data_is_refused(fit):
+    (answer,) = fit({5: [("validate", {})]}, val=False).answers()
+    assert (answer.status, "no validation data" in answer.reason) == ("refused", True)
+
+
+def test_a_validation_that_fails_ends_no_run(fit):
+    class Fails(Callback):
+        def on_val_iter_end(self, run):
+            if run.step == 5:
+                raise ValueError("bad sample")
+
+    trained = fit({5: [("validate", {}), set_to(lr=0.01)]}, callbacks=[Fails()])
+    assert [answer.status for answer in trained.answers()] == ["refused", "applied"]
+    assert "ValueError: bad sample" in trained.answers()[0].reason
+    assert trained.run.step == 12
+
+
+def test_save_answers_with_the_path(fit):
+    (answer,) = fit({5: [("save", {"tag": "mine"})]}).answers()
+    assert Path(answer.path).name == "step-00000005"
+    assert Path(answer.path, "manifest.json").exists()
+
+
+@pytest.mark.parametrize("tag", ["../x", "", "a\nb", 3, "x" * 200])
+def test_a_bad_tag_is_refused(fit, tag):
+    (answer,) = fit({5: [("save", {"tag": tag})]}).answers()
+    assert answer.status == "refused"
+
+
+def test_trace_answers_once_it_is_written(fit):
+    (answer,) = fit({5: [("trace", {"steps": 2})]}).answers()
+    assert (answer.status, answer.step) == ("applied", 7)
+    assert json.loads(Path(answer.path).read_text())["traceEvents"]
+
+
+def test_a_trace_that_the_end_cuts_off_is_written(fit):
+    (answer,) = fit({11: [("trace", {"steps": 100})]}).answers()
+    assert (answer.status, answer.note) == ("applied", "the run ended after 1 steps")
+    assert Path(answer.path).exists()
+
+
+def test_stop_ends_the_run_with_its_reason(fit):
+    trained = fit({5: [("stop", {"reason": "enough"})]})
+    assert (trained.run.step, trained.run.stop_reason) == (5, "enough")
+    assert trained.answers()[0].status == "applied"
+
+
+def test_nothing_applies_in_an_accumulation_window(fit):
+    trained = fit({5: [set_to(lr=0.01)]}, accumulate=4)
+    assert [rate for _, rate, _ in trained.steps] == [0.1] * 8 + [0.01] * 4
+    assert trained.answers()[0].iteration == 8
+
+
+def test_a_command_at_the_end_of_an_epoch_applies_there(fit):
+    class AtTheEnd(Callback):
+        def on_epoch_end(self, run):
+            if run.epoch == 2:
+                sender = next(one.subject for one in run.hooks.entries if type(one.subject).__name__ == "Sends")
+                sender.send(run, set_to(lr=0.01))
+
+    trained = fit({99: []}, callbacks=[AtTheEnd()])
+    assert [rate for _, rate, _ in trained.steps] == [0.1] * 8 + [0.01] * 4
+
+
+# Callbacks
+
+
+class MixUp(Callback):
+    knobs = (Knob("alpha", float, low=0.0, high=1.0, about="strength"), Knob("kind", str, choices=("a", "b")))
+    actions = ("double",)
+
+    def __init__(self):
+        self.alpha, self.kind, self.seen = 0.5, "a", []
+
+    def on_train_iter_end(self, run):
+        self.seen.append(self.alpha)
+
+    def on_knob(self, name, was, value):
+        if value == 0.75:
+            raise ValueError("not this one")
+
+    def double(self):
+        """Double the strength."""
+        self.alpha *= 2
+
+
+def test_knobs_and_actions_of_callbacks(fit):
+    mix = MixUp()
+    trained = fit(
+        {3: [("set", {"values": {"MixUp.alpha": 0.25, "MixUp.kind": "b"}})], 6: [("call", {"action": "MixUp.double"})]},
+        callbacks=[mix],
+    )
+    assert [answer.status for answer in trained.answers()] == ["applied", "applied"]
+    assert mix.seen == [0.5] * 3 + [0.25] * 3 + [0.5] * 6
+    assert mix.kind == "b"
+    with ControlFolder(trained.workdir) as folder:
+        live = folder.live()
+    assert {row["name"]: row for row in live.knobs}["MixUp.alpha"] == {
+        "name": "MixUp.alpha", "type": "float", "value": 0.5, "low": 0.0, "high": 1.0, "about": "strength",
+    }  # fmt: skip
+    assert list(live.actions) == [{"name": "MixUp.double", "about": "Double the strength."}]
+
+
+def test_a_callback_that_refuses_gets_its_value_back(fit):
+    mix = MixUp()
+    trained = fit({3: [("set", {"values": {"MixUp.kind": "b", "MixUp.alpha": 0.75, "lr": 0.01}})]}, callbacks=[mix])
+    (answer,) = trained.answers()
+    assert (answer.status, answer.reason) == ("refused", "ValueError: not this one")
+    assert (mix.alpha, mix.kind) == (0.5, "a")
+    assert trained.steps[-1] == (12, 0.1, 0.5)
+    with ControlFolder(trained.workdir) as folder:
+        assert folder.journal.entries() == []
+
+
+@pytest.mark.parametrize(
+    ("members", "problem"),
+    [
+        ({"knobs": ("alpha",)}, "expected a Knob"),
+        ({"knobs": (Knob("alpha"),)}, "no attribute"),
+        ({"knobs": (Knob("alpha"), Knob("alpha")), "alpha": 1.0}, "two knobs"),
+        ({"actions": ("go",)}, "'go' is not a method"),
+    ],
+)
+def test_knobs_that_cannot_work_raise_before_the_run(members, problem):
+    kind = type("Bad", (Callback,), {**members, "on_epoch_end": lambda self: None})
+    with pytest.raises(errors.CompileError, match=problem):
+        hookpoint.Hooks([kind()])
+
+
+def test_on_knob_is_no_point():
+    assert [call.point for call in hookpoint.Hooks([MixUp()]).calls("on_knob")] == []
+    assert "on_knob" not in hookpoint.Hooks([MixUp()]).explain()
+
+
+def test_a_class_name_stands_for_its_only_callback(fit):
+    stopping = cb.EarlyStopping("val_loss", patience=99)
+    trained = fit({3: [("set", {"values": {"EarlyStopping.patience": 7}})]}, callbacks=[stopping])
+    assert trained.answers()[0].status == "applied"
+    assert stopping.patience == 7
+
+
+def test_our_savers_keep_what_a_command_says(fit):
+    trained = fit({6: [("set", {"values": {"ModelSaver.max_to_keep": 1}})]}, save_every=1)
+    assert len(list((trained.workdir / "checkpoints").glob("step-*"))) == 1
+
+
+# Pauses
+
+
+def test_a_pause_stops_the_clocks_until_the_run_resumes(fit):
+    seen = {}
+
+    def later(run):
+        clocks, steering = machine_of(run).clocks, machine_of(run).control
+
+        def act():
+            while not clocks.is_paused:
+                time.sleep(0.01)
+            before = run.elapsed
+            save = ControlCommand("save", {"tag": "paused"}, steering.attempt)
+            validate, resume = (ControlCommand(do, {}, steering.attempt) for do in ("validate", "resume"))
+            with ControlFolder(run.workdir) as folder:
+                seen["live"] = folder.live().paused
+                for command in (validate, save):
+                    folder.send(command)
+                while (answer := folder.answer(save.id)) is None or not answer.is_final:
+                    time.sleep(0.01)
+                seen["save"], seen["validate"] = answer, folder.answer(validate.id)
+                seen["elapsed"], seen["paused"] = run.elapsed - before, clocks.paused_seconds()
+                folder.send(resume)
+            seen["ids"] = [save.id, validate.id, resume.id]
+
+        seen["thread"] = threading.Thread(target=act)
+        seen["thread"].start()
+
+    trained = fit({4: [("pause", {}), later]})
+    seen["thread"].join()
+    trained.ids += seen["ids"]
+    assert [answer.status for answer in trained.answers()] == ["applied"] * 4
+    assert seen["live"] is True
+    assert seen["save"].step == 4
+    assert (seen["validate"].status, trained.answers()[2].step) == ("seen", 4)
+    assert seen["elapsed"] == 0.0
+    assert seen["paused"] > 0.0
+    assert trained.run.step == 12
+
+
+def test_pausing_twice_and_resuming_twice(fit):
+    commands = {4: [("pause", {}), ("pause", {}), ("resume", {}), ("resume", {})]}
+    answers = fit(commands).answers()
+    assert [answer.note for answer in answers] == [None, "the run was paused already", None, "the run was not paused"]
+
+
+def test_throughput_does_not_count_a_pause(fit):
+    clock = {"now": 0.0}
+    timer = cb.ThroughputTracker()
+    timer.time.clock = lambda: clock["now"]
+
+    class Ticks(Callback):
+        def on_train_iter_end(self, run):
+            clock["now"] += 1.0
+
+    def paused(run):
+        clocks = machine_of(run).clocks
+        clocks.pause()
+        clock["now"] += 1000.0
+        clocks._paused_at -= 1000.0
+        clocks.resume()
+
+    seen = []
+    rows = cb.LambdaCallback(on_epoch_end=lambda run: seen.append(run.metrics["Throughput (steps/sec)"]))
+    fit({2: [paused]}, callbacks=[Ticks(), timer, rows], epochs=1, val=False)
+    assert seen[0] == pytest.approx(1.0, rel=0.2)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_in_a_pause_saves_and_ends_the_run(fit, number):
+    def send(run):
+        clocks = machine_of(run).clocks
+
+        def act():
+            while not clocks.is_paused:
+                time.sleep(0.01)
+            os.kill(os.getpid(), number)
+
+        threading.Thread(target=act).start()
+
+    with pytest.raises(SystemExit if number == signal.SIGTERM else KeyboardInterrupt):
+        fit({5: [("pause", {}), send]}, save_every=100)
+    resumed = fit(save_every=100)
+    assert [iteration for iteration, *_ in resumed.steps] == list(range(6, 13))
+
+
+# Answers, whatever happens
+
+
+def test_a_withdrawn_command_never_applies(fit):
+    kept = {}
+
+    def withdraw(run):
+        steering = machine_of(run).control
+        command = ControlCommand("set", {"values": {"lr": 9.0}}, steering.attempt)
+        steering.submit(command)
+        with ControlFolder(run.workdir) as folder:
+            assert folder.withdraw(command.id)
+        kept["id"] = command.id
+
+    trained = fit({5: [withdraw]})
+    trained.ids = [kept["id"]]
+    assert trained.answers()[0].status == "withdrawn"
+    assert {rate for _, rate, _ in trained.steps} == {0.1}
+    assert [event["status"] for event in trained.events()] == ["withdrawn"]
+
+
+def test_a_command_expires(fit):
+    (answer,) = fit({5: [(*set_to(lr=0.01), {"seconds": -1.0})]}).answers()
+    assert answer.status == "withdrawn"
+
+
+def test_what_the_run_did_not_reach_is_lost(fit):
+    class Late(Callback):
+        def on_run_end(self, run):
+            sender = next(one.subject for one in run.hooks.entries if type(one.subject).__name__ == "Sends")
+            with ControlFolder(run.workdir) as folder:
+                command = ControlCommand("set", {"values": {"lr": 1.0}}, folder.live().attempt)
+                folder.send(command)
+            sender.trained.ids.append(command.id)
+
+    first = fit(callbacks=[Late()], epochs=1, save_every=1)
+    assert first.answers() == [None]
+    second = fit(epochs=2, save_every=1)
+    second.ids = first.ids
+    assert second.answers()[0].status == "lost"
+    assert [event["status"] for event in second.events()] == ["lost"]
+    assert {rate for _, rate, _ in second.steps} == {0.1}
+
+
+def test_hostile_files_never_apply_and_never_end_a_run(fit, tmp_path):
+    ids = {}
+
+    def attack(run):
+        steering, inbox = machine_of(run).control, Path(run.workdir) / ".control" / "inbox"
+
+        def good(command_id, **change):
+            command = ControlCommand("set", {"values": {"lr": 9.0}}, steering.attempt, command_id)
+            return json.dumps({**command.encoded(), **change})
+
+        def path(name):
+            ids[name] = new_id()
+            return inbox / f"{ids[name]}.json"
+
+        path("torn").write_text("")
+        (inbox / f"{ids['torn']}.json").write_text(good(ids["torn"])[:50])
+        path("earlier").write_text(good(ids["earlier"], attempt="0" * 32))
+        path("other id").write_text(good("x" * 29))
+        path("nested").write_text("[" * 60000)
+        path("oversized").write_text(" " * 100_000)
+        path("infinite").write_text(good(ids["infinite"], args={"values": {"lr": float("inf")}}))
+        path("link").symlink_to("/etc/passwd")
+        os.mkfifo(path("pipe"))
+        path("folder").mkdir()
+        path("second name").write_text(good(ids["second name"]))
+        os.link(inbox / f"{ids['second name']}.json", tmp_path / "first name")
+        (inbox / "README").touch()
+        with ControlFolder(run.workdir) as folder:
+            done = ControlCommand("set", {"values": {"momentum": 0.25}}, steering.attempt)
+            folder.send(done)
+        ids["good"] = done.id
+
+    def replay(run):
+        inbox = Path(run.workdir) / ".control" / "inbox"
+        command = ControlCommand("set", {"values": {"lr": 9.0}}, machine_of(run).control.attempt, ids["good"])
+        (inbox / f"{ids['good']}.json").write_text(json.dumps(command.encoded()))
+
+    look = lambda run: machine_of(run).control.submit(ControlCommand("resume", {}, machine_of(run).control.attempt))  # noqa: E731
+    trained = fit({3: [attack, look], 6: [replay, look]})
+    statuses = {}
+    with ControlFolder(trained.workdir) as folder:
+        statuses = {name: folder.answer(command_id).status for name, command_id in ids.items()}
+        assert (folder.waiting(), folder.taken()) == ([], [])
+    assert statuses.pop("good") == "applied"
+    assert statuses.pop("earlier") == "lost"
+    assert set(statuses.values()) == {"refused"}
+    assert [rate for _, rate, _ in trained.steps] == [0.1] * 12
+    assert [momentum for *_, momentum in trained.steps] == [0.5] * 3 + [0.25] * 9
+    by_id = [event["id"] for event in trained.events()]
+    assert sorted(set(by_id)) == sorted(by_id)
+    assert set(ids.values()) <= set(by_id)
+
+
+def test_files_that_cannot_be_written_end_no_run(fit, caplog):
+    def break_files(run):
+        control = Path(run.workdir) / ".control"
+        (control / "journal.jsonl").mkdir()  # as on a full disk, writing to it fails
+        (control / "answers").rename(control / "gone")
+        (control / "gone").chmod(0o500)
+        (control / "live.json").unlink()
+        (control / "live.json").mkdir()
+
+    trained = fit({5: [break_files, set_to(lr=0.01), ("log-every", {"steps": 3}), ("save", {"tag": "x"})]})
+    assert {rate for _, rate, _ in trained.steps} == {0.1}
+    assert trained.run.step == 12
+    assert [event["status"] for event in trained.events()] == ["refused", "refused", "applied"]
+    assert "cannot be journalled" in trained.events()[0]["reason"]
+    assert "live.json could not be written" in caplog.text
+
+
+def test_values_that_are_not_finite_are_answered(fit):
+    class Diverges(Callback):
+        def on_val_iter_end(self, run):
+            run.log(score=float("nan"))
+
+    (answer,) = fit({5: [("validate", {})]}, callbacks=[Diverges()]).answers()
+    assert answer.values["val_score"] == "nan"
+
+
+# Off
+
+
+@pytest.mark.parametrize("way", ["argument", "environment", "no workdir"])
+def test_control_can_be_turned_off(tmp_path, monkeypatch, way):
+    if way == "environment":
+        monkeypatch.setenv("HOOKPOINT_CONTROL", "0")
+    workdir = None if way == "no workdir" else tmp_path
+    options = {"control": False} if way == "argument" else {}
+    with hookpoint.Loop(workdir=workdir, extra_callbacks=[], monitors=[], **options) as run:
+        for _ in run.batches([1]):
+            pass
+    assert not (tmp_path / ".control").exists()
+
+
+def test_a_folder_that_others_can_write_to_turns_control_off(fit, caplog):
+    first = fit(epochs=1, save_every=1)
+    (first.workdir / ".control").chmod(0o770)
+    trained = fit({5: [lambda run: None]}, save_every=1)
+    assert trained.run.step == 12
+    warnings = [record.message for record in caplog.records if "takes no commands" in record.message]
+    assert len(warnings) == 1
+    assert "others can write to it" in warnings[0]
+
+
+def test_live_json_says_when_the_run_has_ended(fit):
+    trained = fit()
+    with ControlFolder(trained.workdir) as folder:
+        live = folder.live()
+    assert (live.ended, live.is_running, live.world_size) == (True, False, 1)
+    assert {"lr", "momentum", "weight_decay", "log_every"} <= {row["name"] for row in live.knobs}
+
+
+def test_costs_are_in_run_json(fit):
+    slow = cb.LambdaCallback(on_epoch_end=lambda run: None, name="mine")
+    trained = fit(callbacks=[slow])
+    costs = json.loads((trained.workdir / "run.json").read_text())["costs"]
+    assert {"callback": "mine", "point": "on_epoch_end", "calls": 3}.items() <= next(
+        row for row in costs if row["callback"] == "mine"
+    ).items()
+
+
+# Under a host
+
+
+def test_a_host_takes_what_it_supports(tmp_path):
+    saved, ids, rates = [], {}, []
+    driver = HostDriver(
+        [cb.JSONWriter(), Callback()],
+        Host("theirs"),
+        save=lambda tags, step: saved.append((tuple(tags), step)) or "there",
+        workdir=tmp_path,
+        control=steering_for(tmp_path, control=True),
+    )
+    driver.start_run(epochs=1, optimizer=type("O", (), {"param_groups": [{"lr": 0.1}]})())
+    driver.start_epoch()
+    driver.start_pass("train", total=6)
+    for number in range(6):
+        if driver.wants_stop:
+            break
+        driver.start_iteration([1])
+        if number == 2:
+            for do, args in (
+                set_to(lr=0.01),
+                ("save", {}),
+                ("validate", {}),
+                ("trace", {"steps": 1}),
+                ("stop", {"reason": "enough"}),
+            ):
+                steering = machine_of(driver.run).control
+                command = ControlCommand(do, args, steering.attempt)
+                ids[do] = command.id
+                steering.submit(command)
+        driver.start_step()
+        driver.finish_step()
+        driver.finish_iteration(loss=1.0)
+        rates.append(driver.run.hyper["lr"])
+    driver.finish_pass()
+    driver.finish_epoch(complete=False)
+    driver.finish_run()
+    with ControlFolder(tmp_path) as folder:
+        answers = {do: folder.answer(command_id) for do, command_id in ids.items()}
+        cannot = folder.live().cannot
+    statuses = {do: answer.status for do, answer in answers.items()}
+    assert statuses == {"set": "applied", "save": "applied", "validate": "refused", "trace": "refused", "stop": "applied"}
+    assert "theirs makes its own validation" in answers["validate"].reason
+    assert cannot.keys() == {"validate", "trace"}
+    assert (rates, saved) == ([0.1, 0.1, 0.01], [(("manual",), 3)])
+
+
+def test_a_host_with_ranks_of_its_own_takes_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    driver = HostDriver([Callback()], Host("theirs"), workdir=tmp_path, control=steering_for(tmp_path, control=True))
+    driver.start_run(epochs=1)
+    with ControlFolder(tmp_path) as folder:
+        assert list(folder.live().commands) == []
+        assert "2 ranks" in folder.live().cannot["set"]
+    driver.finish_run()
