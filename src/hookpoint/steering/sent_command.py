@@ -80,17 +80,16 @@ class SentCommand:
     def _after_the_end(self) -> ControlAnswer:
         """Return the answer to a command that the run had not answered when it ended."""
         with ControlFolder(self._run_folder) as folder:
-            was_waiting = folder.withdraw(self.id)
             entry = next((one for one in folder.journal.entries() if one.id == self.id), None)
         answer = self.answer()  # it may have come last
         if answer is not None and answer.is_final:
             return answer
-        lost = ControlAnswer(self.id, LOST, time=time.time(), reason="the run ended first")
-        if entry is not None and not was_waiting:
+        if entry is None:  # no later start applies it: it is for this one
+            self._final = ControlAnswer(self.id, LOST, time=time.time(), reason="the run ended first")
+        else:
             note = "the run was killed right after; a resume replays it"
-            lost = ControlAnswer(self.id, APPLIED, entry.step, entry.iteration, number=entry.number, note=note)
-        self._final = lost
-        return lost
+            self._final = ControlAnswer(self.id, APPLIED, entry.step, entry.iteration, number=entry.number, note=note)
+        return self._final
 
     def __repr__(self) -> str:
         answer = self.answer()

@@ -350,8 +350,8 @@ class Steering:
         """Send the event, write the answer, and show the new state; on the chief."""
         if self._folder is not None:
             self._outcomes.send_event(command, status, fields)
+            self._publish()  # first: who has the answer sees the new values
             self._outcomes.answer(self._folder, command, status, fields)
-            self._publish()
 
     def _publish(self, *, ended: bool = False) -> None:
         """Write live.json. A failure never ends a run."""
