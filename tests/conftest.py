@@ -14,7 +14,7 @@ import textwrap
 import threading
 import time
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -353,7 +353,7 @@ class Steered:
 
     def __init__(self, workdir, **options):
         self.workdir, self.tunable, self.error = workdir, Tunable(), None
-        self.gate, self._is_over, self._has_begun = threading.Event(), threading.Event(), threading.Event()
+        self.gate, self._is_over, self._has_begun, self._fails = (threading.Event() for _ in range(4))
         self.gate.set()
         self._options = {"extra_callbacks": [], "monitors": [cb.JSONWriter()], "log_every": 50, **options}
         self._thread = threading.Thread(target=self._train)
@@ -366,8 +366,18 @@ class Steered:
         """End the training like a `break`, if it has not ended yet."""
         self._is_over.set()
         self.gate.set()
+        with suppress(hookpoint.HookpointError):
+            if hookpoint.control(self.workdir).live().paused:
+                hookpoint.control(self.workdir).resume()
         self._thread.join(60)
         assert not self._thread.is_alive()
+
+    def fail(self):
+        """End the training with an exception, long after its last checkpoint."""
+        self._fails.set()
+        self._thread.join(60)
+        assert isinstance(self.error, Cut)
+        self.error = None
 
     def events(self):
         """The events about commands."""
@@ -378,13 +388,16 @@ class Steered:
         try:
             callbacks = [self.tunable, cb.ModelSaver(), *self._options.pop("callbacks", ())]
             with hookpoint.Loop(callbacks, workdir=self.workdir, **self._options) as run:
-                for _epoch in run.epochs(1):
+                for _epoch in run.epochs(2):
                     for _ in run.batches(iter(int, 1)):
                         self._has_begun.set()
                         self.gate.wait(60)
                         time.sleep(0.001)
+                        if self._fails.is_set():
+                            raise Cut
                         if self._is_over.is_set():
                             break
+                    break
         except BaseException as error:
             self.error = error
         finally:

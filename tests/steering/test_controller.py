@@ -1,0 +1,224 @@
+"""`hookpoint.control`: commands to real trainings, and what becomes of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import pytest
+
+from hookpoint import control
+from hookpoint.core.errors import BadArgument, BadControlFile, NotApplied, NotTraining
+from hookpoint.steering.control_command import ControlCommand
+from hookpoint.steering.control_folder import ControlFolder
+
+ALPHA = "Tunable.alpha"
+
+
+def test_knobs_have_their_values_bounds_and_what_they_are(steered):
+    with steered(log_every=7) as live:
+        knobs = control(live.workdir).knobs()
+    alpha, mode, log_every = knobs[ALPHA], knobs["Tunable.mode"], knobs["log_every"]
+    assert (alpha.value, alpha.type, alpha.low, alpha.high, alpha.about) == (0.5, "float", 0.0, 1.0, "strength of nothing")
+    assert (mode.value, mode.type, mode.choices) == ("fast", "str", ("fast", "slow"))
+    assert (log_every.value, log_every.type, log_every.low) == (7, "int", 1)
+
+
+def test_what_is_set_is_applied_answered_and_an_event(steered):
+    with steered() as live:
+        ctl = control(live.workdir)
+        answer = ctl.set({ALPHA: 0.25, "Tunable.mode": "slow"}, expect={ALPHA: 0.5})
+        assert (answer.status, answer.was, answer.now) == (
+            "applied",
+            {ALPHA: 0.5, "Tunable.mode": "fast"},
+            {ALPHA: 0.25, "Tunable.mode": "slow"},
+        )
+        assert (live.tunable.alpha, live.tunable.mode) == (0.25, "slow")
+        assert ctl.knobs()[ALPHA].value == 0.25
+        assert ctl.pending() == []
+    alphas = live.tunable.alphas
+    assert alphas[answer.iteration - 1 : answer.iteration + 1] == [0.5, 0.25]
+    (event,) = live.events()
+    assert (event["do"], event["status"], event["step"], event["id"]) == ("set", "applied", answer.step, answer.id)
+    assert event["by"].endswith(f":{os.getpid()}")
+
+
+def test_a_refusal_says_why_and_changes_nothing(steered):
+    asked = [
+        ({ALPHA: 1.5}, {}, "must be <= 1"),
+        ({ALPHA: "much"}, {}, "must be a finite float"),
+        ({ALPHA: 0.1, "Tunable.mode": "medium"}, {}, "must be one of"),
+        ({"Tunable.alhpa": 0.1}, {}, "Tunable.alhpa"),
+        ({ALPHA: 0.1}, {ALPHA: 0.4}, "0.4"),
+        ({}, {}, ""),
+    ]
+    with steered() as live:
+        ctl = control(live.workdir)
+        orders = [ctl.send("set", {"values": values}, expect=expect) for values, expect, _ in asked]
+        answers = [order.wait() for order in orders]
+        with pytest.raises(NotApplied, match=r"set was refused: .*must be >= 0") as raised:
+            ctl.set({ALPHA: -1.0})
+    assert [answer.status for answer in answers] == ["refused"] * len(asked)
+    assert [answer.reason for answer, (_, _, reason) in zip(answers, asked, strict=True) if reason not in answer.reason] == []
+    assert raised.value.answer.status == "refused"
+    assert set(live.tunable.alphas) == {0.5}
+    assert [event["status"] for event in live.events()] == ["refused"] * (len(asked) + 1)
+
+
+@pytest.mark.parametrize(
+    ("send", "message"),
+    [
+        (lambda ctl: ctl.send("sett"), "there is no command 'sett'"),
+        (lambda ctl: ctl.set({ALPHA: float("nan")}), "must be finite"),
+        (lambda ctl: ctl.set({ALPHA: 0.1}, expect={ALPHA: float("inf")}), "must be finite"),
+        (lambda ctl: ctl.set({ALPHA: 0.1}, timeout=0), "timeout"),
+    ],
+)
+def test_what_cannot_be_meant_is_not_sent(steered, send, message):
+    with steered() as live:
+        with pytest.raises(BadArgument, match=message):
+            send(control(live.workdir))
+        assert control(live.workdir).pending() == []
+
+
+def test_a_paused_run_stands_still_saves_and_resumes(steered):
+    with steered() as live:
+        ctl = control(live.workdir)
+        ctl.pause()
+        assert ctl.live().paused
+        steps = len(live.tunable.alphas)
+        saved = ctl.save("mine")
+        assert saved.path.endswith(f"step-{saved.step:08d}")
+        assert (live.workdir / "checkpoints" / f"step-{saved.step:08d}").is_dir()
+        ctl.set({ALPHA: 0.75})
+        assert len(live.tunable.alphas) == steps
+        ctl.resume()
+        assert not ctl.live().paused
+    assert [event["do"] for event in live.events()] == ["pause", "save", "set", "resume"]
+    assert live.tunable.alphas[steps : steps + 1] in ([0.75], [])
+
+
+def test_stop_ends_the_run_with_its_reason(steered):
+    with steered() as live:
+        control(live.workdir).stop("seen enough")
+        live.end()
+        with pytest.raises(NotTraining, match="no process is training in"):
+            control(live.workdir).knobs()
+    assert '"seen enough"' in (live.workdir / "run.json").read_text()
+
+
+# Commands that do not apply
+
+
+def test_a_command_that_is_withdrawn_never_applies(steered):
+    with steered() as live:
+        ctl = control(live.workdir)
+        live.gate.clear()
+        order = ctl.send("set", {"values": {ALPHA: 0.1}})
+        assert [one.command.id for one in ctl.pending()] == [order.id]
+        assert order.withdraw()
+        assert order.withdraw()
+        live.gate.set()
+        assert order.wait().status == "withdrawn"
+        ctl.log_every(3)  # a later command is applied
+    assert set(live.tunable.alphas) == {0.5}
+
+
+def test_a_command_that_is_not_taken_in_time_is_withdrawn(steered):
+    with steered() as live:
+        ctl = control(live.workdir)
+        live.gate.clear()
+        with pytest.raises(NotApplied, match="set was withdrawn") as raised:
+            ctl.set({ALPHA: 0.1}, timeout=0.05)
+        live.gate.set()
+        ctl.log_every(3)
+    assert raised.value.answer.status == "withdrawn"
+    assert set(live.tunable.alphas) == {0.5}
+
+
+def test_a_command_that_was_applied_is_not_withdrawn(steered):
+    with steered() as live:
+        order = control(live.workdir).send("set", {"values": {ALPHA: 0.1}})
+        order.wait()
+        assert not order.withdraw()
+        assert order.answer().status == "applied"
+        assert "applied" in repr(order)
+
+
+def test_ctrl_c_while_waiting_withdraws(steered):
+    with steered() as live:
+        ctl = control(live.workdir)
+        live.gate.clear()
+
+        def interrupt():
+            while not ctl.pending():
+                pass
+            signal.raise_signal(signal.SIGINT)
+
+        threading.Thread(target=interrupt).start()
+        with pytest.raises(KeyboardInterrupt):
+            ctl.set({ALPHA: 0.1})
+        assert ctl.pending() == []
+        live.gate.set()
+        ctl.log_every(3)
+    assert set(live.tunable.alphas) == {0.5}
+
+
+def test_a_command_that_the_end_of_the_run_overtakes_is_lost(steered):
+    with steered() as live:
+        live.gate.clear()
+        order = control(live.workdir).send("set", {"values": {ALPHA: 0.1}})
+        live.end()
+        assert order.wait().status == "lost"
+    with steered() as again:  # the same folder
+        assert order.wait().status == "lost"
+        control(again.workdir).log_every(3)
+    assert 0.1 not in again.tunable.alphas
+
+
+def test_a_command_for_an_earlier_start_is_lost(steered):
+    with steered() as live:
+        command = ControlCommand("set", {"values": {ALPHA: 0.1}}, attempt="0" * 32)
+        with ControlFolder(live.workdir) as folder:
+            folder.send(command)
+        control(live.workdir).log_every(3)
+        with ControlFolder(live.workdir) as folder:
+            assert folder.answer(command.id).status == "lost"
+            assert folder.waiting() == []
+    assert set(live.tunable.alphas) == {0.5}
+
+
+# Runs that cannot be steered
+
+
+def test_a_killed_run_is_reported_at_once(training):
+    with training() as live:
+        ctl = control(live.workdir)
+        assert "log_every" in ctl.knobs()
+        order = ctl.send("log-every", {"steps": 3}, timeout=None)  # it waits in its loop for an epoch to begin
+        live.process.kill()
+        live.process.wait()
+        assert order.wait().status == "lost"
+        with pytest.raises(NotTraining, match="no process is training"):
+            ctl.send("pause")
+
+
+def test_a_folder_without_a_run_is_not_training(tmp_path):
+    with pytest.raises(NotTraining, match="no process is training in"):
+        control(tmp_path / "nothing").pause()
+    assert control(tmp_path / "nothing").pending() == control(tmp_path / "nothing").journal() == []
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_a_run_without_control_says_who_uses_the_folder(steered):
+    with steered(control=False) as live, pytest.raises(NotTraining, match=f"process {os.getpid()} .* takes no commands"):
+        control(live.workdir).pause()
+
+
+def test_a_folder_that_others_can_write_to_is_not_used(steered):
+    with steered() as live:
+        os.chmod(live.workdir / ".control", 0o770)
+        with pytest.raises(BadControlFile, match="others can write to it"):
+            control(live.workdir).pause()
+        os.chmod(live.workdir / ".control", 0o700)
