@@ -71,13 +71,14 @@ style: $(VENV)/.stamp-dev
 	@$(PY) -m ruff check
 	@$(PY) -m ruff format --check
 
-bench: $(VENV)/.stamp-bench ## benchmark dispatch, training steps, memory, saving, long files and many callbacks
+bench: $(VENV)/.stamp-bench ## benchmark dispatch, training steps, memory, saving, long files, many callbacks and live control
 	@$(PY) benchmarks/dispatch.py
 	@$(PY) benchmarks/step_overhead.py
 	@$(PY) benchmarks/memory.py
 	@$(PY) benchmarks/saving.py
 	@$(PY) benchmarks/long_files.py
 	@$(PY) benchmarks/limits.py
+	@$(PY) benchmarks/live_control.py
 
 bench-parallel: $(VENV)/.stamp-bench ## benchmark a training step on two processes
 	@$(PY) benchmarks/parallel.py
