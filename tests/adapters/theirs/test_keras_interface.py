@@ -40,7 +40,7 @@ for _event in EVENTS:
 def recorder(*events):
     """Return a callback that records its calls."""
     calls = []
-    record = {event: lambda self, *args, event=event: calls.append((event, *args)) for event in events}
+    record = {event: lambda self, *args, e=event, **kwargs: calls.append((e, *args, *kwargs.values())) for event in events}
     return type("Recorder", (Base,), {**record, "calls": calls})()
 
 

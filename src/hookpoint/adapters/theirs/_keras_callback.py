@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 from hookpoint.adapters.theirs._adopted import Adopted, number_of, values_of
@@ -12,12 +11,34 @@ from hookpoint.adapters.theirs._offers import Caller
 from hookpoint.core.run.run import Run
 
 
+class RunningMeans:
+    """The means of the values of a pass so far, which Keras shows after each batch."""
+
+    def __init__(self) -> None:
+        self._batch: tuple[int, int] | None = None  # the last one, as iteration and index
+        self._samples = 0
+        self._sums: dict[str, tuple[float, float]] = {}  # of values and weights
+
+    def after_batch(self, run: Run, values: dict[str, float]) -> dict[str, float]:
+        """Add the values of a batch, once for all callbacks, and return the means."""
+        batch = run.iteration, run.batch_idx
+        if batch != self._batch:
+            if run.batch_idx == 0:
+                self._sums = {}
+            weight, self._samples, self._batch = max(run.samples - self._samples, 1), run.samples, batch
+            for name, value in values.items():
+                total, weights = self._sums.get(name, (0.0, 0.0))
+                self._sums[name] = total + weight * value, weights + weight
+        return {name: total / weights for name, (total, weights) in self._sums.items()}
+
+
 class Fit:
     """What the Keras callbacks of a run share: the model, and the logs of an epoch, which they may change."""
 
     def __init__(self, run: Run) -> None:
         self.run, self.caller = run, Caller(run)
         self.model = KerasModel(self.caller)
+        self.train_means, self.val_means = RunningMeans(), RunningMeans()
         self._logs: dict[str, Any] = {}
         self._logs_of: Any = None
 
@@ -80,19 +101,21 @@ class KerasCallback(Adopted):
         self._call(run, "on_epoch_begin", run.epoch - 1, {})
 
     def _train_iter_begin(self, run: Run) -> None:
-        self._call(run, "on_train_batch_begin", run.batch_idx, {})
+        self._call(run, "on_train_batch_begin", run.batch_idx, logs={})
 
     def _train_iter_end(self, run: Run) -> None:
-        self._call(run, "on_train_batch_end", run.batch_idx, values_of(run))
+        means = self.fit_of(run).train_means.after_batch(run, values_of(run))
+        self._call(run, "on_train_batch_end", run.batch_idx, logs=means)
 
     def _val_epoch_begin(self, run: Run) -> None:
         self._call(run, "on_test_begin", {})
 
     def _val_iter_begin(self, run: Run) -> None:
-        self._call(run, "on_test_batch_begin", run.batch_idx, {})
+        self._call(run, "on_test_batch_begin", run.batch_idx, logs={})
 
     def _val_iter_end(self, run: Run) -> None:
-        self._call(run, "on_test_batch_end", run.batch_idx, _of_validation(run))
+        means = self.fit_of(run).val_means.after_batch(run, _of_validation(run))
+        self._call(run, "on_test_batch_end", run.batch_idx, logs=means)
 
     def _val_epoch_end(self, run: Run) -> None:
         self._call(run, "on_test_end", _of_validation(run))
@@ -101,10 +124,10 @@ class KerasCallback(Adopted):
         self._call(run, "on_predict_begin", {})
 
     def _pred_iter_begin(self, run: Run) -> None:
-        self._call(run, "on_predict_batch_begin", run.batch_idx, {})
+        self._call(run, "on_predict_batch_begin", run.batch_idx, logs={})
 
     def _pred_iter_end(self, run: Run) -> None:
-        self._call(run, "on_predict_batch_end", run.batch_idx, {"outputs": run.outputs})
+        self._call(run, "on_predict_batch_end", run.batch_idx, logs={"outputs": run.outputs})
 
     def _pred_epoch_end(self, run: Run) -> None:
         self._call(run, "on_predict_end", {})
@@ -122,11 +145,9 @@ class KerasCallback(Adopted):
         finally:
             self._fit, self.is_training = None, False
 
-    def _call(self, run: Run, method: str, *args: Any) -> None:
-        fit = self.fit_of(run)
-        fit.caller.name = self.name
-        function: Callable[..., Any] = getattr(self.theirs, method)
-        function(*args)
+    def _call(self, run: Run, method: str, *args: Any, **kwargs: Any) -> None:
+        self.fit_of(run).caller.name = self.name
+        getattr(self.theirs, method)(*args, **kwargs)
 
     def fit_of(self, run: Run) -> Fit:
         """Return what this callback shares with the other Keras callbacks of a run."""
