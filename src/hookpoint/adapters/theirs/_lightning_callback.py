@@ -150,10 +150,10 @@ class LightningCallback(Adopted):
         self._call(run, "on_validation_epoch_start")
 
     def _val_iter_begin(self, run: Run) -> None:
-        self._call(run, "on_validation_batch_start", run.batch, run.batch_idx, 0)
+        self._call(run, "on_validation_batch_start", run.batch, run.batch_idx)
 
     def _val_iter_end(self, run: Run) -> None:
-        self._call(run, "on_validation_batch_end", run.outputs, run.batch, run.batch_idx, 0)
+        self._call(run, "on_validation_batch_end", run.outputs, run.batch, run.batch_idx)
 
     def _val_epoch_end(self, run: Run) -> None:
         self.fit_of(run).trainer.fit_loop.epoch_loop.val_loop.mark(True)
@@ -167,10 +167,10 @@ class LightningCallback(Adopted):
         self._call(run, "on_predict_epoch_start")
 
     def _pred_iter_begin(self, run: Run) -> None:
-        self._call(run, "on_predict_batch_start", run.batch, run.batch_idx, 0)
+        self._call(run, "on_predict_batch_start", run.batch, run.batch_idx)
 
     def _pred_iter_end(self, run: Run) -> None:
-        self._call(run, "on_predict_batch_end", run.outputs, run.batch, run.batch_idx, 0)
+        self._call(run, "on_predict_batch_end", run.outputs, run.batch, run.batch_idx)
 
     def _pred_epoch_end(self, run: Run) -> None:
         self._call(run, "on_predict_epoch_end")

@@ -14,6 +14,7 @@ from hookpoint.adapters.theirs._offers import Caller, Offers
 from hookpoint.core.errors import NotOffered
 
 OPTIONS: dict[str, Any] = {"check_val_every_n_epoch": 1, "log_every_n_steps": 50, "val_check_interval": 1.0}
+PRECISIONS = {"torch.bfloat16": "bf16-true", "torch.float16": "16-true", "torch.float64": "64-true"}
 
 
 class LightningTrainer(Offers):
@@ -165,6 +166,13 @@ class LightningTrainer(Offers):
     def lr_scheduler_configs(self) -> list[Any]:
         config = self._import("utilities.types").LRSchedulerConfig
         return [config(scheduler) for scheduler in self._caller.run.schedulers]
+
+    @property
+    def precision(self) -> str:
+        """The precision of the weights, with Lightning's name for it."""
+        parameters = getattr(self._caller.run.model, "parameters", None)
+        first = next(iter(parameters()), None) if parameters is not None else None
+        return PRECISIONS.get(str(getattr(first, "dtype", "")), "32-true")
 
     @property
     def train_dataloader(self) -> Any:
