@@ -37,17 +37,16 @@ def run_engine(shown: str, calls: Calls) -> Any:
             super().__init__(lambda engine, batch: None)
 
         def add_event_handler(self, event_name: Any, handler: Any, *args: Any, **kwargs: Any) -> Any:
-            owner = getattr(handler, "__self__", handler)
-            if type(owner).__name__ in PROFILERS:
-                use = "hookpoint.callbacks.HookTrace or ProfilerTrace"
-                raise CompileError(f"ignite's {type(owner).__name__} measures ignite's own loop, not a run.", use=use)
             if event_name in never:
                 raise CompileError(f"{_name_of(handler)}: a run does not have the event {event_name}.")
+            _check(handler)
+            owner = getattr(handler, "__self__", handler)
             if id(handler) not in self._named and not any(owner is known for known in self.owners):
                 self.owners.append(owner)
             return super().add_event_handler(event_name, self._wrapped(handler), *args, **kwargs)
 
         def has_event_handler(self, handler: Any, event_name: Any = None) -> bool:
+            _check(handler)  # profilers insert themselves among the handlers after this question
             has: bool = super().has_event_handler(self._wrapped(handler), event_name)
             return has
 
@@ -82,6 +81,13 @@ def run_engine(shown: str, calls: Calls) -> Any:
             return call
 
     return RunEngine()
+
+
+def _check(handler: Any) -> None:
+    name = type(getattr(handler, "__self__", handler)).__name__
+    if name in PROFILERS:
+        use = "hookpoint.callbacks.HookTrace or ProfilerTrace"
+        raise CompileError(f"{name} (ignite) measures ignite's own loop, not a run.", use=use)
 
 
 def _name_of(handler: Any) -> str:

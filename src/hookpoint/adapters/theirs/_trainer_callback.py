@@ -96,7 +96,7 @@ class TrainerCallback(Adopted):
         self._call(run, "on_pre_optimizer_step")
 
     def _step_end(self, run: Run) -> None:
-        self._call(run, "on_optimizer_step")
+        self._call(run, "on_optimizer_step", global_step=run.step - 1)  # the Trainer counts the step after this event
 
     def _train_iter_end(self, run: Run) -> None:
         self._is_between_steps = run.step > self._step
@@ -159,14 +159,17 @@ class TrainerCallback(Adopted):
         return {}
 
     def _log(self, run: Run, values: Mapping[str, float]) -> None:
+        self._prepare(run)
         self._update_clocks(run)
         logs = {**values, "epoch": self.state.epoch}
         self.state.log_history.append({**logs, "step": run.step})
         self._call(run, "on_log", logs=logs)
 
-    def _call(self, run: Run, event: str, **more: Any) -> None:
+    def _call(self, run: Run, event: str, global_step: int | None = None, **more: Any) -> None:
         self._prepare(run)
         self._update_clocks(run)
+        if global_step is not None:
+            self.state.global_step = global_step
         result = getattr(self.theirs, event)(
             self.args,
             self.state,

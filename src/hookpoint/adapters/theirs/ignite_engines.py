@@ -52,13 +52,18 @@ class IgniteEngines(Callback):
         self._fire(run, self.trainer, "EPOCH_STARTED")
 
     def on_batch_fetch_begin(self, run: Run) -> None:
-        if run.mode == "train":
-            self._fire(run, self.trainer, "GET_BATCH_STARTED")
+        if self._has_another_batch(run):
+            self._fire(run, self.trainer, "GET_BATCH_STARTED", run.iteration)
 
     def on_batch_fetch_end(self, run: Run) -> None:
-        if run.mode == "train":
+        if self._has_another_batch(run) and run.batch is not None:
             self.trainer.state.batch = run.batch
-            self._fire(run, self.trainer, "GET_BATCH_COMPLETED")
+            self._fire(run, self.trainer, "GET_BATCH_COMPLETED", run.iteration)
+
+    def _has_another_batch(self, run: Run) -> bool:
+        """Return whether a batch is being fetched for training, and not the end of the data."""
+        total = run.progress.total if run.progress is not None else None
+        return run.mode == "train" and (total is None or run.batch_idx < total)
 
     def on_train_iter_begin(self, run: Run) -> None:
         state = self.trainer.state
@@ -91,8 +96,9 @@ class IgniteEngines(Callback):
         evaluator, state = self.evaluator, self.evaluator.state
         evaluator.should_terminate = evaluator.should_terminate_single_epoch = False
         state.dataloader, state.epoch_length, state.max_epochs = run.val_loader, number_of(run.val_loader), 1
-        state.epoch, state.iteration, state.metrics = 1, 0, {}
+        state.epoch, state.iteration, state.metrics = 0, 0, {}
         self._fire(run, evaluator, "STARTED")
+        state.epoch = 1
         self._fire(run, evaluator, "EPOCH_STARTED")
 
     def on_val_iter_begin(self, run: Run) -> None:
@@ -110,10 +116,11 @@ class IgniteEngines(Callback):
         self._fire(run, self.evaluator, "EPOCH_COMPLETED")
         self._fire(run, self.evaluator, "COMPLETED")
 
-    def _fire(self, run: Run, engine: Any, event: str) -> None:
+    def _fire(self, run: Run, engine: Any, event: str, iteration: int | None = None) -> None:
         if engine is self.trainer:
             state = engine.state
-            state.epoch, state.iteration, state.max_epochs = run.epoch, run.current_iteration, run.max_epochs
+            state.iteration = run.current_iteration if iteration is None else iteration
+            state.epoch, state.max_epochs = run.epoch, run.max_epochs
             state.dataloader, state.epoch_length = run.train_loader, number_of(run.train_loader)
         engine.fire_event(getattr(self._events, event))
         self._honour(run)
