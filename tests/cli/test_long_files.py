@@ -142,12 +142,12 @@ def traced_peak(action):
 @pytest.mark.parametrize("options", [(), ("--smooth", "0.9", "--x", "epoch")])
 def test_the_memory_of_a_plot_does_not_grow_with_the_file(command, tmp_path, monkeypatch, options):
     monkeypatch.setattr("hookpoint.run_folder._plain_file.PIECE_BYTES", 2**16)  # so that short files show it, too
-    lines = [row(step, loss=1.0 + step % 7) for step in range(20_000)]
-    write(tmp_path / "runs" / "short", lines[:10_000])
+    lines = [row(step, loss=1.0 + step % 7) for step in range(40_000)]
+    write(tmp_path / "runs" / "short", lines[:20_000])
     write(tmp_path / "runs" / "long", lines)
     command("plot", "short", "--terminal", *options)
     short, long = (traced_peak(lambda name=name: command("plot", name, "--terminal", *options)) for name in ("short", "long"))
-    assert long - short < 0.12 * MEGABYTE, (short, long)  # the values alone take 0.3 MB more
+    assert long - short < 0.25 * MEGABYTE, (short, long)  # the values alone take 0.6 MB more
 
 
 @pytest.mark.parametrize("smooth", [(), ("--smooth", "0.5")])

@@ -10,12 +10,13 @@ import re
 import socket
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch")
-pytest.importorskip("sklearn")
+pytestmark = pytest.mark.skipif(find_spec("sklearn") is None, reason="needs scikit-learn")  # importing it takes a second
 
 FULL = os.environ.get("HOOKPOINT_FAULTS") == "all"
 ROOT = Path(__file__).parents[2]

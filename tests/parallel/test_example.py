@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import runpy
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("sklearn")
-
 from hookpoint.parallel.pipeline.stage_split import stages_of
+
+pytestmark = pytest.mark.skipif(find_spec("sklearn") is None, reason="needs scikit-learn")  # importing it takes a second
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "parallel.py"
 LINE = r"test accuracy of the best checkpoint after [12] epochs, world size 2: (\d+\.\d)%"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from sklearn.datasets import load_digits
 from torch import nn
 
 
 @pytest.fixture(scope="session")
 def digits():
     """Pictures of 8 by 8 pixels, and their labels."""
+    from sklearn.datasets import load_digits
+
     pictures, labels = load_digits(return_X_y=True)
     return torch.tensor(pictures, dtype=torch.float32) / 16, torch.tensor(labels)
 

@@ -19,7 +19,6 @@ from time import monotonic
 
 import pytest
 import torch
-from sklearn.datasets import load_digits
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
 
@@ -35,6 +34,8 @@ class Digits:
     """Pictures of 8 by 8 pixels, as train and val."""
 
     def __init__(self):
+        from sklearn.datasets import load_digits
+
         pictures, labels = load_digits(return_X_y=True)
         inputs, targets = torch.tensor(pictures, dtype=torch.float32) / 16, torch.tensor(labels)
         self.train, self.val = (inputs[:1400], targets[:1400]), (inputs[1400:], targets[1400:])
