@@ -83,6 +83,17 @@ def test_static_methods_class_methods_and_instance_attributes_are_handlers():
     assert [point for point, _ in found(Ways())] == ["on_epoch_begin", "on_epoch_end", "on_run_end"]
 
 
+def test_a_property_takes_precedence_over_an_attribute_of_its_name():
+    class Odd(Callback):
+        @property
+        def on_epoch_end(self):
+            raise AssertionError("it is not looked up")
+
+    odd = Odd()
+    vars(odd)["on_epoch_end"] = vars(odd)["on_step_end"] = print
+    assert [handler.point for handler in find_handlers(odd)] == ["on_step_end"]
+
+
 def test_a_plain_object_is_searched_like_a_callback():
     class Plain:
         __slots__ = ()
