@@ -105,8 +105,11 @@ MONITORS["read_scalars"] = "monitors.json_writer"
 
 # The functions for other trainers. Their modules have an underscore: a module `adapters.keras` would replace the function.
 ADAPTERS = {
+    "fastai": "adapters._fastai",
+    "ignite": "adapters._ignite",
     "keras": "adapters._keras",
     "lightning": "adapters._lightning",
+    "transformers": "adapters._transformers",
     "IgniteEngines": "adapters.theirs.ignite_engines",
     "adopt": "adapters.theirs.adopt",
 }

@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 from hookpoint._exports import ADAPTERS, load
 
 if TYPE_CHECKING:
+    from hookpoint.adapters._fastai import fastai as fastai
+    from hookpoint.adapters._ignite import ignite as ignite
     from hookpoint.adapters._keras import keras as keras
     from hookpoint.adapters._lightning import lightning as lightning
+    from hookpoint.adapters._transformers import transformers as transformers
     from hookpoint.adapters.theirs.adopt import adopt as adopt
     from hookpoint.adapters.theirs.ignite_engines import IgniteEngines as IgniteEngines
 

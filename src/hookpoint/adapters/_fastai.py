@@ -1,0 +1,268 @@
+"""The adapter for fastai."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from types import ModuleType
+from typing import Any, Literal, Unpack
+
+from hookpoint.adapters._epoch_state import EpochState
+from hookpoint.adapters._hosted_run import UNAVAILABLE, ErrorsFromWith, HostedRun, Options, guarded
+from hookpoint.core.data.samples import length_of
+from hookpoint.core.loop.host import Host
+
+HOST = Host(
+    "fastai",
+    {**UNAVAILABLE, "save": "it writes its own checkpoints; use its SaveModelCallback"},
+    frozenset(["skip_batch", "skip_backward", "skip_step"]),
+)
+ORDER = 80  # after the callbacks of fastai: the recorder has its values, and skipped epochs and cancelled steps never come here
+NAMES = {"lr": ("learning_rate", "lr"), "mom": ("momentum", "mom"), "wd": ("weight_decay", "wd")}
+Cancels = Literal["Fit", "Train", "Valid", "Batch", "Backward", "Step"] | None  # what an event ends
+
+
+def fastai(callbacks: Any, **options: Unpack[Options]) -> Any:
+    """Return a fastai callback that runs hookpoint's callbacks: `Learner(..., cbs=[fastai([...])])`.
+
+    `learner.fit` is a run; `validate` and `get_preds` fire the points of their pass. `valid_loss` and the learner's metrics are
+    called `val_loss` and `val_x`. `loss` is the mean of the epoch; fastai's own `train_loss` is smoothed. All skips work.
+
+    fastai saves no state of callbacks. With a workdir, the adapter writes a file after each epoch, and
+    `learner.fit(..., start_epoch=k)` restores the state after epoch k. fastai has no event for errors: use `with`.
+
+    options: Those of `hookpoint.Loop`: workdir, name, extra_callbacks, monitors, log_every, samples, config, state,
+        wait_seconds.
+    """
+    try:
+        core = import_module("fastai.callback.core")
+    except ImportError as error:
+        raise ImportError("hookpoint.adapters.fastai needs fastai: pip install fastai") from error
+    events = FastaiEvents(HostedRun(callbacks, HOST, options), options.get("workdir"))
+    return type("HookpointCallback", (FastaiListener, core.Callback), {})(events, core)
+
+
+class FastaiListener(ErrorsFromWith):
+    """What the learner calls. Together with fastai's Callback, this is a callback."""
+
+    order = ORDER
+    learn: Any
+    run: bool  # fastai's switch for a callback
+
+    def __init__(self, events: FastaiEvents, core: ModuleType) -> None:
+        super().__init__()
+        self.hosted, self._events, self._core = events.hosted, events, core
+
+    def __call__(self, event_name: str) -> None:
+        """Pass an event on, and cancel what the callbacks end. The base class would change the text of an error."""
+        handler: Callable[[Any], Cancels] | None = getattr(self._events, event_name, None)
+        cancelled = handler(self.learn) if self.run and handler is not None else None
+        if event_name == "after_fit":
+            self.run = True  # as in every callback of fastai
+        if cancelled is not None:
+            raise getattr(self._core, f"Cancel{cancelled}Exception")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._core.Callback, ()  # Learner.export() pickles the callbacks; ours are for the training
+
+
+class FastaiEvents:
+    """The events of a learner. A method returns what it cancels.
+
+    `Learner.validate` and `get_preds` fire before_fit and before_epoch too, so a run begins at the first before_train. `_fits`
+    are the open ones; `_fit` is that of the run.
+    """
+
+    def __init__(self, hosted: HostedRun, workdir: Any) -> None:
+        self.hosted, self.driver = hosted, hosted.driver
+        self._state = EpochState(hosted, workdir)
+        self._fits: list[object] = []
+        self._fit: object = None
+        self._is_alone = False  # whether a validation or prediction runs outside of a fit
+        self._step_is_cancelled = False
+
+    def _is_watched(self) -> bool:
+        """Return whether events belong to the run, and not to a validation that a callback of fastai makes in between."""
+        return self.hosted.is_running and (self._is_alone or (bool(self._fits) and self._fits[-1] is self._fit))
+
+    def _is_in_batch(self) -> bool:
+        return self._is_watched() and self.driver.in_iteration
+
+    def _cancels(self) -> Cancels:
+        if self.driver.wants_stop:
+            return "Fit"
+        if self.driver.mode is not None and self.driver.wants_end_pass:
+            return "Train" if self.driver.mode == "train" else "Valid"
+        return None
+
+    # The run
+
+    def before_fit(self, learn: Any) -> None:
+        if self._is_alone:
+            self._is_alone = False
+            self.hosted.abandon()
+        self._fits.append(object())
+
+    @guarded
+    def before_train(self, learn: Any) -> Cancels:
+        if hasattr(learn, "lr_finder"):
+            return None
+        if self._is_alone or not self._is_watched():
+            self._fit, self._is_alone = self._fits[-1], False
+            self._begin(learn)
+        if not self.driver.wants_stop:
+            self.driver.start_epoch()
+        if not self.driver.wants_stop:
+            self.driver.start_pass("train", total=length_of(learn.dl))
+        return self._cancels()
+
+    def _begin(self, learn: Any) -> None:
+        wrapped = getattr(learn.opt, "opt", None)  # a torch optimizer; fastai's own optimizers have none
+        done, batches = learn.epoch, length_of(learn.dl) or 0
+        state = self._state.after(done)
+        counts = {"epoch": done, "epochs_done": done, "iteration": done * batches, "step": done * batches}
+        self.hosted.start(
+            state=state,
+            source="the state in the workdir",
+            clocks=counts if done and state is None else None,
+            epochs=learn.n_epoch,
+            model=learn.model,
+            optimizer=learn.opt if wrapped is None else wrapped,
+            criterion=learn.loss_func,
+            settings=_settings(learn.opt) if wrapped is None else (),
+        )
+
+    @guarded
+    def after_epoch(self, learn: Any) -> Cancels:
+        if not self._is_watched() or self._is_alone or not self.driver.epoch_is_open:
+            return None
+        self.driver.finish_epoch()
+        self._state.write()
+        return self._cancels()
+
+    @guarded
+    def after_fit(self, learn: Any) -> None:
+        if self._is_watched() and not self._is_alone:
+            if self.driver.epoch_is_open and self.driver.mode is None:  # a callback of fastai has ended the fit at after_epoch
+                self.driver.finish_epoch()
+            self.hosted.finish()
+        if self._fits:
+            self._fits.pop()
+
+    # Passes
+
+    @guarded
+    def after_train(self, learn: Any) -> None:
+        if self._is_watched() and self.driver.mode == "train":
+            recorded = _recorded(learn)
+            self.driver.finish_pass({name[6:]: value for name, value in recorded.items() if name.startswith("train_")})
+
+    @guarded
+    def before_validate(self, learn: Any) -> Cancels:
+        if not self.hosted.is_running:
+            self._is_alone = True
+            self.hosted.start(run_points=False, model=learn.model, criterion=learn.loss_func)
+        if not self._is_watched():
+            return None
+        self.driver.start_pass("pred" if hasattr(learn, "gather_preds") else "val", total=length_of(learn.dl))
+        return self._cancels()
+
+    @guarded
+    def after_validate(self, learn: Any) -> None:
+        if not self._is_watched() or self.driver.mode not in ("val", "pred"):
+            return
+        recorded = _recorded(learn) if self.driver.mode == "val" else {}
+        values = {name.removeprefix("valid_"): value for name, value in recorded.items() if not name.startswith("train_")}
+        self.driver.finish_pass(values)
+        if self._is_alone:
+            self._is_alone = False
+            self.hosted.finish()
+
+    # A batch
+
+    @guarded
+    def before_batch(self, learn: Any) -> Cancels:
+        if not self._is_watched() or self.driver.mode is None or self.driver.start_iteration((*learn.xb, *learn.yb)):
+            return None
+        learn.yb = ()  # the recorder leaves such a batch out
+        return "Batch"
+
+    @guarded
+    def after_pred(self, learn: Any) -> None:
+        if self._is_in_batch():
+            self.driver.run.outputs = learn.pred
+
+    @guarded
+    def after_loss(self, learn: Any) -> None:
+        if self._is_in_batch() and len(learn.yb):
+            run = self.driver.run
+            run.targets, run.loss = learn.y, learn.loss
+            if run.mode != "pred":
+                run.log("loss", learn.loss.detach())
+
+    @guarded
+    def before_backward(self, learn: Any) -> Cancels:
+        if not self._is_in_batch():
+            return None
+        self.driver.fire("on_backward_begin")
+        return "Backward" if self.driver.run.skipped & {"batch", "backward"} else None
+
+    @guarded
+    def after_backward(self, learn: Any) -> None:
+        if self._is_in_batch():
+            self.driver.fire("on_backward_end")
+
+    @guarded
+    def before_step(self, learn: Any) -> Cancels:
+        self._step_is_cancelled = False
+        if not self._is_in_batch():
+            return None
+        if not self.driver.run.skipped:
+            self.driver.start_step()
+        return "Step" if self.driver.run.skipped else None
+
+    def after_cancel_step(self, learn: Any) -> None:
+        self._step_is_cancelled = True
+
+    @guarded
+    def after_step(self, learn: Any) -> None:
+        """Count the step. fastai fires this after a cancelled step too."""
+        if self._is_in_batch() and not self._step_is_cancelled:
+            self.driver.finish_step()
+
+    @guarded
+    def after_batch(self, learn: Any) -> Cancels:
+        if not self._is_in_batch():
+            return None
+        self.driver.finish_iteration()
+        return self._cancels()
+
+
+class FastaiSetting:
+    """A setting of fastai's own optimizers. The learning rate is that of the last group, and the others keep their ratios."""
+
+    def __init__(self, optimizer: Any, key: str, name: str) -> None:
+        self._optimizer, self._key, self.name = optimizer, key, name
+
+    def get_value(self) -> Any:
+        return self._optimizer.hypers[-1][self._key]
+
+    def set_value(self, value: Any) -> None:
+        present = self.get_value()
+        if self._key == "lr" and present:
+            value = [value if group["lr"] == present else group["lr"] * value / present for group in self._optimizer.hypers]
+        self._optimizer.set_hyper(self._key, value)
+
+
+def _settings(optimizer: Any) -> list[FastaiSetting]:
+    keys = [key for key, value in optimizer.hypers[-1].items() if isinstance(value, int | float)]
+    return [FastaiSetting(optimizer, key, name) for key in keys for name in NAMES.get(key, (key,))]
+
+
+def _recorded(learn: Any) -> dict[str, Any]:
+    """Return the values that the recorder has for this epoch so far; `final_record` is still that of the last one."""
+    recorder = getattr(learn, "recorder", None)
+    if recorder is None:
+        return {}
+    pairs = zip(recorder.metric_names, recorder.log, strict=False)
+    return {name: value for name, value in pairs if name not in ("epoch", "time") and isinstance(value, int | float)}

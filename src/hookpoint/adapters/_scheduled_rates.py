@@ -1,0 +1,33 @@
+"""ScheduledRates: learning rates that callbacks change although a scheduler writes them after each step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class ScheduledRates:
+    """Scale the base rates of a scheduler when somebody else has changed the rate of a parameter group.
+
+    Most schedulers compute each rate from `base_lrs`, which would undo the change at the next step.
+    """
+
+    def __init__(self, optimizer: Any, scheduler: Any) -> None:
+        self._groups = getattr(optimizer, "param_groups", [])
+        self._base = getattr(scheduler, "base_lrs", None)
+        self._written: list[float] = []
+        self.remember()
+
+    def remember(self) -> None:
+        """Call this after the scheduler has written the rates."""
+        self._written = [float(group["lr"]) for group in self._groups]
+
+    def keep_changes(self) -> None:
+        """Call this before the scheduler writes the rates again."""
+        if self._base is None:
+            return
+        for number, (group, written) in enumerate(zip(self._groups, self._written, strict=False)):
+            rate = float(group["lr"])
+            if rate != written and number < len(self._base):
+                base = self._base[number]
+                self._base[number] = rate if not written or base == written else base * (rate / written)
+        self.remember()

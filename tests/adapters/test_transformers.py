@@ -1,0 +1,299 @@
+"""The Trainer of transformers as a host: what is special about it."""
+
+from __future__ import annotations
+
+import gc
+import json
+import signal
+import weakref
+
+import pytest
+import torch
+from tests.adapters.record import LEARNING_RATE, TRAIN, Record
+
+from hookpoint import Callback, LambdaCallback, adapters, on
+from hookpoint import callbacks as cb
+from hookpoint.core.errors import BadArgument
+from hookpoint.core.loop.host import NotUnderHost
+from hookpoint.storage.checkpoint.state_bytes import MAGIC
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed: make test-adapters")
+hosts = pytest.importorskip("tests.adapters.hosts.transformers")
+trainer_of, Model, SAMPLES, UNAVAILABLE = hosts.trainer_of, hosts.Model, hosts.SAMPLES, hosts.UNAVAILABLE
+
+METHODS = ("train", "training_step", "compute_loss", "evaluate", "evaluation_loop", "prediction_step")
+
+
+def trained(folder, *callbacks, model=None, listeners=(), outputs=True, options=None, **arguments):
+    trainer = trainer_of(folder, model, callbacks=listeners, **{"num_train_epochs": 1, **arguments})
+    adapters.transformers(trainer, list(callbacks), outputs=outputs, **(options or {}))
+    trainer.train()
+    return trainer
+
+
+def losses_of_batches():
+    """The losses of the batches before any step."""
+    return [torch.nn.functional.mse_loss(torch.zeros_like(y), y).item() for _, y in TRAIN]
+
+
+def test_the_loss_of_a_batch_is_not_divided_by_the_accumulation(tmp_path):
+    losses = []
+    seen = on("on_train_iter_end")(lambda run: losses.append(run.loss.item()))
+    means = LambdaCallback(on_epoch_end=lambda run: losses.append(run.metrics["loss"]))
+    trained(tmp_path, seen, means, gradient_accumulation_steps=3, eval_strategy="no")
+    expected = losses_of_batches()
+    assert losses[:3] == expected
+    assert losses[3] == pytest.approx(sum(loss * len(y) for loss, (_, y) in zip(expected, TRAIN, strict=True)) / 10)
+
+
+def test_a_model_that_knows_the_number_of_items_returns_its_share_of_the_mean(tmp_path):
+    class Sharing(Model):
+        def forward(self, x, labels=None, **kwargs):
+            out = self.net(x)
+            total = kwargs.get("num_items_in_batch", labels.numel())
+            return {"loss": ((out - labels) ** 2).sum() / total, "logits": out}
+
+    losses = []
+    trained(
+        tmp_path,
+        on("on_train_iter_end")(lambda run: losses.append(run.loss.item())),
+        model=Sharing(),
+        gradient_accumulation_steps=2,
+        eval_strategy="no",
+    )
+    assert losses[:2] == pytest.approx(losses_of_batches()[:2])
+
+
+def test_callbacks_see_the_batch_the_outputs_and_the_targets(tmp_path):
+    seen = []
+
+    def note(run):
+        seen.append((run.mode, len(run.batch["x"]), run.outputs, len(run.targets)))
+
+    trained(tmp_path, on("on_iter_end")(note))
+    assert [(mode, size, targets) for mode, size, _, targets in seen] == [
+        ("train", 4, 4),
+        ("train", 4, 4),
+        ("train", 2, 2),
+        ("val", 8, 8),
+    ]
+    assert seen[0][2]["logits"].shape == (4, 1)
+
+
+def test_outputs_are_released_after_the_iteration_or_not_kept_at_all(tmp_path):
+    kept = []
+    trained(tmp_path, on("on_train_iter_end")(lambda run: kept.append(weakref.ref(run.outputs["logits"]))))
+    gc.collect()
+    assert [one() for one in kept] == [None] * 3
+    kept.clear()
+    trained(tmp_path, on("on_train_iter_end")(lambda run: kept.append(run.outputs)), outputs=False)
+    assert kept == [None] * 3
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [("constant", [0.05, 0.05, 0.01, 0.01, 0.01, 0.01]), ("linear", [0.05, 0.05 * 5 / 6, 0.01, 0.0075, 0.005, 0.0025])],
+)
+def test_a_new_learning_rate_outlives_the_next_step_of_the_scheduler(tmp_path, schedule, expected):
+    rates = []
+
+    def lower(run):
+        if run.iteration == 2:
+            run.hyper["learning_rate"] = 0.01
+
+    note = on("on_step_begin")(lambda run: rates.append(run.optimizer.param_groups[0]["lr"]))
+    trained(tmp_path, on("on_train_iter_begin")(lower), note, num_train_epochs=2, lr_scheduler_type=schedule)
+    assert rates == pytest.approx(expected, rel=1e-12)
+    assert schedule == "linear" or rates == expected
+
+
+def test_a_callback_that_samples_in_the_middle_of_training_opens_no_validation(tmp_path):
+    class Sampling(transformers.TrainerCallback):
+        def on_step_end(self, args, state, control, model=None, **kwargs):
+            model.eval()
+            with torch.no_grad():
+                model(SAMPLES[0]["x"][None], SAMPLES[0]["labels"][None])
+            model.train()
+
+    record = Record(UNAVAILABLE)
+    trained(tmp_path, record, listeners=[Sampling()], eval_strategy="no")
+    assert {row[4] for row in record.rows} == {None, "train"}
+    assert record.rows[-1][:4] == ("on_run_end", 1, 3, 3)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"logging_strategy": "no", "eval_strategy": "no"},
+        {"logging_strategy": "epoch", "eval_strategy": "no"},
+        {"logging_strategy": "steps", "logging_steps": 1},
+        {"logging_strategy": "no", "save_strategy": "epoch"},
+    ],
+)
+def test_an_epoch_ends_once_after_what_the_trainer_announced(tmp_path, arguments):
+    ends, logged = [], []
+    callback = LambdaCallback(
+        on_epoch_end=lambda run: (ends.append((run.epoch, "val_loss" in run.logs)), logged.append(run.metrics.get("grad_norm")))
+    )
+    trained(tmp_path, callback, num_train_epochs=2, **arguments)
+    assert ends == [(number, arguments.get("eval_strategy") != "no") for number in (1, 2)]
+    assert (None in logged) == (arguments["logging_strategy"] == "no")
+
+
+def test_several_data_sets_have_names_of_their_own(tmp_path):
+    values = {}
+    trainer = trainer_of(tmp_path, num_train_epochs=2)
+    trainer.eval_dataset = {"small": SAMPLES[:4], "large": SAMPLES}
+    ends = LambdaCallback(on_epoch_end=lambda run: values.update(run.logs), on_val_epoch_end=lambda run: values.update(run.logs))
+    record = Record(UNAVAILABLE)
+    adapters.transformers(trainer, [ends, record])
+    trainer.train()
+    assert {"val_small_loss", "val_large_loss"} <= set(values)
+    assert "val_loss" not in values
+    assert sum(row[0] == "on_epoch_end" for row in record.rows) == 2
+    assert values["val_large_loss"] == pytest.approx(trainer.state.log_history[-2]["eval_large_loss"])
+
+
+def test_metrics_of_the_user_and_logs_reach_the_run(tmp_path):
+    values = {}
+    trainer = trainer_of(tmp_path, num_train_epochs=1)
+    trainer.compute_metrics = lambda prediction: {"mae": float(abs(prediction.predictions - prediction.label_ids).mean())}
+    adapters.transformers(trainer, [LambdaCallback(on_run_end=lambda run: values.update(run.metrics))])
+    trainer.train()
+    assert values["val_mae"] == trainer.state.log_history[-2]["eval_mae"]
+    assert {"grad_norm", "learning_rate", "train_runtime"} <= set(values)
+    assert not any("runtime" in name for name in values if name.startswith("val_"))
+
+
+def test_state_is_in_the_checkpoint_in_our_own_encoding(tmp_path):
+    trained(tmp_path, cb.EarlyStopping("val_loss"), save_strategy="epoch")
+    assert (tmp_path / "checkpoint-3" / "hookpoint.state").read_bytes().startswith(MAGIC)
+
+
+def test_a_checkpoint_without_state_gives_its_counters_and_a_warning(tmp_path, caplog):
+    trainer_of(tmp_path, num_train_epochs=1, save_strategy="epoch").train()
+    record = Record(UNAVAILABLE)
+    trainer = trainer_of(tmp_path, num_train_epochs=2)
+    adapters.transformers(trainer, [record])
+    trainer.train(resume_from_checkpoint=True)
+    assert record.rows[0][:4] == ("on_run_begin", 1, 3, 3)
+    assert record.rows[-1][:4] == ("on_run_end", 2, 6, 6)
+    assert "checkpoint-3/hookpoint.state does not exist: the callbacks start anew, at step 3" in caplog.text
+
+
+def test_stop_epoch_ends_the_training_of_the_epoch(tmp_path):
+    def leave(run):
+        if run.iteration == 1:
+            run.stop_epoch()
+
+    record = Record(UNAVAILABLE)
+    trained(tmp_path, record, on("on_train_iter_end")(leave), num_train_epochs=2)
+    assert record.rows[-1][:4] == ("on_run_end", 2, 4, 4)
+
+
+def refusing(**methods):
+    return type("Refused", (Callback,), methods)()
+
+
+def test_what_the_trainer_cannot_do_is_refused_when_compiled(tmp_path):
+    trainer = trainer_of(tmp_path)
+    for callback, text in [
+        (cb.ModelSaver(), r"ModelSaver saves checkpoints, which transformers\.Trainer does not support: .*save_strategy"),
+        (refusing(on_backward_begin=lambda self, run: None), r"Refused: transformers\.Trainer has no on_backward_begin"),
+        (refusing(on_iter_begin=lambda self, run: None, may_skip=True), r"Refused skips batches, which transformers\.Trainer"),
+    ]:
+        with pytest.raises(NotUnderHost, match=text):
+            adapters.transformers(trainer, [callback])
+    assert not set(METHODS) & set(vars(trainer))
+    with pytest.raises(BadArgument, match="has no option 'epochs'"):
+        adapters.transformers(trainer, [], epochs=3)
+    with pytest.raises(BadArgument, match=r"Linear is not a transformers\.Trainer: it has no add_callback"):
+        adapters.transformers(torch.nn.Linear(1, 1), [])
+
+
+@pytest.mark.parametrize(
+    ("point", "verdict", "text"),
+    [
+        ("on_train_iter_begin", "skip_batch", r"run\.skip_batch\(\) does not work under transformers\.Trainer: it computes"),
+        ("on_train_iter_begin", "save", r"run\.save\(\) does not work under transformers\.Trainer: it writes its own"),
+        ("on_val_iter_end", "stop_epoch", r"run\.stop_epoch\(\) in an evaluation does not work under transformers\.Trainer"),
+    ],
+)
+def test_what_the_trainer_cannot_do_is_refused_at_the_call(tmp_path, point, verdict, text):
+    with pytest.raises(NotUnderHost, match=text):
+        trained(tmp_path, on(point)(lambda run: getattr(run, verdict)()))
+
+
+def hooks_of(trainer):
+    model = trainer.model
+    inner = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
+    hooks = [module._forward_hooks for module in model.modules()] + [inner._optimizer_step_post_hooks]
+    return sum(map(len, hooks))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_nothing_is_left_after_a_training(tmp_path, fails):
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    trainer = trainer_of(tmp_path, Model(1 if fails else None), num_train_epochs=1)
+    listeners = list(trainer.callback_handler.callbacks)
+    with adapters.transformers(trainer, [cb.GradientStats(every=1), cb.SwapEMAWeights(0.9)]):
+        try:
+            trainer.train()
+        except ValueError:
+            assert fails
+        assert set(METHODS) & set(vars(trainer)) == {"train", "evaluation_loop"}
+        assert trainer.callback_handler.callbacks == listeners
+        assert hooks_of(trainer) == 0
+    assert not set(METHODS) & set(vars(trainer))
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_detaching_keeps_a_method_that_was_replaced_before_or_since(tmp_path):
+    trainer, calls = trainer_of(tmp_path, num_train_epochs=1), []
+    original = trainer.train
+    trainer.train = before = lambda: (calls.append("before"), original())
+    adapter = adapters.transformers(trainer, [on("on_run_begin")(lambda run: calls.append("run"))])
+    adapter.detach()
+    assert trainer.train is before
+    adapter = adapters.transformers(trainer, [on("on_run_begin")(lambda run: calls.append("run"))])
+    attached = trainer.train
+    trainer.train = lambda: (calls.append("since"), attached())
+    adapter.detach()
+    trainer.train()
+    assert calls == ["since", "before"]
+
+
+def test_a_trainer_that_looks_for_a_batch_size_starts_a_second_run(tmp_path):
+    class Large(Model):
+        def forward(self, x, labels=None):
+            if len(x) > 2:
+                raise RuntimeError("CUDA out of memory.")
+            return super().forward(x, labels)
+
+    record = Record(UNAVAILABLE)
+    trained(tmp_path, record, model=Large(), auto_find_batch_size=True, eval_strategy="no")
+    points = [row[0] for row in record.rows]
+    assert [points.count(point) for point in ("on_run_begin", "on_exception", "on_run_end")] == [
+        points.count("on_run_begin"),
+        points.count("on_run_begin") - 1,
+        points.count("on_run_begin"),
+    ]
+    assert points.count("on_run_begin") >= 2
+    assert record.rows[-1][:4] == ("on_run_end", 1, 5, 5)
+
+
+def test_the_run_folder_is_that_of_every_run(tmp_path):
+    trained(tmp_path / "out", cb.EarlyStopping("val_loss"), options={"workdir": tmp_path / "run", "name": "mine"})
+    facts = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert (facts["name"], facts["status"], facts["epoch"], facts["step"], facts["samples"]) == ("mine", "finished", 1, 3, 10)
+    assert facts["hyper"]["lr"] == LEARNING_RATE
+    assert (tmp_path / "run" / "scalars.jsonl").stat().st_size > 0
+
+
+def test_an_evaluation_before_the_first_epoch(tmp_path):
+    if "eval_on_start" not in transformers.TrainingArguments.__dataclass_fields__:
+        pytest.skip("this version has no eval_on_start")
+    record = Record(UNAVAILABLE)
+    trained(tmp_path, record, eval_on_start=True)
+    assert [row[0] for row in record.rows[:3]] == ["on_run_begin", "on_val_epoch_begin", "on_iter_begin"]
+    assert record.rows[-1][:4] == ("on_run_end", 1, 3, 3)
