@@ -144,7 +144,9 @@ def test_several_data_sets_have_names_of_their_own(tmp_path):
     values = {}
     trainer = trainer_of(tmp_path, num_train_epochs=2)
     trainer.eval_dataset = {"small": SAMPLES[:4], "large": SAMPLES}
-    ends = LambdaCallback(on_epoch_end=lambda run: values.update(run.logs), on_val_epoch_end=lambda run: values.update(run.logs))
+    ends = LambdaCallback(
+        on_epoch_end=lambda run: values.update(run.logs), on_val_epoch_end=lambda run: values.update(run.logs)
+    )
     record = Record(UNAVAILABLE)
     adapters.transformers(trainer, [ends, record])
     trainer.train()

@@ -79,7 +79,7 @@ class FastaiEvents:
         self._fits: list[object] = []
         self._fit: object = None
         self._is_alone = False  # whether a validation or prediction runs outside of a fit
-        self._step_is_cancelled = False
+        self._backward_is_skipped = self._step_is_cancelled = False
 
     def _is_watched(self) -> bool:
         """Return whether events belong to the run, and not to a validation that a callback of fastai makes in between."""
@@ -202,10 +202,12 @@ class FastaiEvents:
 
     @guarded
     def before_backward(self, learn: Any) -> Cancels:
+        self._backward_is_skipped = False
         if not self._is_in_batch():
             return None
         self.driver.fire("on_backward_begin")
-        return "Backward" if self.driver.run.skipped & {"batch", "backward"} else None
+        self._backward_is_skipped = bool(self.driver.run.skipped & {"batch", "backward"})
+        return "Backward" if self._backward_is_skipped else None
 
     @guarded
     def after_backward(self, learn: Any) -> None:
@@ -217,9 +219,13 @@ class FastaiEvents:
         self._step_is_cancelled = False
         if not self._is_in_batch():
             return None
-        if not self.driver.run.skipped:
-            self.driver.start_step()
-        return "Step" if self.driver.run.skipped else None
+        if self._backward_is_skipped or self._step_is_skipped():
+            return "Step"
+        self.driver.start_step()
+        return "Step" if self._step_is_skipped() else None
+
+    def _step_is_skipped(self) -> bool:
+        return bool(self.driver.run.skipped & {"batch", "step"})
 
     def after_cancel_step(self, learn: Any) -> None:
         self._step_is_cancelled = True

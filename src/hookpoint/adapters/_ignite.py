@@ -71,7 +71,7 @@ class IgniteAdapter(Attachment):
         self._trainer, self._model, self._optimizer, self._loss_of = trainer, model, optimizer, loss_of
         self._events: Any = import_module("ignite.engine").Events
         self._state: dict[str, Any] = {}  # of the last run, or of a checkpoint
-        self._was_loaded = self._is_interrupted = False
+        self._was_loaded = self._is_interrupted = self._is_training = False
         self._handlers = ExitStack()
         self.enter_by(trainer, "run", self._run)
         for name, evaluator in evaluators.items():
@@ -96,13 +96,15 @@ class IgniteAdapter(Attachment):
     def _run(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if not self._is_interrupted:
             self._add_handlers()
-        self._is_interrupted = False
+        self._is_interrupted, self._is_training = False, True
         try:
             result = method(*args, **kwargs)
         except BaseException as error:
             self._handlers.pop_all().close()
             self.hosted.fail(error)
             raise
+        finally:
+            self._is_training = False
         if not self._is_interrupted:  # otherwise the next call continues
             self._handlers.pop_all().close()
             if self.hosted.is_running:
@@ -244,8 +246,8 @@ class IgniteAdapter(Attachment):
 
     def _evaluate(self, name: str, engine: Any, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Make a pass; outside of a training, its points are the only ones."""
-        if self.hosted.is_running:
-            if self._trainer.last_event_name == self._events.COMPLETED:  # the training is over
+        if self._is_training:
+            if not self.hosted.is_running or self._trainer.last_event_name == self._events.COMPLETED:  # not yet, or no longer
                 return method(*args, **kwargs)
             self._catch_up()
             with self._watched(name, engine):
