@@ -19,7 +19,7 @@ from hookpoint.core.loop.host_driver import HostDriver
 from hookpoint.core.loop.services import machine_of
 from hookpoint.steering.control_command import ControlCommand, new_id
 from hookpoint.steering.control_folder import ControlFolder
-from hookpoint.steering.steering import steering_for
+from hookpoint.steering.steering_option import steering_for
 
 
 def set_to(**values):

@@ -19,7 +19,7 @@ from hookpoint.core.run.run import Run
 from hookpoint.core.run.stepper import Stepper
 from hookpoint.core.team.team import Team, place_from_environment
 from hookpoint.presets._defaults import new_profile, with_defaults
-from hookpoint.steering.steering import steering_for
+from hookpoint.steering.steering_option import steering_for
 
 
 class Loop(core.Loop):

@@ -8,7 +8,8 @@ from typing import Any
 from hookpoint.core.loop.control import ControlledLoop
 from hookpoint.engine import runner as engine
 from hookpoint.presets._defaults import new_profile, with_defaults
-from hookpoint.steering.steering import Steering, steering_for
+from hookpoint.steering.steering import Steering
+from hookpoint.steering.steering_option import steering_for
 
 
 class Runner(engine.Runner):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from hookpoint.core.errors import BadValue, UnknownSetting
@@ -11,20 +12,31 @@ from hookpoint.steering._settings import Settings
 from hookpoint.steering._trace_recorder import TraceRecorder
 from hookpoint.steering.control_command import MAX_TEXT
 
-Act = Callable[[], dict[str, Any]]
 MAX_TRACE_STEPS = 10_000
 
 
-class Plans:
-    """Check a command and return the function that carries it out. Checking has no side effects, and raises to refuse.
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A checked command. `act` carries it out and returns fields of the answer.
 
-    The function returns fields of the answer. `cannot` maps the commands that this run does not support to the reason.
+    `prepare` comes first if there is one: it may still raise on one rank. It returns a function that undoes it, which is
+    called on the others.
+    """
+
+    act: Callable[[], dict[str, Any]]
+    prepare: Callable[[], Callable[[], None]] | None = None
+
+
+class Plans:
+    """Check a command and return the plan to carry it out. Checking has no side effects, and raises to refuse.
+
+    `cannot` maps the commands that this run does not support to the reason.
     """
 
     def __init__(self, loop: ControlledLoop, settings: Settings, recorder: TraceRecorder) -> None:
         self._loop, self._settings, self._recorder = loop, settings, recorder
         self.cannot = self._unsupported()
-        self._planners: Mapping[str, Callable[[Mapping[str, Any]], Act]] = {
+        self._planners: Mapping[str, Callable[[Mapping[str, Any]], Plan]] = {
             "set": self._set,
             "call": self._call,
             "log-every": self._log_every,
@@ -37,7 +49,7 @@ class Plans:
         }
         self.commands = tuple(name for name in self._planners if name not in self.cannot)
 
-    def plan(self, do: str, args: Mapping[str, Any], expect: Mapping[str, Any]) -> Act:
+    def plan(self, do: str, args: Mapping[str, Any], expect: Mapping[str, Any]) -> Plan:
         if do in self.cannot:
             raise BadValue(f"{do}: {self.cannot[do]}.")
         for name, value in expect.items():
@@ -63,7 +75,7 @@ class Plans:
 
     # The commands
 
-    def _set(self, args: Mapping[str, Any]) -> Act:
+    def _set(self, args: Mapping[str, Any]) -> Plan:
         settings, values = self._settings, args.get("values")
         if not isinstance(values, dict) or not values:
             raise BadValue("set: no values given.")
@@ -77,9 +89,9 @@ class Plans:
             now = {name: settings.value(name) for name in values}
             return {"was": was, "now": now, **({"note": "; ".join(notes)} if notes else {})}
 
-        return act
+        return Plan(act, lambda: settings.turn_knobs(values))
 
-    def _call(self, args: Mapping[str, Any]) -> Act:
+    def _call(self, args: Mapping[str, Any]) -> Plan:
         name = args.get("action")
         if not isinstance(name, str):
             raise BadValue("call: no action given.")
@@ -89,12 +101,12 @@ class Plans:
             action()
             return {}
 
-        return act
+        return Plan(act)
 
-    def _log_every(self, args: Mapping[str, Any]) -> Act:
+    def _log_every(self, args: Mapping[str, Any]) -> Plan:
         return self._set({"values": {"log_every": args.get("steps")}})
 
-    def _pause(self, args: Mapping[str, Any]) -> Act:
+    def _pause(self, args: Mapping[str, Any]) -> Plan:
         clocks = self._loop.clocks
 
         def act() -> dict[str, Any]:
@@ -102,9 +114,9 @@ class Plans:
             self._loop.pause()
             return {"note": "the run was paused already"} if was_paused else {}
 
-        return act
+        return Plan(act)
 
-    def _resume(self, args: Mapping[str, Any]) -> Act:
+    def _resume(self, args: Mapping[str, Any]) -> Plan:
         clocks = self._loop.clocks
 
         def act() -> dict[str, Any]:
@@ -113,9 +125,9 @@ class Plans:
             self._loop.resume()
             return {}
 
-        return act
+        return Plan(act)
 
-    def _save(self, args: Mapping[str, Any]) -> Act:
+    def _save(self, args: Mapping[str, Any]) -> Plan:
         tag = args.get("tag", "manual")
         if not isinstance(tag, str) or not 0 < len(tag) <= 100 or not tag.isprintable() or "/" in tag or tag.startswith("."):
             raise BadValue(f"save: the tag must be a short text without slashes, got {str(tag)[:50]!r}.")
@@ -127,9 +139,9 @@ class Plans:
                 raise BadValue(f"save: {problem.splitlines()[0]}")
             return {"path": str(path)}
 
-        return act
+        return Plan(act)
 
-    def _validate(self, args: Mapping[str, Any]) -> Act:
+    def _validate(self, args: Mapping[str, Any]) -> Plan:
         run = self._loop.run
         if run.val_loader is None:
             raise BadValue("validate: this run has no validation data: give fit(train, val), or validate in the loop first.")
@@ -138,9 +150,9 @@ class Plans:
             values = run.evaluate(run.val_loader, results=dict)
             return {"values": {name: float(value) for name, value in values.items()}}
 
-        return act
+        return Plan(act)
 
-    def _trace(self, args: Mapping[str, Any]) -> Act:
+    def _trace(self, args: Mapping[str, Any]) -> Plan:
         steps = args.get("steps")
         if type(steps) is not int or not 1 <= steps <= MAX_TRACE_STEPS:
             raise BadValue(f"trace: steps must be an integer from 1 to {MAX_TRACE_STEPS}, got {steps!r}.")
@@ -152,9 +164,9 @@ class Plans:
                 raise BadValue(f"trace: {problem}.")
             return {}
 
-        return act
+        return Plan(act)
 
-    def _stop(self, args: Mapping[str, Any]) -> Act:
+    def _stop(self, args: Mapping[str, Any]) -> Plan:
         reason = args.get("reason") or "stopped by a command"
         if not isinstance(reason, str) or len(reason) > MAX_TEXT:
             raise BadValue(f"stop: the reason must be a text of at most {MAX_TEXT} characters.")
@@ -163,7 +175,7 @@ class Plans:
             self._loop.run.stop(reason, same_on_all_ranks=True)
             return {}
 
-        return act
+        return Plan(act)
 
 
 def reason_of(error: BaseException) -> str:

@@ -90,34 +90,38 @@ class Settings:
             if split_name(name)[0] in NEVER_NEGATIVE and isinstance(value, int | float) and value < 0:
                 raise BadValue(f"{name} must be >= 0, got {value!r}.")
 
-    def put(self, values: Mapping[str, Any]) -> None:
-        """Set checked values. If a callback refuses one, set those before it back, and raise."""
-        done: list[Callable[[], None]] = []
-        try:
-            for name, value in sorted(values.items(), key=lambda item: self._find(item[0]) is None):  # knobs can refuse
-                done.append(self._put(name, value))
-        except BaseException:
-            for undo in reversed(done):
-                undo()
-            raise
+    def turn_knobs(self, values: Mapping[str, Any]) -> Callable[[], None]:
+        """Set the knobs among checked values; return a function that sets them back. If a callback refuses one, raise."""
+        done: list[tuple[CallbackKnob, Any, Any]] = []
 
-    def _put(self, name: str, value: Any) -> Callable[[], None]:
-        """Set a value; return a function that sets it back."""
-        knob = None if name == "log_every" else self._find(name)
-        if name == "log_every":
-            self._changed.add(name)
-            self._loop.set_log_every(value)
-        elif knob is not None:
-            was, value = knob.value, knob.knob.check(name, value)
-            self._turn(knob, was, value)
-            self._changed.add(knob.name)
-            return lambda: self._turn(knob, value, was)
-        else:
-            if self._run.hyper.registered(name) is not None:
+        def undo() -> None:
+            while done:
+                knob, was, value = done.pop()
+                self._turn(knob, value, was)
+
+        for name, value in values.items():
+            if name != "log_every" and (knob := self._find(name)) is not None:
+                was, value = knob.value, knob.knob.check(name, value)
+                try:
+                    self._turn(knob, was, value)
+                except BaseException:
+                    undo()
+                    raise
+                done.append((knob, was, value))
+        return undo
+
+    def put(self, values: Mapping[str, Any]) -> None:
+        """Set checked values, except knobs, which are set already."""
+        for name, value in values.items():
+            if name == "log_every":
                 self._changed.add(name)
-            value = tuple(value) if isinstance(value, list) else value
-            self._run.hyper.set(name, value, same_on_all_ranks=True)
-        return lambda: None
+                self._loop.set_log_every(value)
+            elif (knob := self._find(name)) is not None:
+                self._changed.add(knob.name)
+            else:
+                if self._run.hyper.registered(name) is not None:
+                    self._changed.add(name)
+                self._run.hyper.set(name, tuple(value) if isinstance(value, list) else value, same_on_all_ranks=True)
 
     def _turn(self, knob: CallbackKnob, was: Any, value: Any) -> None:
         subject, name = knob.entry.subject, knob.knob.name
@@ -167,9 +171,10 @@ class Settings:
                 if name == "log_every":
                     self._loop.set_log_every(value, moves_next=False)
                     self._changed.add(name)
-                elif self.value(name) != value:
-                    self._put(name, value)
                 else:
+                    if self.value(name) != value:
+                        self.turn_knobs({name: value})
+                        self.put({name: value})
                     self._changed.add(name)
             except Exception:
                 lost.append(name)

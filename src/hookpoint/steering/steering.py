@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from hookpoint.core.errors import BadControlFile
 from hookpoint.core.logger import logger
@@ -14,7 +13,7 @@ from hookpoint.core.loop.control import ControlledLoop
 from hookpoint.core.text.terminal import say
 from hookpoint.steering._inbox_watch import InboxWatch, Received
 from hookpoint.steering._outcomes import Outcomes
-from hookpoint.steering._plans import Act, Plans, reason_of
+from hookpoint.steering._plans import Plan, Plans, reason_of
 from hookpoint.steering._settings import Settings
 from hookpoint.steering._trace_recorder import TraceRecorder
 from hookpoint.steering.command_journal import JournalEntry, now
@@ -26,6 +25,7 @@ from hookpoint.storage.workdir.lock import Holder
 
 BEAT_SECONDS = 0.25  # ranks of a paused run exchange a message this often
 AFTER_A_PAUSE = ("validate", "trace")  # answered when the run resumes
+T = TypeVar("T")
 LIMIT = 5  # commands in the line about a replay
 
 
@@ -221,13 +221,13 @@ class Steering:
         if self._clocks.is_paused and command.do in AFTER_A_PAUSE:
             self._deferred.append(command)
             return
-        act, reason = self._planned(command)
+        plan, reason = self._planned(command)
         number = 0
         if not reason and command.do in REPLAYED:
             number, reason = self._journalled(command)
         result: dict[str, Any] = {}
-        if not reason and act is not None:
-            result, reason = self._acted(command.do, act)
+        if not reason and plan is not None:
+            result, reason = self._acted(command.do, plan)
             if reason and number:
                 self._forget(number, reason)
         if number:
@@ -239,14 +239,10 @@ class Steering:
         else:
             self._answer(command, APPLIED, {**result, **({"number": number} if number else {})})
 
-    def _planned(self, command: ControlCommand) -> tuple[Act | None, str]:
+    def _planned(self, command: ControlCommand) -> tuple[Plan | None, str]:
         """Check a command on all ranks; return the plan, and why any rank refuses it."""
-        act, reason = None, ""
-        try:
-            act = self._plans.plan(command.do, command.args, command.expect)
-        except Exception as error:  # whatever it is, the command is refused and the run continues
-            reason = reason_of(error)
-        return act, self._first_of(reason, "a command")
+        plan, reason = _attempted(lambda: self._plans.plan(command.do, command.args, command.expect))
+        return plan, self._first_of(reason, "a command")
 
     def _first_of(self, reason: str, what: str) -> str:
         reasons = self._loop.gather(reason, what)
@@ -276,15 +272,21 @@ class Steering:
             except (OSError, ValueError) as error:
                 logger.warning("command %d was refused, but a resume will try it again: %s", number, error)
 
-    def _acted(self, do: str, act: Act) -> tuple[dict[str, Any], str]:
-        result: dict[str, Any] = {}
+    def _acted(self, do: str, plan: Plan) -> tuple[dict[str, Any], str]:
+        """Carry out a plan on all ranks; return fields of the answer, and why it failed."""
+        if plan.prepare is not None:
+            undo, reason = _attempted(plan.prepare)
+            reason = self._first_of(reason, "the preparation of a command")
+            if reason:
+                if undo is not None:
+                    undo()
+                return {}, reason
         try:
-            result, reason = act(), ""
+            return plan.act(), ""
         except Exception as error:
             if do == "validate" and self._loop.is_in_team:
                 raise  # other ranks wait inside of the validation
-            reason = reason_of(error)
-        return result, self._first_of(reason, "the result of a command") if do in ("set", "call") else reason
+            return {}, reason_of(error)
 
     # Replaying
 
@@ -296,10 +298,10 @@ class Steering:
 
     def _apply_again(self, entry: JournalEntry) -> None:
         command = ControlCommand(entry.do, entry.args, "", entry.id, by=entry.by)
-        act, reason = self._planned(command)
+        plan, reason = self._planned(command)
         result: dict[str, Any] = {}
-        if not reason and act is not None:
-            result, reason = self._acted(command.do, act)
+        if not reason and plan is not None:
+            result, reason = self._acted(command.do, plan)
         self._clocks.commands = max(self._clocks.commands, entry.number)
         status = REFUSED if reason else APPLIED
         fields = {"number": entry.number, "reason": reason} if reason else {**result, "number": entry.number}
@@ -387,10 +389,9 @@ class Steering:
             logger.warning("these settings of a command cannot be restored: %s", ", ".join(lost))
 
 
-def steering_for(
-    workdir: str | os.PathLike[str] | None, *, control: bool, new_profile: Callable[[], Any] | None = None
-) -> Callable[[ControlledLoop], Steering] | None:
-    """Return what a loop needs to take commands; None without a workdir, with control=False or HOOKPOINT_CONTROL=0."""
-    if workdir is None or not control or os.environ.get("HOOKPOINT_CONTROL", "1") == "0":
-        return None
-    return lambda loop: Steering(loop, new_profile)
+def _attempted(call: Callable[[], T]) -> tuple[T | None, str]:
+    """Return the result of a call, or None and why it failed: the command is refused, and the run continues."""
+    try:
+        return call(), ""
+    except Exception as error:
+        return None, reason_of(error)

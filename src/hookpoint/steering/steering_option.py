@@ -1,0 +1,19 @@
+"""The option of a loop that makes it take commands."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from hookpoint.core.loop.control import ControlledLoop
+from hookpoint.steering.steering import Steering
+
+
+def steering_for(
+    workdir: str | os.PathLike[str] | None, *, control: bool, new_profile: Callable[[], Any] | None = None
+) -> Callable[[ControlledLoop], Steering] | None:
+    """Return what a loop needs to take commands; None without a workdir, with control=False or HOOKPOINT_CONTROL=0."""
+    if workdir is None or not control or os.environ.get("HOOKPOINT_CONTROL", "1") == "0":
+        return None
+    return lambda loop: Steering(loop, new_profile)

@@ -1,0 +1,321 @@
+"""Commands to a run of two ranks: all of them apply a command at the same iteration, or none does."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import hookpoint
+from hookpoint.core.errors import NotApplied, NotTraining
+from hookpoint.steering.control_folder import ControlFolder
+
+FULL = os.environ.get("HOOKPOINT_FAULTS") == "all"
+
+
+def train(
+    workdir, commands, *, epochs=3, save_every=None, kill_at=None, code=None, wait=0.0, seconds=600.0, val=True, log=None
+):
+    """Train on this rank. Commands of an iteration are sent by the chief; `code` sets rates without a command."""
+    import os
+    import signal
+    import time
+    from pathlib import Path
+
+    import torch
+
+    import hookpoint
+    from hookpoint import Callback, Every, Knob
+    from hookpoint import callbacks as cb
+    from hookpoint.core.loop.services import machine_of
+    from hookpoint.parallel.team import init_process
+    from hookpoint.steering.control_command import ControlCommand
+
+    rank, steps, ids = int(os.environ["RANK"]), [], []
+    init_process.SECONDS = seconds  # how long a rank waits for the others
+
+    class Subject(Callback):
+        knobs = (Knob("alpha", float),)
+        alpha = 0.0
+
+        def on_knob(self, value):
+            if value == 7.0 and rank == 1:
+                raise ValueError("not on this rank")
+
+        def on_train_iter_end(self, run):
+            row = [run.iteration, run.hyper["lr"], run.hyper["momentum"], machine_of(run).logbook.log_every, self.alpha]
+            steps.append(row)
+            if log is not None:
+                with Path(log, f"rank{rank}").open("a") as file:
+                    file.write(f"{os.getppid()} {row}\n")
+            if wait:
+                time.sleep(wait)
+
+        def on_iter_end(self, run):
+            if run.mode != "train":
+                return
+            steering = machine_of(run).control
+            for do, args in commands.get(str(run.iteration), ()) if rank == 0 else ():
+                command = ControlCommand(do, args, steering.attempt, by="test")
+                ids.append(command.id)
+                steering.submit(command)
+            if code is not None and run.iteration == code[0]:
+                run.hyper.set("lr", code[1], same_on_all_ranks=True)
+            if kill_at == run.iteration:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Dropout(0.2), torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
+    saver = [] if save_every is None else [cb.ModelSaver(max_to_keep=2).when(Every(steps=save_every))]
+    inputs = torch.arange(96.0).reshape(32, 3) / 96
+    data = (inputs, inputs.sum(1, keepdim=True))
+    runner = hookpoint.Runner(
+        model,
+        optimizer,
+        torch.nn.MSELoss(),
+        callbacks=[*saver, Subject()],
+        workdir=workdir,
+        monitors=[cb.JSONWriter()],
+        extra_callbacks=[],
+        log_every=2,
+        seed=0,
+    )
+    run = runner.fit(data, data if val else None, epochs=epochs, batch_size=4)
+    weights = [parameter.detach().flatten().tolist() for parameter in model.parameters()]
+    return {"steps": steps, "ids": ids, "weights": weights, "elapsed": run.elapsed, "step": run.step, "reason": run.stop_reason}
+
+
+def answers_of(workdir, ids):
+    with ControlFolder(workdir) as folder:
+        return [folder.answer(command_id) for command_id in ids]
+
+
+def events_of(workdir):
+    rows = [json.loads(line) for line in Path(workdir, "events.jsonl").read_text().splitlines()]
+    return [row for row in rows if row["event"] == "control"]
+
+
+def test_both_ranks_apply_a_command_at_the_same_iteration_or_none_does(launch, tmp_path):
+    def setting(**values):
+        return ["set", {"values": values}]
+
+    commands = {
+        "2": [setting(lr=0.05)],
+        "4": [["set", {"values": {"Subject.alpha": 7.0, "momentum": 0.0}}], setting(lr=-1.0)],
+        "6": [["validate", {}], ["log-every", {"steps": 3}], ["save", {"tag": "x"}]],
+    }
+    first, second = launch(train, workdir=str(tmp_path / "run"), commands=commands).results
+    assert first["steps"] == second["steps"]
+    assert first["weights"] == second["weights"]
+    answers = answers_of(tmp_path / "run", first["ids"])
+    assert [answer.status for answer in answers] == ["applied", "refused", "refused", "applied", "applied", "applied"]
+    assert answers[1].reason == "rank 1: ValueError: not on this rank"
+    assert {answer.ranks for answer in answers if answer.status == "applied"} == {2}
+    applied = answers[0].iteration
+    assert 2 <= applied <= 3  # one iteration later, if the ranks have not met in between
+    assert [row[1] for row in first["steps"]] == [0.1] * applied + [0.05] * (12 - applied)
+    assert {(row[2], row[4]) for row in first["steps"]} == {(0.5, 0.0)}
+    assert Path(answers[-1].path, "manifest.json").exists()
+    assert Counter(event["id"] for event in events_of(tmp_path / "run")) == Counter(first["ids"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command",
+    [["set", {"values": {"lr": 0.01}}], ["validate", {}], ["log-every", {"steps": 3}]],
+    ids=["set", "validate", "log-every"],
+)
+def test_a_killed_and_resumed_run_is_the_uninterrupted_one(launch, tmp_path, command):
+    commands = {"5": [command]}
+    (whole, _) = launch(train, workdir=str(tmp_path / "whole"), commands=commands, save_every=4).results
+    killed = launch(train, workdir=str(tmp_path / "run"), commands=commands, save_every=4, kill_at=7, check=False)
+    assert killed.status
+    first, second = launch(train, workdir=str(tmp_path / "run"), commands={}, save_every=4).results
+    assert first["steps"] == second["steps"] == whole["steps"][4:]
+    assert first["weights"] == second["weights"] == whole["weights"]
+    if command[0] == "set":
+        (answer,) = answers_of(tmp_path / "whole", whole["ids"])
+        (coded, _) = launch(train, workdir=str(tmp_path / "code"), commands={}, code=[answer.iteration, 0.01]).results
+        assert coded["weights"] == first["weights"]
+
+
+@pytest.mark.slow
+def test_a_pause_longer_than_the_wait_of_the_team(launch, tmp_path):
+    seen = {}
+
+    def pause():
+        controller = hookpoint.control(tmp_path / "run")
+        while True:
+            try:
+                controller.pause(timeout=60)
+                break
+            except NotTraining:
+                time.sleep(0.1)
+        time.sleep(8)
+        seen["live"] = controller.live().paused
+        seen["save"] = controller.save("paused", timeout=60)
+        seen["later"] = controller.send("validate", {})
+        controller.resume(timeout=60)
+        seen["validate"] = seen["later"].wait(60)
+
+    thread = threading.Thread(target=pause)
+    thread.start()
+    workdir = str(tmp_path / "run")
+    first, second = launch(train, workdir=workdir, commands={}, epochs=40, wait=0.02, seconds=4.0, timeout=120).results
+    thread.join()
+    assert first["steps"] == second["steps"]
+    assert (first["step"], seen["live"], seen["validate"].status) == (160, True, "applied")
+    assert first["elapsed"] < 8 + 160 * 0.02 + 30
+
+
+@pytest.mark.slow
+def test_a_signal_in_a_pause_saves_and_ends_all_ranks(launch, tmp_path):
+    def end():
+        controller = hookpoint.control(tmp_path / "run")
+        while True:
+            try:
+                controller.pause(timeout=60)
+                break
+            except NotTraining:
+                time.sleep(0.1)
+        os.kill(controller.live().holder.pid, signal.SIGTERM)
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    workdir = str(tmp_path / "run")
+    ended = launch(train, workdir=workdir, commands={}, epochs=400, wait=0.02, save_every=1000, timeout=120, check=False)
+    thread.join()
+    assert ended.status
+    saved = [path for path in (tmp_path / "run" / "checkpoints").glob("step-*") if (path / "manifest.json").exists()]
+    assert len(saved) == 1
+
+
+class Controllers:
+    """Three threads that send commands, with pauses, until each has sent its share."""
+
+    def __init__(self, workdir, each, seed=0):
+        self.workdir, self.each, self.seed = workdir, each, seed
+        self.orders, self.problems = [], []
+        self.threads = [threading.Thread(target=self._work, args=(number,)) for number in range(3)]
+
+    def start(self):
+        for thread in self.threads:
+            thread.start()
+
+    def join(self):
+        for thread in self.threads:
+            thread.join()
+
+    def _work(self, number):
+        draw, controller, sent = random.Random(self.seed + number), hookpoint.control(self.workdir), 0
+        while sent < self.each:
+            do, args = draw.choice(
+                [
+                    ("set", {"values": {"lr": draw.choice([0.01, 0.02, 0.03])}}),
+                    ("set", {"values": {"momentum": draw.random() / 2, "Subject.alpha": draw.random()}}),
+                    ("log-every", {"steps": draw.randint(1, 9)}),
+                    ("validate", {}),
+                    ("save", {"tag": f"c{number}"}),
+                    ("pause", {}),
+                ]
+            )
+            try:
+                self._send(controller, do, args)
+                sent += 1
+                if do == "pause":
+                    time.sleep(0.3)
+                    self._send(controller, "resume", {})
+                    sent += 1
+            except (NotTraining, NotApplied):
+                time.sleep(0.2)
+
+    def _send(self, controller, do, args):
+        order = controller.send(do, args, timeout=120)
+        self.orders.append(order)
+        if order.wait(120).status == "withdrawn":
+            self.problems.append(order)
+
+
+@pytest.mark.slow
+def test_36_commands_of_3_controllers_with_pauses(launch, tmp_path, record_property):
+    workdir = tmp_path / "run"
+    controllers = Controllers(workdir, 12)
+    controllers.start()
+
+    def stop():
+        controllers.join()
+        while True:
+            try:
+                return hookpoint.control(workdir).stop("done", timeout=120)
+            except NotApplied:
+                time.sleep(0.1)
+
+    stopper = threading.Thread(target=stop)
+    stopper.start()
+    results = launch(train, workdir=str(workdir), commands={}, epochs=100_000, wait=0.01, save_every=1000, timeout=300).results
+    stopper.join()
+    assert results[0]["steps"] == results[1]["steps"]
+    assert results[0]["weights"] == results[1]["weights"]
+    ids = [order.id for order in controllers.orders]
+    assert len(ids) >= 36
+    assert {answer.status for answer in answers_of(workdir, ids)} == {"applied"}
+    events = Counter(event["id"] for event in events_of(workdir))
+    assert set(events.values()) == {1}
+    assert set(ids) <= set(events)
+    record_property("faults", ("live control", {"commands": len(ids), "steps_compared": len(results[0]["steps"])}))
+
+
+@pytest.mark.slow
+def test_commands_while_the_trainer_is_killed_and_restarted(launch, tmp_path, record_property):
+    workdir, log = tmp_path / "run", tmp_path / "log"
+    log.mkdir()
+    controllers, kills, draw = Controllers(workdir, 12, seed=100), [], random.Random(3)
+    controllers.start()
+
+    def kill():
+        while len(kills) < 3:
+            time.sleep(draw.uniform(4, 9))
+            try:
+                live = hookpoint.control(workdir).live()
+            except (NotTraining, NotApplied, FileNotFoundError):
+                continue
+            if live.is_running and live.attempt not in kills:
+                os.kill(live.holder.pid, signal.SIGKILL)
+                kills.append(live.attempt)
+        controllers.join()
+        while True:
+            try:
+                return hookpoint.control(workdir).stop("done", timeout=120)
+            except (NotTraining, NotApplied):
+                time.sleep(0.2)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    options = {"epochs": 100_000, "wait": 0.01, "save_every": 20, "log": str(log), "timeout": 400}
+    launch(train, workdir=str(workdir), commands={}, torchrun=["--max-restarts", "9"], check=False, **options)
+    killer.join()
+    rows = [Path(log, f"rank{rank}").read_text().splitlines() for rank in range(2)]
+    by_iteration = [{}, {}]
+    for rank in range(2):
+        for line in rows[rank]:
+            iteration = json.loads(line.partition(" ")[2])[0]
+            by_iteration[rank].setdefault(iteration, set()).add(line.partition(" ")[2])
+    both = by_iteration[0].keys() & by_iteration[1].keys()
+    assert len(both) > 50
+    assert all(by_iteration[0][one] == by_iteration[1][one] for one in both if one != max(both))
+    assert all(len(by_iteration[0][one]) == 1 for one in both)  # replayed at the same iteration
+    ids = [order.id for order in controllers.orders]
+    answers = answers_of(workdir, ids)
+    assert all(answer is not None and answer.is_final for answer in answers)
+    events = Counter(event["id"] for event in events_of(workdir) if not event.get("replayed"))
+    assert {events[command_id] for command_id in ids} == {1}
+    statuses = Counter(answer.status for answer in answers)
+    record_property("faults", ("live control with kills", {"kills": len(kills), "steps_compared": len(both), **statuses}))
