@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hookpoint.cli.ctl_values import parse_settings
+from hookpoint.cli.ctl_values import parse_settings, types_of
 from hookpoint.run_folder.command_error import USAGE, CommandError
 
 
@@ -58,6 +58,17 @@ def test_a_value_of_another_type_is_wrong_usage(pair, kind, message):
         parse_settings([pair], {"x": kind} if kind else {})
     assert raised.value.code == USAGE
     assert message in str(raised.value)
+
+
+def test_a_knob_has_the_type_of_its_full_name_under_all_its_names():
+    assert types_of({"lr": "float", "A(x).n": "int", "B(x).n": "int", "B(y).n": "bool"}) == {
+        "lr": "float",
+        "learning_rate": "float",
+        "A(x).n": "int",
+        "A.n": "int",
+        "B(x).n": "int",
+        "B(y).n": "bool",
+    }
 
 
 def test_a_name_is_given_once():

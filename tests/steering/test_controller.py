@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import threading
 
@@ -12,6 +13,7 @@ from hookpoint import control
 from hookpoint.core.errors import BadArgument, BadControlFile, NotApplied, NotTraining
 from hookpoint.steering.control_command import ControlCommand
 from hookpoint.steering.control_folder import ControlFolder
+from hookpoint.steering.control_order import ControlOrder
 
 ALPHA = "Tunable.alpha"
 
@@ -222,3 +224,15 @@ def test_a_folder_that_others_can_write_to_is_not_used(steered):
         with pytest.raises(BadControlFile, match="others can write to it"):
             control(live.workdir).pause()
         os.chmod(live.workdir / ".control", 0o700)
+
+
+def test_a_command_to_a_folder_that_is_deleted_is_lost(steered):
+    with steered() as live:
+        live.gate.clear()
+        order = control(live.workdir).send("set", {"values": {ALPHA: 0.1}})
+        live.end()
+    shutil.rmtree(live.workdir)
+    fresh = ControlOrder(live.workdir, order.command, 30.0)
+    assert not fresh.withdraw()
+    assert fresh.wait().status == "lost"
+    assert fresh.wait() is fresh.wait()

@@ -10,7 +10,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from hookpoint.cli.ctl_list import everything, print_list
-from hookpoint.cli.ctl_values import parse_settings
+from hookpoint.cli.ctl_values import parse_settings, short_names, types_of
 from hookpoint.cli.output import note, print_json, print_lines
 from hookpoint.cli.run_argument import run_argument
 from hookpoint.core.errors import HookpointError, NotApplied, NotTraining
@@ -21,8 +21,8 @@ from hookpoint.run_folder.formatting import shown
 from hookpoint.run_folder.run_folder import RunFolder
 from hookpoint.steering.answer_text import answer_text
 from hookpoint.steering.control_answer import APPLIED, LOST, REFUSED, WITHDRAWN, ControlAnswer
+from hookpoint.steering.control_order import ControlOrder
 from hookpoint.steering.controller import TIMEOUT, Controller
-from hookpoint.steering.sent_command import SentCommand
 
 AGAIN = 75  # a withdrawn command: try again
 CODES = {APPLIED: FINE, REFUSED: NO, LOST: NO, WITHDRAWN: AGAIN}
@@ -50,8 +50,10 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
         run = ctx.params["run"]
         controller = Controller((run if isinstance(run, RunFolder) else find_run(str(run))).path)
         if words[0] == "set":
-            for knob in controller.knobs().values():
-                found += [CompletionItem(f"{knob.name}={value}", help=knob.about) for value in knob.choices or (knob.value,)]
+            knobs = controller.knobs()
+            typed = short_names(knobs)
+            for name, knob in knobs.items():
+                found += [CompletionItem(f"{typed[name]}={value}", help=knob.about) for value in knob.choices or (knob.value,)]
         elif words[0] == "call":
             found = [CompletionItem(name, help=about) for name, about in controller.actions().items()]
     except (HookpointError, CommandError, OSError, KeyError):
@@ -109,12 +111,13 @@ def ctl(run: RunFolder, words: tuple[str, ...], expect: tuple[str, ...], wait: b
     try:
         if words[0] == "forget":
             return _forget(controller, _integer(words), as_json)
-        order = _send(controller, words, expect, seconds)
+        order = _prepared(controller, words, expect, seconds)
     except (NotTraining, NotApplied) as error:
         if as_json:
             print_json({"status": REFUSED, "reason": one_line(str(error))})
         raise CommandError(one_line(str(error)), NO) from error
     if not wait:
+        order.send()
         _print({"id": order.id, "status": "sent"}, f"sent {order.id}", as_json)
         return FINE
     answer = _answer(order)
@@ -139,16 +142,17 @@ def _list(run: RunFolder, controller: Controller, as_json: bool) -> int:
     return FINE if content["training"] else NO
 
 
-def _send(controller: Controller, words: tuple[str, ...], expect: tuple[str, ...], seconds: float) -> SentCommand:
+def _prepared(controller: Controller, words: tuple[str, ...], expect: tuple[str, ...], seconds: float) -> ControlOrder:
     _arguments(words, {})  # wrong usage is reported first
-    types = {name: knob.type for name, knob in controller.knobs().items()}
+    types = types_of({name: knob.type for name, knob in controller.knobs().items()})
     do, args = words[0], _arguments(words, types)
-    return controller.send(do, args, expect=parse_settings(expect, types), timeout=seconds)
+    return controller.prepare(do, args, expect=parse_settings(expect, types), timeout=seconds)
 
 
-def _answer(order: SentCommand) -> ControlAnswer | None:
-    """Wait for the answer. Ctrl-C withdraws the command; return None if the run has taken it."""
+def _answer(order: ControlOrder) -> ControlAnswer | None:
+    """Send a command and wait for its answer. Ctrl-C withdraws it; return None if the run has taken it."""
     try:
+        order.send()
         return order.wait()
     except KeyboardInterrupt:
         order.withdraw()

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from hookpoint.cli.ctl_values import short_names
 from hookpoint.cli.output import Column, heading, note, print_lines, table, width
 from hookpoint.core.errors import HookpointError, NotTraining
 from hookpoint.run_folder.command_error import FINE, NO, one_line
@@ -31,8 +32,10 @@ def print_list(run: RunFolder, controller: Controller) -> int:
     print_lines([f"{heading(shown(run.name))}  {shown(run.path)}", f"{status}{shown(holder)}{_where(run)}"])
     sections: list[tuple[str, Sequence[Column], Rows]] = []
     if live is not None:
-        knobs = controller.knobs().values()
-        sections += [("settings", (NAMED, NAMED, Column(), TEXT), [_knob(knob) for knob in knobs])]
+        knobs = controller.knobs()
+        typed = short_names(knobs)
+        settings = [_knob(typed[name], knob) for name, knob in knobs.items()]
+        sections += [("settings", (NAMED, NAMED, Column(), TEXT), settings)]
         sections += [("actions", (NAMED, TEXT), [(shown(name), shown(about)) for name, about in controller.actions().items()])]
         cannot = [(shown(do), shown(reason)) for do, reason in live.cannot.items()]
         sections += [("not available", (NAMED, TEXT), cannot)]
@@ -70,12 +73,12 @@ def _where(run: RunFolder) -> str:
     return "" if run.step is None else f"; epoch {run.epoch}, step {run.step}"
 
 
-def _knob(knob: KnobState) -> tuple[str, str, str, str]:
+def _knob(name: str, knob: KnobState) -> tuple[str, str, str, str]:
     low, high = (None if bound is None else shown(bound) for bound in (knob.low, knob.high))
     bounds = f"{low} to {high}" if low and high else f">= {low}" if low else f"<= {high}" if high else ""
     if knob.choices:
         bounds = " | ".join(map(shown, knob.choices))
-    return shown(knob.name), shown(knob.value), bounds or shown(knob.type), shown(knob.about)
+    return shown(name), shown(knob.value), bounds or shown(knob.type), shown(knob.about)
 
 
 def _journal(controller: Controller) -> Rows:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from hookpoint.run_folder.command_error import USAGE, CommandError
 from hookpoint.run_folder.formatting import shown
 
+KEY = re.compile(r"\([^()]*\)(?=[^()]*\.)")
+ALIASES = {"lr": "learning_rate"}
 BOOLEANS = {"true": True, "on": True, "yes": True, "1": True, "false": False, "off": False, "no": False, "0": False}
 
 
@@ -30,6 +34,23 @@ def parse_settings(pairs: Sequence[str], types: Mapping[str, str]) -> dict[str, 
             raise CommandError(f"{shown(name)} is given twice", USAGE)
         values[name] = _parsed(name, text.strip(), types.get(name, ""))
     return values
+
+
+def short_names(names: Iterable[str]) -> dict[str, str]:
+    """Return what to type for each knob: without the key of its callback, which a shell would have to quote, if that is unique.
+
+    >>> short_names(["Stopper(loss).patience", "Saver(a).keep", "Saver(b).keep"])
+    {'Stopper(loss).patience': 'Stopper.patience', 'Saver(a).keep': 'Saver(a).keep', 'Saver(b).keep': 'Saver(b).keep'}
+    """
+    short = {name: KEY.sub("", name) for name in names}
+    counts = Counter(short.values())
+    return {name: one if counts[one] == 1 else name for name, one in short.items()}
+
+
+def types_of(types: Mapping[str, str]) -> dict[str, str]:
+    """Return the type of each knob, by all names that a command may use."""
+    others = [*short_names(types).items(), *((name, alias) for name, alias in ALIASES.items() if name in types)]
+    return {**types, **{alias: types[name] for name, alias in others}}
 
 
 def _parsed(name: str, text: str, kind: str) -> Any:

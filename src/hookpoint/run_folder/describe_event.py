@@ -65,7 +65,7 @@ def _control(event: Mapping[str, Any]) -> str:
     """Describe a command: who asked for what, and what became of it."""
     was, now, values = event.get("was"), event.get("now"), event.get("values")
     status = f"{event['status']} again" if event.get("replayed") else event["status"]
-    details = [f"{event.get(name)}" for name in ("path", "reason", "note") if event.get(name)]
+    details = [str(event[name]).rstrip(".") for name in ("path", "reason", "note") if event.get(name)]
     if isinstance(now, Mapping):
         before = was if isinstance(was, Mapping) else {}
         details += [f"{name} {_value(before[name])} -> {_value(now[name])}" for name in now if name in before]

@@ -19,8 +19,8 @@ from hookpoint.steering.command_journal import JournalEntry
 from hookpoint.steering.control_answer import APPLIED, ControlAnswer
 from hookpoint.steering.control_command import COMMANDS, ControlCommand
 from hookpoint.steering.control_folder import ControlFolder
+from hookpoint.steering.control_order import ControlOrder
 from hookpoint.steering.live_record import LiveRecord
-from hookpoint.steering.sent_command import SentCommand
 from hookpoint.storage.checkpoint.manifest import Manifest
 from hookpoint.storage.workdir.catalog import entries
 from hookpoint.storage.workdir.lock import WorkdirLock, holder_of
@@ -132,8 +132,21 @@ class Controller:
         *,
         expect: Mapping[str, Any] | None = None,
         timeout: float | None = TIMEOUT,
-    ) -> SentCommand:
+    ) -> ControlOrder:
         """Send a command without waiting for its answer. It expires `timeout` seconds after the run sees it; None for never."""
+        order = self.prepare(do, args, expect=expect, timeout=timeout)
+        order.send()
+        return order
+
+    def prepare(
+        self,
+        do: str,
+        args: Mapping[str, Any] | None = None,
+        *,
+        expect: Mapping[str, Any] | None = None,
+        timeout: float | None = TIMEOUT,
+    ) -> ControlOrder:
+        """Return an order that is not sent yet, so that it can be withdrawn whenever Ctrl-C comes."""
         if do not in COMMANDS:
             raise BadArgument(f"there is no command {do!r}.", choose=", ".join(COMMANDS))
         if timeout is not None and not timeout > 0:
@@ -141,9 +154,7 @@ class Controller:
         live = self.live()
         args, expect = _plain(do, args or {}), _plain("expect", expect or {})
         command = ControlCommand(do, args, live.attempt, expect=expect, seconds=timeout, by=_sender())
-        with ControlFolder(self.path) as folder:
-            folder.send(command)
-        return SentCommand(self.path, command, math.inf if timeout is None else timeout)
+        return ControlOrder(self.path, command, math.inf if timeout is None else timeout)
 
     def set(
         self, values: Mapping[str, Any], *, expect: Mapping[str, Any] | None = None, timeout: float = TIMEOUT
@@ -203,8 +214,9 @@ class Controller:
         return entry
 
     def _ask(self, do: str, timeout: float, expect: Mapping[str, Any] | None = None, **args: Any) -> ControlAnswer:
-        order = self.send(do, args, expect=expect, timeout=timeout)
+        order = self.prepare(do, args, expect=expect, timeout=timeout)
         try:
+            order.send()
             answer = order.wait()
         except BaseException:  # Ctrl-C
             order.withdraw()

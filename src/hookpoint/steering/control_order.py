@@ -1,8 +1,9 @@
-"""SentCommand: a command that was sent to a running training."""
+"""ControlOrder: a command on its way to a running training."""
 
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from hookpoint.steering.control_answer import APPLIED, LOST, WITHDRAWN, ControlAnswer
@@ -13,8 +14,8 @@ from hookpoint.storage.workdir.lock import holder_of
 QUICK_SECONDS, QUICK_POLL, SLOW_POLL = 2.0, 0.02, 0.1
 
 
-class SentCommand:
-    """A command on its way: `wait` returns what became of it, `withdraw` takes it back.
+class ControlOrder:
+    """A command on its way: `wait` returns what became of it, `withdraw` takes it back. `Controller.send` creates it.
 
     Either the run moves the command out of the inbox, and answers it, or its sender does, and it is never applied.
     """
@@ -25,11 +26,19 @@ class SentCommand:
         self._sent = time.monotonic()
         self._final: ControlAnswer | None = None
 
+    def send(self) -> None:
+        """Put the command into the inbox of the run."""
+        with ControlFolder(self._run_folder) as folder:
+            folder.send(self.command)
+
     def answer(self) -> ControlAnswer | None:
         """Return what is known of the command now: None until the run sees it."""
         if self._final is None:
-            with ControlFolder(self._run_folder) as folder:
-                answer = folder.answer(self.id)
+            try:
+                with ControlFolder(self._run_folder) as folder:
+                    answer = folder.answer(self.id)
+            except FileNotFoundError:  # the folder of the run was deleted
+                return None
             if answer is None or not answer.is_final:
                 return answer
             self._final = answer
@@ -63,9 +72,13 @@ class SentCommand:
         return self._final is not None and self._final.status == WITHDRAWN
 
     def _remove(self, reason: str) -> bool:
-        with ControlFolder(self._run_folder) as folder:
-            if not folder.withdraw(self.id):
-                return False
+        try:
+            with ControlFolder(self._run_folder) as folder:
+                was_there = folder.withdraw(self.id)
+        except FileNotFoundError:
+            return False
+        if not was_there:
+            return False
         self._final = ControlAnswer(self.id, WITHDRAWN, time=time.time(), reason=reason)
         return True
 
@@ -73,13 +86,17 @@ class SentCommand:
         """Return whether the start of the run that the command is for is still training."""
         if holder_of(self._run_folder) is None:
             return False
-        with ControlFolder(self._run_folder) as folder:
-            live = folder.live()
+        try:
+            with ControlFolder(self._run_folder) as folder:
+                live = folder.live()
+        except FileNotFoundError:
+            return False
         return live.attempt == self.command.attempt and not live.ended
 
     def _after_the_end(self) -> ControlAnswer:
         """Return the answer to a command that the run had not answered when it ended."""
-        with ControlFolder(self._run_folder) as folder:
+        entry = None
+        with suppress(FileNotFoundError), ControlFolder(self._run_folder) as folder:
             entry = next((one for one in folder.journal.entries() if one.id == self.id), None)
         answer = self.answer()  # it may have come last
         if answer is not None and answer.is_final:
