@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from hookpoint import control
+from hookpoint import Callback, Knob, Loop, control
 from hookpoint.core.errors import BadArgument, BadControlFile, NotApplied, NotTraining
 from hookpoint.steering.control_command import ControlCommand
 from hookpoint.steering.control_folder import ControlFolder
@@ -44,6 +44,24 @@ def test_what_is_set_is_applied_answered_and_an_event(steered):
     (event,) = live.events()
     assert (event["do"], event["status"], event["step"], event["id"]) == ("set", "applied", answer.step, answer.id)
     assert event["by"].endswith(f":{os.getpid()}")
+
+
+def test_values_that_the_run_changes_itself_are_known_at_the_end_of_an_epoch(tmp_path, monkeypatch):
+    monkeypatch.setattr("hookpoint.steering.steering.PUBLISH_SECONDS", 0.0)
+    seen = []
+
+    class Schedule(Callback):
+        knobs = (Knob("alpha", float),)
+        alpha = 0.0
+
+        def on_epoch_begin(self, run):
+            seen.append(control(tmp_path).knobs()["Schedule.alpha"].value)
+            self.alpha = run.epoch / 4
+
+    with Loop([Schedule()], workdir=tmp_path, extra_callbacks=[], monitors=[]) as run:
+        for _ in run.epochs(3):
+            list(run.batches(range(2)))
+    assert seen == [0.0, 0.25, 0.5]
 
 
 def test_a_refusal_says_why_and_changes_nothing(steered):

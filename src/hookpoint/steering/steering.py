@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections import deque
 from collections.abc import Callable, Mapping
+from time import monotonic
 from typing import Any, TypeVar
 
 from hookpoint.core.errors import BadControlFile
@@ -23,7 +24,7 @@ from hookpoint.steering.control_folder import ControlFolder, is_supported
 from hookpoint.steering.live_record import LiveRecord
 from hookpoint.storage.workdir.lock import Holder
 
-BEAT_SECONDS = 0.25  # ranks of a paused run exchange a message this often
+BEAT_SECONDS, PUBLISH_SECONDS = 0.25, 1.0  # between messages of paused ranks; between values at the ends of epochs
 AFTER_A_PAUSE = ("validate", "trace")  # answered when the run resumes
 T = TypeVar("T")
 LIMIT = 5  # commands in the line about a replay
@@ -54,7 +55,7 @@ class Steering:
         self._pending: list[int] = []  # numbers of a checkpoint's journal entries that were still to be replayed
         self._deferred: list[ControlCommand] = []
         self._traced: ControlCommand | None = None
-        self._last_number = 0
+        self._last_number, self._next_publish = 0, 0.0
 
     # Begin and end
 
@@ -180,6 +181,8 @@ class Steering:
             self._take_commands()
         if self._clocks.is_paused:
             self._stay_paused()
+        if monotonic() >= self._next_publish:
+            self._publish()
 
     def _take_commands(self) -> None:
         """Apply the commands that the chief has claimed, on all ranks."""
@@ -245,11 +248,8 @@ class Steering:
         return plan, self._first_of(reason, "a command")
 
     def _first_of(self, reason: str, what: str) -> str:
-        reasons = self._loop.gather(reason, what)
-        rank = next((rank for rank, one in enumerate(reasons) if one), None)
-        if rank is None:
-            return ""
-        return str(reasons[rank]) if rank == 0 else f"rank {rank}: {reasons[rank]}"
+        reasons = enumerate(self._loop.gather(reason, what))
+        return next((f"rank {rank}: {one}" if rank else str(one) for rank, one in reasons if one), "")
 
     def _journalled(self, command: ControlCommand) -> tuple[int, str]:
         """Write a command to the journal; return its number, and why this failed."""
@@ -357,6 +357,7 @@ class Steering:
 
     def _publish(self, *, ended: bool = False) -> None:
         """Write live.json. A failure never ends a run."""
+        self._next_publish = monotonic() + PUBLISH_SECONDS
         if self._folder is not None:
             try:
                 self._folder.write_live(
