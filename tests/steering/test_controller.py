@@ -128,6 +128,30 @@ def test_stop_ends_the_run_with_its_reason(steered):
     assert '"seen enough"' in (live.workdir / "run.json").read_text()
 
 
+def test_commands_of_many_controllers_are_applied_one_after_another(steered):
+    answers = []
+
+    def steer(number):
+        ctl = control(live.workdir)
+        orders = [ctl.send("set", {"values": {ALPHA: (number * 10 + one) / 100}}) for one in range(4)]
+        answers.extend(order.wait() for order in orders)
+
+    with steered() as live:
+        threads = [threading.Thread(target=steer, args=[number]) for number in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert control(live.workdir).pending() == []
+    assert [answer.status for answer in answers] == ["applied"] * 12
+    events = live.events()
+    assert sorted(event["id"] for event in events) == sorted(answer.id for answer in answers)
+    values = [0.5, *(event["now"][ALPHA] for event in events)]
+    assert [event["was"][ALPHA] for event in events] == values[:-1]
+    assert live.tunable.alpha == values[-1]
+    assert [entry.number for entry in control(live.workdir).journal()] == list(range(1, 13))
+
+
 # Commands that do not apply
 
 
