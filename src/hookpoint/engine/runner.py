@@ -16,12 +16,13 @@ from hookpoint.core.callback.on import on
 from hookpoint.core.checkpoint.plain_names import COMPILED
 from hookpoint.core.checkpoint.stateful import OBJECTS
 from hookpoint.core.checkpoint.store import Resume
+from hookpoint.core.control.control import Control
+from hookpoint.core.control.controlled_loop import ControlledLoop
 from hookpoint.core.data.array_batches import AUTO, BatchSize
 from hookpoint.core.errors import BadArgument, BadData, OutsideRun
 from hookpoint.core.log.metric_objects import by_name
 from hookpoint.core.logger import logger
 from hookpoint.core.loop.batches import batches_over
-from hookpoint.core.loop.control import Control, ControlledLoop
 from hookpoint.core.loop.evaluation import LOADER_CHECK, abort_on_error, evaluate
 from hookpoint.core.loop.loop import Loop
 from hookpoint.core.loop.options import LoopOptions

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from hookpoint.core.loop.control import ControlledLoop
+from hookpoint.core.control.controlled_loop import ControlledLoop
 from hookpoint.engine import runner as engine
 from hookpoint.presets._defaults import new_profile, with_defaults
 from hookpoint.steering.steering import Steering

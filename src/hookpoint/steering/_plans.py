@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hookpoint.core.control.controlled_loop import ControlledLoop
 from hookpoint.core.errors import BadValue, UnknownSetting
-from hookpoint.core.loop.control import ControlledLoop
 from hookpoint.steering._settings import Settings
 from hookpoint.steering._trace_recorder import TraceRecorder
 from hookpoint.steering.control_command import MAX_TEXT

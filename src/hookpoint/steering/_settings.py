@@ -8,9 +8,9 @@ from typing import Any
 
 from hookpoint.core.callback.handlers import call_with_named
 from hookpoint.core.callback.knob import Knob, actions_of, knobs_of
+from hookpoint.core.control.controlled_loop import ControlledLoop
 from hookpoint.core.errors import BadValue, UnknownSetting
 from hookpoint.core.hooks.entry import Entry
-from hookpoint.core.loop.control import ControlledLoop
 from hookpoint.core.run.hyper import checked, split_name
 
 NEVER_NEGATIVE = ("lr", "momentum", "weight_decay")

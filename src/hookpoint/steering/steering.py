@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Any, TypeVar
 
+from hookpoint.core.control.controlled_loop import ControlledLoop
 from hookpoint.core.errors import BadControlFile
 from hookpoint.core.logger import logger
-from hookpoint.core.loop.control import ControlledLoop
 from hookpoint.core.text.terminal import say
 from hookpoint.steering._inbox_watch import InboxWatch, Received
 from hookpoint.steering._outcomes import Outcomes
@@ -31,7 +31,7 @@ LIMIT = 5  # commands in the line about a replay
 
 
 class Steering:
-    """The control of one run; see `hookpoint.core.loop.control.Control`.
+    """The control of one run; see `hookpoint.core.control.control.Control`.
 
     A thread of the chief watches the inbox. At a boundary, the chief claims the commands and sends them to all ranks. Each
     rank checks a command; if none objects, the chief journals it, and all ranks apply it. The chief sends the event

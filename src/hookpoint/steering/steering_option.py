@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from hookpoint.core.loop.control import ControlledLoop
+from hookpoint.core.control.controlled_loop import ControlledLoop
 from hookpoint.steering.steering import Steering
 
 

@@ -24,9 +24,9 @@ from hookpoint.core.run.run import Run, now_of
 
 if TYPE_CHECKING:
     from hookpoint.core.checkpoint.store import Keep
+    from hookpoint.core.control.control import Control
     from hookpoint.core.loop._saving import Saving
     from hookpoint.core.loop._signals import Signals
-    from hookpoint.core.loop.control import Control
     from hookpoint.core.run.verdicts import Verdicts
     from hookpoint.core.team.checked_team import CheckedTeam
     from hookpoint.core.team.team import Answer

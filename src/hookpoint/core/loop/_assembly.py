@@ -9,6 +9,8 @@ from typing import Any
 
 from hookpoint.core.checkpoint.crashes import Crashes
 from hookpoint.core.checkpoint.randomness import PlainRandomness
+from hookpoint.core.control.control import Control, NoControl
+from hookpoint.core.control.controlled_loop import ControlledLoop
 from hookpoint.core.hang.hang_watch import HangWatch
 from hookpoint.core.hooks.hooks import Hooks
 from hookpoint.core.log.global_means import global_means
@@ -24,7 +26,6 @@ from hookpoint.core.loop._signals import Signals
 from hookpoint.core.loop._step_hooks import StepHooks
 from hookpoint.core.loop.batches import BatchLoop
 from hookpoint.core.loop.components import Components
-from hookpoint.core.loop.control import Control, ControlledLoop, NoControl
 from hookpoint.core.loop.machine import Machine
 from hookpoint.core.loop.missing_metrics import MissingMetrics, could_log_anything
 from hookpoint.core.loop.options import LoopOptions

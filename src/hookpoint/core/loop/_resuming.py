@@ -28,9 +28,9 @@ from hookpoint.core.text.terminal import say
 
 if TYPE_CHECKING:
     from hookpoint.core.checkpoint.crashes import Crashes
+    from hookpoint.core.control.control import Control
     from hookpoint.core.loop._agreement import Agreement
     from hookpoint.core.loop._saving import Saving
-    from hookpoint.core.loop.control import Control
     from hookpoint.core.loop.passes import Pass
     from hookpoint.core.loop.run_objects import RunObjects
     from hookpoint.core.run.run import Run

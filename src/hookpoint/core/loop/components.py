@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from hookpoint.core.control.control import Control
     from hookpoint.core.hang.hang_watch import HangWatch
     from hookpoint.core.loop._agreement import Agreement
     from hookpoint.core.loop._model_stop import ModelStop
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from hookpoint.core.loop._saving import Saving
     from hookpoint.core.loop._signals import Signals
     from hookpoint.core.loop._step_hooks import StepHooks
-    from hookpoint.core.loop.control import Control
     from hookpoint.core.loop.missing_metrics import MissingMetrics
 
 

@@ -12,13 +12,14 @@ from hookpoint.core.checkpoint.positions import Positions
 from hookpoint.core.checkpoint.randomness import PlainRandomness
 from hookpoint.core.checkpoint.stateful import OBJECTS, user_state
 from hookpoint.core.checkpoint.store import Resume, Store
+from hookpoint.core.control.control import Control
+from hookpoint.core.control.controlled_loop import ControlledLoop
 from hookpoint.core.data.samples import counter
 from hookpoint.core.errors import BadArgument
 from hookpoint.core.log.loss_check import OnNonFinite
 from hookpoint.core.log.metric_names import UNKNOWN, MetricNames
 from hookpoint.core.log.metrics import Floats, MayWait, floats_one_by_one
 from hookpoint.core.loop._run_record import config_of
-from hookpoint.core.loop.control import Control, ControlledLoop
 from hookpoint.core.loop.host import Host
 from hookpoint.core.run.run import Run
 from hookpoint.core.run.stepper import Stepper

@@ -1,4 +1,4 @@
-"""Control: commands from outside that are applied at the boundaries of a run. `hookpoint.steering` implements it."""
+"""ControlledLoop: a loop as the source of commands sees it."""
 
 from __future__ import annotations
 
@@ -7,69 +7,82 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from hookpoint.core.checkpoint.positions import Positions
+    from hookpoint.core.hooks.hooks import Hooks
     from hookpoint.core.log.logbook import Logbook
-    from hookpoint.core.loop._agreement import Agreement
-    from hookpoint.core.loop._resuming import Resuming
-    from hookpoint.core.loop._saving import Saving
-    from hookpoint.core.loop._signals import Signals
-    from hookpoint.core.loop.host import Host
-    from hookpoint.core.loop.run_objects import RunObjects
+    from hookpoint.core.run.run import Run
+    from hookpoint.core.run.verdicts import Verdicts
+    from hookpoint.core.schedule.clocks import Clocks
 
 
-class Control(Protocol):
-    """A source of commands. The machine calls it at step boundaries, outside accumulation windows, if it has work.
+class RunParts(Protocol):
+    """The objects of a run."""
 
-    An iteration does not ask: whoever has a command calls `ControlledLoop.wake`, which raises the flag that an iteration
-    tests for saves. `has_work` keeps that flag up.
-    """
+    run: Run
+    hooks: Hooks
+    clocks: Clocks
+    logbook: Logbook
+    verdicts: Verdicts
+    positions: Positions
+
+
+class Saves(Protocol):
+    """The component that saves. An iteration tests `is_due`."""
+
+    is_due: bool
+
+    def request(self, tag: str) -> Any: ...
+
+    def save_now(self, tag: str) -> tuple[Any, str]: ...
+
+    def require_store(self) -> Any: ...
+
+    def at_boundary(self) -> Any: ...
+
+
+class Resumes(Protocol):
+    """The component that resumes."""
 
     @property
-    def has_work(self) -> bool: ...
+    def has_resumed(self) -> bool: ...
 
-    def begin(self) -> None:
-        """Start to take commands, once the state is restored. All ranks call this."""
+    @property
+    def has_other_data(self) -> bool: ...
 
-    def announce(self) -> None:
-        """Take notice, on every rank, that the chief has commands."""
-
-    def restore(self) -> None:
-        """Replay the commands that came at the boundary of the checkpoint, after it was written. All ranks call this."""
-
-    def at_boundary(self) -> None:
-        """Apply what is due, before the checkpoint of this boundary is written."""
-
-    def end(self) -> None:
-        """Take no further commands; the run ends."""
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+    @property
+    def moved(self) -> Mapping[str, int] | None: ...
 
 
-class NoControl:
-    """Control of a run that takes no commands."""
+class CatchesSignals(Protocol):
+    """The component that handles signals."""
 
-    has_work = False
+    @property
+    def caught(self) -> signal.Signals | None: ...
 
-    def __init__(self, loop: ControlledLoop) -> None:
-        self._loop, self._state = loop, dict[str, Any]()
+    @property
+    def received(self) -> signal.Signals | None: ...
 
-    def begin(self) -> None:
-        self._loop.gather(None, "live control")  # other ranks may want commands
+    def take(self, number: signal.Signals) -> Any: ...
 
-    def announce(self) -> None: ...
 
-    def restore(self) -> None: ...
+class Agrees(Protocol):
+    """The component through which ranks agree."""
 
-    def at_boundary(self) -> None: ...
+    def request_control(self) -> None: ...
 
-    def end(self) -> None: ...
+    def take_save_signal(self) -> bool: ...
 
-    def state_dict(self) -> dict[str, Any]:
-        return self._state
+    def gather(self, value: Any, what: str, *, counts: bool = True) -> list[Any]: ...
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._state = dict(state)  # for a later start that takes commands
+
+class HostLimits(Protocol):
+    """A trainer of another library that drives the loop."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def cannot(self) -> Mapping[str, str]: ...
 
 
 class ControlledLoop:
@@ -77,16 +90,16 @@ class ControlledLoop:
 
     def __init__(
         self,
-        objects: RunObjects,
-        saving: Saving,
-        resuming: Resuming,
-        signals: Signals,
-        agreement: Agreement | None,
-        host: Host | None,
+        objects: RunParts,
+        saving: Saves,
+        resuming: Resumes,
+        signals: CatchesSignals,
+        agreement: Agrees | None,
+        host: HostLimits | None,
     ) -> None:
         self.run, self.hooks, self.clocks = objects.run, objects.hooks, objects.clocks
         self.host = host
-        self._logbook: Logbook = objects.logbook
+        self._logbook = objects.logbook
         self._objects, self._saving, self._resuming, self._signals = objects, saving, resuming, signals
         self._agreement = agreement
 

@@ -1,0 +1,64 @@
+"""Control: commands from outside that are applied at the boundaries of a run. `hookpoint.steering` implements it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from hookpoint.core.control.controlled_loop import ControlledLoop
+
+
+class Control(Protocol):
+    """A source of commands. The machine calls it at step boundaries, outside accumulation windows, if it has work.
+
+    An iteration does not ask: whoever has a command calls `ControlledLoop.wake`, which raises the flag that an iteration
+    tests for saves. `has_work` keeps that flag up.
+    """
+
+    @property
+    def has_work(self) -> bool: ...
+
+    def begin(self) -> None:
+        """Start to take commands, once the state is restored. All ranks call this."""
+
+    def announce(self) -> None:
+        """Take notice, on every rank, that the chief has commands."""
+
+    def restore(self) -> None:
+        """Replay the commands that came at the boundary of the checkpoint, after it was written. All ranks call this."""
+
+    def at_boundary(self) -> None:
+        """Apply what is due, before the checkpoint of this boundary is written."""
+
+    def end(self) -> None:
+        """Take no further commands; the run ends."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+
+
+class NoControl:
+    """Control of a run that takes no commands."""
+
+    has_work = False
+
+    def __init__(self, loop: ControlledLoop) -> None:
+        self._loop, self._state = loop, dict[str, Any]()
+
+    def begin(self) -> None:
+        self._loop.gather(None, "live control")  # other ranks may want commands
+
+    def announce(self) -> None: ...
+
+    def restore(self) -> None: ...
+
+    def at_boundary(self) -> None: ...
+
+    def end(self) -> None: ...
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._state = dict(state)  # for a later start that takes commands
