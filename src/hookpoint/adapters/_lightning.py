@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from hookpoint.adapters._hosted_run import NO_SKIPS, UNAVAILABLE, HostedRun, Options, copy_for_tags, guarded
+from hookpoint.core.logger import logger
 from hookpoint.core.loop.host import Host
 from hookpoint.core.run.run_loop import Mode
 from hookpoint.storage.checkpoint.layout import safe_name
@@ -50,7 +51,8 @@ class LightningEvents:
         self.driver = self.hosted.driver
         self._made_of = (callbacks, last, options)
         self._trainer: Any = None
-        self._state: bytes | None = None  # of the checkpoint to resume from, or of the last fit
+        self._loaded: bytes | None = None  # the state in the checkpoint to resume from
+        self._kept: bytes | None = None  # the state at the end of the last fit
         self._seen: dict[str, Any] = {}  # the metrics of the trainer when the epoch or validation began
         self._of_validation: set[str] = set()
 
@@ -67,11 +69,11 @@ class LightningEvents:
     def state_dict(self) -> dict[str, Any]:
         import torch
 
-        state = self.hosted.state() if self.hosted.can_save else self._state
+        state = self.hosted.state() if self.hosted.can_save else self._loaded or self._kept
         return {} if state is None else {"state": torch.frombuffer(bytearray(state), dtype=torch.uint8)}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        self._state = bytes(state_dict["state"].cpu().numpy())
+        self._loaded = bytes(state_dict["state"].cpu().numpy())
 
     def _save(self, tags: Sequence[str], step: int) -> Path:
         workdir, tag = self._made_of[2].get("workdir"), safe_name(str(tags[0]))
@@ -93,21 +95,32 @@ class LightningEvents:
         self._obey(trainer)
 
     def _start(self, trainer: Any, module: Any, *, is_fit: bool) -> None:
-        self._trainer = trainer
         optimizers = {str(number): optimizer for number, optimizer in enumerate(trainer.optimizers)}
-        epochs, done = trainer.max_epochs, trainer.current_epoch
-        state, self._state = (self._state, None) if is_fit and (done or trainer.global_step) else (None, self._state)
-        clocks = {"epoch": done, "epochs_done": done, "step": trainer.global_step} if is_fit and state is None else None
+        schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
+        epochs = trainer.max_epochs
+        progress = self._progress(trainer) if is_fit else {}
+        self._trainer = trainer
         self.hosted.start(
-            state=state,
-            source="the state of hookpoint in Lightning's checkpoint",
-            clocks=clocks,
+            **progress,
             run_points=is_fit,
             model=module,
             optimizer=next(iter(optimizers.values()), None) if len(optimizers) < 2 else optimizers,
+            lr_scheduler=next(iter(schedulers), None) if len(schedulers) < 2 else schedulers,
             device=module.device,
             epochs=epochs if is_fit and epochs is not None and epochs >= 0 else None,
         )
+
+    def _progress(self, trainer: Any) -> dict[str, Any]:
+        """Return the state of a fit that continues: from a checkpoint, or from the last fit of the same trainer."""
+        done, step = trainer.current_epoch, trainer.global_step
+        state, self._loaded = self._loaded, None
+        if state is None and trainer is self._trainer and (done or step):
+            state = self._kept
+        if state is not None:
+            return {"state": state, "source": "the state of hookpoint in Lightning's checkpoint"}
+        if (done or step) and trainer.is_global_zero:
+            logger.warning("Lightning starts at step %d without a state of hookpoint's callbacks: they start afresh", step)
+        return {"clocks": {"epoch": done, "epochs_done": done, "step": step}}
 
     def _obey(self, trainer: Any) -> None:
         if self.driver.wants_stop:
@@ -115,7 +128,7 @@ class LightningEvents:
 
     @guarded
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        self._state = self.hosted.state()  # a second fit continues with it, and so does a checkpoint that is saved later
+        self._kept = self.hosted.state()  # a second fit continues with it, and so does a checkpoint that is saved later
         self.hosted.finish()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:

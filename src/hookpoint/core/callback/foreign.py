@@ -67,7 +67,8 @@ def check_library(subject: Any) -> None:
     for cls in type(subject).__mro__ if not isinstance(subject, Callback) else ():
         package = cls.__module__.partition(".")[0]
         file = getattr(sys.modules.get(package), "__file__", None)
-        if file and Path(file).parent.parent in map(Path, (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))):
+        folders = {Path(sysconfig.get_path(kind)).name for kind in ("purelib", "platlib")}  # of any environment, as with --user
+        if file and Path(file).parent.parent.name in folders:
             raise _not_adoptable(subject, package, _WRITE)
 
 

@@ -78,6 +78,7 @@ class HostDriver:
         owned = {"store": self._store, "randomness": HostRandomState(), "positions": HostPositions, "host": self.host}
         self._loop = Loop(self._callbacks, options, **changes, **owned)
         self._machine: Machine | None = None
+        self._pass: Pass | None = None  # the innermost one that the host has opened
 
     # The run
 
@@ -124,7 +125,7 @@ class HostDriver:
     def finish_run(self, error: BaseException | None = None) -> None:
         """End the run, even one that failed: open passes are closed, or dropped. Raise the errors of callbacks."""
         self._running()
-        self._machine = None
+        self._machine = self._pass = None
         self._loop.__exit__(None if error is None else type(error), error, None)
 
     # Epochs
@@ -153,6 +154,7 @@ class HostDriver:
     def finish_epoch(self, *, complete: bool = True) -> None:
         machine = self._running()
         machine.scopes.close_passes()
+        self._pass = None
         machine.resuming.restore_in_epoch()
         machine.scopes.close_epoch(cut_short=not complete)
 
@@ -170,24 +172,28 @@ class HostDriver:
         if mode != "train" and not machine.scopes.passes:
             machine.resuming.restore_in_epoch()  # a run that resumes with a validation had finished the training of that epoch
         machine.begin_pass(Pass(HostLoader(total), mode))
+        self._pass = machine.scopes.passes[-1]
 
     def finish_pass(self, finals: Mapping[str, Any] | None = None, *, complete: bool | None = None) -> None:
         """Close the pass; by default, it is complete if it had the announced number of batches."""
-        pass_ = self._innermost()
+        pass_, machine = self._innermost(), self._running()
         if complete is None:
             complete = pass_.total is None or pass_.saw_everything
-        self._running().end_pass(pass_, complete=complete, finals=finals)
+        self._pass = None  # if a handler raises, there is no pass
+        machine.end_pass(pass_, complete=complete, finals=finals)
+        self._pass = machine.scopes.passes[-1] if machine.scopes.passes else None
 
     # Iterations and steps
 
     @property
     def in_iteration(self) -> bool:
-        passes = self._running().scopes.passes
-        return bool(passes) and passes[-1].in_iteration
+        return self._pass is not None and self._pass.in_iteration
 
     def start_iteration(self, batch: Any = None) -> bool:
         """Begin an iteration; return whether the host should compute it: False if a callback skips the batch."""
-        pass_, machine = self._innermost(), self._running()
+        pass_, machine = self._pass, self._machine
+        if pass_ is None or machine is None:
+            raise self._not_open()
         if pass_.in_iteration:
             machine.end_iteration(pass_)
         pass_.batches_seen += 1
@@ -195,26 +201,26 @@ class HostDriver:
 
     def finish_iteration(self, *, outputs: Any = None, loss: Any = None, log: Mapping[str, Any] | None = None) -> None:
         """End the iteration; a loss is logged, as in `Runner`."""
-        pass_, machine = self._innermost(), self._running()
-        if not pass_.in_iteration:
-            raise BadLoop(f"{self.host.name}: no iteration is open.", call="start_iteration(batch) first")
-        now = pass_.now
+        pass_, machine = self._pass, self._machine
+        if pass_ is None or machine is None or not pass_.in_iteration:
+            raise self._not_in_iteration()
         if outputs is not None:
-            now.outputs = outputs
+            pass_.now.outputs = outputs
         if loss is not None:
-            now.loss = loss
-            machine.logbook.log("loss", loss, now.samples)
-        for name, value in log.items() if log else ():
-            machine.logbook.log(name, value, now.samples)
+            pass_.now.loss = loss
+            machine.logbook.log("loss", loss, pass_.now.samples)
+        if log:
+            for name, value in log.items():
+                machine.logbook.log(name, value, pass_.now.samples)
         machine.end_iteration(pass_)
 
     def start_step(self) -> None:
         """Report that the optimizer is about to step."""
-        self._running().steps.before_step()
+        (self._machine or self._running()).steps.before_step()
 
     def finish_step(self) -> None:
         """Report that the optimizer has stepped. Do not report skipped steps."""
-        self._running().steps.after_step()
+        (self._machine or self._running()).steps.after_step()
 
     def fire(self, point: str) -> None:
         """Fire a point inside an iteration: on_backward_begin, on_backward_end, on_lr_adjust."""
@@ -256,7 +262,14 @@ class HostDriver:
         return self._machine
 
     def _innermost(self) -> Pass:
-        passes = self._running().scopes.passes
-        if not passes:
-            raise BadLoop(f"{self.host.name}: no pass is open.", call='start_pass("train") first')
-        return passes[-1]
+        if self._pass is None:
+            raise self._not_open()
+        return self._pass
+
+    def _not_in_iteration(self) -> BadLoop:
+        self._innermost()  # raises if no pass is open
+        return BadLoop(f"{self.host.name}: no iteration is open.", call="start_iteration(batch) first")
+
+    def _not_open(self) -> BadLoop:
+        self._running()  # raises if there is no run either
+        return BadLoop(f"{self.host.name}: no pass is open.", call='start_pass("train") first')
