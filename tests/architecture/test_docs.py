@@ -11,6 +11,7 @@ import io
 import re
 import runpy
 import unicodedata
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -70,7 +71,10 @@ def run_page(path: Path) -> list[str]:
             continue
         printed, said = io.StringIO(), io.StringIO()
         code = compile("\n" * (block.line - 1) + block.source, str(path), "exec")
-        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(said):
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(said), warnings.catch_warnings():
+            if block.needs is not None:  # what another library warns of is not ours
+                warnings.simplefilter("ignore")
+                warnings.filterwarnings("error", module="hookpoint")
             exec(code, namespace)
         for shown, got in ((block.printed, printed.getvalue()), (block.said, said.getvalue())):
             if shown is not None and not doctest.OutputChecker().check_output(shown, got, doctest.ELLIPSIS):
