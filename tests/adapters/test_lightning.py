@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import signal
 import sys
 
@@ -228,3 +229,30 @@ def test_two_processes_stop_at_the_same_step_and_only_the_chief_writes(tmp_path)
     assert said["rank-0.txt"] == said["rank-1.txt"]
     assert said["rank-0.txt"].startswith("2 3 ")
     assert (tmp_path / "run" / "run.json").exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
+def test_two_processes_resume_as_one_run(tmp_path):
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
+    class Note(Callback):
+        def on_run_end(self, run):
+            (tmp_path / f"rank-{run.rank}.txt").write_text(f"{run.epoch} {run.step}")
+
+    def fit(epochs, *more, checkpoint=None):
+        stop = cb.EarlyStopping("val_loss", min_delta=10.0, patience=3)
+        adapter = adapters.lightning([stop, Note()], workdir=tmp_path / "run")
+        loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.rand(16, 2), torch.rand(16, 1)), 4)
+        trainer = trainer_of(adapter, tmp_path, *more, strategy="ddp_fork", devices=2, max_epochs=epochs)
+        trainer.fit(module_class()(), loader, loader, ckpt_path=checkpoint)
+        return {path.read_text() for path in tmp_path.glob("rank-*.txt")}
+
+    assert fit(2, ModelCheckpoint(tmp_path, filename="saved", save_on_train_epoch_end=True)) == {"2 4"}
+    assert fit(9, checkpoint=tmp_path / "saved.ckpt") == {"4 8"}
+    assert "inexact" not in (tmp_path / "run" / "run.json").read_text()
+
+
+def test_the_adapter_can_be_pickled_for_new_processes():
+    again = pickle.loads(pickle.dumps(adapters.lightning([cb.EarlyStopping("val_loss")], last=True, name="mine")))
+    assert again.state_key == "hookpoint[mine]"
+    assert next(entry.name for entry in again.driver.hooks.entries) == "EarlyStopping(val_loss)"

@@ -8,7 +8,6 @@ from typing import Any
 
 from hookpoint.core.checkpoint.store import Checkpoint, Resume
 from hookpoint.core.loop.host_store import HostStore
-from hookpoint.core.team.team import Team
 from hookpoint.storage.checkpoint.checkpoint_folder import saving_to
 from hookpoint.storage.disk import disk
 from hookpoint.storage.run_file import RunFile
@@ -26,12 +25,8 @@ class HostedFolder(HostStore):
     def __init__(self, workdir: str | os.PathLike[str], save: Callable[[Sequence[str], int], Any] | None = None) -> None:
         super().__init__(save)
         self.workdir = local_folder(workdir)
-        self._team = Team()
         self._lock = WorkdirLock(self.workdir)
         self._run_file: RunFile | None = None
-
-    def join(self, team: Team) -> None:
-        self._team = team
 
     def open(self, resume: Resume, identity: Mapping[str, Any]) -> Checkpoint | None:
         if self._team.size == 1:

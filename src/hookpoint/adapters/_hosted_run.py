@@ -153,7 +153,7 @@ class HostedRun:
     def state(self) -> bytes:
         """Return the state for the trainer's checkpoint."""
         state = self.driver.state() if self._store.state is None else self._store.state
-        return packed({name: value for name, value in state.items() if name != "finite"})
+        return packed({name: value for name, value in state.items() if name not in ("finite", "per_rank")})
 
     def write_state(self, path: str | os.PathLike[str]) -> None:
         """Write the state to a file, atomically."""

@@ -7,13 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
+from hookpoint.adapters._epoch_state import EpochState
 from hookpoint.adapters._hosted_run import NO_SKIPS, UNAVAILABLE, ErrorsFromWith, HostedRun, Options, copy_for_tags, guarded
-from hookpoint.core.errors import DamagedCheckpoint
-from hookpoint.core.logger import logger
 from hookpoint.core.loop.host import Host
 from hookpoint.core.run.run_loop import Mode
-from hookpoint.storage.checkpoint.layout import HOST_STATE, safe_name
-from hookpoint.storage.checkpoint.state_bytes import unpacked
+from hookpoint.storage.checkpoint.layout import safe_name
 
 CANNOT = {**UNAVAILABLE, **NO_SKIPS, "stop_epoch": "it stops only the whole training"}
 IN_THE_STEP = ("on_backward_begin", "on_backward_end", "on_step_begin", "on_step_end")
@@ -61,6 +59,7 @@ class KerasEvents(ErrorsFromWith):
         self._workdir = None if options.get("workdir") is None else Path(options["workdir"] or "")
         self.hosted = HostedRun(callbacks, host, options, save=None if self._workdir is None else self._save)
         self.driver = self.hosted.driver
+        self._state = EpochState(self.hosted, self._workdir)
         self._is_inside = False  # whether the points in a step are available
         self._batches = 0  # of the optimizer, with accumulation
 
@@ -87,7 +86,7 @@ class KerasEvents(ErrorsFromWith):
             model.stop_training = True
 
     def _start_fit(self, epoch: int) -> None:
-        state, clocks = self._saved(epoch), None
+        state, clocks = self._state.after(epoch), None
         if epoch and state is None:
             clocks = {"epoch": epoch, "epochs_done": epoch, "step": int(self.model.optimizer.iterations)}
         settings = [LearningRate(self.model.optimizer)] if hasattr(self.model.optimizer, "learning_rate") else []
@@ -99,22 +98,6 @@ class KerasEvents(ErrorsFromWith):
         else:
             self.driver.reject(IN_THE_STEP, "its step is compiled: pass jit_compile=False to model.compile()")
         self._batches = _batches_of(self.model.optimizer)
-
-    def _saved(self, epoch: int) -> bytes | None:
-        """Return the state in the workdir, if it was saved at the end of the epoch before this one."""
-        path = None if self._workdir is None else self._workdir / HOST_STATE
-        state = None if path is None or not epoch else self.hosted.read_state(path)
-        if state is None:
-            return None
-        try:
-            done = unpacked(state, str(path))["clocks"]["epochs_done"]
-        except DamagedCheckpoint as error:
-            logger.warning("%s The callbacks start without their state", error)
-            return None
-        if done != epoch:
-            logger.warning("%s is of epoch %d, but Keras starts epoch %d: callbacks start without it", path, done, epoch + 1)
-            return None
-        return state
 
     def _obey(self) -> None:
         if self.driver.wants_stop:
@@ -158,8 +141,7 @@ class KerasEvents(ErrorsFromWith):
         if self.driver.mode == "train":
             self.driver.finish_pass({name: value for name, value in (logs or {}).items() if not name.startswith("val_")})
         self.driver.finish_epoch()
-        if self._workdir is not None and self.driver.run.is_chief:
-            self.hosted.write_state(self._workdir / HOST_STATE)
+        self._state.write()
         self._obey()
 
     # Validation and prediction

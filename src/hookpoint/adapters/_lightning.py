@@ -214,10 +214,10 @@ class LightningEvents:
             return
         if not self.hosted.is_running:
             self._start(trainer, pl_module, is_fit=False)
-        elif trainer.training or trainer.state.fn == "fit":
+        else:
             self._return_to_epoch(trainer)
-            if self.driver.mode == "train" and (trainer.is_last_batch or trainer.should_stop):
-                self.driver.finish_pass()
+            if self.driver.mode == "train" and (trainer.is_last_batch or trainer.fit_loop.epoch_loop.done):
+                self.driver.finish_pass()  # otherwise it is a validation in the middle of the epoch
         self._seen = dict(trainer.callback_metrics)
         self.driver.start_pass("val", total=_total(trainer.num_val_batches))
 

@@ -7,6 +7,7 @@ from pathlib import PurePath
 from typing import Any
 
 from hookpoint.core.checkpoint.store import Checkpoint, Request, Resume, Saved
+from hookpoint.core.team.team import Team
 
 
 class HostStore:
@@ -20,16 +21,22 @@ class HostStore:
         self.saved: Mapping[str, Any] | None = None
         self.state: Mapping[str, Any] | None = None
         self._save = save
+        self._team = Team()
 
     @property
     def saves(self) -> bool:
         """Whether the host can be asked for a checkpoint."""
         return self._save is not None
 
-    def join(self, team: Any) -> None: ...
+    def join(self, team: Team) -> None:
+        self._team = team
 
     def open(self, resume: Resume, identity: Mapping[str, Any]) -> Checkpoint | None:
-        return None if self.saved is None else Checkpoint(PurePath("the host's checkpoint"), self.saved)
+        """Return the state to resume from. All ranks resume from that of the chief, however many there are now."""
+        if self.saved is None:
+            return None
+        ranks: list[Any] = [{} for _ in range(self._team.size)]
+        return Checkpoint(PurePath("the host's checkpoint"), {**self.saved, "ranks": ranks})
 
     def check(self, state: Mapping[str, Any]) -> None: ...
 
