@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from hookpoint.core.checkpoint.host_store import HostStore
 from hookpoint.core.checkpoint.store import Checkpoint, Resume
-from hookpoint.core.loop.host_store import HostStore
 from hookpoint.storage.checkpoint.checkpoint_folder import saving_to
 from hookpoint.storage.disk import disk
 from hookpoint.storage.run_file import RunFile

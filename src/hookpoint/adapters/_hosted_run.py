@@ -15,10 +15,10 @@ from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypedDict, TypeV
 
 from hookpoint.adapters._hosted_folder import HostedFolder
 from hookpoint.core.callback.default_callbacks import with_defaults
+from hookpoint.core.checkpoint.host_store import HostStore
 from hookpoint.core.errors import BadArgument, OutsideRun
 from hookpoint.core.loop.host import Host
 from hookpoint.core.loop.host_driver import HostDriver
-from hookpoint.core.loop.host_store import HostStore
 from hookpoint.core.team.team import Team
 from hookpoint.storage.checkpoint.layout import safe_name
 from hookpoint.storage.checkpoint.state_bytes import packed, unpacked

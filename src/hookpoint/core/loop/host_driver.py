@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from hookpoint.core.checkpoint.host_store import HostStore
 from hookpoint.core.errors import BadLoop, OutsideRun
 from hookpoint.core.hooks.hooks import Hooks
 from hookpoint.core.loop._host_owned import HostLoader, HostPositions, HostRandomState
 from hookpoint.core.loop.host import Host
-from hookpoint.core.loop.host_store import HostStore
 from hookpoint.core.loop.loop import Loop
 from hookpoint.core.loop.machine import Machine
 from hookpoint.core.loop.options import LoopOptions
