@@ -65,7 +65,7 @@ class TransformersAdapter(Attachment):
         self._checkpoint: Path | None = None
         self._rates = ScheduledRates(None, None)
         self._total: int | None = None
-        self._computed: Any = None
+        self._computed: tuple[Any, bool] | None = None  # the loss, and whether it is a share of that of the step
         self._is_stepping = self._epoch_is_over = False
         self._evaluations = self._last_logged = 0
         self._awaited: set[str] = set()
@@ -183,7 +183,7 @@ class TransformersAdapter(Attachment):
             self._is_stepping = False
             if hook is not None:
                 hook.remove()
-        run.loss = loss = self._undivided(result, args[0] if args else kwargs.get("num_items_in_batch"))
+        run.loss = loss = self._undivided(result)
         run.outputs = kept[-1] if kept else None
         run.targets = _targets(inputs)
         self._computed = None
@@ -195,21 +195,23 @@ class TransformersAdapter(Attachment):
     def _compute_loss(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         result = method(*args, **kwargs)
         if self._is_stepping:
-            self._computed = (result[0] if isinstance(result, tuple) else result).detach()
+            loss = (result[0] if isinstance(result, tuple) else result).detach()
+            self._computed = loss, kwargs.get("num_items_in_batch") is not None
         return result
 
-    def _undivided(self, reported: Any, items: Any) -> Any:
+    def _undivided(self, reported: Any) -> Any:
         """Return the mean loss of the batch. The trainer divides it by the batches of the step, and reports that.
 
         A model that is given the number of items in all batches of the step returns its share of their mean.
         """
-        loss, trainer = self._computed, self._trainer
+        trainer = self._trainer
         batches = getattr(trainer, "current_gradient_accumulation_steps", trainer.args.gradient_accumulation_steps)
-        if loss is None:  # a training_step that computes its loss elsewhere
+        if self._computed is None:  # a training_step that computes its loss elsewhere
             return reported * batches
+        loss, knows_items = self._computed
         is_share = getattr(trainer, "loss_is_scaled_for_ga", None)
         if is_share is None:
-            is_share = (trainer.model_accepts_loss_kwargs and items is not None) or trainer.compute_loss_func is not None
+            is_share = knows_items and (trainer.model_accepts_loss_kwargs or trainer.compute_loss_func is not None)
         loss = loss.mean() if loss.ndim else loss
         return loss * batches if is_share and batches > 1 else loss
 
