@@ -53,8 +53,8 @@ class Adopted(Callback):
 
     def has(self, method: str) -> bool:
         """Return whether the object has a method of its own, not only the empty one of its base class."""
-        own = vars(type(self.theirs)).get(method) or getattr(type(self.theirs), method, None)
-        return method in vars(self.theirs) or own is not getattr(self._base, method, None)
+        is_own = getattr(type(self.theirs), method, None) is not getattr(self._base, method, None)
+        return is_own or method in getattr(self.theirs, "__dict__", ())
 
     def is_a(self, name: str) -> bool:
         """Return whether the object is of one of the library's own classes, or derives from it."""

@@ -57,17 +57,21 @@ class TrainerCallback(Adopted):
 
     def configure(self, options: Mapping[str, Any]) -> None:
         super().configure(options)
+        if "args" in self.options and len(self.options) > 1:
+            names = ", ".join(f"{name}=" for name in self.options if name != "args")
+            raise BadArgument(f"adopt({type(self.theirs).__name__}): args= has all options, so {names} cannot be given too.")
         for name, instead in NO_EFFECT.items():
             if name in self.options:
                 raise BadArgument(f"adopt({type(self.theirs).__name__}): {name} has no effect in a run.", **cure(instead))
 
     def _known_options(self) -> set[str]:
-        return set(signature(import_module("transformers").TrainingArguments).parameters)
+        return {"args", *signature(import_module("transformers").TrainingArguments).parameters}
 
     # Training
 
     def _setup(self, run: Run) -> None:
-        if self.is_a("EarlyStoppingCallback") and self.options.get("metric_for_best_model") is None:
+        metric = getattr(self.options.get("args"), "metric_for_best_model", self.options.get("metric_for_best_model"))
+        if self.is_a("EarlyStoppingCallback") and metric is None:
             own = f"hookpoint.adapters.adopt({type(self.theirs).__name__}(...)"
             raise self._refuse("needs the name of a metric", write=f'{own}, metric_for_best_model="eval_loss")')
         self._prepare(run)
@@ -189,7 +193,7 @@ class TrainerCallback(Adopted):
     def _honour(self, run: Run, control: Any) -> None:
         """Request what the callback wants. The run validates and logs on its own schedule."""
         is_at_end = run.step >= self.state.max_steps  # DefaultFlowCallback stops here, where the run ends anyway
-        if control.should_training_stop and self.is_training and not is_at_end:
+        if control.should_training_stop and self.is_training and not is_at_end and run.stop_reason is None:
             run.stop(f"{self.name} set control.should_training_stop")
         if control.should_epoch_stop and run.mode == "train":
             run.stop_epoch()
@@ -217,12 +221,7 @@ class TrainerCallback(Adopted):
         if self._run_of_state is run:
             return
         transformers, self._run_of_state = import_module("transformers"), run
-        defaults: dict[str, Any] = {"eval_strategy": "epoch", "report_to": [], "save_strategy": "no"}
-        if run.workdir is not None:
-            defaults["output_dir"] = str(run.workdir)
-        if "cuda" not in str(run.device):
-            defaults["use_cpu"] = True
-        self.args = transformers.TrainingArguments(**{**defaults, **self.options})
+        self.args = self.options.get("args") or transformers.TrainingArguments(**{**_defaults(run), **self.options})
         self.state, self.control = transformers.TrainerState(), transformers.TrainerControl()
         self.state.is_local_process_zero, self.state.is_world_process_zero = run.local_rank == 0, run.rank == 0
         self._call(run, "on_init_end")
@@ -241,3 +240,13 @@ class TrainerCallback(Adopted):
             setattr(self.theirs, name, value)
         for name, value in state.get("trainer", {}).items():
             setattr(self.state, name, value)
+
+
+def _defaults(run: Run) -> dict[str, Any]:
+    """Return the training arguments that follow from the run."""
+    defaults: dict[str, Any] = {"eval_strategy": "epoch", "report_to": [], "save_strategy": "no"}
+    if run.workdir is not None:
+        defaults["output_dir"] = str(run.workdir)
+    if "cuda" not in str(run.device):
+        defaults["use_cpu"] = True
+    return defaults

@@ -7,6 +7,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from hookpoint.adapters.theirs._adopted import Adopted
+from hookpoint.core.callback.callback import Callback
 from hookpoint.core.callback.foreign import BASES, adopted, base_of
 from hookpoint.core.errors import NotACallback
 
@@ -19,14 +20,14 @@ _CLASSES = {
 _ADOPTED: WeakValueDictionary[int, Adopted] = WeakValueDictionary()
 
 
-def adopt(callback: Any, **options: Any) -> Adopted:
+def adopt(callback: Any, **options: Any) -> Callback:
     """Return the hookpoint callback that calls a callback of Keras 3, Lightning or transformers, as it is.
 
     A Runner or Loop adopts the objects in its list by itself. Call this to set options of the trainer that the object was
     written for:
 
     - Lightning: `check_val_every_n_epoch`, `val_check_interval` and `log_every_n_steps` of its Trainer.
-    - transformers: any argument of TrainingArguments, such as `metric_for_best_model="eval_loss"`.
+    - transformers: any argument of TrainingArguments, such as `metric_for_best_model="eval_loss"`, or all of them as `args`.
     - All: `name`, `on_error` and `ranks`, as for other callbacks.
 
     An object has one callback: adopting it again returns the same one, with the new options.
@@ -45,6 +46,6 @@ def adopt(callback: Any, **options: Any) -> Adopted:
         kind = type(callback).__name__
         raise NotACallback(f"{kind} is not a callback of Keras 3, Lightning or transformers.", write=f"callbacks=[{kind}(...)]")
     module, name = _CLASSES[BASES[base.__module__, base.__qualname__]]
-    wrapper = getattr(import_module(f"hookpoint.adapters.theirs.{module}"), name)(callback, base, **options)
+    wrapper: Adopted = getattr(import_module(f"hookpoint.adapters.theirs.{module}"), name)(callback, base, **options)
     _ADOPTED[id(callback)] = wrapper
-    return wrapper  # type: ignore[no-any-return]
+    return wrapper
