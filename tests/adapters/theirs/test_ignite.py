@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from inspect import signature
+
 import pytest
 
 ignite = pytest.importorskip("ignite", reason="ignite is not installed: make test-adapters")
@@ -54,11 +56,16 @@ def both():
     return [Both(is_ours=False), Both(is_ours=True)]
 
 
+# Before version 0.5.5, the arguments have other names.
+HAS_THRESHOLD = "threshold" in signature(EarlyStopping).parameters
+THRESHOLD, CUMULATIVE = ("threshold", "cumulative") if HAS_THRESHOLD else ("min_delta", "cumulative_delta")
+
+
 def score(engine):
     return -engine.state.metrics["loss"]
 
 
-@pytest.mark.parametrize("options", [{}, {"threshold": 0.75}, {"threshold": 0.75, "cumulative": True}], ids=str)
+@pytest.mark.parametrize("options", [{}, {THRESHOLD: 0.75}, {THRESHOLD: 0.75, CUMULATIVE: True}], ids=str)
 def test_early_stopping(both, options):
     states = []
     for one in both:

@@ -79,7 +79,7 @@ def theirs(callbacks, val, folder, *, train=None, **options):
 )
 def test_early_stopping(arguments, options, tmp_path):
     first, second = (transformers.EarlyStoppingCallback(*arguments) for _ in range(2))
-    trainer = theirs([first], LOSSES, tmp_path, **options)
+    trainer = theirs([first], LOSSES, tmp_path, load_best_model_at_end=True, save_strategy="epoch", **options)
     adopted = adapters.adopt(second, **options)
     run = ours([adopted], LOSSES)
     assert run.epoch == trainer.state.epoch < len(LOSSES)
@@ -108,7 +108,8 @@ def test_printer(tmp_path, capsys):
     expected = printed(capsys.readouterr().out)
     ours([transformers.PrinterCallback()], LOSSES[:3], log_every=BATCHES)
     assert printed(capsys.readouterr().out) == expected
-    assert expected[:2] == [{"loss": "4", "learning_rate": "0.5", "epoch": "1"}, {"eval_loss": "4", "epoch": "1"}]
+    numbers = [{name: float(value) for name, value in row.items()} for row in expected]
+    assert numbers[:2] == [{"loss": 4.0, "learning_rate": 0.5, "epoch": 1.0}, {"eval_loss": 4.0, "epoch": 1.0}]
 
 
 def test_progress(tmp_path):

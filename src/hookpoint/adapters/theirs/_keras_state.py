@@ -46,6 +46,9 @@ def load_state(callback: Adopted, state: dict[str, Any]) -> None:
     if "state_dict" in state:
         theirs.load_state_dict(state["state_dict"])
         return
+    if "best" in state and getattr(theirs, "monitor_op", ...) is None:
+        # Older versions reset the best value when they first read the metric and find out which values are better.
+        getattr(theirs, "_set_monitor_op", lambda: None)()
     for name, value in state.items():
         if name == "size":  # rows of epochs after the checkpoint, which the resumed run repeats
             os.truncate(theirs.filename, min(value, os.path.getsize(theirs.filename)))

@@ -214,7 +214,9 @@ class TrainerCallback(Adopted):
         if progress is not None and progress.mode == "train" and progress.total:
             state.epoch = max(run.epoch - 1, 0) + progress.done / progress.total
         elif progress is None or progress.mode == "val":
-            state.epoch = float(run.epoch) if run.mode is not None or run.epoch_complete else max(state.epoch, run.epoch - 1.0)
+            state.epoch = (
+                float(run.epoch) if run.mode is not None or run.epoch_complete else max(state.epoch or 0.0, run.epoch - 1.0)
+            )
 
     def _prepare(self, run: Run) -> None:
         """Create args, state and control for a run."""
@@ -222,6 +224,8 @@ class TrainerCallback(Adopted):
             return
         transformers, self._run_of_state = import_module("transformers"), run
         self.args = self.options.get("args") or transformers.TrainingArguments(**{**_defaults(run), **self.options})
+        if self.is_a("EarlyStoppingCallback") and "args" not in self.options:
+            self.args.load_best_model_at_end = True  # older versions insist on it
         self.state, self.control = transformers.TrainerState(), transformers.TrainerControl()
         self.state.is_local_process_zero, self.state.is_world_process_zero = run.local_rank == 0, run.rank == 0
         self._call(run, "on_init_end")
@@ -232,7 +236,8 @@ class TrainerCallback(Adopted):
             state["attributes"] = dict(self.theirs.state()["attributes"])
         if self.state is not None:
             names = ("best_metric", "best_global_step", "log_history")
-            state["trainer"] = {name: getattr(self.state, name) for name in names if getattr(self.state, name)}
+            kept = {name: getattr(self.state, name, None) for name in names}  # older versions lack best_global_step
+            state["trainer"] = {name: value for name, value in kept.items() if value}
         return state if any(state.values()) else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -244,9 +249,8 @@ class TrainerCallback(Adopted):
 
 def _defaults(run: Run) -> dict[str, Any]:
     """Return the training arguments that follow from the run."""
-    defaults: dict[str, Any] = {"eval_strategy": "epoch", "report_to": [], "save_strategy": "no"}
-    if run.workdir is not None:
-        defaults["output_dir"] = str(run.workdir)
+    folder = "trainer_output" if run.workdir is None else str(run.workdir)  # the default of TrainingArguments
+    defaults: dict[str, Any] = {"eval_strategy": "epoch", "output_dir": folder, "report_to": [], "save_strategy": "no"}
     if "cuda" not in str(run.device):
         defaults["use_cpu"] = True
     return defaults
