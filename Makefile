@@ -24,7 +24,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-all faults test-parallel test-adapters test-gpu lint style bench bench-parallel bench-gpu bench-peers docs pictures clean
+.PHONY: help demo test test-all faults test-parallel test-adapters test-gpu test-board lint style bench bench-parallel bench-gpu bench-board bench-peers docs pictures clean
 
 help: ## list all targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -63,6 +63,12 @@ test-gpu: ## test compile= and cuda_graph= on a GPU (3 minutes)
 
 bench-gpu: ## benchmark a training step on a GPU: bare, compiled, as a CUDA graph (5 minutes)
 	@$(GPU_PY) benchmarks/fused_step.py
+
+test-board: $(VENV)/.stamp-board ## test the board in a browser (2 minutes; needs chromium, e.g. apt install chromium)
+	@$(PY) -m pytest -m '' tests/board tests/cli/test_board.py tests/browser
+
+bench-board: $(VENV)/.stamp-board ## benchmark the board in a browser: 1,000 runs, 5 million lines (5 minutes; needs chromium)
+	@$(PY) benchmarks/board.py
 
 lint: style ## check style, formatting and types
 	@$(PY) -m mypy
@@ -118,6 +124,10 @@ $(VENV)/.stamp-dev: $(VENV)/.stamp-base
 $(VENV)/.stamp-docs: $(VENV)/.stamp-base
 	@echo "setting up $(VENV) for docs ..."
 	@$(PY) $(PIP_INSTALL) --no-build-isolation -e '.[docs,torch]'
+	@touch $@
+
+$(VENV)/.stamp-board: $(VENV)/.stamp-dev
+	@$(PY) $(PIP_INSTALL) playwright
 	@touch $@
 
 $(VENV)/.stamp-bench: $(VENV)/.stamp-base

@@ -46,7 +46,7 @@ def serve(
     shown = "127.0.0.1" if host in ("0.0.0.0", "::") else _in_url(host)
     config = uvicorn.Config(
         board.app,
-        log_level="warning",
+        log_level="error",
         access_log=False,
         lifespan="on",
         ws="none",

@@ -197,13 +197,24 @@ async function loadRun() {
   }
   if (number !== asked) return;
   $("name").textContent = run.name;
-  const where = [run.epoch === null ? "" : `epoch ${run.epoch}${run.epochs === null ? "" : ` of ${run.epochs}`}`, run.step === null ? "" : `step ${run.step}`];
-  $("state").textContent = [run.status, ...where, run.reason].filter(Boolean).join(", ");
+  drawState(run);
   drawControls(run.control);
   $("events").replaceChildren(...run.events.reverse().map(eventLine));
   section("checkpoints", run.checkpoints.reverse().map((one) => [one.name, one.problem || one.tags.join(", ")]));
   section("settings", Object.entries({ ...run.run.config, ...run.run.hyper }));
   section("costs", Object.entries(run.run.costs ?? {}));
+}
+
+function drawState(run) {
+  const where = [run.epoch === null ? "" : `epoch ${run.epoch}${run.epochs === null ? "" : ` of ${run.epochs}`}`, run.step === null ? "" : `step ${run.step}`];
+  set($("state"), [run.status, ...where, run.reason].filter(Boolean).join(", "));
+}
+
+let waiting = null;
+
+// Read the focused run again, at most once a second.
+function refreshRun() {
+  waiting ??= setTimeout(() => { waiting = null; loadRun(); }, 1000);
 }
 
 function section(id, pairs) {
@@ -232,27 +243,46 @@ const ACTIONS = { pause: "Pause", resume: "Resume", save: "Save", validate: "Val
 function drawControls(control) {
   $("controls").hidden = !control;
   if (!control) return;
-  const editing = document.activeElement?.dataset?.knob;
-  if (editing) return; // do not take away what is being typed
   $("paused").hidden = !control.paused;
-  $("knobs").replaceChildren(...control.knobs.map(knobRow));
+  keyed($("knobs"), "knob", control.knobs, (knob) => knob.name, knobRow, updateKnob);
   const known = Object.keys(ACTIONS).filter((name) => control.commands.includes(name));
-  $("actions").replaceChildren(...known.map((name) => {
-    const button = element("button", ACTIONS[name]);
-    button.type = "button";
-    button.dataset.do = name;
+  keyed($("actions"), "do", known, (name) => name, actionButton, (button, name) => {
     button.disabled = (name === "pause" && control.paused) || (name === "resume" && !control.paused);
-    return button;
-  }));
+  });
+}
+
+// Elements are changed, not replaced: a click or a text that is being typed is not lost.
+function keyed(parent, field, items, keyOf, create, update) {
+  const before = new Map([...parent.children].map((one) => [one.dataset[`${field}Key`], one]));
+  const after = items.map((item) => {
+    const one = before.get(keyOf(item)) ?? create(item);
+    one.dataset[`${field}Key`] = keyOf(item);
+    update(one, item);
+    return one;
+  });
+  if (after.length !== parent.children.length || after.some((one, place) => parent.children[place] !== one)) parent.replaceChildren(...after);
+}
+
+function actionButton(name) {
+  const button = element("button", ACTIONS[name]);
+  button.type = "button";
+  button.dataset.do = name;
+  return button;
+}
+
+function updateKnob(label, knob) {
+  const input = label.querySelector("input, select");
+  if (input === document.activeElement) return;
+  input.dataset.was = JSON.stringify(knob.value);
+  const shown = knob.choices?.length ? JSON.stringify(knob.value) : String(knob.value);
+  if (input.value !== shown) input.value = shown;
 }
 
 function knobRow(knob) {
   const label = element("label"), input = element(knob.choices?.length ? "select" : "input");
   for (const choice of knob.choices ?? []) { const option = element("option", String(choice)); option.value = JSON.stringify(choice); input.append(option); }
-  input.value = knob.choices?.length ? JSON.stringify(knob.value) : String(knob.value);
   input.dataset.knob = knob.name;
   input.dataset.type = knob.type;
-  input.dataset.was = JSON.stringify(knob.value);
   if (knob.about) label.title = knob.about;
   label.append(element("span", knob.name), input);
   return label;
@@ -307,11 +337,16 @@ function listen() {
   source.addEventListener("error", () => { $("connection").textContent = "not connected"; });
   source.addEventListener("runs", (message) => {
     const { rows: changed, gone } = JSON.parse(message.data);
-    for (const row of changed) state.runs.set(row.key, row);
+    for (const row of changed) {
+      if (row.key === state.focus) {
+        drawState(row);
+        if (row.status !== state.runs.get(row.key)?.status || row.control !== state.runs.get(row.key)?.control) refreshRun();
+      }
+      state.runs.set(row.key, row);
+    }
     for (const key of gone) { state.runs.delete(key); state.shown.delete(key); state.answers.delete(key); }
     drawRuns();
     if (gone.length) drawCharts();
-    if (changed.some((row) => row.key === state.focus)) loadRun();
   });
   source.addEventListener("curves", (message) => { const { run } = JSON.parse(message.data); if (state.shown.has(run)) loadCurves(run); });
   source.addEventListener("event", (message) => {
@@ -319,8 +354,9 @@ function listen() {
     if (event.run !== state.focus) return;
     $("events").prepend(eventLine(event));
     while ($("events").children.length > MAX_EVENTS) $("events").lastChild.remove();
+    refreshRun();
   });
-  source.addEventListener("answer", (message) => { if (JSON.parse(message.data).run === state.focus) loadRun(); });
+  source.addEventListener("answer", (message) => { if (JSON.parse(message.data).run === state.focus) refreshRun(); });
 }
 
 document.addEventListener("visibilitychange", () => { listen(); if (!document.hidden) begin(); });
