@@ -1,8 +1,8 @@
 """The board in a real browser: seconds until the first curve, idle CPU and memory, with many runs and with a long file.
 
-Chromium and the server run on the same machine. A first curve is there when the page has drawn a chart, counted from the navigation.
-"Cold" is a server that has just started, "warm" a page that is loaded again. Run it with `make bench-board`; it needs Linux, chromium
-and playwright.
+Chromium and the server run on the same machine. A first curve is there when the page has drawn a chart, counted from the
+navigation. "Cold" is a server that has just started, "warm" a page that is loaded again. Run it with `make bench-board`; it
+needs Linux, chromium and playwright.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 MEGABYTE = 1e6
 IDLE_SECONDS = 30.0
 SPIKE = 9.0
+WARM_LOADS = 3
 
 
 def write_run(folder: Path, number: int, lines: int) -> None:
@@ -112,13 +113,15 @@ def first_curve(page: Any, url: str, selector: str = ".chart") -> float:
 def measure_many(browser: Any, folder: Path, runs: int, rounds: int) -> list[Figure]:
     for number in range(runs):
         write_run(folder / "runs" / f"group-{number // 100}" / f"run-{number:04}", number, 300)
-    cold, warm = [], []
+    cold, cold_cpu, warm, warm_cpu = [], [], [], []
     for turn in range(rounds):
         with serving(folder / "runs", folder / f"cache-{turn}") as server:
             page = browser.new_page()
             cold.append(first_curve(page, server.url))
-            for _ in range(3):
-                warm.append(first_curve(page, server.url))
+            cold_cpu.append(server.cpu_seconds())
+            before = server.cpu_seconds()
+            warm += [first_curve(page, server.url) for _ in range(WARM_LOADS)]
+            warm_cpu.append((server.cpu_seconds() - before) / WARM_LOADS)
             if turn == rounds - 1:
                 page.wait_for_timeout(3_000)
                 before, began = server.cpu_seconds(), time.monotonic()
@@ -129,6 +132,8 @@ def measure_many(browser: Any, folder: Path, runs: int, rounds: int) -> list[Fig
     return [
         Figure(f"{runs} runs: first curve, cold", "s", spread(cold), 2.0, digits=2),
         Figure(f"{runs} runs: first curve, warm", "s", spread(warm), 1.0, digits=2),
+        Figure(f"{runs} runs: CPU time of the server until then, cold, with its start", "s", spread(cold_cpu), None, digits=2),
+        Figure(f"{runs} runs: CPU time of the server until then, warm", "s", spread(warm_cpu), None, digits=2),
         Figure(f"{runs} runs: idle CPU with a page open", "%", Spread(idle, idle, idle), 1.0, digits=2),
         Figure(f"{runs} runs: peak memory of the server", "MB", Spread(peak, peak, peak), 200, digits=0),
     ]
@@ -140,12 +145,13 @@ def measure_long(browser: Any, folder: Path, lines: int) -> list[Figure]:
         page = browser.new_page()
         began = time.perf_counter()
         preview = first_curve(page, server.url)
+        preview_cpu = server.cpu_seconds()
         page.wait_for_selector(f".chart[data-metric='loss'][data-exact='true'][data-high='{SPIKE:g}']", timeout=600_000)
         exact = time.perf_counter() - began
         again = first_curve(page, server.url, ".chart[data-exact='true']")
         key = page.locator("#runs tr").first.get_attribute("data-key")
         zoom = page.evaluate(
-            """async (url) => { const began = performance.now(); await (await fetch(url)).json(); return performance.now() - began; }""",
+            "async (url) => { const t = performance.now(); await (await fetch(url)).json(); return performance.now() - t; }",
             f"/api/run/{key}/series?name=loss&from={lines // 2}&to={lines // 2 + 2000}&px=800",
         )
         peak = server.peak_bytes() / MEGABYTE
@@ -157,6 +163,7 @@ def measure_long(browser: Any, folder: Path, lines: int) -> list[Figure]:
     name = f"{lines / 1e6:g} million lines"
     return [
         Figure(f"{name}: first curve, a preview", "s", spread([preview]), 1.0, digits=2),
+        Figure(f"{name}: CPU time of the server until then, with its start", "s", spread([preview_cpu]), None, digits=2),
         Figure(f"{name}: exact curve", "s", spread([exact]), 30.0, digits=1),
         Figure(f"{name}: loaded again", "s", spread([again]), None, digits=2),
         Figure(f"{name}: exact curve of a new server", "s", spread([cached]), None, digits=2),

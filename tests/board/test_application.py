@@ -153,9 +153,13 @@ def test_only_runs_that_have_changed_are_read_again(tmp_path, train_run, monkeyp
     )
     table.refresh()
     assert read == []
-    append(tmp_path / "runs" / "two", row(99, loss=1.0))
+    train_run("two", epochs=3)
+    append(tmp_path / "runs" / "three", row(99, loss=1.0))
     table.refresh()
-    assert read == ["two"]
+    assert sorted(read) == ["three", "two"]
+    append(tmp_path / "runs" / "three", row(100, loss=1.0))
+    table.refresh()
+    assert sorted(read) == ["three", "three", "two"]
 
 
 def test_messages_about_a_running_training(board, training, quick):

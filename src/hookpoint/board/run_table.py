@@ -22,7 +22,7 @@ from hookpoint.storage.workdir.lock import holder_of
 KEY_CHARACTERS = 16
 RUNNING_SECONDS = 1.0  # between two looks at running trainings
 SEARCH_SECONDS = 10.0  # between two searches for new runs
-STAMPED = (NAME, SCALARS, EVENTS)
+ENDED = (FINISHED, STOPPED, FAILED)
 
 Row = dict[str, Any]
 
@@ -41,6 +41,7 @@ class Changes:
 @dataclass(slots=True)
 class _Entry:
     path: Path
+    folder: str
     label: str
     stamp: tuple[Any, ...] = ()
     row: Row = field(default_factory=dict)
@@ -108,12 +109,12 @@ class RunTable:
     def _look(self, changes: Changes, search: bool) -> None:
         entries = [(key, one) for key, one in self._entries.items() if search or one.row["status"] == RUNNING]
         for key, entry in entries:
-            stamp = tuple(_stamp(entry.path / name) for name in STAMPED)
+            stamp = _stamp(entry.folder, entry.row.get("status"))
             is_alive = entry.row.get("status") != RUNNING or holder_of(entry.path) is not None
             if stamp == entry.stamp and is_alive:
                 continue
             row = row_of(entry.path, key, entry.label)
-            entry.stamp = stamp
+            entry.stamp = stamp if row["status"] not in ENDED else stamp[:1]
             if row != entry.row:
                 entry.row = row
                 changes.rows.append(row)
@@ -123,7 +124,7 @@ class RunTable:
         for root, scanner in zip(self._roots, self._scanners, strict=True):
             for path in scanner.scan():
                 key = key_of(path)
-                found.setdefault(key, self._entries.get(key) or _Entry(path, self._label(root, path)))
+                found.setdefault(key, self._entries.get(key) or _Entry(path, str(path), self._label(root, path)))
         gone = [key for key in self._entries if key not in found]
         self._entries = found
         return Changes(gone=gone)
@@ -145,7 +146,7 @@ def row_of(path: Path, key: str, label: str) -> Row:
     run = RunFolder(path)
     status = run.status
     step = run.facts.get("step")
-    has_ended = status in (FINISHED, STOPPED, FAILED) and type(step) is int
+    has_ended = status in ENDED and type(step) is int
     best = run.stated_best
     value = run.last_value if not has_ended else None
     row = {
@@ -166,7 +167,13 @@ def row_of(path: Path, key: str, label: str) -> Row:
     return dict(plain(row))
 
 
-def _stamp(path: Path) -> tuple[int, int, int] | None:
+def _stamp(folder: str, status: str | None) -> tuple[Any, ...]:
+    """Return what changes with the files of a run. A run that has ended replaces its run.json when it starts again."""
+    names = (NAME,) if status in ENDED else (NAME, SCALARS, EVENTS)
+    return tuple(_file_stamp(f"{folder}/{name}") for name in names)
+
+
+def _file_stamp(path: str) -> tuple[int, int, int] | None:
     try:
         status = os.stat(path)
     except OSError:

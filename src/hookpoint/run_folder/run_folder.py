@@ -202,7 +202,7 @@ class RunFolder:
 def looks_like_a_run(folder: str, names: set[str]) -> bool:
     """Return whether a folder that contains these names is a run folder, reading as little as possible."""
     return (
-        (NAME in names and bool(read_run_file(folder)))
-        or (SCALARS in names and os.path.isfile(os.path.join(folder, SCALARS)))
+        (SCALARS in names and os.path.isfile(os.path.join(folder, SCALARS)))
+        or (NAME in names and bool(read_run_file(folder)))
         or (CHECKPOINTS in names and newest_step(Path(folder)) is not None)
     )

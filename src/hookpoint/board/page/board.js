@@ -4,6 +4,7 @@ import { Chart, short } from "/chart.js";
 const $ = (id) => document.getElementById(id);
 const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#222222", "#882255", "#999933", "#332288"];
 const FIRST_RUNS = 5;
+const FIRST_ROWS = 100; // before the curves are there
 const MAX_CHARTS = 36;
 const MAX_EVENTS = 200;
 const state = { runs: new Map(), shown: new Map(), answers: new Map(), charts: new Map(), ranges: new Map(), focus: null, readOnly: false, loading: new Map(), source: null };
@@ -25,14 +26,14 @@ async function get(url) {
 
 const rows = new Map(); // table rows by key: they are changed, not replaced, so that no click is lost
 
-function drawRuns() {
+function drawRuns(most = Infinity) {
   const word = $("find-run").value.toLowerCase();
   const body = $("runs");
   const order = [...state.runs.values()];
   order.sort((a, b) => (b.status === "running") - (a.status === "running") || (b.started ?? "").localeCompare(a.started ?? "") || a.label.localeCompare(b.label));
   for (const [key, row] of rows) if (!state.runs.has(key)) { row.remove(); rows.delete(key); }
   let place = body.firstChild;
-  for (const run of order) {
+  for (const run of order.slice(0, most)) {
     let row = rows.get(run.key);
     if (!row) {
       row = element("tr");
@@ -369,10 +370,11 @@ async function begin() {
   state.runs = new Map(answer.runs.map((run) => [run.key, run]));
   if (!state.shown.size) for (const run of answer.runs.slice(0, FIRST_RUNS)) show(run.key);
   state.focus ??= answer.runs[0]?.key ?? null;
-  drawRuns();
   const curves = [...state.shown.keys()].map(loadCurves);
+  drawRuns(FIRST_ROWS);
   loadRun();
   await Promise.all(curves);
+  drawRuns();
 }
 
 try {
