@@ -75,6 +75,7 @@ class Client:
         connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
         connection.request("GET", f"/api/stream?runs={keys}", headers={"Authorization": f"Bearer {TOKEN}"})
         answer = connection.getresponse()
+        assert answer.readline() == b"retry: 1000\n"
 
         def message(wanted):
             name = None
@@ -85,8 +86,11 @@ class Client:
                 elif line.startswith("data: ") and name == wanted:
                     return json.loads(line.removeprefix("data: "))
 
-        yield message
-        connection.sock.close() if connection.sock else answer.close()
+        try:
+            yield message
+        finally:
+            answer.close()
+            connection.close()
 
 
 @contextmanager

@@ -229,3 +229,26 @@ def test_a_command_to_a_run_that_has_ended(board, train_run):
     train_run()
     status, _, content = board().command("mine", {"do": "stop"})
     assert (status, json.loads(content)["status"]) == (200, "refused")
+
+
+def test_images_and_histograms_on_request(board, tmp_path):
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+    folder = append(tmp_path / "runs" / "mine", row(1, loss=1.0))
+    image = Summary.Value(tag="a/b", image=Summary.Image(encoded_image_string=b"\x89PNG\r\n\x1a\nrest"))
+    script = Summary.Value(tag="evil", image=Summary.Image(encoded_image_string=b"<script>"))
+    histogram = Summary.Value(tag="w", histo=HistogramProto(min=0, max=1, num=2, bucket_limit=[1.0], bucket=[2.0]))
+    writer = EventFileWriter(str(folder / "tensorboard"))
+    for value in (image, script, histogram):
+        writer.add_event(Event(step=3, wall_time=3.0, summary=Summary(value=[value])))
+    writer.close()
+    client = board()
+    base = f"/api/run/{client.key('mine')}"
+    assert [one["name"] for one in client.get(f"{base}/media")["media"]] == ["a/b", "evil", "w"]
+    status, headers, content = client.send("GET", f"{base}/image?name=a%2Fb&step=3")
+    assert (status, headers["content-type"], content[:4]) == (200, "image/png", b"\x89PNG")
+    assert client.get(f"{base}/histogram?name=w")["counts"] == [2.0]
+    for path in ("image?name=evil", "image?name=a%2Fb&step=4", "image?name=../../run.json", "histogram?name=x"):
+        client.get(f"{base}/{path}", code=404)

@@ -32,6 +32,7 @@ from hookpoint.run_folder.describe_event import describe_event
 from hookpoint.run_folder.json_records import encoded
 from hookpoint.run_folder.run_details import details_of, differences_of
 from hookpoint.run_folder.run_folder import SCALARS, RunFolder
+from hookpoint.run_folder.tensorboard_media import Medium, NoTensorBoard, histogram_of, image_of, media_of
 
 PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -63,6 +64,9 @@ class Board:
             Route("/api/run/{key}", self._run),
             Route("/api/run/{key}/series", self._series),
             Route("/api/run/{key}/curve.csv", self._csv),
+            Route("/api/run/{key}/media", self._media),
+            Route("/api/run/{key}/image", self._image),
+            Route("/api/run/{key}/histogram", self._histogram),
             Route("/api/run/{key}/control", self._control, methods=["POST"]),
             Route("/api/diff", self._diff),
             Route("/api/stream", self._stream),
@@ -108,6 +112,19 @@ class Board:
         file_name = f"{re.sub('[^A-Za-z0-9_.-]+', '_', name).strip('._') or 'curve'}.csv"
         headers = {"content-disposition": f'attachment; filename="{file_name}"'}
         return StreamingResponse(csv_lines(path / SCALARS, name, at), headers=headers, media_type="text/csv; charset=utf-8")
+
+    def _media(self, request: Request) -> Response:
+        media = _media_in(self._path(request))
+        return _json({"media": [{name: getattr(one, name) for name in ("kind", "name", "step", "time")} for one in media]})
+
+    def _image(self, request: Request) -> Response:
+        image = image_of(_medium(self._path(request), "image", request))
+        if image is None:
+            raise HTTPException(404, "this is not a PNG")
+        return Response(image, media_type="image/png")
+
+    def _histogram(self, request: Request) -> Response:
+        return _json(histogram_of(_medium(self._path(request), "histogram", request)))
 
     def _diff(self, request: Request) -> Response:
         keys = _keys(request)
@@ -157,6 +174,22 @@ class Board:
         if path is None:
             raise HTTPException(404, "there is no such run")
         return path
+
+
+def _media_in(path: Path) -> list[Medium]:
+    try:
+        return media_of(path)
+    except NoTensorBoard as error:
+        raise HTTPException(501, str(error)) from None
+
+
+def _medium(path: Path, kind: str, request: Request) -> Medium:
+    """Return the image or histogram that a request names: the last one of a step, or of all."""
+    name, step = request.query_params.get("name"), request.query_params.get("step")
+    named = [one for one in _media_in(path) if (one.kind, one.name) == (kind, name) and step in (None, str(one.step))]
+    if not named:
+        raise HTTPException(404, f"there is no such {kind}")
+    return named[-1]
 
 
 def _static(name: str, kind: str) -> Callable[[Request], Response]:

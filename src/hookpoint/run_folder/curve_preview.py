@@ -9,7 +9,7 @@ from hookpoint.plots.series import Bucket
 from hookpoint.run_folder._plain_file import open_plain
 from hookpoint.run_folder.curve_reader import Key
 from hookpoint.run_folder.curve_view import merged
-from hookpoint.run_folder.json_records import OWN_KEYS, number_of, records_of
+from hookpoint.run_folder.json_records import OWN_KEYS, number_of, tables_of
 
 PLACES = 300
 PLACE_BYTES = 8_192
@@ -37,15 +37,23 @@ def preview_of(
 
 
 def _buckets(lines: list[bytes], begin: int) -> dict[Key, list[Bucket]]:
+    """Return a bucket for each curve and each set of keys that its records have."""
     found: dict[Key, list[Bucket]] = {}
-    for row in records_of(lines):
-        if row is None:
-            continue
-        step, time, at = row["step"], row["time"], row["at"]
-        for name, raw in row.items():
-            value = None if name in OWN_KEYS else number_of(raw)
-            if value is not None:
-                number, finite = (value, 1) if math.isfinite(value) else (math.nan, 0)
-                bucket = Bucket(step, step, time, number, number, number, finite, 1, begin)
-                found.setdefault((name, at), []).append(bucket)
+    for columns, _ in tables_of(lines)[0]:
+        for at in dict.fromkeys(columns["at"]):
+            for name, raw in columns.items():
+                if name in OWN_KEYS:
+                    continue
+                rows = zip(columns["step"], columns["time"], map(number_of, raw), columns["at"], strict=True)
+                values = [(step, time, value) for step, time, value, one in rows if value is not None and one == at]
+                if values:
+                    found.setdefault((name, at), []).append(_bucket(values, begin))
     return found
+
+
+def _bucket(values: list[tuple[int, float, float]], begin: int) -> Bucket:
+    steps = [step for step, _, _ in values]
+    finite = [value for _, _, value in values if math.isfinite(value)]
+    low, high = min(finite, default=math.nan), max(finite, default=math.nan)
+    mean = sum(value / len(finite) for value in finite) if finite else math.nan
+    return Bucket(min(steps), max(steps), values[0][1], low, high, mean, len(finite), len(values), begin)

@@ -78,6 +78,7 @@ $("runs").addEventListener("click", (event) => {
     state.shown.delete(key);
     state.answers.delete(key);
   } else if (!state.shown.has(key)) show(key);
+  if (key !== state.focus) $("media").replaceChildren();
   state.focus = key;
   drawRuns();
   drawCharts();
@@ -235,6 +236,40 @@ function eventLine(event) {
   const time = new Date(event.time * 1000);
   const clock = Number.isNaN(time.getTime()) ? "" : time.toLocaleTimeString();
   return element("li", `${clock} step ${event.step}: ${event.text}`);
+}
+
+// Images and histograms: the newest of each name
+
+$("load-media").addEventListener("click", async () => {
+  const key = state.focus;
+  if (!key) return;
+  $("media").replaceChildren(element("p", "reading …"));
+  try {
+    const { media } = await get(`/api/run/${key}/media`);
+    const newest = new Map(media.map((one) => [JSON.stringify([one.kind, one.name]), one]));
+    const figures = await Promise.all([...newest.values()].slice(0, MAX_CHARTS).map((one) => figure(key, one)));
+    if (key === state.focus) $("media").replaceChildren(...(figures.length ? figures : [element("p", "none")]));
+  } catch (error) {
+    $("media").replaceChildren(element("p", error.message, "error"));
+  }
+});
+
+async function figure(key, one) {
+  const box = element("figure"), query = new URLSearchParams({ name: one.name, step: one.step });
+  box.append(element("figcaption", `${one.name}, step ${one.step}`));
+  if (one.kind === "image") {
+    const image = element("img");
+    image.alt = one.name;
+    image.src = `/api/run/${key}/image?${query}`;
+    box.append(image);
+  } else {
+    const canvas = element("canvas"), { counts } = await get(`/api/run/${key}/histogram?${query}`);
+    const g = canvas.getContext("2d"), most = Math.max(...counts, 1), width = canvas.width / Math.max(1, counts.length);
+    g.fillStyle = COLOURS[0];
+    counts.forEach((count, i) => g.fillRect(i * width, canvas.height * (1 - count / most), Math.max(1, width - 1), canvas.height * (count / most)));
+    box.append(canvas);
+  }
+  return box;
 }
 
 // Controls
