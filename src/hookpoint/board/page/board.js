@@ -397,7 +397,7 @@ function listen() {
 
 document.addEventListener("visibilitychange", () => { listen(); if (!document.hidden) begin(); });
 for (const id of ["log-scale", "x-axis", "find-metric"]) $(id).addEventListener("input", drawCharts);
-$("find-run").addEventListener("input", drawRuns);
+$("find-run").addEventListener("input", () => drawRuns());
 
 async function begin() {
   const answer = await get("/api/runs");
