@@ -252,3 +252,17 @@ def test_images_and_histograms_on_request(board, tmp_path):
     assert client.get(f"{base}/histogram?name=w")["counts"] == [2.0]
     for path in ("image?name=evil", "image?name=a%2Fb&step=4", "image?name=../../run.json", "histogram?name=x"):
         client.get(f"{base}/{path}", code=404)
+
+
+def test_a_page_learns_what_it_has_missed(board, tmp_path, quick):
+    append(tmp_path / "runs" / "mine", row(1, loss=1.0))
+    client = board()
+    table = client.get("/api/runs")["version"]
+    with client.stream("mine") as message:
+        assert message("state")["table"] == table
+        version = message("curves")["version"]
+        assert client.exact_series("mine")["version"] == version
+    append(tmp_path / "runs" / "other", row(1, loss=1.0))
+    client.runs()
+    with client.stream("mine") as message:
+        assert message("state")["table"] > table

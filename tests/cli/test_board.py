@@ -48,4 +48,3 @@ def test_it_prints_one_address_serves_it_and_ends_with_ctrl_c(tmp_path, train_ru
         stream.close()
     assert (process.returncode, output) == (130, "")
     assert errors.strip() == "Ctrl-C ends the board."
-    assert not (tmp_path / "runs" / "mine" / ".control").exists()

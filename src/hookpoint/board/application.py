@@ -89,7 +89,8 @@ class Board:
 
     def _runs(self, request: Request) -> Response:
         self._table.update()
-        return _json({"runs": self._table.rows(), "read_only": self._access.read_only})
+        version = self._table.version  # before the rows: a page that has an old one asks again
+        return _json({"version": version, "runs": self._table.rows(), "read_only": self._access.read_only})
 
     def _run(self, request: Request) -> Response:
         run = RunFolder(self._path(request))
@@ -156,6 +157,7 @@ class Board:
         async def messages() -> AsyncIterator[bytes]:
             try:
                 yield b"retry: 1000\n\n"
+                yield self._watcher.state(subscription)
                 while True:
                     message: bytes | None = b": alive\n\n"
                     with anyio.move_on_after(ALIVE_SECONDS):

@@ -60,6 +60,7 @@ class RunTable:
         self._lock = Lock()
         self._listeners: list[Callable[[Changes], None]] = []
         self._searched = self._looked = -math.inf
+        self.version = time.time_ns() // 10**6  # changes with the rows, and with each start of the server
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -103,6 +104,7 @@ class RunTable:
         self._looked = time.monotonic()
         self._searched = self._looked if search else self._searched
         if changes:
+            self.version += 1
             for listener in self._listeners:
                 listener(changes)
 

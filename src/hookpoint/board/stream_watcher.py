@@ -84,11 +84,17 @@ class StreamWatcher:
 
     def publish(self, name: str, data: dict[str, Any], key: str | None = None) -> None:
         """Send a message to all pages, or to those that look at a run."""
-        message = f"event: {name}\ndata: {json.dumps(plain(data), allow_nan=False)}\n\n".encode()
+        message = _message(name, data)
         with self._changed:
             for subscription in self._subscriptions:
                 if key is None or key in subscription.keys:
                     subscription.put(message)
+
+    def state(self, subscription: Subscription) -> bytes:
+        """Return the first message for a page: what it may have missed since it asked for runs and curves."""
+        return _message(
+            "state", {"table": self._table.version, "curves": {key: self._versions.get(key) for key in subscription.keys}}
+        )
 
     def stop(self) -> None:
         """End all streams and the thread. Signal handlers may call it."""
@@ -119,8 +125,9 @@ class StreamWatcher:
 
     def _look(self, keys: set[str]) -> None:
         self._table.update()
-        for key in [key for key in self._followers if key not in keys]:
-            del self._followers[key]
+        for known in (self._followers, self._looked, self._versions):
+            for key in [key for key in known if key not in keys]:
+                del known[key]
         for key in keys:
             row, path = self._table.row(key), self._table.path(key)
             now = time.monotonic()
@@ -163,3 +170,7 @@ class StreamWatcher:
         for key in changes.gone:
             self._store.forget(key)
         self.publish("runs", {"rows": changes.rows, "gone": changes.gone})
+
+
+def _message(name: str, data: dict[str, Any]) -> bytes:
+    return f"event: {name}\ndata: {json.dumps(plain(data), allow_nan=False)}\n\n".encode()

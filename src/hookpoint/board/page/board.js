@@ -7,7 +7,7 @@ const FIRST_RUNS = 5;
 const FIRST_ROWS = 100; // before the curves are there
 const MAX_CHARTS = 36;
 const MAX_EVENTS = 200;
-const state = { runs: new Map(), shown: new Map(), answers: new Map(), charts: new Map(), ranges: new Map(), focus: null, readOnly: false, loading: new Map(), source: null };
+const state = { runs: new Map(), shown: new Map(), answers: new Map(), charts: new Map(), ranges: new Map(), focus: null, table: null, loading: new Map(), source: null };
 
 function element(tag, text, name) {
   const one = document.createElement(tag);
@@ -126,7 +126,7 @@ function drawCharts() {
       groups.get(id).curves.push({ ...curve, colour, key, answer, label: state.runs.get(key)?.label ?? "" });
     }
   }
-  const ids = [...groups.keys()].sort((a, b) => rank(a) - rank(b) || a.localeCompare(b)).slice(0, MAX_CHARTS);
+  const ids = [...groups.keys()].sort((a, b) => rank(a) - rank(b) || inOrder(a).localeCompare(inOrder(b))).slice(0, MAX_CHARTS);
   for (const [id, one] of state.charts) if (!ids.includes(id)) { one.chart.remove(); one.box.remove(); state.charts.delete(id); }
   ids.forEach((id, place) => drawChart(id, groups.get(id), place));
 }
@@ -137,6 +137,12 @@ function rank(id) {
   if (/^val(idation)?[-_/]loss$/.test(name)) return 1;
   if (/^val/.test(name)) return 2;
   return /^(learning_rate|lr)/.test(name) ? 4 : 3;
+}
+
+// Curves of steps come before those of epochs.
+function inOrder(id) {
+  const [name, at] = JSON.parse(id);
+  return `${name} ${at === "step" ? 0 : 1}`;
 }
 
 function drawChart(id, { title, curves }, place) {
@@ -204,7 +210,8 @@ async function loadRun() {
   $("events").replaceChildren(...run.events.reverse().map(eventLine));
   section("checkpoints", run.checkpoints.reverse().map((one) => [one.name, one.problem || one.tags.join(", ")]));
   section("settings", Object.entries({ ...run.run.config, ...run.run.hyper }));
-  section("costs", Object.entries(run.run.costs ?? {}));
+  const costs = Array.isArray(run.run.costs) ? run.run.costs : [];
+  section("costs", costs.map((one) => [`${one?.callback}.${one?.point}`, `${one?.calls} calls, ${short(Number(one?.seconds))} s`]));
 }
 
 function drawState(run) {
@@ -371,6 +378,14 @@ function listen() {
   const source = (state.source = new EventSource(`/api/stream?runs=${[...new Set([...state.shown.keys(), state.focus].filter(Boolean))].join(",")}`));
   source.addEventListener("open", () => { $("connection").textContent = ""; });
   source.addEventListener("error", () => { $("connection").textContent = "not connected"; });
+  source.addEventListener("state", (message) => {
+    const { table, curves } = JSON.parse(message.data);
+    if (table !== state.table) load();
+    for (const [run, version] of Object.entries(curves)) {
+      const known = state.answers.get(run);
+      if (state.shown.has(run) && version !== null && known?.version !== version) loadCurves(run);
+    }
+  });
   source.addEventListener("runs", (message) => {
     const { rows: changed, gone } = JSON.parse(message.data);
     for (const row of changed) {
@@ -384,7 +399,7 @@ function listen() {
     drawRuns();
     if (gone.length) drawCharts();
   });
-  source.addEventListener("curves", (message) => { const { run } = JSON.parse(message.data); if (state.shown.has(run)) loadCurves(run); });
+  source.addEventListener("curves", (message) => { const { run, version } = JSON.parse(message.data); if (state.shown.has(run) && state.answers.get(run)?.version !== version) loadCurves(run); });
   source.addEventListener("event", (message) => {
     const event = JSON.parse(message.data);
     if (event.run !== state.focus) return;
@@ -395,13 +410,13 @@ function listen() {
   source.addEventListener("answer", (message) => { if (JSON.parse(message.data).run === state.focus) refreshRun(); });
 }
 
-document.addEventListener("visibilitychange", () => { listen(); if (!document.hidden) begin(); });
+document.addEventListener("visibilitychange", () => { listen(); });
 for (const id of ["log-scale", "x-axis", "find-metric"]) $(id).addEventListener("input", drawCharts);
 $("find-run").addEventListener("input", () => drawRuns());
 
 async function begin() {
   const answer = await get("/api/runs");
-  state.readOnly = answer.read_only;
+  state.table = answer.version;
   state.runs = new Map(answer.runs.map((run) => [run.key, run]));
   if (!state.shown.size) for (const run of answer.runs.slice(0, FIRST_RUNS)) show(run.key);
   state.focus ??= answer.runs[0]?.key ?? null;
@@ -412,10 +427,14 @@ async function begin() {
   drawRuns();
 }
 
-try {
-  await begin();
-} catch (error) {
-  $("connection").textContent = error.message;
+async function load() {
+  try {
+    await begin();
+  } catch (error) {
+    $("connection").textContent = error.message;
+  }
 }
+
+await load();
 listen();
 document.body.dataset.ready = "1";

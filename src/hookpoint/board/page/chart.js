@@ -117,7 +117,7 @@ export class Chart {
     g.textAlign = "center";
     for (const x of ticks(limits.x0, limits.x1, Math.max(2, Math.floor(box.width / 90)))) {
       line(g, px(x), box.top, px(x), box.top + box.height);
-      g.fillText(this.options.time ? new Date(x * 1000).toLocaleTimeString() : short(x), px(x), box.top + box.height + 5);
+      g.fillText(this.options.time ? new Date(x * 1000).toLocaleTimeString() : compact(x), px(x), box.top + box.height + 5);
     }
     g.textAlign = "left";
   }
@@ -151,6 +151,13 @@ export function short(value) {
   const size = Math.abs(value);
   if (size !== 0 && (size < 1e-3 || size >= 1e7)) return value.toExponential(2).replace(/\.?0+e/, "e");
   return String(Number(value.toPrecision(6)));
+}
+
+function compact(value) {
+  for (const [size, letter] of [[1e9, "G"], [1e6, "M"], [1e4, "k"]]) {
+    if (Math.abs(value) >= size) return `${Number((value / (letter === "k" ? 1e3 : size)).toPrecision(6))}${letter}`;
+  }
+  return short(value);
 }
 
 function ticks(low, high, most) {
