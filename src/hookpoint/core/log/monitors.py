@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from time import monotonic
@@ -99,12 +100,12 @@ class Monitors:
             was_blocked = queue.is_blocked
             left = queue.drain(min(deadline, monotonic() + LEAVE_SECONDS) if was_blocked else deadline)
             if was_blocked and left:
-                logger.warning("%s is still blocked: %d records did not reach it", queue.name, left + queue.dropped)
+                _warn("%s is still blocked: %d records did not reach it", queue.name, left + queue.dropped)
                 continue
             if left and queue.error is None:
-                logger.warning("%s was too slow: %d records did not reach it within %g s", queue.name, left, seconds)
+                _warn("%s was too slow: %d records did not reach it within %g s", queue.name, left, seconds)
             if queue.dropped:
-                logger.warning("%s was too slow: the oldest %d records were dropped", queue.name, queue.dropped)
+                _warn("%s was too slow: the oldest %d records were dropped", queue.name, queue.dropped)
 
     def end_run(self, *, is_leaving: bool = False) -> list[Exception]:
         """Fire on_run_end of the monitors, each with a time limit; return their errors.
@@ -174,3 +175,8 @@ def _with_limit(limits: Mapping[str, float], name: str, call: Callable[[], objec
         logger.warning("%s blocks: it has not returned from on_run_end for %g s; the run ends without it", name, limits[name])
     for error in errors:
         raise error
+
+
+def _warn(text: str, *values: object) -> None:
+    with suppress(OSError, ValueError):  # if stderr is closed, Python cannot print what no handler receives
+        logger.warning(text, *values)
