@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import threading
 import time
@@ -14,11 +13,9 @@ from pathlib import Path
 import pytest
 
 import hookpoint
-from hookpoint.core.errors import NotApplied, NotTraining
+from hookpoint.core.errors import NotTraining
 from hookpoint.steering.control_folder import ControlFolder
 from hookpoint.storage.run_file import read_run_file
-
-FULL = os.environ.get("HOOKPOINT_FAULTS") == "all"
 
 
 def train(
@@ -198,126 +195,3 @@ def test_a_signal_in_a_pause_saves_and_ends_all_ranks(launch, tmp_path):
     assert (facts["status"], facts["reason"]) == ("stopped", "SIGTERM was received")
     saved = [path for path in (tmp_path / "run" / "checkpoints").glob("step-*") if (path / "manifest.json").exists()]
     assert len(saved) == 1
-
-
-class Controllers:
-    """Three threads that send commands, with pauses, until each has sent its share."""
-
-    def __init__(self, workdir, each, seed=0):
-        self.workdir, self.each, self.seed = workdir, each, seed
-        self.orders, self.problems = [], []
-        self.threads = [threading.Thread(target=self._work, args=(number,)) for number in range(3)]
-
-    def start(self):
-        for thread in self.threads:
-            thread.start()
-
-    def join(self):
-        for thread in self.threads:
-            thread.join()
-
-    def _work(self, number):
-        draw, controller, sent = random.Random(self.seed + number), hookpoint.control(self.workdir), 0
-        while sent < self.each:
-            do, args = draw.choice(
-                [
-                    ("set", {"values": {"lr": draw.choice([0.01, 0.02, 0.03])}}),
-                    ("set", {"values": {"momentum": draw.random() / 2, "Subject.alpha": draw.random()}}),
-                    ("log-every", {"steps": draw.randint(1, 9)}),
-                    ("validate", {}),
-                    ("save", {"tag": f"c{number}"}),
-                    ("pause", {}),
-                ]
-            )
-            try:
-                self._send(controller, do, args)
-                sent += 1
-                if do == "pause":
-                    time.sleep(0.3)
-                    self._send(controller, "resume", {})
-                    sent += 1
-            except (NotTraining, NotApplied):
-                time.sleep(0.2)
-
-    def _send(self, controller, do, args):
-        order = controller.send(do, args, timeout=120)
-        self.orders.append(order)
-        if order.wait(120).status == "withdrawn":
-            self.problems.append(order)
-
-
-@pytest.mark.slow
-def test_36_commands_of_3_controllers_with_pauses(launch, tmp_path, record_property):
-    workdir = tmp_path / "run"
-    controllers = Controllers(workdir, 12)
-    controllers.start()
-
-    def stop():
-        controllers.join()
-        while True:
-            try:
-                return hookpoint.control(workdir).stop("done", timeout=120)
-            except NotApplied:
-                time.sleep(0.1)
-
-    stopper = threading.Thread(target=stop)
-    stopper.start()
-    results = launch(train, workdir=str(workdir), commands={}, epochs=100_000, wait=0.01, save_every=1000, timeout=300).results
-    stopper.join()
-    assert results[0]["steps"] == results[1]["steps"]
-    assert results[0]["weights"] == results[1]["weights"]
-    ids = [order.id for order in controllers.orders]
-    assert len(ids) >= 36
-    assert {answer.status for answer in answers_of(workdir, ids)} == {"applied"}
-    events = Counter(event["id"] for event in events_of(workdir))
-    assert set(events.values()) == {1}
-    assert set(ids) <= set(events)
-    record_property("faults", ("live control", {"commands": len(ids), "steps_compared": len(results[0]["steps"])}))
-
-
-@pytest.mark.slow
-def test_commands_while_the_trainer_is_killed_and_restarted(launch, tmp_path, record_property):
-    workdir, log = tmp_path / "run", tmp_path / "log"
-    log.mkdir()
-    controllers, kills, draw = Controllers(workdir, 12, seed=100), [], random.Random(3)
-    controllers.start()
-
-    def kill():
-        while len(kills) < 3:
-            time.sleep(draw.uniform(4, 9))
-            try:
-                live = hookpoint.control(workdir).live()
-            except (NotTraining, NotApplied, FileNotFoundError):
-                continue
-            if live.is_running and live.attempt not in kills:
-                os.kill(live.holder.pid, signal.SIGKILL)
-                kills.append(live.attempt)
-        controllers.join()
-        while True:
-            try:
-                return hookpoint.control(workdir).stop("done", timeout=120)
-            except (NotTraining, NotApplied):
-                time.sleep(0.2)
-
-    killer = threading.Thread(target=kill)
-    killer.start()
-    options = {"epochs": 100_000, "wait": 0.01, "save_every": 20, "log": str(log), "timeout": 400}
-    launch(train, workdir=str(workdir), commands={}, torchrun=["--max-restarts", "9"], check=False, **options)
-    killer.join()
-    rows = [Path(log, f"rank{rank}").read_text().splitlines() for rank in range(2)]
-    by_iteration = [{}, {}]
-    for rank in range(2):
-        for line in rows[rank]:
-            iteration = json.loads(line.partition(" ")[2])[0]
-            by_iteration[rank].setdefault(iteration, set()).add(line.partition(" ")[2])
-    both = by_iteration[0].keys() & by_iteration[1].keys()
-    assert len(both) > 50
-    assert all(by_iteration[0][one] == by_iteration[1][one] for one in both if one != max(both))
-    assert all(len(by_iteration[0][one]) == 1 for one in both)  # replayed at the same iteration
-    ids = [order.id for order in controllers.orders]
-    answers = answers_of(workdir, ids)
-    assert all(answer is not None and answer.is_final for answer in answers)
-    events = Counter(event["id"] for event in events_of(workdir) if not event.get("replayed"))
-    assert {events[command_id] for command_id in ids} == {1}
-    statuses = Counter(answer.status for answer in answers)
-    record_property("faults", ("live control with kills", {"kills": len(kills), "steps_compared": len(both), **statuses}))

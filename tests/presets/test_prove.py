@@ -115,10 +115,25 @@ def test_what_is_made_is_fitted_with_its_arguments(trainings):
     assert proof.steps == 12
 
 
+def test_commands_are_given_once_and_replayed(trainings, tmp_path):
+    commands = {5: ("log-every", {"steps": 2})}
+    proof = hookpoint.prove(trainings.train, kill_at=[6], commands=commands, workdir=tmp_path / "proof")
+    assert proof.ok, str(proof)
+    events = [(tmp_path / "proof" / name / "events.jsonl").read_text().count('"control"') for name in ("whole", "resumed")]
+    assert events == [1, 2]  # given; given and replayed
+
+
+@pytest.mark.parametrize("commands", [{5: ("pause", {})}, {"5": ("set", {})}, {5: "set"}])
+def test_commands_that_a_resume_does_not_replay_are_refused(trainings, commands):
+    with pytest.raises(BadLoop, match="prove: commands has"):
+        hookpoint.prove(trainings.train, commands=commands)
+
+
 @pytest.mark.slow
 def test_a_runner_is_made_and_fitted(trainings, monkeypatch):
     monkeypatch.delenv("HIDE_TORCH_BELOW")
-    proof = hookpoint.prove(trainings.with_torch, kill_at=[3])
+    commands = {5: ("set", {"values": {"learning_rate": 0.1}}), 7: ("log-every", {"steps": 2})}
+    proof = hookpoint.prove(trainings.with_torch, kill_at=[6], commands=commands)
     assert proof.ok, str(proof)
     assert proof.steps == 10
 

@@ -36,6 +36,7 @@ COMMANDS = {
 }
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize("cut", [6, 8, 11])
 def test_a_resumed_run_is_the_uninterrupted_one(fit, cuts, cut_off, name, cut, recorder):

@@ -124,10 +124,10 @@ def _train(make_runner: Train, workdir: Path, kill_after: int | None, commands: 
     for package, seed in (("numpy", "random.seed"), ("torch", "manual_seed")):
         if find_spec(package) is not None:
             attrgetter(seed)(import_module(package))(0)
-    if commands:
-        EVERYWHERE.append(LambdaCallback(name="commands of hookpoint.prove", on_train_iter_end=partial(_command, commands)))
     if kill_after is not None:
         EVERYWHERE.append(LambdaCallback(name="kill of hookpoint.prove", on_train_iter_end=partial(_kill, kill_after)))
+    if commands:  # after the kill: what is sent is applied
+        EVERYWHERE.append(LambdaCallback(name="commands of hookpoint.prove", on_train_iter_end=partial(_command, commands)))
     result = make_runner(workdir)
     if isinstance(result, tuple):
         runner, arguments = result
