@@ -127,7 +127,7 @@ class HostedRun:
     # What a run changes in the trainer
 
     def undo(self, function: Callable[[], object]) -> None:
-        """Call a function when the run ends, or at once if none is running."""
+        """Call a function when the run ends."""
         self._undo.callback(function)
 
     def wrap(self, owner: Any, name: str, function: Callable[..., Any]) -> None:

@@ -86,17 +86,17 @@ class KerasEvents(ErrorsFromWith):
             model.stop_training = True
 
     def _start_fit(self, epoch: int) -> None:
+        self._is_inside = not getattr(self.model, "jit_compile", False) and "on_step_begin" not in self.driver.host.cannot
+        if not self._is_inside:
+            self.driver.reject(IN_THE_STEP, "its step is compiled: pass jit_compile=False to model.compile()")
         state, clocks = self._state.after(epoch), None
         if epoch and state is None:
             clocks = {"epoch": epoch, "epochs_done": epoch, "step": int(self.model.optimizer.iterations)}
         settings = [LearningRate(self.model.optimizer)] if hasattr(self.model.optimizer, "learning_rate") else []
         self._start(epochs=self.params.get("epochs"), state=state, clocks=clocks, settings=settings, run_points=True)
-        self._is_inside = not getattr(self.model, "jit_compile", False) and "on_step_begin" not in self.driver.host.cannot
         if self._is_inside:
             self._wrap_steps("train", "val")
             self._wrap_optimizer()
-        else:
-            self.driver.reject(IN_THE_STEP, "its step is compiled: pass jit_compile=False to model.compile()")
         self._batches = _batches_of(self.model.optimizer)
 
     def _obey(self) -> None:
