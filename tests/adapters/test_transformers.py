@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import signal
+import subprocess
+import sys
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
@@ -94,15 +98,17 @@ def test_outputs_are_released_after_the_iteration_or_not_kept_at_all(tmp_path):
     ("schedule", "expected"),
     [("constant", [0.05, 0.05, 0.01, 0.01, 0.01, 0.01]), ("linear", [0.05, 0.05 * 5 / 6, 0.01, 0.0075, 0.005, 0.0025])],
 )
-def test_a_new_learning_rate_outlives_the_next_step_of_the_scheduler(tmp_path, schedule, expected):
+def test_a_new_learning_rate_outlives_the_next_step_of_the_scheduler(tmp_path, caplog, schedule, expected):
     rates = []
+    setter = cb.HyperParamSetterWithFunc("learning_rate", lambda epochs_done, old: None)
 
-    def lower(run):
+    def change(run):
         if run.iteration == 2:
             run.hyper["learning_rate"] = 0.01
 
     note = on("on_step_begin")(lambda run: rates.append(run.optimizer.param_groups[0]["lr"]))
-    trained(tmp_path, on("on_train_iter_begin")(lower), note, num_train_epochs=2, lr_scheduler_type=schedule)
+    trained(tmp_path, setter, on("on_train_iter_begin")(change), note, num_train_epochs=2, lr_scheduler_type=schedule)
+    assert "last write wins" not in caplog.text
     assert rates == pytest.approx(expected, rel=1e-12)
     assert schedule == "linear" or rates == expected
 
@@ -173,6 +179,22 @@ def test_metrics_of_the_user_and_logs_reach_the_run(tmp_path):
 def test_state_is_in_the_checkpoint_in_our_own_encoding(tmp_path):
     trained(tmp_path, cb.EarlyStopping("val_loss"), save_strategy="epoch")
     assert (tmp_path / "checkpoint-3" / "hookpoint.state").read_bytes().startswith(MAGIC)
+
+
+def test_two_lists_in_one_trainer_have_a_state_each(tmp_path):
+    ends = []
+    for resume in (False, True):
+        trainer = trainer_of(tmp_path, num_train_epochs=1 + resume, save_strategy="epoch")
+        for name in ("one", "two"):
+            stopping = cb.EarlyStopping("val_loss", patience=9, min_delta=10.0)
+            end = LambdaCallback(on_run_end=lambda run, name=name: ends.append((name, run.epoch, run.step)))
+            adapters.transformers(trainer, [stopping, end], name=name)
+        trainer.train(resume_from_checkpoint=resume)
+    assert sorted(ends) == [("one", 1, 3), ("one", 2, 6), ("two", 1, 3), ("two", 2, 6)]
+    assert sorted(path.name for path in (tmp_path / "checkpoint-6").glob("hookpoint*")) == [
+        "hookpoint-one.state",
+        "hookpoint-two.state",
+    ]
 
 
 def test_a_checkpoint_without_state_gives_its_counters_and_a_warning(tmp_path, caplog):
@@ -302,3 +324,41 @@ def test_an_evaluation_before_the_first_epoch(tmp_path):
     trained(tmp_path, record, eval_on_start=True)
     assert [row[0] for row in record.rows[:3]] == ["on_run_begin", "on_val_epoch_begin", "on_iter_begin"]
     assert record.rows[-1][:4] == ("on_run_end", 1, 3, 3)
+
+
+SCRIPT = """
+import json, os, sys
+from pathlib import Path
+from hookpoint import Callback, adapters
+from tests.adapters.hosts.transformers import trainer_of
+
+class Stopping(Callback):
+    def on_train_iter_end(self, run):
+        if run.rank == 1 and run.iteration == 1:
+            run.stop("rank 1 has enough")
+    def on_run_end(self, run):
+        seen = [run.world_size, run.epoch, run.step, run.stop_reason, run.metrics["loss"], run.metrics["val_loss"]]
+        Path(sys.argv[1], f"rank-{run.rank}.json").write_text(json.dumps(seen))
+
+folder = Path(sys.argv[1])
+options = {"per_device_train_batch_size": 1, "per_device_eval_batch_size": 4, "ddp_backend": "gloo", "save_strategy": "epoch"}
+trainer = trainer_of(folder, num_train_epochs=3, **options)
+adapters.transformers(trainer, [Stopping()], workdir=folder / "run")
+trainer.train()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_stop_of_one_of_two_processes_ends_both_at_the_same_step(tmp_path):
+    root = Path(__file__).parents[2]
+    (tmp_path / "train.py").write_text(SCRIPT)
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(tmp_path / "train.py"), str(tmp_path)]
+    variables = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, *launch], cwd=root, env=variables, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    first, second = (json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in (0, 1))
+    assert first == second
+    assert first[:4] == [2, 1, 2, "rank 1 has enough"]  # all ranks stop one step later
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "stopped"
+    assert (tmp_path / "checkpoint-2" / "hookpoint.state").exists()

@@ -16,7 +16,7 @@ class Attachment:
         self.hosted = hosted
         self._entries: list[tuple[Any, str, Any]] = []
 
-    def enter_by(self, owner: Any, name: str, around: Callable[..., Any]) -> None:
+    def wrap_entry(self, owner: Any, name: str, around: Callable[..., Any]) -> None:
         """Replace a method by a function that gets the method and its arguments."""
         method = getattr(owner, name)
 

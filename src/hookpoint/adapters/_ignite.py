@@ -73,9 +73,9 @@ class IgniteAdapter(Attachment):
         self._state: dict[str, Any] = {}  # of the last run, or of a checkpoint
         self._was_loaded = self._is_interrupted = self._is_training = False
         self._handlers = ExitStack()
-        self.enter_by(trainer, "run", self._run)
+        self.wrap_entry(trainer, "run", self._run)
         for name, evaluator in evaluators.items():
-            self.enter_by(evaluator, "run", partial(self._evaluate, name, evaluator))
+            self.wrap_entry(evaluator, "run", partial(self._evaluate, name, evaluator))
 
     # State, for ignite.handlers.Checkpoint
 

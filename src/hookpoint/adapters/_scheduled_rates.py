@@ -14,20 +14,22 @@ class ScheduledRates:
     def __init__(self, optimizer: Any, scheduler: Any) -> None:
         self._groups = getattr(optimizer, "param_groups", [])
         self._base = getattr(scheduler, "base_lrs", None)
-        self._written: list[float] = []
+        self._written: list[float | None] = []
         self.remember()
 
     def remember(self) -> None:
         """Call this after the scheduler has written the rates."""
-        self._written = [float(group["lr"]) for group in self._groups]
+        self._written = [_number(group["lr"]) for group in self._groups]
 
     def keep_changes(self) -> None:
         """Call this before the scheduler writes the rates again."""
-        if self._base is None:
-            return
         for number, (group, written) in enumerate(zip(self._groups, self._written, strict=False)):
-            rate = float(group["lr"])
-            if rate != written and number < len(self._base):
+            rate = _number(group["lr"])
+            if rate != written and self._base is not None and number < len(self._base):
                 base = self._base[number]
                 self._base[number] = rate if not written or base == written else base * (rate / written)
-        self.remember()
+
+
+def _number(rate: Any) -> Any:
+    """Return a rate that is a number. A tensor is left out: to read it, the training would wait for its device."""
+    return rate if isinstance(rate, int | float) else None

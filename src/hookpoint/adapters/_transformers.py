@@ -17,6 +17,7 @@ from hookpoint.core.errors import BadArgument
 from hookpoint.core.logger import logger
 from hookpoint.core.loop.host import Host, NotUnderHost
 from hookpoint.core.run.run_loop import Mode
+from hookpoint.storage.checkpoint.layout import safe_name
 
 NAME = "transformers.Trainer"
 HOST = Host(
@@ -28,7 +29,6 @@ HOST = Host(
         "save": "it writes its own checkpoints; set save_strategy in its TrainingArguments",
     },
 )
-STATE_FILE = "hookpoint.state"
 UNLIMITED = 2**31  # epochs: the trainer has sys.maxsize if it counts steps only
 OF_THE_TRAINER = ("epoch", "loss", "step")  # of its logs; the run has its own
 WRAPPED = ("training_step", "compute_loss", "evaluate", "prediction_step")
@@ -40,6 +40,7 @@ def transformers(trainer: Any, callbacks: Any, *, outputs: bool = True, **option
     `trainer.train` is a run; `trainer.evaluate` and `trainer.predict` fire the points of their pass. Each micro-batch is an
     iteration. `loss` is not divided by the accumulation, `eval_x` is called `val_x`, and what the trainer logs is sent to the
     monitors. The state of the callbacks is in each `checkpoint-N`, and `trainer.train(resume_from_checkpoint=...)` restores it.
+    The file has the `name` of the list: two lists in one trainer need different names.
     A new learning rate scales the rates that the trainer's scheduler sets from then on.
 
     outputs: Provide `run.outputs` in training. This keeps the outputs of the model until the iteration ends; pass False if
@@ -53,14 +54,15 @@ def transformers(trainer: Any, callbacks: Any, *, outputs: bool = True, **option
             raise BadArgument(
                 f"adapters.transformers: {type(trainer).__name__} is not a transformers.Trainer: it has no {name}()."
             )
-    return TransformersAdapter(trainer, HostedRun(callbacks, HOST, options), keeps_outputs=outputs)
+    return TransformersAdapter(trainer, HostedRun(callbacks, HOST, options), options.get("name"), keeps_outputs=outputs)
 
 
 class TransformersAdapter(Attachment):
     """Callbacks attached to a trainer. `detach()`, or the end of a `with` statement, removes them."""
 
-    def __init__(self, trainer: Any, hosted: HostedRun, *, keeps_outputs: bool) -> None:
+    def __init__(self, trainer: Any, hosted: HostedRun, name: str | None, *, keeps_outputs: bool) -> None:
         super().__init__(hosted)
+        self._state_file = "hookpoint.state" if name is None else f"hookpoint-{safe_name(name)}.state"
         self._trainer, self._keeps_outputs = trainer, keeps_outputs
         self._checkpoint: Path | None = None
         self._rates = ScheduledRates(None, None)
@@ -70,8 +72,8 @@ class TransformersAdapter(Attachment):
         self._evaluations = self._last_logged = 0
         self._awaited: set[str] = set()
         self._prefix = ""
-        self.enter_by(trainer, "train", self._train)
-        self.enter_by(trainer, "evaluation_loop", self._evaluation_loop)
+        self.wrap_entry(trainer, "train", self._train)
+        self.wrap_entry(trainer, "evaluation_loop", self._evaluation_loop)
 
     # The run
 
@@ -103,10 +105,9 @@ class TransformersAdapter(Attachment):
             epochs=None if state.num_train_epochs >= UNLIMITED else int(state.num_train_epochs),
             model=self._trainer.model,
             optimizer=optimizer,
-            lr_scheduler=scheduler,
             device=args.device,
         )
-        self._rates = ScheduledRates(optimizer, scheduler)
+        self._rates = ScheduledRates(optimizer, scheduler)  # not a part of the run, which would warn of two that set rates
         for name in WRAPPED:
             self._wrap(name)
         self._obey(control)
@@ -120,7 +121,7 @@ class TransformersAdapter(Attachment):
         """Return the state in the checkpoint that the trainer resumes from; without one, the counters of the trainer."""
         if not state.global_step:
             return {}
-        path = (self._checkpoint or _folder(args, state)) / STATE_FILE
+        path = (self._checkpoint or _folder(args, state)) / self._state_file
         saved = self.hosted.read_state(path)
         if saved is not None:
             return {"state": saved, "source": str(path)}
@@ -303,7 +304,7 @@ class TransformersAdapter(Attachment):
         self._settle(control, is_late=True)
         folder = _folder(args, state)
         if state.is_world_process_zero and folder.is_dir():
-            self.hosted.write_state(folder / STATE_FILE)
+            self.hosted.write_state(folder / self._state_file)
 
 
 def _targets(inputs: Any) -> Any:
