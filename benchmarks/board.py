@@ -84,6 +84,11 @@ class Server:
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / TICKS
 
+    def index_cpu_seconds(self) -> float:
+        """Return the CPU time of the processes that have built indexes."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[13]) + int(fields[14])) / TICKS
+
     def peak_bytes(self) -> int:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(status.split("VmHWM:")[1].split()[0]) * 1024
@@ -148,6 +153,7 @@ def measure_long(browser: Any, folder: Path, lines: int) -> list[Figure]:
         preview_cpu = server.cpu_seconds()
         page.wait_for_selector(f".chart[data-metric='loss'][data-exact='true'][data-high='{SPIKE:g}']", timeout=600_000)
         exact = time.perf_counter() - began
+        index_cpu = server.index_cpu_seconds()
         again = first_curve(page, server.url, ".chart[data-exact='true']")
         key = page.locator("#runs tr").first.get_attribute("data-key")
         zoom = page.evaluate(
@@ -165,6 +171,7 @@ def measure_long(browser: Any, folder: Path, lines: int) -> list[Figure]:
         Figure(f"{name}: first curve, a preview", "s", spread([preview]), 1.0, digits=2),
         Figure(f"{name}: CPU time of the server until then, with its start", "s", spread([preview_cpu]), None, digits=2),
         Figure(f"{name}: exact curve", "s", spread([exact]), 30.0, digits=1),
+        Figure(f"{name}: CPU time of the index process", "s", spread([index_cpu]), None, digits=1),
         Figure(f"{name}: loaded again", "s", spread([again]), None, digits=2),
         Figure(f"{name}: exact curve of a new server", "s", spread([cached]), None, digits=2),
         Figure(f"{name}: zoom to 2000 steps", "ms", spread([zoom]), None, digits=0),
