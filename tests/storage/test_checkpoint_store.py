@@ -14,6 +14,7 @@ import torch
 
 from hookpoint.core.checkpoint.store import Request, ResumableStore, Store
 from hookpoint.core.errors import CannotSave, NotFinite, NotSaveable, OutsideRun, WorkdirInUse
+from hookpoint.storage.checkpoint import available_memory
 from hookpoint.storage.checkpoint.checkpoint_folder import read_checkpoint
 from hookpoint.storage.checkpoint_store import CheckpointStore
 from hookpoint.storage.disk.fs_calls import intercepted
@@ -164,6 +165,15 @@ def test_training_goes_on_while_the_background_writes_what_was(opened, write, ga
         },
     )
     assert store.collect(wait=True) == []
+
+
+def test_without_memory_for_a_copy_the_save_is_synchronous_and_one_line_says_so(opened, write, tmp_path, monkeypatch, caplog):
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal: 24000000 kB\nMemAvailable:        8 kB\n")
+    monkeypatch.setattr(available_memory, "MEMINFO", meminfo)
+    store, state = opened(), {"parts": {"model": {"w": torch.ones(2**20)}}}
+    assert [write(store, step, state=state, in_background=True).step for step in (1, 2)] == [1, 2]
+    assert caplog.messages == ["checkpoints are not written in the background: a copy needs 4 MiB, and 0 MiB are free"]
 
 
 def test_a_second_background_save_waits_for_the_first(opened, write, names, gate):

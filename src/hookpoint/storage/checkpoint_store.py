@@ -18,6 +18,7 @@ from hookpoint.core.checkpoint.crashes import is_edited_since
 from hookpoint.core.checkpoint.store import Checkpoint, Keep, Request, ResumableStore, Resume, Saved
 from hookpoint.core.errors import CannotSave, DamagedCheckpoint, OutsideRun
 from hookpoint.storage.checkpoint import state_files
+from hookpoint.storage.checkpoint.available_memory import available_bytes
 from hookpoint.storage.checkpoint.background import Background
 from hookpoint.storage.checkpoint.checkpoint_folder import Staged, discard, new_staging, saving_to, verified, write_checkpoint
 from hookpoint.storage.checkpoint.layout import BEST, checkpoints, is_being_deleted, next_place
@@ -33,6 +34,8 @@ from hookpoint.storage.workdir.quarantine import move_damaged
 from hookpoint.storage.workdir.retention import to_delete
 
 logger = logging.getLogger("hookpoint")
+
+SHARE_OF_FREE_MEMORY = 0.8  # how much of it a copy of the state may take
 
 
 class CheckpointStore(ResumableStore):
@@ -60,7 +63,7 @@ class CheckpointStore(ResumableStore):
         self.workdir = open_workdir.local_folder(workdir)
         self._allow_world_change = allow_world_change
         self._lock = WorkdirLock(self.workdir)
-        self._is_open = False
+        self._is_open = self._has_warned = False
         self._identity: dict[str, Any] = {}
         self._rules: dict[str, Keep] = {}
         self._limits: set[str] = set()
@@ -109,7 +112,8 @@ class CheckpointStore(ResumableStore):
     ) -> Saved | None:
         """Save the state. The caller may modify it afterwards.
 
-        Return None if it is saved in the background; `collect` returns the result.
+        Return None if it is being saved in the background; `collect` returns the result. If the host has no memory for a copy,
+        the save is synchronous.
 
         `staged` is a folder from `stage`, with the results of `put_shards` on all ranks.
         """
@@ -119,7 +123,8 @@ class CheckpointStore(ResumableStore):
         self._rules |= request.rules
         self._limits.update(request.limits)
         self._rules |= {str(tag): keep for tag, keep in request.tags.items() if keep is not None}
-        snapshot = self._snapshots.take(state, outlives_the_call=request.in_background)
+        in_background = request.in_background and self._fits(state)
+        snapshot = self._snapshots.take(state, outlives_the_call=in_background)
         files = None if staged is None else Staged(staged[0], {name: File(*file) for name, file in staged[1].items()})
         clocks = snapshot["clocks"] if isinstance(snapshot.get("clocks"), dict) else {}
         tags, measured = tuple(map(str, request.tags)), {str(tag): value for tag, value in request.measured.items()}
@@ -133,7 +138,7 @@ class CheckpointStore(ResumableStore):
             measured=measured,
         )
         save = partial(self._save, snapshot, int(step), describe, files, started)
-        if not request.in_background:
+        if not in_background:
             return save()
         self._background.start(save)
         return None
@@ -276,6 +281,17 @@ class CheckpointStore(ResumableStore):
             return
         for path in hidden:
             discard(path)
+
+    def _fits(self, state: Mapping[str, Any]) -> bool:
+        """Return whether the host has memory for a copy of the state; if not, say so once."""
+        needed, free = self._snapshots.missing_bytes(state), available_bytes()
+        if free is None or needed < SHARE_OF_FREE_MEMORY * free:
+            return True
+        if not self._has_warned:
+            self._has_warned = True
+            sizes = f"a copy needs {needed / 2**20:.0f} MiB, and {free / 2**20:.0f} MiB are free"
+            logger.warning("checkpoints are not written in the background: %s", sizes)
+        return False
 
     def _refuse_if_closed(self) -> None:
         if not self._is_open:

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import json
 import math
+import threading
 
 import pytest
 
+import hookpoint
 from hookpoint import Callback, Every
 from hookpoint.callbacks import MaxSaver, MinSaver, ModelCheckpoint, ModelSaver, TopKSaver
 from hookpoint.core.errors import MissingMetric
 from hookpoint.core.loop.loop import Loop
 from hookpoint.core.schedule.moment import Moment
+from hookpoint.storage.disk.fs_calls import intercepted
 
 
 class Events(Callback):
@@ -189,6 +193,25 @@ def test_what_could_not_be_saved_is_not_the_best(train_on_disk, disk):
     train_on_disk([saver], scores(3.0, 1.0, 2.0, 2.5))
     assert bests(disk) == [3, 9]
     assert (saver.best.value, saver.best.step) == (2.0, 9)
+
+
+def test_what_failed_in_the_background_is_not_the_best(tmp_path):
+    def fails(operation, proceed):
+        if operation.name == "create" and "step-00000006" in operation.path:
+            raise OSError(28, "No space left on device")
+        return proceed()
+
+    saver = MinSaver("score")
+    with intercepted(fails), hookpoint.Loop([saver], workdir=tmp_path / "run", extra_callbacks=[], monitors=[]) as run:
+        for epoch in run.epochs(4):
+            for thread in threading.enumerate():
+                if thread.name == "hookpoint-save":
+                    thread.join()
+            for _ in run.batches(range(3)):
+                pass
+            run.log(score=(3.0, 1.0, 2.0, 2.5)[epoch - 1])
+    assert (saver.best.value, saver.best.step) == (2.0, 9)
+    assert json.loads((tmp_path / "run/checkpoints/best-score/manifest.json").read_text())["step"] == 9
 
 
 def test_a_checkpoint_of_another_saver_does_not_stand_for_what_was_lost(train_on_disk, disk):

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 
 import pytest
 
 from hookpoint import Every
-from hookpoint.callbacks import ModelSaver
+from hookpoint.callbacks import BackupAndRestore, MaxSaver, MinSaver, ModelCheckpoint, ModelSaver, TopKSaver
 from hookpoint.core.checkpoint.store import Kept
 
 NONE_FOR_GOOD = "  write     keep_checkpoint_every_n_hours=None to keep none permanently"
@@ -20,7 +21,6 @@ def kept(saver, *minutes):
 def test_it_saves_at_the_end_of_each_epoch(train_on_disk, disk):
     train_on_disk([ModelSaver()], [{}, {}])
     assert disk.saved == [(3, ["model"]), (6, ["model"])]
-    assert disk.background == [False, False]
 
 
 def test_a_schedule_moves_it(train_on_disk, disk):
@@ -51,9 +51,36 @@ def test_all_are_kept_where_no_number_is_given():
     assert kept(ModelSaver(max_to_keep=None), 1, 2, 3) == [1, 2, 3]
 
 
-def test_a_background_may_write(train_on_disk, disk):
-    train_on_disk([ModelSaver(async_save=True)], [{}])
+@pytest.mark.parametrize(
+    "saver",
+    [
+        ModelSaver,
+        partial(MinSaver, "score"),
+        partial(MaxSaver, "score"),
+        partial(TopKSaver, "score"),
+        BackupAndRestore,
+        ModelCheckpoint,
+    ],
+)
+def test_every_saver_writes_in_the_background_unless_told_otherwise(saver, train_on_disk, disk):
+    train_on_disk([saver()], [{"score": 1.0}])
     assert disk.background[0] is True
+
+
+@pytest.mark.parametrize(
+    "saver",
+    [
+        ModelSaver,
+        partial(MinSaver, "score"),
+        partial(MaxSaver, "score"),
+        partial(TopKSaver, "score"),
+        BackupAndRestore,
+        ModelCheckpoint,
+    ],
+)
+def test_a_saver_that_is_told_so_makes_training_wait(saver, train_on_disk, disk):
+    train_on_disk([saver(async_save=False)], [{"score": 1.0}])
+    assert disk.background[0] is False
 
 
 def test_a_tag_of_its_own_is_in_its_name():

@@ -11,7 +11,8 @@ import textwrap
 
 import pytest
 
-from hookpoint import Callback, Loop, verify
+from hookpoint import Callback, LambdaCallback, Loop, verify
+from hookpoint.callbacks import ModelSaver
 from hookpoint.core.errors import CannotSave
 from hookpoint.monitors import JSONWriter
 from hookpoint.storage.disk.fs_calls import intercepted
@@ -65,6 +66,16 @@ def steps(tmp_path, saves):
     return go
 
 
+def test_the_end_of_a_run_comes_after_its_checkpoints(tmp_path):
+    heard = []
+    told = LambdaCallback(on_save=lambda tags: heard.append(list(tags)), on_run_end=lambda: heard.append("end"))
+    with Loop([ModelSaver(), told], workdir=tmp_path / "run", extra_callbacks=[], monitors=[]) as run:
+        for _ in run.epochs(2):
+            for _ in run.batches(range(2)):
+                pass
+    assert heard == [["model"], ["model"], "end"]
+
+
 @pytest.mark.parametrize("in_background", [False, True], ids=["waits", "background"])
 def test_a_save_without_memory_is_named_and_the_run_goes_on(in_background, steps, tmp_path, caplog):
     assert steps(Hungry(2, 4), in_background=in_background).step == 5
@@ -82,7 +93,7 @@ def test_the_third_in_a_row_ends_the_run_and_says_what_to_do(steps, tmp_path):
     assert str(raised.value) == (
         "step 4 could not be saved: not enough memory for a checkpoint (MemoryError)\n"
         f"  last      good checkpoint: {tmp_path}/run/checkpoints/step-00000001\n"
-        "  free      memory, or save without async_save=True, which needs a copy; then start again to resume"
+        "  free      memory, or pass async_save=False to the saver, which then needs no copy; then start again to resume"
     )
     assert folders(tmp_path / "run") == ["step-00000001"]
 

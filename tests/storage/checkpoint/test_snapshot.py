@@ -83,3 +83,12 @@ def test_a_device_is_waited_for_once(monkeypatch, same):
         tensor.zero_()
     assert same(taken, {str(number): torch.full((1000, 1000), float(number)) for number in range(20)})
     assert all(tensor.is_pinned() for tensor in taken.values())
+
+
+def test_buffers_of_the_last_copy_are_memory_that_the_next_one_does_not_need():
+    snapshots, state = Snapshots(), {"w": torch.ones(8), "tied": torch.ones(4), "n": 1}
+    state["again"] = state["tied"]
+    assert snapshots.missing_bytes(state) == 48
+    snapshots.take(state, outlives_the_call=True)
+    assert snapshots.missing_bytes(state) == 0
+    assert snapshots.missing_bytes({**state, "w": torch.ones(9)}) == 36

@@ -17,12 +17,19 @@ from hookpoint.core.schedule.moment import Moment
 FILES = (".ckpt", ".h5", ".hdf5", ".keras", ".npz", ".pkl", ".pt", ".pth", ".safetensors", ".zip")
 
 
+class SaverOptions(Options, total=False):
+    """The options of all savers."""
+
+    async_save: bool
+
+
 class Saver(Callback):
     """Request checkpoints with its own tags, at most one per tag and moment. Subclasses decide when.
 
     `rules` maps each tag to its retention rule, or to None to keep all. `limits` names the tags whose rule also counts the
     checkpoint at the end of the run. on_setup raises if two savers use the same tag, because they would delete each other's
-    checkpoints. A saver runs on all ranks and ignores `ranks`: the store decides which ranks write.
+    checkpoints. With `async_save`, checkpoints are written in the background. A saver runs on all ranks and ignores `ranks`:
+    the store decides which ranks write.
     """
 
     saves = same_on_all_ranks = True
@@ -30,8 +37,9 @@ class Saver(Callback):
     keeps: ClassVar[str] = "the moment of its last save"
     step_cost: ClassVar[str] = "nothing; with a step schedule, one integer comparison"
 
-    def __init__(self, rules: Mapping[str, Keep | None], **options: Unpack[Options]) -> None:
+    def __init__(self, rules: Mapping[str, Keep | None], *, async_save: bool = True, **options: Unpack[Options]) -> None:
         super().__init__(**options)
+        self.async_save = async_save
         self.ranks = "all"  # even if ranks="chief" is passed: all ranks take part in a save
         self.rules = dict(rules)
         self._requested: dict[str, Moment] = {}
@@ -58,14 +66,12 @@ class Saver(Callback):
         """Discard the state of the previous run."""
         self._requested, self._unconfirmed = {}, {}
 
-    def request(self, run: Run, tag: str, *, in_background: bool = False, measured: Mapping[str, Any] | None = None) -> None:
+    def request(self, run: Run, tag: str, *, measured: Mapping[str, Any] | None = None) -> None:
         """Request a checkpoint of this moment, at most once. `measured` is the manifest entry for the metric value."""
         last, now = self._requested.get(tag), run.moment
         if last is None or not last.is_same(now):
-            self._requested[tag] = now
-            if not in_background:
-                self._unconfirmed[tag] = now
-            run.save(tag, keep=self.rules[tag], in_background=in_background, measured=measured)
+            self._requested[tag] = self._unconfirmed[tag] = now
+            run.save(tag, keep=self.rules[tag], in_background=self.async_save, measured=measured)
 
     def on_save(self, tags: Sequence[str]) -> None:
         self._unconfirmed = {tag: moment for tag, moment in self._unconfirmed.items() if tag not in tags}
@@ -73,10 +79,13 @@ class Saver(Callback):
     def was_lost(self, run: Run, tag: str) -> bool:
         """Return whether the last requested checkpoint was not written. Each loss is reported once.
 
-        A request in the middle of an accumulation window is served at the next step.
+        A request in the middle of an accumulation window is served at the next step. While a checkpoint is being written in
+        the background, nothing is known yet.
         """
         moment = self._unconfirmed.get(tag)
         if moment is None or (run.step <= moment.step + 1 and run.epoch <= moment.epoch):
+            return False
+        if machine_of(run).saving.is_writing:
             return False
         del self._unconfirmed[tag]
         return True

@@ -8,8 +8,7 @@ from typing import Any, ClassVar, Unpack
 
 from hookpoint.callbacks._shared.arguments import integer, string
 from hookpoint.callbacks._shared.new_values import NewValues
-from hookpoint.callbacks._shared.saver import Saver, is_in_training, measured
-from hookpoint.core.callback.callback import Options
+from hookpoint.callbacks._shared.saver import Saver, SaverOptions, is_in_training, measured
 from hookpoint.core.callback.callback_info import set_default_name
 from hookpoint.core.checkpoint.store import Keep, Kept
 from hookpoint.core.log.best import Best, Mode
@@ -96,12 +95,11 @@ class TrackingSaver(Saver):
     """
 
     reads_windows = True
-    async_save = False
     keeps: ClassVar[str] = "the best value, and the moments of the best value and of the last save"
     step_cost: ClassVar[str] = "nothing; with a step schedule, one addition per step that logs the metric"
 
     def __init__(
-        self, rules: Mapping[str, Keep], metric: str | None, ranking: Best | TopK, tag: str, **options: Unpack[Options]
+        self, rules: Mapping[str, Keep], metric: str | None, ranking: Best | TopK, tag: str, **options: Unpack[SaverOptions]
     ) -> None:
         super().__init__(rules, **options)
         if metric is not None:
@@ -142,7 +140,7 @@ class TrackingSaver(Saver):
             logger.info("%s is %g at step %d, the best so far%s", self._metric, value, run.step, was)
             run.put_event("best", metric=self._metric, value=value, previous=previous)
             saved_for = measured(self._metric, self._ranking.mode, value, new[0])
-            self.request(run, self._best_tag, in_background=self.async_save, measured=saved_for)
+            self.request(run, self._best_tag, measured=saved_for)
 
     def reset(self) -> None:
         super().reset()
@@ -166,7 +164,7 @@ class MetricSaver(TrackingSaver):
     """Save new best values on trigger; the tag is `<prefix>-<metric or filename>`."""
 
     def __init__(
-        self, prefix: str, monitor_stat: str, ranking: Best | TopK, filename: str | None, **options: Unpack[Options]
+        self, prefix: str, monitor_stat: str, ranking: Best | TopK, filename: str | None, **options: Unpack[SaverOptions]
     ) -> None:
         owner = type(self).__name__
         self.monitor_stat = string(owner, "monitor_stat", monitor_stat)

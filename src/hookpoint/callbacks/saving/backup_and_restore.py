@@ -19,7 +19,7 @@ class BackupAndRestore(Saver):
 
     Restoring needs no callback: a run that is started again in the same workdir resumes, even in the middle of an epoch.
     `save_freq` is "epoch" or a number of optimizer steps, which correspond to Keras's batches. For MindSpore's epochs, write
-    `.when(Every(epochs=n))`. `double_checkpoint` also keeps the previous checkpoint.
+    `.when(Every(epochs=n))`. `double_checkpoint` also keeps the previous checkpoint. `async_save` works as in ModelSaver.
 
     `backup_dir` raises, because checkpoints are always in the workdir. `delete_checkpoint=True` also raises, because a longer
     run resumes from the last state. If `save_freq` is a number, the callback is triggered at on_iter_end of training.
@@ -34,6 +34,8 @@ class BackupAndRestore(Saver):
         save_freq: int | Literal["epoch"] = "epoch",
         double_checkpoint: bool = False,
         delete_checkpoint: bool = False,
+        *,
+        async_save: bool = True,
         **options: Unpack[Options],
     ) -> None:
         reject_path("BackupAndRestore", "backup_dir", backup_dir)
@@ -41,7 +43,7 @@ class BackupAndRestore(Saver):
             problem = "delete_checkpoint=True is not supported; a longer run resumes from the last checkpoint"
             raise BadArgument(f"BackupAndRestore: {problem}.", leave="it out, and delete the workdir yourself")
         self.tag = "backup"
-        super().__init__({self.tag: KeepNewest(2 if double_checkpoint else 1)}, **options)
+        super().__init__({self.tag: KeepNewest(2 if double_checkpoint else 1)}, async_save=async_save, **options)
         self.limits = (self.tag,)
         if save_freq != "epoch":
             self.when(Every(steps=integer("BackupAndRestore", "save_freq", save_freq, least=1)))

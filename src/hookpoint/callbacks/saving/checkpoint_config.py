@@ -17,7 +17,7 @@ class CheckpointConfig:
     Saves every `save_checkpoint_steps` optimizer steps or `save_checkpoint_seconds` of training, whichever comes first. If
     seconds are given, the default of one step is ignored. Keeps the newest `keep_checkpoint_max` checkpoints, including the one
     at the end of the run. The first checkpoint of each `keep_checkpoint_per_n_minutes` of training is kept permanently. With
-    neither rule, only the newest checkpoint is kept. With `async_save`, training waits only for the copy to host memory. With
+    neither rule, only the newest checkpoint is kept. With `async_save=False`, training also waits for the disk. With
     `exception_save`, a run that ends with an exception is also saved.
 
     A checkpoint always contains everything, with checksums. Therefore `integrated_save`, `saved_network`, `append_info`,
@@ -35,7 +35,7 @@ class CheckpointConfig:
         keep_checkpoint_max: int | None = 5,
         keep_checkpoint_per_n_minutes: float | None = 0,
         integrated_save: bool = True,
-        async_save: bool = False,
+        async_save: bool = True,
         saved_network: Any = None,
         append_info: Any = None,
         enc_key: Any = None,

@@ -25,7 +25,9 @@ class MaxSaver(MetricSaver):
         monitor_stat: str,
         filename: str | None = None,
         checkpoint_dir: str | PathLike[str] | None = None,
+        *,
+        async_save: bool = True,
         **options: Unpack[Options],
     ) -> None:
         reject_path("MaxSaver", "checkpoint_dir", checkpoint_dir)
-        super().__init__("best", monitor_stat, Best("max"), filename, **options)
+        super().__init__("best", monitor_stat, Best("max"), filename, async_save=async_save, **options)

@@ -15,7 +15,7 @@ class MinSaver(MetricSaver):
     """Save whenever a metric reaches a new minimum, as `checkpoints/best-<metric>/`; with `reverse`, a new maximum.
 
     `filename` replaces the metric in the folder's name. A value must be strictly better; NaN never is. A missing metric raises.
-    No ModelSaver is needed.
+    No ModelSaver is needed. `async_save` works as in ModelSaver.
 
     A new best is saved only while the model still has the weights that were measured. If validation does not run at the end of
     epochs, use `.when(...)` to trigger the saver after each validation. A validation inside a training iteration is handled
@@ -36,7 +36,9 @@ class MinSaver(MetricSaver):
         reverse: bool = False,
         filename: str | None = None,
         checkpoint_dir: str | PathLike[str] | None = None,
+        *,
+        async_save: bool = True,
         **options: Unpack[Options],
     ) -> None:
         reject_path("MinSaver", "checkpoint_dir", checkpoint_dir)
-        super().__init__("best", monitor_stat, Best("max" if reverse else "min"), filename, **options)
+        super().__init__("best", monitor_stat, Best("max" if reverse else "min"), filename, async_save=async_save, **options)

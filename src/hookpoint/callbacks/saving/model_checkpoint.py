@@ -63,6 +63,7 @@ class ModelCheckpoint(TrackingSaver):
         save_weights_only: bool = False,
         by_epoch: bool | None = None,
         interval: int | None = None,
+        async_save: bool = True,
         **options: Unpack[Options],
     ) -> None:
         reject_path("ModelCheckpoint", "directory", directory)
@@ -75,12 +76,12 @@ class ModelCheckpoint(TrackingSaver):
         if monitor is not None:
             rules[f"best-{monitor}"] = KeepNewest(1)
         self._best = Best(better, threshold=initial_value_threshold)
-        super().__init__(rules, monitor, self._best, f"best-{monitor}", **options)
+        in_background = async_save and (config is None or config.async_save)
+        super().__init__(rules, monitor, self._best, f"best-{monitor}", async_save=in_background, **options)
         set_default_name(self, f"ModelCheckpoint({monitor if save_best_only else prefix})")
         self.prefix = prefix
         self.limits = () if save_best_only else (prefix,)
         self.save_best_only = save_best_only
-        self.async_save = config is not None and config.async_save
         self.exception_save = config is not None and config.exception_save
         self._latest: str | None = None
         if save_freq is not None and save_freq != "epoch":
@@ -100,7 +101,7 @@ class ModelCheckpoint(TrackingSaver):
 
     def on_trigger(self, run: Run) -> None:
         if not self.save_best_only:
-            self.request(run, self.prefix, in_background=self.async_save)
+            self.request(run, self.prefix)
         self.save_best(run)
 
     def on_epoch_end(self, run: Run) -> None:

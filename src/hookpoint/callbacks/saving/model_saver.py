@@ -22,8 +22,9 @@ class ModelSaver(Saver):
     permanently. A run with a saver is also saved when it ends, stops or is interrupted; that checkpoint counts towards
     `max_to_keep`. Checkpoints of other savers, the best one and the newest one are never deleted.
 
-    `checkpoint_dir` raises, because checkpoints are always in the workdir. With `async_save`, training waits for the copy to
-    host memory, not for the disk. A second ModelSaver in a list needs its own `tag`.
+    `checkpoint_dir` raises, because checkpoints are always in the workdir. Checkpoints are written in the background: training
+    waits for the copy to host memory, not for the disk. With `async_save=False`, it waits for both. A second ModelSaver in a
+    list needs its own `tag`.
 
     >>> ModelSaver(max_to_keep=3).when(Every(minutes=10) | Every(epochs=1)).schedule
     (Every(minutes=10) | Every(epochs=1))
@@ -37,17 +38,16 @@ class ModelSaver(Saver):
         keep_checkpoint_every_n_hours: float | None = 0.5,
         checkpoint_dir: str | PathLike[str] | None = None,
         *,
-        async_save: bool = False,
+        async_save: bool = True,
         tag: str = "model",
         **options: Unpack[Options],
     ) -> None:
         reject_path("ModelSaver", "checkpoint_dir", checkpoint_dir)
         self.tag = string("ModelSaver", "tag", tag)
-        super().__init__({tag: _keep(max_to_keep, keep_checkpoint_every_n_hours)}, **options)
+        super().__init__({tag: _keep(max_to_keep, keep_checkpoint_every_n_hours)}, async_save=async_save, **options)
         self._max_to_keep, self._hours = max_to_keep, keep_checkpoint_every_n_hours
         set_default_name(self, "ModelSaver" if tag == "model" else f"ModelSaver({tag})")
         self.limits = (tag,)
-        self.async_save = async_save
 
     @property
     def max_to_keep(self) -> int | None:
@@ -60,7 +60,7 @@ class ModelSaver(Saver):
         self._max_to_keep = number
 
     def on_trigger(self, run: Run) -> None:
-        self.request(run, self.tag, in_background=self.async_save)
+        self.request(run, self.tag)
 
 
 def _keep(number: int | None, hours: float | None) -> Keep | None:

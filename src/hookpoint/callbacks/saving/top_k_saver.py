@@ -17,8 +17,9 @@ class TopKSaver(MetricSaver):
 
     The checkpoints have the tag `top-<metric>`; `filename` replaces the metric in it. `mode` is "min", "max", or "auto", which
     infers it from the metric's name. Of equal values, the earlier one stays; NaN never counts. A missing metric raises. Values
-    are saved under the same conditions as with MinSaver. The best checkpoint is also available as `checkpoints/best-<metric>/`,
-    unless another saver owns that folder. Each manifest contains the value that its checkpoint was saved for.
+    are saved under the same conditions as with MinSaver, and `async_save` works the same. The best checkpoint is also available
+    as `checkpoints/best-<metric>/`, unless another saver owns that folder. Each manifest contains the value that its checkpoint
+    was saved for.
 
     Reads `monitor_stat`, after the callbacks that write it. Sends the event "top" with metric, value and place. With a step
     schedule, the value is the mean of what was logged since the last trigger.
@@ -31,10 +32,17 @@ class TopKSaver(MetricSaver):
     keeps: ClassVar[str] = "the ranking, and the moment of the last save"
 
     def __init__(
-        self, monitor_stat: str, k: int = 3, mode: str = "min", filename: str | None = None, **options: Unpack[Options]
+        self,
+        monitor_stat: str,
+        k: int = 3,
+        mode: str = "min",
+        filename: str | None = None,
+        *,
+        async_save: bool = True,
+        **options: Unpack[Options],
     ) -> None:
         self.top = TopK(k, mode_of(str(monitor_stat), mode))
-        super().__init__("top", monitor_stat, self.top, filename, **options)
+        super().__init__("top", monitor_stat, self.top, filename, async_save=async_save, **options)
         self.best_tag = f"best-{self.tag.removeprefix('top-')}"
         self.marks = {self.best_tag: KeepNewest(1)}
         self._saves_best = True
@@ -55,7 +63,7 @@ class TopKSaver(MetricSaver):
         saved_for = measured(self.monitor_stat, self.top.mode, value, moment)
         self.request(run, self.tag, measured=saved_for)
         if place == 1 and self._saves_best:
-            run.save(self.best_tag, keep=self.marks[self.best_tag], measured=saved_for)
+            run.save(self.best_tag, keep=self.marks[self.best_tag], in_background=self.async_save, measured=saved_for)
 
     def state_dict(self) -> dict[str, Any]:
         state = super().state_dict()

@@ -50,7 +50,7 @@ class Saving:
         _join(store, objects.run)
         self._request = Request()
         self._was_signalled = self._is_last_chance = self._has_stopped = False
-        self._in_flight = self._failures = 0
+        self._in_flight = self._step_in_flight = self._failures = 0
         self._failure: Exception | None = None
         self._place: dict[str, Any] | None = None
         self._saved_at: tuple[Any, ...] | None = None
@@ -73,6 +73,11 @@ class Saving:
     def require_store(self) -> None:
         if self.store is None:
             raise NothingToSaveTo("run.save() has nowhere to save to.", give='workdir="runs/name", or a store')
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether a checkpoint is being written in the background, or its result has not been handled yet."""
+        return self._in_flight > 0
 
     def request(
         self, tag: str, keep: Keep | None = None, in_background: bool = False, measured: Mapping[str, Any] | None = None
@@ -110,6 +115,7 @@ class Saving:
 
     def at_boundary(self) -> None:
         """Report the finished background saves, and write the requested checkpoint."""
+        self.is_due = False  # first: a signal may set it at any moment
         self._collect()
         if self._was_signalled:
             self._was_signalled = False
@@ -140,7 +146,7 @@ class Saving:
         stopped_by = self._signals.received
         if self.saves and not self._has_stopped and (stopped_by is not None or self._objects.verdicts.stop):
             try:
-                self._collect(wait=True)  # a failed background save is written here
+                self.wait()  # a failed background save is written here
                 if not self._is_saved():
                     self.request("stop" if stopped_by is None else "signal")
                     self._write_last()
@@ -165,7 +171,7 @@ class Saving:
 
         Called at on_run_end, before other weights are loaded into the model.
         """
-        self._collect(wait=True)
+        self.wait()
         self._request_last()
         if self._request.tags:
             self._write_last()
@@ -183,7 +189,7 @@ class Saving:
         """Write the last checkpoint, or the checkpoint of a failure if requested, and wait for background saves."""
         if failure is None:
             self._agree("the end of the run")
-            self._collect(wait=True)  # before the last chance: a failed background save is written here
+            self.wait()  # before the last chance: a failed background save is written here
         self._is_last_chance = failure is None
         if failure is not None:
             wanted = {tag: keep for tag, keep in self._request.tags.items() if tag == "exception"}
@@ -195,10 +201,13 @@ class Saving:
         if self._request.tags:
             self._request.in_background = False
             self._write()
-        while self._in_flight:
-            self._collect(wait=True)
+        self.wait()
         if self._failure is not None and failure is None:
             raise self._failure
+
+    def wait(self) -> None:
+        """Wait for the checkpoint in progress, and report it."""
+        self._collect(wait=True)
 
     def close(self) -> None:
         if self.resumable is not None:
@@ -277,6 +286,7 @@ class Saving:
         return (clocks.iteration, clocks.step, clocks.epochs_done)
 
     def _write(self) -> None:
+        self.wait()  # for the one in progress: handlers of its on_save may request more
         self._agree("the requests before a checkpoint")  # requests applied later would not be in it
         request, self._request, self._newest = self._request, Request(), None
         if self._has_stopped:  # a resumed run continues in the middle of the epoch; what follows belongs to the stop
@@ -295,11 +305,11 @@ class Saving:
         except Exception as error:
             if self.resumable is None:
                 raise
-            self._handle_failure(error)
+            self._handle_failure(error, self._clocks.step)
         else:
             self.mark_saved()
             if saved is None:
-                self._in_flight += 1
+                self._in_flight, self._step_in_flight = 1, self._clocks.step
                 self.is_due = True
             else:
                 self._report(saved)
@@ -317,13 +327,12 @@ class Saving:
             try:
                 finished = self.resumable.collect(wait=wait)
             except BaseException as error:
-                self._in_flight -= 1
-                self._handle_failure(error)
+                self._in_flight = 0
+                self._handle_failure(error, self._step_in_flight)
             else:
                 self._in_flight -= len(finished)
                 for saved in finished:
                     self._report(saved)
-        self.is_due = False  # first: a thread may raise it again from here on
         if self._in_flight or self.control.has_work:
             self.is_due = True
 
@@ -334,9 +343,9 @@ class Saving:
         run.put_event("save", path=str(saved.path), tags=list(saved.tags), **seconds)
         self.announce(saved)
 
-    def _handle_failure(self, error: BaseException) -> None:
+    def _handle_failure(self, error: BaseException, step: int) -> None:
         """Continue without a checkpoint that could not be written; raise other errors."""
-        step, last = self._run.step, self._last or "none"
+        last = self._last or "none"
         self._saved_at, self._problem = None, error
         if isinstance(error, NotFinite):
             logger.error("step %d is not saved: %s; the last good checkpoint is %s", step, error, last)
@@ -354,7 +363,9 @@ class Saving:
         if self._failures >= FAILURES_IN_A_ROW or self._is_last_chance:
             cures = {"last": f"good checkpoint: {self._last or 'none of this run'}"}
             if error.errno == errno.ENOMEM:
-                cures["free"] = "memory, or save without async_save=True, which needs a copy; then start again to resume"
+                cures["free"] = (
+                    "memory, or pass async_save=False to the saver, which then needs no copy; then start again to resume"
+                )
             else:
                 cures["free"] = "disk space, or make the folder writable; then start again to resume"
             raise CannotSave(f"step {step} could not be saved: {error}", **cures, errno=error.errno) from error

@@ -335,6 +335,7 @@ class Machine:
                 scopes.close_epoch(cut_short=True)
                 self.agree("the end of the loop")
                 self.resuming.enter_epoch()
+                self.saving.wait()
                 self.logbook.flush()
                 run.monitors.raise_errors()
                 return None

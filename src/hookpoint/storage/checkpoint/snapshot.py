@@ -19,6 +19,19 @@ class Snapshots:
     def __init__(self) -> None:
         self._buffers: dict[Where, tuple[Any, Any]] = {}  # layout and buffer
 
+    def missing_bytes(self, state: Mapping[str, Any]) -> int:
+        """Return how much new host memory a copy of the state needs, beyond the buffers of the last one."""
+        needed: dict[tuple[Any, ...], int] = {}  # by memory: tied weights are copied once
+
+        def leaf(value: Any, where: Where) -> Any:
+            if is_tensor(value):
+                layout, _ = self._buffers.get(where, (None, None))
+                needed.setdefault(memory_of(value) or where, 0 if layout == _layout(value) else value.nbytes)
+            return value
+
+        copied(dict(state), leaf)
+        return sum(needed.values())
+
     def take(self, state: Mapping[str, Any], *, outlives_the_call: bool) -> dict[str, Any]:
         """Return the state with all tensors on the host, copied if it has to outlive the call.
 
@@ -56,7 +69,11 @@ def _copy(tensor: Any, layout: Any, buffer: Any) -> tuple[Any, Any]:
     """Copy a tensor to the host, into the buffer if its layout matches, otherwise into a new buffer."""
     import torch
 
-    wanted = (tensor.dtype, tensor.shape, tensor.stride(), tensor.is_cuda)
+    wanted = _layout(tensor)
     if layout != wanted:
         buffer = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
     return wanted, buffer.copy_(tensor, non_blocking=tensor.is_cuda)
+
+
+def _layout(tensor: Any) -> tuple[Any, ...]:
+    return (tensor.dtype, tensor.shape, tensor.stride(), tensor.is_cuda)
