@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from hookpoint.core.errors import CannotSave, DamagedCheckpoint
+from hookpoint.storage.checkpoint import checkpoint_folder
 from hookpoint.storage.checkpoint.checkpoint_folder import read_checkpoint, strays, verified, write_checkpoint
 from hookpoint.storage.checkpoint.manifest import Manifest
+from hookpoint.storage.disk import hashing_writer
 from hookpoint.storage.disk.fs_calls import intercepted
 
 STATE = {
@@ -200,3 +202,47 @@ def test_an_interruption_in_the_middle_of_a_file_leaves_nothing(tmp_path):
     with intercepted(by), pytest.raises(KeyboardInterrupt):
         write_checkpoint(tmp_path / "step-00000007", large, describe)
     assert os.listdir(tmp_path) == []
+
+
+# Large states
+
+
+@pytest.fixture
+def large(monkeypatch):
+    """Treat every state as a large one: files in parallel, hashed while they are written."""
+    monkeypatch.setattr(checkpoint_folder, "LARGE_BYTES", 0)
+    monkeypatch.setattr(hashing_writer, "LARGE_BYTES", 0)
+
+
+def test_files_that_are_written_in_parallel_are_the_same(folder, tmp_path, large):
+    write_checkpoint(tmp_path / "parallel", STATE, describe)
+    assert [(tmp_path / "parallel" / name).read_bytes() for name in FILES] == [(folder / name).read_bytes() for name in FILES]
+
+
+def test_a_large_file_that_cannot_be_written_leaves_nothing(tmp_path, large):
+    def full(operation, proceed):
+        if operation.name == "write" and operation.path.endswith("state.pt"):
+            raise OSError(errno.ENOSPC, "No space left on device", operation.path)
+        return proceed()
+
+    with intercepted(full), pytest.raises(CannotSave, match="No space left on device"):
+        write_checkpoint(tmp_path / "step-00000007", STATE, describe)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_write_that_takes_a_part_only_is_hashed_as_written(tmp_path, large, same):
+    def partly(operation, proceed):
+        if operation.name == "write" and len(operation.data) > 100:
+            return os.write(operation.descriptor, operation.data[:100])
+        return proceed()
+
+    with intercepted(partly):
+        write_checkpoint(tmp_path / "step-00000007", STATE, describe)
+    assert same(read_checkpoint(tmp_path / "step-00000007").state, STATE)
+
+
+@pytest.mark.parametrize("file", FILES[1:])
+def test_a_flipped_byte_in_a_large_file_is_found(file, folder, flip, large):
+    flip(folder / file, -1)
+    with pytest.raises(DamagedCheckpoint, match=file):
+        verified(folder)

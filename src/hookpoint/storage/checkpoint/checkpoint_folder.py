@@ -5,24 +5,30 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hookpoint.core.checkpoint.store import Checkpoint
 from hookpoint.core.errors import CannotResume, CannotSave, DamagedCheckpoint
 from hookpoint.storage.checkpoint.layout import BEST, MANIFEST, SHARD, Place
 from hookpoint.storage.checkpoint.manifest import File, Manifest, parse_manifest
 from hookpoint.storage.checkpoint.state_files import files_of, read_state
+from hookpoint.storage.checkpoint.tree import named_tensors
 from hookpoint.storage.disk import disk
 from hookpoint.storage.disk.hashing_writer import NewFile
 
 logger = logging.getLogger("hookpoint")
 
+T = TypeVar("T")
+
 UNREADABLE = (DamagedCheckpoint, CannotResume, OSError)
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+LARGE_BYTES = 1 << 26  # a checkpoint whose files are written and verified in parallel
+MAX_THREADS = 4
 SHOWN_STRAYS = 3
 FINDER = ".DS_Store"  # macOS creates it in every folder that is opened
 
@@ -49,10 +55,9 @@ def write_checkpoint(
             if staged is None:
                 disk.make_new_folder(staging)
             files = {} if staged is None else dict(staged.files)
-            for name, write in files_of(state):
-                with NewFile(staging / name) as file:
-                    write(file)
-                files[name] = File(file.size, file.sha256)
+            new = dict(files_of(state))
+            is_large = sum(tensor.nbytes for _, tensor in named_tensors(state)) >= LARGE_BYTES
+            files |= each_of(new, lambda name: _write_file(staging / name, new[name]), in_parallel=is_large)
             manifest = describe(files=files)
             disk.write(staging / MANIFEST, manifest.encoded())
             disk.sync_folder(staging)
@@ -62,6 +67,21 @@ def write_checkpoint(
             discard(staging)
             raise
     return manifest
+
+
+def _write_file(path: Path, write: Callable[[Any], None]) -> File:
+    with NewFile(path) as file:
+        write(file)
+    return File(file.size, file.sha256)
+
+
+def each_of(names: Iterable[str], call: Callable[[str], T], *, in_parallel: bool) -> dict[str, T]:
+    """Call a function with each name, in order or on threads, and return the results by name. The first error is raised."""
+    if not in_parallel:
+        return {name: call(name) for name in names}
+    with ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="hookpoint-files") as pool:
+        calls = {name: pool.submit(call, name) for name in names}
+    return {name: future.result() for name, future in calls.items()}
 
 
 def new_staging(target: Path) -> Path:
@@ -84,8 +104,12 @@ def verified(folder: Path, *, shards: bool = True) -> Manifest:
     manifest = read_manifest(folder)
     for name in sorted(set(manifest.files) - set(disk.names(folder))):  # before reading any
         raise _damaged(folder, f"{name} is missing")
-    for name in manifest.files:
+
+    def verify(name: str) -> None:
         verify_file(folder, name, manifest, content=shards or not name.endswith(SHARD))
+
+    is_large = sum(file.size for file in manifest.files.values()) >= LARGE_BYTES
+    each_of(manifest.files, verify, in_parallel=is_large)
     return manifest
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+import threading
 from pathlib import Path
 
 from hookpoint.storage.disk.fs_calls import perform
@@ -13,6 +14,7 @@ Buffer = bytes | bytearray | memoryview
 
 BUFFER_BYTES = 1 << 20  # smaller writes are buffered
 PIECE_BYTES = 1 << 24  # the largest single write
+LARGE_BYTES = 1 << 22  # a piece that is hashed on another thread while it is written
 
 
 class NewFile:
@@ -79,14 +81,25 @@ class NewFile:
     def _write_out(self, view: memoryview) -> None:
         while view:
             piece = view[:PIECE_BYTES]
-            written = perform(
-                lambda: os.write(self._descriptor, piece),  # noqa: B023 - called at once
-                "write",
-                self._path,
-                data=piece,
-                descriptor=self._descriptor,
-            )
-            self._hash.update(piece[:written])
+            ahead, thread = self._hash.copy(), None
+            if len(piece) >= LARGE_BYTES:
+                thread = threading.Thread(target=ahead.update, args=(piece,), name="hookpoint-hash")
+                thread.start()
+            try:
+                written = perform(
+                    lambda: os.write(self._descriptor, piece),  # noqa: B023 - called at once
+                    "write",
+                    self._path,
+                    data=piece,
+                    descriptor=self._descriptor,
+                )
+            finally:
+                if thread is not None:
+                    thread.join()
+            if thread is not None and written == len(piece):
+                self._hash = ahead
+            else:
+                self._hash.update(piece[:written])
             self.size += written
             view = view[written:]
 
