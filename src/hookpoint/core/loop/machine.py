@@ -46,9 +46,8 @@ class Machine:
     """One run. The components are notified of each transition, in the order of the lines below."""
 
     def __init__(self, objects: RunObjects, options: LoopOptions, components: Components) -> None:
-        self.objects, self.options = objects, options
+        self.objects, self.options, self.verdicts, self.scopes = objects, options, objects.verdicts, objects.scopes
         self.run, self.hooks, self.clocks, self.logbook = objects.run, objects.hooks, objects.clocks, objects.logbook
-        self.verdicts, self.scopes = objects.verdicts, objects.scopes
         self.saving, self.resuming, self.agreement = components.saving, components.resuming, components.agreement
         self.signals, self.steps, self.model_stop = components.signals, components.steps, components.model_stop
         self.record, self.missing, self.watch = components.record, components.missing, components.watch
