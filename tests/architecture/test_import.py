@@ -100,7 +100,7 @@ with hookpoint.Loop(workdir={str(tmp_path)!r}) as run:
             run.log(loss=batch / epoch)
 print(run.metrics["loss"])"""
     assert without_torch(loop) == "1.0\n"
-    assert {path.name for path in tmp_path.iterdir()} == {".lock", "run.json", "scalars.jsonl"}
+    assert {path.name for path in tmp_path.iterdir()} == {".control", ".lock", "run.json", "scalars.jsonl"}
 
 
 def test_import_and_use_change_nothing():

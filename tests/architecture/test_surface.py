@@ -105,7 +105,11 @@ def fit(workdir: Path, *callbacks: Any, epochs: int = 2) -> Run:
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     inputs = torch.randn(24, 2)
     data = inputs, (inputs.sum(dim=1) > 0).long()
-    savers = [cb.ModelSaver().when(Every(steps=2)), cb.MinSaver("val_loss"), cb.EarlyStopping("val_loss", patience=9)]
+    savers = [
+        cb.ModelSaver(async_save=False).when(Every(steps=2)),
+        cb.MinSaver("val_loss", async_save=False),
+        cb.EarlyStopping("val_loss", patience=9),
+    ]
     runner = Runner(
         model, optimizer, torch.nn.CrossEntropyLoss(), workdir=workdir, log_every=2, callbacks=[*savers, *callbacks]
     )
@@ -113,7 +117,7 @@ def fit(workdir: Path, *callbacks: Any, epochs: int = 2) -> Run:
 
 
 def own_loop(workdir: Path, *callbacks: Any) -> Run:
-    with Loop([*callbacks, cb.ModelSaver()], workdir=workdir, state={"weight": Weight()}) as run:
+    with Loop([*callbacks, cb.ModelSaver(async_save=False)], workdir=workdir, state={"weight": Weight()}) as run:
         for _ in run.epochs(2):
             for number in run.batches([1.0, 2.0]):
                 run.log(loss=number)
