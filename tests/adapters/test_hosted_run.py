@@ -8,11 +8,14 @@ import sys
 
 import pytest
 
-from hookpoint import Callback, Every, adapters, on
+from hookpoint import Callback, Every, ObjAttrParam, adapters, on
 from hookpoint import callbacks as cb
 from hookpoint.adapters._hosted_run import NO_SKIPS, UNAVAILABLE, ErrorsFromWith, HostedRun, guarded
 from hookpoint.core.errors import BadArgument, DamagedCheckpoint, NotSaveable, WorkdirInUse
 from hookpoint.core.loop.host import Host, NotUnderHost
+from hookpoint.core.loop.services import machine_of
+from hookpoint.steering.control_command import ControlCommand
+from hookpoint.steering.control_folder import ControlFolder
 
 HOST = Host("Tiny", {**UNAVAILABLE, **NO_SKIPS})
 FRAMEWORKS = ["accelerate", "fastai", "ignite", "keras", "lightning", "tensorflow", "torch", "transformers"]
@@ -306,3 +309,34 @@ def test_the_adapters_are_listed():
     assert dir(adapters) == adapters.__all__ == sorted(adapters.__all__)
     with pytest.raises(AttributeError, match=r"hookpoint\.adapters has no 'kera'"):
         adapters.kera  # noqa: B018
+
+
+def test_a_trainer_takes_commands(tmp_path):
+    rates = []
+
+    @on("on_train_iter_end")
+    def command(run):
+        rates.append(run.hyper["drop"])
+        if run.iteration == 2:
+            steering = machine_of(run).control
+            for do, args in (("set", {"values": {"drop": 0.25}}), ("validate", {}), ("stop", {"reason": "enough"})):
+                steering.submit(ControlCommand(do, args, steering.attempt))
+
+    class Drops(Callback):
+        drop = 0.5
+
+        def on_setup(self, run):
+            run.hyper.register(ObjAttrParam(self, "drop"))
+
+    drops = Drops()
+    trainer = Tiny(TinyAdapter([drops, command], workdir=tmp_path))
+    trainer.fit(3)
+    with ControlFolder(tmp_path) as folder:
+        statuses = [folder.answer(command_id).status for command_id in folder.answers()]
+        assert (folder.live().ended, statuses) == (True, ["applied", "refused", "applied"])
+    assert (rates[:2], drops.drop) == ([0.5, 0.5], 0.25)
+
+
+def test_a_trainer_without_control_has_no_folder_for_it(tmp_path):
+    Tiny(TinyAdapter([Callback()], workdir=tmp_path, control=False)).fit(1)
+    assert not (tmp_path / ".control").exists()

@@ -42,7 +42,7 @@ MAY_IMPORT = {
     "steering": {"steering", "core", "storage"},
     "board": {"board", "core", "storage", "plots", "run_folder", "steering"},
     "engine": {"engine", "core", "storage", "parallel"},
-    "adapters": {"adapters", "core", "callbacks", "monitors", "storage", "parallel", "engine"},
+    "adapters": {"adapters", "core", "callbacks", "monitors", "storage", "steering", "parallel", "engine"},
     "cli": EVERYTHING,
     "presets": EVERYTHING,
     "__init__": EVERYTHING,

@@ -32,7 +32,7 @@ def fastai(callbacks: Any, **options: Unpack[Options]) -> Any:
     `learner.fit(..., start_epoch=k)` restores the state after epoch k. fastai has no event for errors: use `with`.
 
     options: Those of `hookpoint.Loop`: workdir, name, extra_callbacks, monitors, log_every, samples, config, state,
-        wait_seconds.
+        wait_seconds, control.
     """
     try:
         core = import_module("fastai.callback.core")

@@ -20,6 +20,7 @@ from hookpoint.core.errors import BadArgument, OutsideRun
 from hookpoint.core.loop.host import Host
 from hookpoint.core.loop.host_driver import HostDriver
 from hookpoint.core.team.team import Team
+from hookpoint.steering.steering_option import steering_for
 from hookpoint.storage.checkpoint.layout import safe_name
 from hookpoint.storage.checkpoint.state_bytes import packed, unpacked
 from hookpoint.storage.disk import disk
@@ -49,6 +50,7 @@ class Options(TypedDict, total=False):
     config: Any
     state: Mapping[str, Any] | None
     wait_seconds: float
+    control: bool
 
 
 class HostedRun:
@@ -81,6 +83,7 @@ class HostedRun:
         self._store = HostStore(save) if workdir is None else HostedFolder(workdir, save)
         listed = _with_defaults(callbacks, chosen.pop("extra_callbacks", None), chosen.pop("monitors", None), workdir)
         chosen["team"] = partial(_team, chosen.pop("wait_seconds", 600.0))
+        chosen["control"] = steering_for(workdir, control=chosen.pop("control", True))
         self.driver = HostDriver(listed, host, store=self._store, **chosen)
         self._undo = ExitStack()
 

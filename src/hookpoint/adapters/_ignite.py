@@ -50,7 +50,7 @@ def ignite(
         item "loss".
 
     options: Those of `hookpoint.Loop`: workdir, name, extra_callbacks, monitors, log_every, samples, config, state,
-        wait_seconds.
+        wait_seconds, control.
     """
     for engine in (trainer, *(evaluators or {}).values()):
         if not callable(getattr(engine, "add_event_handler", None)):

@@ -33,7 +33,7 @@ def keras(callbacks: Any, **options: Unpack[Options]) -> Any:
     Batch, outputs and loss, and the points in a step, need the torch backend without `jit_compile`.
 
     options: Those of `hookpoint.Loop`: workdir, name, extra_callbacks, monitors, log_every, samples, config, state,
-        wait_seconds.
+        wait_seconds, control.
     """
     try:
         import keras as package  # type: ignore[import-not-found, unused-ignore]

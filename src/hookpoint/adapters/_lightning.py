@@ -30,7 +30,7 @@ def lightning(callbacks: Any, *, last: bool = False, **options: Unpack[Options])
     last: Run after the module's own on_train_epoch_end, to see metrics that it logs there. It needs
         `Trainer(enable_checkpointing=True)`, because only Lightning's checkpoint callbacks run that late.
     options: Those of `hookpoint.Loop`: workdir, name, extra_callbacks, monitors, log_every, samples, config, state,
-        wait_seconds.
+        wait_seconds, control.
     """
     package = next((name for name in PACKAGES if name in sys.modules), PACKAGES[0])
     try:

@@ -47,7 +47,7 @@ def transformers(trainer: Any, callbacks: Any, *, outputs: bool = True, **option
         they are too large.
 
     options: Those of `hookpoint.Loop`: workdir, name, extra_callbacks, monitors, log_every, samples, config, state,
-        wait_seconds.
+        wait_seconds, control.
     """
     for name in ("train", "add_callback", "evaluation_loop", *WRAPPED):
         if not callable(getattr(trainer, name, None)):
