@@ -58,8 +58,8 @@ def journalled(train_run):
 def test_the_journal_of_a_run_that_has_ended_is_listed(command, journalled):
     listed = command("ctl", "mine", code=1).stdout.split("journal\n")[1]
     assert [" ".join(line.split()) for line in listed.splitlines()] == [
-        "1 step 100 set ?[2Jalpha=0.25 me@here:7",
-        "2 step 100 set ?[2Jalpha=0.5 me@here:7",
+        "1 step 100 set ?[2Jalpha=0.25 replayed by a resume me@here:7",
+        "2 step 100 set ?[2Jalpha=0.5 replayed by a resume me@here:7",
     ]
 
 

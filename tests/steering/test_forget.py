@@ -21,6 +21,7 @@ def test_a_forgotten_command_is_not_replayed_and_the_others_are(steered, until):
             ctl.forget(2)
         live.fail()
     assert [(entry.number, entry.do) for entry in ctl.journal()] == [(1, "set"), (2, "set"), (3, "set")]
+    assert ctl.saved_commands() == 1
     with pytest.raises(NotApplied, match=f"step-{saved.step:08d} already contains command 1"):
         ctl.forget(1)
     with pytest.raises(NotApplied, match="has no command 4"):

@@ -44,7 +44,8 @@ def print_list(run: RunFolder, controller: Controller) -> int:
         for one in controller.pending()
     ]
     sections += [("pending" if live is not None else "lost", (Column(), TEXT, Column(drop=1)), pending)]
-    sections += [("journal", (Column(right=True), Column(), TEXT, Column(drop=1)), _journal(controller))]
+    journal = _journal(controller)
+    sections += [("journal", (Column(right=True), Column(), TEXT, Column(drop=2), Column(drop=1)), journal)]
     for title, columns, rows in sections:
         if rows:
             print_lines(["", heading(title), *(f"  {line}" for line in table(columns, rows, limit and limit - 2))])
@@ -82,8 +83,15 @@ def _knob(name: str, knob: KnobState) -> tuple[str, str, str, str]:
 
 
 def _journal(controller: Controller) -> Rows:
+    saved = controller.saved_commands()
     return [
-        (str(entry.number), f"step {entry.step}", shown(describe_order(entry.do, entry.args)), shown(entry.by))
+        (
+            str(entry.number),
+            f"step {entry.step}",
+            shown(describe_order(entry.do, entry.args)),
+            "in a checkpoint" if entry.number <= saved else "replayed by a resume",
+            shown(entry.by),
+        )
         for entry in controller.journal()
     ]
 
@@ -105,4 +113,5 @@ def everything(run: RunFolder, controller: Controller) -> dict[str, Any]:
         content |= {"training": False, "reason": one_line(str(error))}
     content["pending"] = [{"status": one.status, **one.command.encoded()} for one in controller.pending()]
     content["journal"] = [entry.encoded() for entry in controller.journal()]
+    content["saved_commands"] = controller.saved_commands()
     return content

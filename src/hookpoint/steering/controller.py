@@ -123,6 +123,10 @@ class Controller:
         except FileNotFoundError:
             return []
 
+    def saved_commands(self) -> int:
+        """Return the number of the last command of the journal that a checkpoint contains; 0 if none does."""
+        return max((_commands_in(one.manifest) for one in entries(self.path)), default=0)
+
     # Commands
 
     def send(
