@@ -132,6 +132,15 @@ def test_hostile_names_are_text(board, train_run, tmp_path):
     assert name in client.series(mine["label"])["all"]
 
 
+def test_a_folder_whose_name_is_not_text_and_numbers_of_any_size(board, tmp_path):
+    folder = append(tmp_path / "runs" / os.fsdecode(b"run-\xff"), row(1, loss=1.0))
+    (folder / "run.json").write_text(json.dumps({"format": 1, "status": "finished", "config": {"seed": 2**80}}))
+    client = board()
+    ((label, found),) = client.runs().items()
+    assert os.fsencode(label) == b"run-\xff"
+    assert client.get(f"/api/run/{found['key']}")["run"]["config"]["seed"] == 2**80
+
+
 def test_runs_of_several_folders_appear_and_vanish(board, tmp_path, quick):
     append(tmp_path / "a" / "one", row(1, loss=1.0))
     append(tmp_path / "b", row(1, loss=1.0))

@@ -140,7 +140,14 @@ def _decoder() -> Callable[[bytes], Any]:
 
 def encoded(value: Any) -> bytes:
     """Encode JSON types, with orjson if it is installed. Floats must be finite."""
-    return _encoder()(value)
+    try:
+        return _encoder()(value)
+    except TypeError:  # orjson encodes no integers of more than 64 bits, and no names of files that are not text
+        return _encoded_by_standard_library(value)
+
+
+def _encoded_by_standard_library(value: Any) -> bytes:
+    return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
 
 
 @cache
@@ -148,6 +155,6 @@ def _encoder() -> Callable[[Any], bytes]:
     try:
         import orjson
     except ImportError:
-        return lambda value: json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+        return _encoded_by_standard_library
     encode: Callable[[Any], bytes] = orjson.dumps
     return encode
