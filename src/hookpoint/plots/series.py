@@ -157,14 +157,18 @@ class Series:
     def restored(cls, state: Mapping[str, Any]) -> Series:
         """Return the series of a state."""
         series = cls(state["name"], state["at"], buckets=state["buckets"])
-        for name in POINTS:
-            setattr(series, name, state[name])
-        for name in SUMMARIES:
-            setattr(series, f"_{name}", state[name])
-        series._width = state["width"]
-        series._left_out = sum(series._sizes) - series._end
-        series.limit(state["buckets"])
+        series.load(state)
         return series
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Take over the values of a state."""
+        for name in POINTS:
+            setattr(self, name, state[name])
+        for name in SUMMARIES:
+            setattr(self, f"_{name}", state[name])
+        self._width = state["width"]
+        self._left_out = sum(self._sizes) - self._end
+        self.limit(state["buckets"])
 
     @property
     def _end(self) -> int:
