@@ -38,7 +38,8 @@ class LapTimer(Callback):
         laps = {name: self.elapsed(name) if run.resuming else Elapsed() for name in self._starts}
         self._run = run
         self._saving = None
-        self.time.paused = machine_of(run).clocks.paused_seconds
+        if isinstance(run, Run):
+            self.time.paused = machine_of(run).clocks.paused_seconds
         self._starts = {name: self.now().since(lap) for name, lap in laps.items()}
 
     def on_train_epoch_begin(self, run: Run) -> None:
