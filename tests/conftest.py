@@ -267,7 +267,8 @@ def train_run(tmp_path):
 
     def run(name="mine", *, epochs=2, callbacks=None, monitors=None, values=None, **options):
         workdir = tmp_path / "runs" / name
-        callbacks = [cb.ModelSaver(), cb.MinSaver("val_loss")] if callbacks is None else callbacks
+        savers = [cb.ModelSaver(async_save=False), cb.MinSaver("val_loss", async_save=False)]  # events in a fixed order
+        callbacks = savers if callbacks is None else callbacks
         monitors = [cb.JSONWriter()] if monitors is None else monitors
         options = {"log_every": 2, "config": {"depth": 3, "net": {"width": 8}, "api_key": "abc"}, "name": name, **options}
         with hookpoint.Loop(callbacks, workdir=workdir, extra_callbacks=[], monitors=monitors, **options) as run:

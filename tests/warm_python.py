@@ -16,6 +16,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -109,6 +110,8 @@ def become(connection: socket.socket) -> None:
     sys.path[0] = os.path.dirname(request["script"])  # as the interpreter does for a script
     try:
         runpy.run_path(request["script"], run_name="__main__")
+    except BaseException:
+        traceback.print_exc()
     finally:
         sys.stdout.flush()
         os._exit(0)

@@ -121,7 +121,7 @@ def test_logs(command, mine):
     (mine / "tensorboard" / "events.out.tfevents.1.host.2.3").write_text("x")
     (mine / "tensorboard" / "notes.txt").write_text("mine")
     command("clean", "mine", "--logs", "--yes")
-    assert sorted(path.name for path in mine.iterdir()) == [".lock", "checkpoints", "run.json", "tensorboard"]
+    assert sorted(path.name for path in mine.iterdir()) == [".control", ".lock", "checkpoints", "run.json", "tensorboard"]
     assert [path.name for path in (mine / "tensorboard").iterdir()] == ["notes.txt"]
 
 

@@ -141,10 +141,10 @@ def decide(workdir: str, trace: str, variant: dict[str, Any], which: str, at: st
     parts = subject.make(subject.Variant(**variant), trace, [])
     model, optimizer = parts.model, torch.optim.Adam(parts.model.parameters(), lr=0.05)
     decisions = Decisions(optimizer, at, epoch)
-    best = cb.MinSaver("val-error-top1" if which == "callbacks" else "val_loss")
+    best = cb.MinSaver("val-error-top1" if which == "callbacks" else "val_loss", async_save=False)
     measures = [cb.InferenceRunner(parts.val, [cb.ClassificationError("wrong-top1", "val-error-top1")])]
     ours = [
-        cb.ModelSaver(),
+        cb.ModelSaver(async_save=False),
         *(measures if which == "callbacks" else []),
         best,
         cb.ScheduledHyperParamSetter("weight_decay", [(0, 0.1), (2, 0.05), (5, 0.01)]),
@@ -159,7 +159,7 @@ def decide(workdir: str, trace: str, variant: dict[str, Any], which: str, at: st
         runner.fit(parts.train, parts.val, epochs=EPOCHS)
     else:
         plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=1)
-        theirs = [cb.ModelSaver(), best, Schedule(optimizer), Stops(patience=4), decisions]
+        theirs = [cb.ModelSaver(async_save=False), best, Schedule(optimizer), Stops(patience=4), decisions]
         options: dict[str, Any] = {"lr_scheduler": plateau, "lr_metric": "val_loss", "workdir": workdir, "log_every": 3}
         Runner(model, optimizer, nn.CrossEntropyLoss(), callbacks=theirs, **options).fit(parts.train, parts.val, epochs=EPOCHS)
     return {

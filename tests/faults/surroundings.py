@@ -112,7 +112,8 @@ def watched(workdir: str, trace: str, variant: dict[str, Any], temporary: str, h
         for path in paths:
             if isinstance(path, str | bytes) or hasattr(path, "__fspath__"):
                 found = os.path.realpath(os.fsdecode(path))
-                if not found.startswith(allowed):
+                # One without a folder is in that of a descriptor, or in the home, which has to be empty at the end.
+                if os.path.dirname(os.fsdecode(path)) and not found.startswith(allowed):
                     outside.add(found)
 
     os.environ.update(TMPDIR=temporary, HOME=home)

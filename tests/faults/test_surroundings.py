@@ -93,6 +93,7 @@ def test_nothing_is_written_outside_of_the_workdir(variant, trial, place, tmp_pa
     assert outside == []
     assert list(temporary.iterdir()) == list(home.iterdir()) == []
     assert {path.name for path in run.workdir.iterdir()} == {
+        ".control",
         ".lock",
         "checkpoints",
         "run.json",

@@ -37,7 +37,7 @@ class Weights:
 
 def train(workdir, *, keeps=True, saves=True):
     model = Weights()
-    callbacks = [cb.ModelSaver().when(Every(steps=2))] if saves else []
+    callbacks = [cb.ModelSaver(async_save=False).when(Every(steps=2))] if saves else []
     with Loop(callbacks, model=model if keeps else None, workdir=workdir, log_every=3) as run:
         for epoch in run.epochs(3):
             for batch in run.batches(random.sample(range(4), 4)):

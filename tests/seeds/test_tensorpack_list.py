@@ -94,7 +94,7 @@ def make(workdir, digits, *, shell="ipython", **given):
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
-    saver = cb.MinSaver("val-error-top1")
+    saver = cb.MinSaver("val-error-top1", async_save=False)  # on_save comes in the epoch that it watches
     seen = Watch(saver, **given)
     runner = Runner(
         network,
@@ -102,7 +102,7 @@ def make(workdir, digits, *, shell="ipython", **given):
         nn.CrossEntropyLoss(),
         callbacks=[  # noqa: RUF005 - two lists, as there
             seen,
-            cb.ModelSaver(),
+            cb.ModelSaver(async_save=False),
             saver,
             cb.InferenceRunner(
                 digits.val,

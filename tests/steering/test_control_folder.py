@@ -165,3 +165,20 @@ def test_old_answers_and_half_written_files_are_removed(folder, monkeypatch):
     folder.clean_up()
     assert folder.answers() == ids[2:]
     assert not half.exists()
+
+
+def test_a_file_that_is_replaced_while_it_is_read_is_read_again(folder, monkeypatch):
+    old, new = (ControlAnswer("1" * 20 + "-" + "2" * 8, "applied", step=step) for step in (3, 4))
+    folder.put_answer(old)
+    open_file, replaced = os.open, []
+
+    def replacing(path, flags, *args, **options):
+        descriptor = open_file(path, flags, *args, **options)
+        if path == f"{old.id}.json" and not replaced:
+            replaced.append(path)
+            folder.put_answer(new)
+        return descriptor
+
+    monkeypatch.setattr(os, "open", replacing)
+    assert folder.answer(old.id) == new
+    assert replaced

@@ -69,7 +69,10 @@ def read_bytes(folder: int, name: str, max_bytes: int) -> bytes:
     _check(name, os.stat(name, dir_fd=folder, follow_symlinks=False), max_bytes)
     descriptor = os.open(name, READ, dir_fd=folder)
     with open(descriptor, "rb") as file:
-        _check(name, os.fstat(descriptor), max_bytes)  # it may have been replaced in between
+        status = os.fstat(descriptor)  # it may have been replaced in between
+        if not status.st_nlink:  # after it was opened: read the new one
+            return read_bytes(folder, name, max_bytes)
+        _check(name, status, max_bytes)
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
         raise BadControlFile(f"{name} is larger than {max_bytes} bytes.")

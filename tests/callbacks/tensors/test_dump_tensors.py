@@ -113,7 +113,8 @@ def test_a_checkpoint_waits_for_the_files_before_it(tmp_path):
         def on_save(self, run):
             seen.append((run.step, names(tmp_path)))
 
-    runner(tmp_path, DumpTensors("loss"), ModelSaver().when(Every(steps=2)), Looks()).fit(data(), epochs=1)
+    saver = ModelSaver(async_save=False).when(Every(steps=2))
+    runner(tmp_path, DumpTensors("loss"), saver, Looks()).fit(data(), epochs=1)
     assert seen[0] == (2, ["DumpTensor-1.npz", "DumpTensor-2.npz"])
 
 

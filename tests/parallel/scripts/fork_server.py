@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from contextlib import suppress
 from typing import Any
 
@@ -30,20 +31,34 @@ def main() -> None:
             pids.append(os.fork())
             if pids[-1] == 0:
                 become(order, rank)
-                runpy.run_path(order["words"][0], run_name="__main__")
-                leave()
+                leave(status_of(order["words"][0]))
         print(json.dumps(pids), flush=True)
         print(json.dumps(statuses(pids)), flush=True)
 
 
-def leave() -> None:
+def status_of(script: str) -> int:
+    """Run a script, and return the exit status that an interpreter would have."""
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as end:
+        if isinstance(end.code, int | None):
+            return end.code or 0
+        print(end.code, file=sys.stderr)
+        return 1
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def leave(status: int) -> None:
     """Exit as an interpreter does, but without unloading all imports, which takes a second."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     gc.collect()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)
+    os._exit(status)
 
 
 def become(order: dict[str, Any], rank: int) -> None:
