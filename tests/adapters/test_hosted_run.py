@@ -203,7 +203,7 @@ def test_a_host_that_continues_without_state_keeps_its_epochs():
 def test_a_damaged_state_is_named():
     first = TinyAdapter([stopping()])
     Tiny(first).fit(1)
-    for state, why in ((first.state[:-1], "differs from what was written"), (b"\x80\x04N.", "is not a state of hookpoint")):
+    for state, why in ((first.state[:-1], "differs from what was written"), (b"\x80\x04N.", "is not a hookpoint state")):
         again = TinyAdapter([stopping()])
         again.state = state
         with pytest.raises(DamagedCheckpoint, match=f"the state in the checkpoint {why}"):

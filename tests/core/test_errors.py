@@ -361,8 +361,8 @@ def test_a_pipeline_with_a_handler_of_its_own_is_refused():
         Hooks([Steps([Callback()])])
     assert str(caught.value) == (
         "Steps.on_epoch_end would never be called: a pipeline only runs its callbacks.\n"
-        "  move      on_epoch_end into a callback of the pipeline\n"
-        "  override  or run(self, hookpoint=None, logs=None), which receives every point"
+        "  move      on_epoch_end into one of the pipeline's callbacks\n"
+        "  override  run(self, hookpoint=None, logs=None) instead: it receives every point"
     )
 
 

@@ -256,7 +256,8 @@ def test_a_server_that_is_not_there_means_offline(go, tmp_path, caplog):
 
 def test_online_without_a_key_is_refused_before_the_run(go, tmp_path, caplog):
     monitor = WandbMonitor("mine", mode="online", on_error="raise")
-    with pytest.raises(ValueError, match=r"wandb has no API key\.\n  run       wandb login\n  write     or mode=\"offline\""):
+    expected = r"wandb has no API key\.\n  run       wandb login\n  write     mode=\"offline\" instead"
+    with pytest.raises(ValueError, match=expected):
         go(tmp_path, monitor=monitor)
 
 

@@ -54,11 +54,14 @@ class FastaiListener(ErrorsFromWith):
         self.hosted, self._events, self._core = events.hosted, events, core
 
     def __call__(self, event_name: str) -> None:
-        """Pass an event on, and cancel what the callbacks end. The base class would change the text of an error."""
+        """Pass an event on, and cancel what the callbacks end.
+
+        Does not call the base class, which would change the message of an exception.
+        """
         handler: Callable[[Any], Cancels] | None = getattr(self._events, event_name, None)
         cancelled = handler(self.learn) if self.run and handler is not None else None
         if event_name == "after_fit":
-            self.run = True  # as in every callback of fastai
+            self.run = True  # as in every fastai callback
         if cancelled is not None:
             raise getattr(self._core, f"Cancel{cancelled}Exception")
 

@@ -144,7 +144,7 @@ class Board:
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise HTTPException(400, 'expected {"do": "...", "args": {...}, "expect": {...}}') from None
         if not isinstance(do, str) or not isinstance(args, dict) or not isinstance(expect, dict | None):
-            raise HTTPException(400, "do must be a string, args and expect objects")
+            raise HTTPException(400, "'do' must be a string; 'args' and 'expect' must be objects")
         answer = await run_sync(send, path, do, args, expect, limiter=self._commands)
         self._watcher.publish("answer", {"run": key, "do": do, **answer}, key)
         return _json(answer)

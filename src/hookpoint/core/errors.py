@@ -37,7 +37,7 @@ A message names the object, the problem, what is expected, and what to type inst
     ├── DamagedCheckpoint (ValueError)        a checkpoint that does not match its manifest
     ├── CannotResume (RuntimeError)           a checkpoint that is damaged or does not fit the run
     ├── WorkdirInUse (RuntimeError)           another process writes to this workdir
-    ├── BadControlFile (ValueError)           a file of live control that is damaged, foreign or unsafe
+    ├── BadControlFile (ValueError)           a live-control file that is damaged, unsafe or not hookpoint's
     ├── NotTraining (RuntimeError)            a command to a folder in which no process is training
     ├── NotApplied (RuntimeError)             a command that was refused, withdrawn or lost
     ├── TooManyRetries (RuntimeError)         too many calls of run.retry() for one batch
@@ -329,7 +329,7 @@ class WorkdirInUse(HookpointError, RuntimeError):
 
 
 class BadControlFile(HookpointError, ValueError):
-    """A file or folder of live control is damaged, too large, a link, or writable by others."""
+    """A live-control file or folder is damaged, too large, a link, or writable by others."""
 
 
 class NotTraining(HookpointError, RuntimeError):

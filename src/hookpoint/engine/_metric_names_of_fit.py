@@ -1,4 +1,4 @@
-"""Metric names of a fit: which metrics it logs, as far as that is known before it begins.
+"""Metric names of a fit: the metrics that it is known to log, determined before it begins.
 
 A model may call `hookpoint.log` in its forward, under any name. To find such calls, this module inspects the code of the user's
 functions and classes.

@@ -252,5 +252,5 @@ def _check_address(uri: Any) -> None:
         raise BadArgument(
             "MLflowMonitor: MLflow no longer stores runs in files.",
             write='tracking_uri="sqlite:////path/to/mlflow.db"',
-            omit="or omit it: the default is mlflow.db in the workdir",
+            omit="tracking_uri to use the default: mlflow.db in the workdir",
         )

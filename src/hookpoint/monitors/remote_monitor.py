@@ -127,6 +127,6 @@ def _checked(address: str, *, allow_http: bool) -> str:
         raise BadArgument(
             f"RemoteMonitor: http://{url.netloc} is not encrypted.",
             write=f"https://{url.netloc}",
-            trust="or pass allow_http=True if you trust the network",
+            set="allow_http=True instead, if you trust the network",
         )
     return f"{url.scheme}://{url.netloc}"

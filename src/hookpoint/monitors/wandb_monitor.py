@@ -197,7 +197,7 @@ class WandbMonitor(Tracker):
         wandb_settings(self.settings)  # imports wandb, and refuses settings that it does not know
         mode = self.current_mode()
         if mode == "online" and not self._has_key():
-            raise BadArgument("WandbMonitor: wandb has no API key.", run="wandb login", write='or mode="offline"')
+            raise BadArgument("WandbMonitor: wandb has no API key.", run="wandb login", write='mode="offline" instead')
         if mode == "offline" and self.mode is None and not os.environ.get("WANDB_MODE") and "offline" not in _warned:
             _warned.add("offline")
             logger.warning("WandbMonitor: no API key, writing to %s/wandb; `wandb sync` sends it later", workdir)

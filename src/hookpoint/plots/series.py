@@ -155,13 +155,13 @@ class Series:
 
     @classmethod
     def restored(cls, state: Mapping[str, Any]) -> Series:
-        """Return the series of a state."""
+        """Recreate a series from what `state` returned."""
         series = cls(state["name"], state["at"], buckets=state["buckets"])
         series.load(state)
         return series
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take over the values of a state."""
+        """Take over the values from what `state` returned."""
         for name in POINTS:
             setattr(self, name, state[name])
         for name in SUMMARIES:

@@ -33,8 +33,8 @@ class Loop(core.Loop):
     at the next boundary, the second immediately. Entering a loop again starts a fresh run.
 
     samples: A function that returns the number of samples in a batch. By default, it is read from the tensors in the batch.
-    max_crashes: How often a run in a workdir may end with the same exception at the same moment before it refuses to start;
-        None for no limit.
+    max_crashes: How often a run in a workdir may fail with the same exception at the same place in training before it
+        refuses to start; None for no limit.
     wait_seconds: How long a rank waits for the others before it reports its position and raises an error.
     hang_report_seconds: Report a wait for data or for other ranks that takes longer than this.
     data_timeout_seconds: Raise an error if a wait for data takes longer than this.

@@ -32,8 +32,8 @@ class Runner(engine.Runner):
         "warn" and continue.
     strict_sync: Raise an error for any wait for the GPU between log steps.
     samples: A function that returns the number of samples in a batch.
-    max_crashes: How often a run in a workdir may end with the same exception at the same moment before it refuses to start;
-        None for no limit.
+    max_crashes: How often a run in a workdir may fail with the same exception at the same place in training before it
+        refuses to start; None for no limit.
     compile: Compile forward and loss with torch.compile, as one function. A dict has options for torch.compile; `dynamic` is
         False by default.
     cuda_graph: Capture the whole training step as a CUDA graph and replay it, with the same results bit for bit. "auto" trains

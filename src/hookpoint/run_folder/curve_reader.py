@@ -192,7 +192,7 @@ class CurveReader:
 
 
 def _numbers(columns: dict[str, Any], name: str, places: Sequence[int], chosen: Sequence[bool] | None) -> Column:
-    """Return the columns of a metric, without the records that have no number for it or another `at`."""
+    """Return the columns of a metric, leaving out records that have a different `at` or no number for the metric."""
     values = columns[name]
     if chosen is None and set(map(type, values)) == {float}:
         return columns["step"], columns["epoch"], columns["time"], values, places

@@ -32,7 +32,8 @@ def open_folder(path: Path, *, create: bool) -> int:
         return descriptor
     os.close(descriptor)
     if status.st_uid != os.geteuid():
-        problem, cure = f"belongs to user {status.st_uid}, not to user {os.geteuid()}", {"run": "as the user who trains"}
+        problem = f"belongs to user {status.st_uid}, not to user {os.geteuid()}"
+        cure = {"run": "as the user who started the training"}
     else:
         problem, cure = f"has mode {stat.S_IMODE(status.st_mode):o}: others can write to it", {"run": f"chmod 700 {path}"}
     raise BadControlFile(f"{path} {problem}.", **cure)

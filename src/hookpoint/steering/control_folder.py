@@ -34,7 +34,8 @@ SUFFIX = ".json"
 class ControlFolder:
     """The control folder of a run, held open by descriptor: replacing the folder by another has no effect.
 
-    Only the user who trains can use it. Raises FileNotFoundError if there is none, BadControlFile if others can write to it.
+    Only the user who started the training can use it. Raises FileNotFoundError if there is no such folder, and BadControlFile
+    if others can write to it.
 
     >>> folder = ControlFolder.create("runs/mine")
     >>> command = ControlCommand("pause", {}, attempt="0" * 32)
@@ -86,7 +87,7 @@ class ControlFolder:
     # Commands
 
     def send(self, command: ControlCommand) -> None:
-        """Put a command into the inbox; for a controller."""
+        """Put a command into the inbox. Called by a controller."""
         write_json(self._inbox, command.id + SUFFIX, command.encoded())
 
     def withdraw(self, command_id: str) -> bool:

@@ -87,7 +87,8 @@ class Controller:
         except FileNotFoundError:
             record = None
         except PermissionError:
-            raise BadControlFile(f"{self.path} can be steered only by the user who trains: {holder}.") from None
+            what = f"{self.path} can be controlled only by the user who started the training ({holder})."
+            raise BadControlFile(what) from None
         if record is None or record.ended or (record.holder.host, record.holder.pid) != (holder.host, holder.pid):
             raise NotTraining(
                 f"{holder} is using {self.path}, but takes no commands.",

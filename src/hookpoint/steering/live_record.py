@@ -42,7 +42,7 @@ class LiveRecord:
         return not is_here or self.holder.pid == os.getpid() or self.holder.runs()
 
     def encoded(self) -> dict[str, Any]:
-        """Return the content of the file."""
+        """Return the record as the contents of `live.json`."""
         content = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "holder"}
         return {"format": FORMAT, **content, **asdict(self.holder)}
 

@@ -127,7 +127,7 @@ def test_a_class_of_another_library_is_not_an_instance():
 
 
 def test_adopt_refuses_what_needs_no_adopting():
-    with pytest.raises(NotACallback, match="Own is not a callback of Keras 3, Lightning or transformers"):
+    with pytest.raises(NotACallback, match="Own is not a Keras 3, Lightning or transformers callback"):
         adapters.adopt(type("Own", (Callback,), {})())
 
 

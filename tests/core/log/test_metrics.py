@@ -116,7 +116,8 @@ def test_a_meta_tensor_is_refused_where_it_is_logged(shape, in_pass):
         for _ in run.batches("a") if in_pass else "a":
             with pytest.raises(BadValue) as caught:
                 run.log("norm", torch.ones(shape, device="meta"))
-    assert str(caught.value) == "'norm' is on the meta device and has no value.\n  log       a tensor on a device with data"
+    cure = "\n  log       a tensor that has data, on the CPU or a GPU"
+    assert str(caught.value) == f"'norm' is on the meta device and has no value.{cure}"
 
 
 def test_complex_arrays_and_tensors_of_one_element_are_refused():

@@ -134,15 +134,15 @@ class OwnForward(MainCallback):
         (
             {"compile": {"mode": "reduce-overhead"}},
             (
-                "compile cannot use CUDA graphs of torch.compile: each batch would overwrite the values logged before it.\n"
-                '  write     cuda_graph=True\n  choose    or mode="max-autotune-no-cudagraphs"'
+                "compile cannot use torch.compile's CUDA graphs: each batch would overwrite the values logged before it.\n"
+                '  write     cuda_graph=True\n  choose    mode="max-autotune-no-cudagraphs" instead'
             ),
         ),
         (
             {"compile": EAGER, "main": OwnForward()},
             (
                 "compile=True compiles the Runner's forward and loss, but OwnForward has its own forward.\n"
-                "  write     torch.compile(...) around the computation in it\n  drop      or compile=True"
+                "  write     torch.compile(...) around the computation in it\n  drop      compile=True instead"
             ),
         ),
         (
@@ -164,7 +164,7 @@ def test_without_a_compiler_the_error_says_what_to_install(monkeypatch):
         compiled_forward.compile_options(True, torch.device("cpu"))
     expected = (
         "compile=True needs a C++ compiler, and none was found.\n"
-        "  install   g++ or clang++, or set the environment variable CXX\n  drop      or compile=True"
+        "  install   g++ or clang++, or set the environment variable CXX\n  drop      compile=True instead"
     )
     assert str(error.value) == expected
 
@@ -175,7 +175,7 @@ def test_without_triton_the_error_says_what_to_install(monkeypatch):
         compiled_forward.compile_options(True, torch.device("cuda"))
     expected = (
         "compile=True needs Triton, which is not installed or does not support this GPU.\n"
-        "  install   pip install triton\n  drop      or compile=True"
+        "  run       pip install triton\n  drop      compile=True instead"
     )
     assert str(error.value) == expected
 

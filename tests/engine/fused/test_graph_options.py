@@ -35,7 +35,7 @@ def options(**changes):
             {"device": torch.device("cpu")},
             (
                 "cuda_graph=True needs a CUDA device; this run uses 'cpu'.\n"
-                '  choose    device="cuda" on a machine with a GPU\n  drop      or cuda_graph=True'
+                '  choose    device="cuda" on a machine with a GPU\n  drop      cuda_graph=True instead'
             ),
         ),
         (
@@ -59,7 +59,7 @@ def options(**changes):
             {"main": OwnBackward()},
             (
                 "cuda_graph=True captures the Runner's own step, but OwnBackward has its own on_iter_backward.\n"
-                "  move      its computation to on_iter_forward or the loss\n  drop      or cuda_graph=True"
+                "  move      its computation to on_iter_forward or the loss\n  drop      cuda_graph=True instead"
             ),
         ),
         (

@@ -228,7 +228,7 @@ def test_what_is_no_loss_is_refused_in_training_and_left_out_elsewhere(outputs):
     assert str(caught.value) == (
         f"there is no criterion, and the model returned {type(outputs).__name__}, which is not a loss.\n"
         "  give      Runner(model, optimizer, criterion)\n"
-        "  write     or a MainCallback whose on_iter_forward sets run.loss"
+        "  write     a MainCallback whose on_iter_forward sets run.loss instead"
     )
 
 
@@ -273,7 +273,7 @@ def test_any_other_tuple_is_refused(runner, batches, order, shapes):
     assert str(caught.value) == (
         f"there is no criterion, and the model returned {shapes}: cannot tell which is the loss.\n"
         "  return    (logits, loss), or a dict with 'loss', from the forward\n"
-        "  write     or Runner(model, optimizer, main=lambda run: run.model(run.batch)[...])"
+        "  write     Runner(model, optimizer, main=lambda run: run.model(run.batch)[...]) instead"
     )
 
 

@@ -221,7 +221,7 @@ def test_nothing_outside_of_the_folder_is_read(checkpoint, tmp_path):
     outside.write_bytes((checkpoint / SHARD).read_bytes())
     there = f"../{SHARD}".encode()
     put(checkpoint, ".metadata", data.replace(bytes([len(SHARD)]) + SHARD.encode(), bytes([len(there)]) + there))
-    with pytest.raises(CannotResume, match="is not a file of the checkpoint"):
+    with pytest.raises(CannotResume, match="is not one of the checkpoint's files"):
         load_weights(checkpoint)
 
 

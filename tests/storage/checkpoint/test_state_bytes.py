@@ -37,7 +37,7 @@ class Code:
 
 @pytest.mark.parametrize("data", [b"", pickle.dumps(Code()), MAGIC + b" exe abc\ncode"])
 def test_other_files_are_rejected_unread(data, capsys):
-    with pytest.raises(DamagedCheckpoint, match="the file is not a state of hookpoint"):
+    with pytest.raises(DamagedCheckpoint, match="the file is not a hookpoint state"):
         unpacked(data, "the file")
     assert capsys.readouterr().out == ""
 

@@ -136,7 +136,7 @@ def test_weights_are_read_from_files_of_the_checkpoint_only(tmp_path):
         {"state": {"parts": {}}, "weights": [{"names": (), "file": "../x", "kind": "dict", "keys": [], "metadata": None}]},
         tmp_path / "state.pt",
     )
-    with pytest.raises(CannotResume, match=r"'\.\./x' is not a file of the checkpoint"):
+    with pytest.raises(CannotResume, match=r"'\.\./x' is not one of the checkpoint's files"):
         read_state(tmp_path, ["state.pt"])
 
 

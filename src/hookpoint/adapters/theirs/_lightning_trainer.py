@@ -261,7 +261,7 @@ class LightningTrainer(Offers):
     def save_checkpoint(
         self, filepath: str | os.PathLike[str], weights_only: bool | None = None, storage_options: Any = None
     ) -> None:
-        """Write the weights, and unless `weights_only` the optimizers and schedulers, to a file that Lightning can load."""
+        """Write a file that Lightning can load: the weights and, unless `weights_only` is set, optimizers and schedulers."""
         run = self._caller.run
         if not run.is_chief:
             return

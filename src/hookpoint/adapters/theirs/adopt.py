@@ -21,7 +21,7 @@ _ADOPTED: WeakValueDictionary[int, Adopted] = WeakValueDictionary()
 
 
 def adopt(callback: Any, **options: Any) -> Callback:
-    """Return the hookpoint callback that calls a callback of Keras 3, Lightning or transformers, as it is.
+    """Return the hookpoint callback that calls a Keras 3, Lightning or transformers callback, as it is.
 
     A Runner or Loop adopts the objects in its list by itself. Call this to set options of the trainer that the object was
     written for:
@@ -44,7 +44,7 @@ def adopt(callback: Any, **options: Any) -> Callback:
     if base is None:
         adopted(callback)  # raises for the objects of some libraries
         kind = type(callback).__name__
-        raise NotACallback(f"{kind} is not a callback of Keras 3, Lightning or transformers.", write=f"callbacks=[{kind}(...)]")
+        raise NotACallback(f"{kind} is not a Keras 3, Lightning or transformers callback.", write=f"callbacks=[{kind}(...)]")
     module, name = _CLASSES[BASES[base.__module__, base.__qualname__]]
     wrapper: Adopted = getattr(import_module(f"hookpoint.adapters.theirs.{module}"), name)(callback, base, **options)
     _ADOPTED[id(callback)] = wrapper

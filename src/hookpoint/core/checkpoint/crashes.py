@@ -1,4 +1,4 @@
-"""Crashes: count how often a run has ended with the same error at the same moment, across restarts."""
+"""Crashes: count how often a run has failed with the same error at the same place in training, across restarts."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Crashes:
         shown = "".join(f"\n  {_shown(row)}" for row in self.rows)
         count = max(row["count"] for row in self.rows)
         raise CannotResume(
-            f"{name} does not start again: it has ended {count} times with the same error at the same moment.{shown}",
+            f"{name} was not restarted: it has failed {count} times with the same error at the same place in training.{shown}",
             fix=f"the cause: edited code resets the count; or start it with {resume}, which resets it too",
             allow="more with max_crashes=, or any number with max_crashes=None",
         )

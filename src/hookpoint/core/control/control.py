@@ -11,8 +11,8 @@ from hookpoint.core.control.controlled_loop import ControlledLoop
 class Control(Protocol):
     """A source of commands. The machine calls it at step boundaries, outside accumulation windows, if it has work.
 
-    An iteration does not ask: whoever has a command calls `ControlledLoop.wake`, which raises the flag that an iteration
-    tests for saves. `has_work` keeps that flag up.
+    Iterations do not poll it: whoever has a command calls `ControlledLoop.wake`, which raises the flag that each iteration
+    already tests for pending saves. `has_work` keeps that flag raised.
     """
 
     @property

@@ -222,8 +222,8 @@ def _leaves(callbacks: Iterable[Any], path: tuple[Callback, ...]) -> Iterator[tu
                 name = type(callback).__name__
                 raise NotACallback(
                     f"{name}.{handler.spelling} would never be called: a pipeline only runs its callbacks.",
-                    move=f"{handler.spelling} into a callback of the pipeline",
-                    override="or run(self, hookpoint=None, logs=None), which receives every point",
+                    move=f"{handler.spelling} into one of the pipeline's callbacks",
+                    override="run(self, hookpoint=None, logs=None) instead: it receives every point",
                 )
             yield from _leaves(callback.get_pipeline(), (*path, callback))
         else:

@@ -62,7 +62,7 @@ def as_scalar(name: str, value: Any) -> Any:
 def _check_real(name: str, value: Any) -> None:
     """Raise BadValue if the element is complex or has no value."""
     if getattr(value, "is_meta", False):
-        raise BadValue(f"'{name}' is on the meta device and has no value.", log="a tensor on a device with data")
+        raise BadValue(f"'{name}' is on the meta device and has no value.", log="a tensor that has data, on the CPU or a GPU")
     dtype = getattr(value, "dtype", None)
     if getattr(dtype, "is_complex", False) or getattr(dtype, "kind", "") == "c":  # in torch, in NumPy
         raise BadValue(f"'{name}' is complex; expected a real number.", log="its magnitude, or each part under its own name")

@@ -1,4 +1,4 @@
-"""Verdicts: requests of callbacks to the loop, honoured at the next boundary."""
+"""Verdicts: requests from callbacks to the loop, honoured at the next boundary."""
 
 from __future__ import annotations
 

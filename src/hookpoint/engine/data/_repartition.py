@@ -97,7 +97,7 @@ def unknown_order(loader: Any) -> CannotResume:
     return CannotResume(
         f"the order of {type(loader).__name__} is unknown: a different number of ranks cannot resume within its epoch.",
         resume="from a checkpoint at the end of an epoch",
-        use="or a DataLoader without a sampler, or with a DistributedSampler",
+        use="a DataLoader without a sampler, or with a DistributedSampler, instead",
     )
 
 

@@ -70,8 +70,8 @@ def compile_options(compile: Any, device: torch.device, strategy: Any = None, ma
     if unknown:
         raise BadArgument(f"compile: torch.compile has no option {unknown[0]!r}.", choose=", ".join(sorted(known)))
     if options.get("mode") in OWN_GRAPHS or dict(options.get("options") or {}).get("triton.cudagraphs"):
-        what = "compile cannot use CUDA graphs of torch.compile: each batch would overwrite the values logged before it."
-        raise BadArgument(what, write="cuda_graph=True", choose='or mode="max-autotune-no-cudagraphs"')
+        what = "compile cannot use torch.compile's CUDA graphs: each batch would overwrite the values logged before it."
+        raise BadArgument(what, write="cuda_graph=True", choose='mode="max-autotune-no-cudagraphs" instead')
     _check_run(strategy, main)
     if not options.get("disable") and options.get("backend", "inductor") == "inductor":
         _check_compiler(device)
@@ -84,7 +84,7 @@ def _check_run(strategy: Any, main: Any) -> None:
         raise BadArgument(
             f"compile=True compiles the Runner's forward and loss, but {name} has its own forward.",
             write="torch.compile(...) around the computation in it",
-            drop="or compile=True",
+            drop="compile=True instead",
         )
     if strategy is not None:
         what = f"compile=True supports one process; this run uses {type(strategy).__name__}."
@@ -97,10 +97,10 @@ def _check_compiler(device: torch.device) -> None:
 
         if not has_triton():
             what = "compile=True needs Triton, which is not installed or does not support this GPU."
-            raise BadLoop(what, install="pip install triton", drop="or compile=True")
+            raise BadLoop(what, run="pip install triton", drop="compile=True instead")
     elif not any(map(shutil.which, _compilers())):
         what = "compile=True needs a C++ compiler, and none was found."
-        raise BadLoop(what, install="g++ or clang++, or set the environment variable CXX", drop="or compile=True")
+        raise BadLoop(what, install="g++ or clang++, or set the environment variable CXX", drop="compile=True instead")
 
 
 def _compilers() -> list[str]:

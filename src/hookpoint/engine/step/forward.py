@@ -106,14 +106,14 @@ class Forward:
             raise BadLoop(
                 f"there is no criterion, and the model returned {described(outputs)}: cannot tell which is the loss.",
                 **{"return": "(logits, loss), or a dict with 'loss', from the forward"},
-                write="or Runner(model, optimizer, main=lambda run: run.model(run.batch)[...])",
+                write="Runner(model, optimizer, main=lambda run: run.model(run.batch)[...]) instead",
             )
         if not is_needed:
             return None
         raise BadLoop(
             f"there is no criterion, and the model returned {type(outputs).__name__}, which is not a loss.",
             give="Runner(model, optimizer, criterion)",
-            write="or a MainCallback whose on_iter_forward sets run.loss",
+            write="a MainCallback whose on_iter_forward sets run.loss instead",
         )
 
     def _total(self, losses: Mapping[str, Any]) -> Any:

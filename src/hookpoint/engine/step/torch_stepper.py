@@ -320,7 +320,7 @@ class TorchStepper(Stepper):
         self._divide_by = self._accumulate / weight if weight else inf
 
     def steps_now(self, run: Run) -> bool:
-        """Return whether a step follows the current batch, as far as that is known."""
+        """Return whether a step follows the current batch; True if this is not known."""
         window, progress = self._in_window % self._accumulate, run.progress
         return window + 1 >= self._accumulate or progress is None or progress.total is None or self.is_last(run)
 

@@ -173,7 +173,7 @@ class TeamStore(ResumableStore):
             for name, value in mine.items():
                 if other[name] != value:
                     what = f"rank {rank} has {other[name]!r}, rank {self.team.rank} has {value!r}"
-                    raise BadStrategy(f"the ranks have a different {name}: {what}.", make="it the same on all of them")
+                    raise BadStrategy(f"{name} differs between ranks: {what}.", make="it the same on all of them")
 
 
 def _local(parts: Any) -> Any:

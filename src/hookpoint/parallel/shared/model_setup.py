@@ -22,8 +22,8 @@ def modules_in(model: Any) -> list[torch.nn.Module]:
         if module in SPLIT_MODELS or any(hasattr(parameter, "full_tensor") for parameter in module.parameters()):
             raise BadStrategy(
                 "the model is already split: this rank has only a part of it.",
-                make="a new model for another strategy, and load a checkpoint: hookpoint.load_weights(...)",
-                drop="or your own parallelize_module or fully_shard",
+                make="a new model to switch strategies, then load a checkpoint into it: hookpoint.load_weights(...)",
+                drop="your own call to parallelize_module or fully_shard instead",
             )
         for name, parameter in module.named_parameters():
             if parameter.is_meta or torch.nn.parameter.is_lazy(parameter):

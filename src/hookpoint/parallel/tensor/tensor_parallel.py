@@ -164,7 +164,8 @@ class ReplicaCheck:
             raise BadStrategy(f"TensorParallel: the ranks that share {name} have different inputs.", give=cure)
         if not all(_near(rank[half:], ranks[0][half:]) for rank in ranks):
             what = f"TensorParallel: the ranks that share {name} have different outputs: the plan leaves them sharded."
-            raise BadStrategy(what, give="ColwiseParallel(output_layouts=Replicate()) for a layer that no rowwise one follows")
+            cure = "ColwiseParallel(output_layouts=Replicate()) for a colwise layer that is not followed by a rowwise layer"
+            raise BadStrategy(what, give=cure)
 
 
 def _sums(values: Any) -> list[float]:

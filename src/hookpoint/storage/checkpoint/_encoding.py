@@ -86,7 +86,10 @@ def restored(value: Any) -> Any:
 
 
 def _are_ints(values: Collection[Any], max_bits: int) -> bool:
-    """Return whether all values are integers of at most `max_bits`. This is a fast path: random generators have 625 of them."""
+    """Return whether all values are integers of at most `max_bits` bits.
+
+    This is a fast path: random generators have 625 of them.
+    """
     return set(map(type, values)) == {int} and max(max(values).bit_length(), min(values).bit_length()) <= max_bits
 
 

@@ -18,7 +18,7 @@ class Background:
         self._errors: deque[BaseException] = deque()
 
     def start(self, save: Callable[[], Saved]) -> None:
-        """Start a save, after the previous one has finished."""
+        """Wait for the previous save to finish, then start this one."""
         self.wait()
         thread = threading.Thread(target=self._run, args=(save,), name="hookpoint-save", daemon=False)
         thread.start()  # raises if there is no memory for a thread

@@ -148,7 +148,7 @@ class _VerifyingFileSystem(FileSystem):
     def create_stream(self, path: Any, mode: str) -> Iterator[Any]:
         name = Path(path).name
         if Path(path) != self._folder / name or name not in self._manifest.files:
-            raise ValueError(f"{path} is not a file of the checkpoint")
+            raise ValueError(f"{path} is not one of the checkpoint's files")
         if name not in self._verified:
             verify_file(self._folder, name, self._manifest)
             self._verified.add(name)

@@ -29,12 +29,16 @@ def packed(state: Mapping[str, Any]) -> bytes:
 
 
 def unpacked(data: bytes, what: str) -> dict[str, Any]:
-    """Return a packed state. Raise DamagedCheckpoint, which names `what` was read, if it is not one, or not all of it."""
+    """Return the state that `data` contains.
+
+    Raise DamagedCheckpoint if the data is not a packed state, or is altered or incomplete. `what` names the data in the
+    message.
+    """
     header, _, content = data.partition(b"\n")
     magic, _, facts = header.partition(b" ")
     kind, _, digest = facts.partition(b" ")
     if magic != MAGIC or kind not in KINDS:
-        raise DamagedCheckpoint(f"{what} is not a state of hookpoint.", use="the file that this version of hookpoint wrote")
+        raise DamagedCheckpoint(f"{what} is not a hookpoint state.", use="the file that this version of hookpoint wrote")
     if hashlib.sha256(content).hexdigest().encode() != digest:
         raise DamagedCheckpoint(f"{what} differs from what was written.", use="an earlier checkpoint")
     with state_files.unreadable_if_failing(f"{what} is intact but"):

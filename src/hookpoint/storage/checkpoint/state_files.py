@@ -115,7 +115,7 @@ def _insert_weights(state: dict[str, Any], place: dict[str, Any], folder: Path, 
     from hookpoint.storage.checkpoint.weights_file import read_weights
 
     if place["file"] not in names:
-        raise ValueError(f"{place['file']!r} is not a file of the checkpoint")
+        raise ValueError(f"{place['file']!r} is not one of the checkpoint's files")
     loaded = read_weights(folder / place["file"])
     weights = KINDS[place["kind"]]((key, loaded[key]) for key in place["keys"])
     put_versions(weights, place["metadata"])

@@ -14,7 +14,7 @@ calls of all threads:
 
 `proceed()` runs the operation and returns its result. An interceptor can raise an error instead, kill the process before or
 after it, write part of `operation.data` to `operation.descriptor` and then raise, or record operations to replay a power loss.
-Every operation has the path of its file, even on an open file:
+Every operation has the path of its file, even if the file is already open. The operations are:
 
     change   mkdir create write fsync rename replace link symlink unlink rmdir
     read     open read list stat
