@@ -1,4 +1,4 @@
-"""hookpoint's callbacks in the trainers of other libraries, and callbacks of other libraries in our runs.
+"""hookpoint's callbacks in other libraries' trainers, and other libraries' callbacks in hookpoint runs.
 
 Each function imports its library when it is called; importing this package imports none of them.
 """

@@ -10,14 +10,14 @@ from hookpoint.adapters._hosted_run import HostedRun
 
 
 class Attachment:
-    """An adapter that replaces the methods by which a trainer is started. `detach()` or the end of a `with` restores them."""
+    """An adapter that replaces the methods that start a trainer. `detach()`, or the end of a `with` block, restores them."""
 
     def __init__(self, hosted: HostedRun) -> None:
         self.hosted = hosted
         self._entries: list[tuple[Any, str, Any]] = []
 
     def wrap_entry(self, owner: Any, name: str, around: Callable[..., Any]) -> None:
-        """Replace a method by a function that gets the method and its arguments."""
+        """Replace a method with a function that receives the method and its arguments."""
         method = getattr(owner, name)
 
         @functools.wraps(method)
@@ -28,10 +28,10 @@ class Attachment:
         setattr(owner, name, entry)
 
     def detach(self) -> None:
-        """Leave the trainer as it was before. Call this between two trainings."""
+        """Restore the trainer's methods. Call this while it is not training."""
         entries, self._entries = self._entries, []
         for owner, name, (entry, before) in reversed(entries):
-            if vars(owner).get(name) is not entry:  # replaced again since; ours only calls the method from now on
+            if vars(owner).get(name) is not entry:  # replaced again since; from now on, ours only calls the method
                 continue
             if before is None:
                 delattr(owner, name)

@@ -13,7 +13,10 @@ from hookpoint.storage.checkpoint.state_bytes import unpacked
 
 
 class EpochState:
-    """A file that is written after each epoch, and read by a fit that starts after that epoch. Without a workdir, nothing."""
+    """A file that is written after each epoch, and read by a fit that starts after that epoch.
+
+    Without a workdir, nothing is written or read.
+    """
 
     def __init__(self, hosted: HostedRun, workdir: str | os.PathLike[str] | None) -> None:
         self._hosted = hosted
@@ -24,7 +27,7 @@ class EpochState:
             self._hosted.write_state(self._path)
 
     def after(self, epoch: int) -> bytes | None:
-        """Return the state if it was saved after this epoch; warn if there is another one, or none in the workdir."""
+        """Return the state if it was saved after this epoch. Otherwise, warn that it is missing or from another epoch."""
         if self._path is None or not epoch:
             return None
         trainer, state = self._hosted.driver.host.name, self._hosted.read_state(self._path)
@@ -34,7 +37,7 @@ class EpochState:
             logger.warning("%s The callbacks start without their state", error)
             return None
         if done != epoch:
-            found = "does not exist" if done is None else f"is of epoch {done}"
+            found = "does not exist" if done is None else f"is from epoch {done}"
             logger.warning("%s %s, but %s starts epoch %d: callbacks start without it", self._path, found, trainer, epoch + 1)
             return None
         return state

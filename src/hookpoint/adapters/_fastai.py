@@ -17,7 +17,7 @@ HOST = Host(
     {**UNAVAILABLE, "save": "it writes its own checkpoints; use its SaveModelCallback"},
     frozenset(["skip_batch", "skip_backward", "skip_step"]),
 )
-ORDER = 80  # after the callbacks of fastai: the recorder has its values, and skipped epochs and cancelled steps never come here
+ORDER = 80  # after fastai's own callbacks: the recorder has its values; skipped epochs and cancelled steps never get here
 NAMES = {"lr": ("learning_rate", "lr"), "mom": ("momentum", "mom"), "wd": ("weight_decay", "wd")}
 Cancels = Literal["Fit", "Train", "Valid", "Batch", "Backward", "Step"] | None  # what an event ends
 
@@ -28,10 +28,10 @@ def fastai(callbacks: Any, **options: Unpack[Options]) -> Any:
     `learner.fit` is a run; `validate` and `get_preds` fire the points of their pass. `valid_loss` and the learner's metrics are
     called `val_loss` and `val_x`. `loss` is the mean of the epoch; fastai's own `train_loss` is smoothed. All skips work.
 
-    fastai saves no state of callbacks. With a workdir, the adapter writes a file after each epoch, and
+    fastai does not save the state of callbacks. With a workdir, the adapter writes a file after each epoch, and
     `learner.fit(..., start_epoch=k)` restores the state after epoch k. fastai has no event for errors: use `with`.
 
-    options: Those of `hookpoint.Loop`: workdir, name, extra_callbacks, monitors, log_every, samples, config, state,
+    options: Options of `hookpoint.Loop`: workdir, name, extra_callbacks, monitors, log_every, samples, config, state,
         wait_seconds, control.
     """
     try:
@@ -43,7 +43,7 @@ def fastai(callbacks: Any, **options: Unpack[Options]) -> Any:
 
 
 class FastaiListener(ErrorsFromWith):
-    """What the learner calls. Together with fastai's Callback, this is a callback."""
+    """The methods that the learner calls. Combined with fastai's Callback, this is a fastai callback."""
 
     order = ORDER
     learn: Any
@@ -66,14 +66,14 @@ class FastaiListener(ErrorsFromWith):
             raise getattr(self._core, f"Cancel{cancelled}Exception")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return self._core.Callback, ()  # Learner.export() pickles the callbacks; ours are for the training
+        return self._core.Callback, ()  # Learner.export() pickles the callbacks; ours are only needed for training
 
 
 class FastaiEvents:
     """The events of a learner. A method returns what it cancels.
 
     `Learner.validate` and `get_preds` fire before_fit and before_epoch too, so a run begins at the first before_train. `_fits`
-    are the open ones; `_fit` is that of the run.
+    has the fits in progress; `_fit` is the one that belongs to the run.
     """
 
     def __init__(self, hosted: HostedRun, workdir: Any) -> None:
@@ -81,11 +81,11 @@ class FastaiEvents:
         self._state = EpochState(hosted, workdir)
         self._fits: list[object] = []
         self._fit: object = None
-        self._is_alone = False  # whether a validation or prediction runs outside of a fit
+        self._is_alone = False  # whether a validation or prediction runs outside a fit
         self._backward_is_skipped = self._step_is_cancelled = False
 
     def _is_watched(self) -> bool:
-        """Return whether events belong to the run, and not to a validation that a callback of fastai makes in between."""
+        """Return whether events belong to the run, rather than to a validation that a fastai callback runs in between."""
         return self.hosted.is_running and (self._is_alone or (bool(self._fits) and self._fits[-1] is self._fit))
 
     def _is_in_batch(self) -> bool:
@@ -146,7 +146,7 @@ class FastaiEvents:
     @guarded
     def after_fit(self, learn: Any) -> None:
         if self._is_watched() and not self._is_alone:
-            if self.driver.epoch_is_open and self.driver.mode is None:  # a callback of fastai has ended the fit at after_epoch
+            if self.driver.epoch_is_open and self.driver.mode is None:  # a fastai callback has ended the fit at after_epoch
                 self.driver.finish_epoch()
             self.hosted.finish()
         if self._fits:
@@ -248,7 +248,7 @@ class FastaiEvents:
 
 
 class FastaiSetting:
-    """A setting of fastai's own optimizers. The learning rate is that of the last group, and the others keep their ratios."""
+    """A setting of fastai's own optimizers. The learning rate is the last group's; the other groups keep their ratios."""
 
     def __init__(self, optimizer: Any, key: str, name: str) -> None:
         self._optimizer, self._key, self.name = optimizer, key, name
@@ -269,7 +269,7 @@ def _settings(optimizer: Any) -> list[FastaiSetting]:
 
 
 def _recorded(learn: Any) -> dict[str, Any]:
-    """Return the values that the recorder has for this epoch so far; `final_record` is still that of the last one."""
+    """Return the values that the recorder has for this epoch so far; `final_record` still has the previous epoch."""
     recorder = getattr(learn, "recorder", None)
     if recorder is None:
         return {}

@@ -1,4 +1,4 @@
-"""HostedRun: what the adapters of all trainers share."""
+"""HostedRun: what the adapters for all trainers share."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hookpoint.storage.checkpoint.layout import safe_name
 from hookpoint.storage.checkpoint.state_bytes import packed, unpacked
 from hookpoint.storage.disk import disk
 
-# What no trainer of another library has; further entries are those of one trainer.
+# What no other library's trainer has; each adapter adds what its own trainer lacks.
 UNAVAILABLE = {
     "on_batch_fetch_begin": "it fetches batches itself",
     "on_batch_fetch_end": "it fetches batches itself",
@@ -35,7 +35,7 @@ NO_SKIPS = {"on_iter_skip": "it computes every batch"}
 
 
 class Options(TypedDict, total=False):
-    """The options of every adapter; their meaning is that of `hookpoint.Loop`.
+    """The options of every adapter, with the same meaning as in `hookpoint.Loop`.
 
     The default monitors write TensorBoard files and JSON lines to the workdir. There is no progress bar and no printout: the
     trainer has its own.
@@ -54,7 +54,7 @@ class Options(TypedDict, total=False):
 
 
 class HostedRun:
-    """A list of callbacks under another trainer: compiled once, with one run for each fit. The adapter of a trainer has one.
+    """A list of callbacks in another library's trainer: compiled once, with one run for each fit. Each adapter has one.
 
     The adapter calls `start` when the trainer begins, drives `driver` on the trainer's events, and calls `finish` at the end or
     `fail(error)` after an error. If the trainer left the last run without an event, `start` fails that run first.
@@ -94,7 +94,7 @@ class HostedRun:
         return self.driver.is_running
 
     def start(self, *, state: bytes | None = None, source: str = "the state in the checkpoint", **facts: Any) -> None:
-        """Begin a run. `facts` are those of `HostDriver.start_run`; `source` says where the state is from."""
+        """Begin a run. `facts` are passed to `HostDriver.start_run`; `source` says where the state is from."""
         self.abandon()
         saved = None if state is None else unpacked(state, source)
         self.driver.start_run(state=saved, **_torch_options(), **facts)
@@ -111,12 +111,12 @@ class HostedRun:
             self.fail(OutsideRun(f"{name} left the last run without an event.", use="the adapter in a with statement"))
 
     def finish(self) -> None:
-        """End the run. Raise the errors of callbacks."""
+        """End the run. Raise errors from callbacks."""
         with self._undo.pop_all():
             self.driver.finish_run()
 
     def fail(self, error: BaseException) -> None:
-        """End the run after an error, if it is running. Further errors become notes of this one."""
+        """End the run after an error, if it is running. Further errors are added to it as notes."""
         if not self.is_running:
             self.clean_up()
             return
@@ -163,7 +163,7 @@ class HostedRun:
         disk.replace(Path(path), self.state())
 
     def read_state(self, path: str | os.PathLike[str]) -> bytes | None:
-        """Return the content of a file with a state; None if there is none."""
+        """Return the contents of a state file, or None if there is no such file."""
         try:
             with open(path, "rb") as file:
                 return file.read()
@@ -172,7 +172,7 @@ class HostedRun:
 
 
 def copy_for_tags(path: Path, tags: Sequence[str], suffix: str) -> None:
-    """Copy a checkpoint of the trainer, so that each tag has a file, or a folder, of its own."""
+    """Copy one of the trainer's checkpoints so that each tag has its own file or folder."""
     for tag in tags:
         target = path.with_name(safe_name(str(tag)) + suffix)
         if path.is_dir():
@@ -211,7 +211,7 @@ def guarded(
 
 
 class ErrorsFromWith:
-    """An adapter that reports the errors of its trainer if the training is inside of `with adapter:`."""
+    """An adapter that reports errors from its trainer if the training is inside `with adapter:`."""
 
     hosted: HostedRun
 
@@ -244,7 +244,7 @@ def _team(seconds: float) -> Team:
 
 
 def _torch_options() -> dict[str, Any]:
-    """Return the options of a run with torch: how to read values, and how to evaluate a model."""
+    """Return the options for a run that uses torch: how to read values, and how to evaluate a model."""
     if "torch" not in sys.modules:
         return {}
     from hookpoint.core.run.stepper import Stepper

@@ -40,16 +40,16 @@ def ignite(
 ) -> IgniteAdapter:
     """Attach hookpoint's callbacks to an ignite engine that trains: they run in every `trainer.run()` until `detach()`.
 
-    The adapter has `state_dict` and `load_state_dict`: put it into `to_save` of `ignite.handlers.Checkpoint`.
+    The adapter has `state_dict` and `load_state_dict`: include it in the `to_save` of `ignite.handlers.Checkpoint`.
 
     model: The model, for callbacks that need it.
     optimizer: Its steps are counted. Without one, each iteration counts as a step.
-    evaluators: Engines that validate, by name. The metrics of `"val"` are called `val_x`, those of another name `val_name_x`.
+    evaluators: Engines that validate, by name. The metrics of `"val"` are called `val_x`, and those of any other `val_name_x`.
         An engine named `"pred"` predicts.
     output_transform: Returns the loss from the output of the trainer. By default, this is the output if it is a number, or its
         item "loss".
 
-    options: Those of `hookpoint.Loop`: workdir, name, extra_callbacks, monitors, log_every, samples, config, state,
+    options: Options of `hookpoint.Loop`: workdir, name, extra_callbacks, monitors, log_every, samples, config, state,
         wait_seconds, control.
     """
     for engine in (trainer, *(evaluators or {}).values()):
@@ -70,7 +70,7 @@ class IgniteAdapter(Attachment):
         super().__init__(hosted)
         self._trainer, self._model, self._optimizer, self._loss_of = trainer, model, optimizer, loss_of
         self._events: Any = import_module("ignite.engine").Events
-        self._state: dict[str, Any] = {}  # of the last run, or of a checkpoint
+        self._state: dict[str, Any] = {}  # from the last run, or from a checkpoint
         self._was_loaded = self._is_interrupted = self._is_training = False
         self._handlers = ExitStack()
         self.wrap_entry(trainer, "run", self._run)
@@ -113,7 +113,7 @@ class IgniteAdapter(Attachment):
         return result
 
     def _add_handlers(self) -> None:
-        """Add the handlers: now, so that those of the user come first, and an epoch ends after its evaluations."""
+        """Add the handlers now, so that the user's handlers run first and an epoch ends after its evaluations."""
         events = self._events
         for event, handler in {
             events.STARTED: self._begin,
@@ -127,7 +127,7 @@ class IgniteAdapter(Attachment):
             self._handlers.callback(self._trainer.add_event_handler(event, self._in_run(handler)).remove)
 
     def _in_run(self, handler: Callable[[Any], None]) -> Callable[[Any], None]:
-        """Return a handler that does nothing after a failure of the run, which somebody may have handled."""
+        """Return a handler that does nothing once the run has failed: the user's code may have caught the error."""
 
         def call(engine: Any) -> None:
             if self.hosted.is_running or engine.last_event_name == self._events.STARTED:
@@ -182,7 +182,7 @@ class IgniteAdapter(Attachment):
 
     @guarded
     def _before_batch(self, engine: Any) -> None:
-        """End the training of an epoch whose begin points ask for it; at their own event, ignite does not allow that."""
+        """End the training of an epoch if its begin points request it; at their own event, ignite does not allow this."""
         driver = self.hosted.driver
         if driver.mode == "train" and driver.wants_end_pass and not driver.wants_stop:
             engine.terminate_epoch()
@@ -206,7 +206,7 @@ class IgniteAdapter(Attachment):
     @guarded
     def _begin_iteration(self, engine: Any) -> None:
         driver = self.hosted.driver
-        while driver.mode not in ("train", None):  # the user's code has caught the error of an evaluation
+        while driver.mode not in ("train", None):  # the user's code has caught an error from an evaluation
             driver.finish_pass(complete=False)
         driver.start_iteration(engine.state.batch)
 
@@ -235,7 +235,7 @@ class IgniteAdapter(Attachment):
             engine.terminate_epoch()
 
     def _catch_up(self) -> None:
-        """End what the engine has ended: a handler of the user may evaluate, or save, before ours is called."""
+        """End what the engine has ended: one of the user's handlers may evaluate, or save, before ours is called."""
         event, trainer = self._trainer.last_event_name, self._trainer
         if event in (self._events.ITERATION_COMPLETED, self._events.EPOCH_COMPLETED):
             self._end_iteration(trainer)
@@ -245,7 +245,7 @@ class IgniteAdapter(Attachment):
     # An evaluation
 
     def _evaluate(self, name: str, engine: Any, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Make a pass; outside of a training, its points are the only ones."""
+        """Run a pass. Outside training, only the points of the pass fire."""
         if self._is_training:
             if not self.hosted.is_running or self._trainer.last_event_name == self._events.COMPLETED:  # not yet, or no longer
                 return method(*args, **kwargs)

@@ -28,11 +28,11 @@ def keras(callbacks: Any, **options: Unpack[Options]) -> Any:
             model.fit(..., callbacks=[adapter])
 
     With a `workdir`, the state of the callbacks is in a file there after each epoch. A fit whose `initial_epoch` is that epoch
-    continues from it, also if `keras.callbacks.BackupAndRestore` sets it. Savers write `workdir/keras/<tag>.weights.h5`.
+    continues from it, even if `keras.callbacks.BackupAndRestore` sets it. Savers write `workdir/keras/<tag>.weights.h5`.
 
     Batch, outputs and loss, and the points in a step, need the torch backend without `jit_compile`.
 
-    options: Those of `hookpoint.Loop`: workdir, name, extra_callbacks, monitors, log_every, samples, config, state,
+    options: Options of `hookpoint.Loop`: workdir, name, extra_callbacks, monitors, log_every, samples, config, state,
         wait_seconds, control.
     """
     try:
@@ -202,7 +202,7 @@ class KerasEvents(ErrorsFromWith):
     # Inside a step
 
     def _wrap_steps(self, *modes: Mode) -> None:
-        """Begin an iteration where the step gets its batch: the events of Keras do not have it."""
+        """Begin an iteration where the step gets its batch: Keras events do not carry it."""
         model = self.model
         for mode in modes:
             step = getattr(model, STEPS[mode])

@@ -29,7 +29,7 @@ def lightning(callbacks: Any, *, last: bool = False, **options: Unpack[Options])
 
     last: Run after the module's own on_train_epoch_end, to see metrics that it logs there. It needs
         `Trainer(enable_checkpointing=True)`, because only Lightning's checkpoint callbacks run that late.
-    options: Those of `hookpoint.Loop`: workdir, name, extra_callbacks, monitors, log_every, samples, config, state,
+    options: Options of `hookpoint.Loop`: workdir, name, extra_callbacks, monitors, log_every, samples, config, state,
         wait_seconds, control.
     """
     package = next((name for name in PACKAGES if name in sys.modules), PACKAGES[0])
@@ -43,7 +43,7 @@ def lightning(callbacks: Any, *, last: bool = False, **options: Unpack[Options])
 
 
 class LightningEvents:
-    """The methods that Lightning calls. They open and close what the run has open, also where Lightning resumes."""
+    """The methods that Lightning calls. They open and close what the run has open, even when Lightning resumes."""
 
     def __init__(self, callbacks: Any, last: bool, options: Options) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ class LightningEvents:
         if state is not None:
             return {"state": state, "source": "the state of hookpoint in Lightning's checkpoint"}
         if (done or step) and trainer.is_global_zero:
-            logger.warning("Lightning starts at step %d without a state of hookpoint's callbacks: they start afresh", step)
+            logger.warning("Lightning starts at step %d without the state of hookpoint's callbacks: they start afresh", step)
         return {"clocks": {"epoch": done, "epochs_done": done, "step": step}}
 
     def _obey(self, trainer: Any) -> None:
@@ -288,7 +288,7 @@ def _rebuilt(callbacks: Any, last: bool, options: dict[str, Any]) -> Any:
 
 
 def _undivided(loss: Any, trainer: Any) -> Any:
-    """Return the loss of a batch: with automatic optimization, Lightning has divided it by the number of batches of a step."""
+    """Return the loss of a batch: with automatic optimization, Lightning has divided it by the number of batches per step."""
     count = trainer.accumulate_grad_batches
     return loss * count if count > 1 and trainer.lightning_module.automatic_optimization else loss
 
@@ -298,5 +298,5 @@ def _count(number: Any) -> int | None:
 
 
 def _total(numbers: Sequence[Any]) -> int | None:
-    """Return the number of batches of all loaders; None if one of them does not know."""
+    """Return the number of batches of all loaders; None if one of them does not know its length."""
     return _count(sum(numbers)) if numbers else None

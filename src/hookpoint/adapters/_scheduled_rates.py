@@ -31,5 +31,5 @@ class ScheduledRates:
 
 
 def _number(rate: Any) -> Any:
-    """Return a rate that is a number. A tensor is left out: to read it, the training would wait for its device."""
+    """Return a rate if it is a number. For a tensor, return None: reading it would make training wait for its device."""
     return rate if isinstance(rate, int | float) else None

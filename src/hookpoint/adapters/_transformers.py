@@ -46,7 +46,7 @@ def transformers(trainer: Any, callbacks: Any, *, outputs: bool = True, **option
     outputs: Provide `run.outputs` in training. This keeps the outputs of the model until the iteration ends; pass False if
         they are too large.
 
-    options: Those of `hookpoint.Loop`: workdir, name, extra_callbacks, monitors, log_every, samples, config, state,
+    options: Options of `hookpoint.Loop`: workdir, name, extra_callbacks, monitors, log_every, samples, config, state,
         wait_seconds, control.
     """
     for name in ("train", "add_callback", "evaluation_loop", *WRAPPED):
@@ -107,13 +107,13 @@ class TransformersAdapter(Attachment):
             optimizer=optimizer,
             device=args.device,
         )
-        self._rates = ScheduledRates(optimizer, scheduler)  # not a part of the run, which would warn of two that set rates
+        self._rates = ScheduledRates(optimizer, scheduler)  # not a part of the run, which would warn about two that set rates
         for name in WRAPPED:
             self._wrap(name)
         self._obey(control)
 
     def _wrap(self, name: str) -> None:
-        """Call the method of this adapter around that of the trainer, until the run ends."""
+        """Wrap a method of the trainer in a method of this adapter until the run ends."""
         method = getattr(self._trainer, name)
         self.hosted.wrap(self._trainer, name, functools.wraps(method)(functools.partial(getattr(self, f"_{name}"), method)))
 
@@ -172,7 +172,7 @@ class TransformersAdapter(Attachment):
 
     def _training_step(self, method: Callable[..., Any], model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         driver = self.hosted.driver
-        while driver.mode not in ("train", None):  # the user's code has caught the error of an evaluation
+        while driver.mode not in ("train", None):  # the user's code has caught an error from an evaluation
             driver.finish_pass(complete=False)
         driver.start_iteration(inputs)
         run, kept = driver.run, []
@@ -248,7 +248,7 @@ class TransformersAdapter(Attachment):
         return result
 
     def _evaluation_loop(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Make a pass; outside of a training, its points are the only ones."""
+        """Run a pass. Outside training, only the points of the pass fire."""
         if self.hosted.is_running:
             return self._evaluated(method, *args, **kwargs)
         self.hosted.start(run_points=False, model=self._trainer.model, device=self._trainer.args.device)
@@ -312,7 +312,7 @@ def _targets(inputs: Any) -> Any:
 
 
 def _prefix(theirs: str, mode: Mode) -> str:
-    """Return our prefix of metrics: val for eval, val_name for eval_name and for any other name."""
+    """Return our prefix for metrics: val for eval, val_name for eval_name and for any other name."""
     if mode == "pred":
         return mode
     return f"val{theirs.removeprefix('eval')}" if theirs == "eval" or theirs.startswith("eval_") else f"val_{theirs}"
@@ -323,7 +323,7 @@ def _folder(args: Any, state: Any) -> Path:
 
 
 class Listener:
-    """The methods that the trainer calls; they pass its events on. Together with its TrainerCallback, this is a callback."""
+    """The methods that the trainer calls; they pass its events on. Combined with its TrainerCallback, this is a callback."""
 
     def __init__(self, adapter: TransformersAdapter) -> None:
         super().__init__()

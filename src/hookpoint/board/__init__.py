@@ -1,1 +1,1 @@
-"""The board: a local page over run folders. Its server reads files, and writes nothing but commands to running trainings."""
+"""The board: a local web page that shows run folders. Its server writes nothing except commands to runs in progress."""

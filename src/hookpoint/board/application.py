@@ -74,7 +74,7 @@ class Board:
         self.app: ASGIApp = RequestGuard(Starlette(routes=routes, lifespan=self._lifespan), access)
 
     def stop(self) -> None:
-        """End the streams, so that the server can end. Signal handlers may call it."""
+        """End the streams so that the server can exit. Signal handlers may call it."""
         self._watcher.stop()
 
     @asynccontextmanager

@@ -84,7 +84,7 @@ class LiveCurves:
         """Return curves for the page: arrays of steps, times, lowest and highest values and means, for at most `pixels`.
 
         `names` selects metrics. By default, these are the most important ones. `complete` is the part of the file that was
-        read. `exact` is whether the extremes of all curves are those of all values. `all` has the names of all metrics.
+        read. `exact` tells whether the extremes of all curves include every value. `all` has the names of all metrics.
         """
         self.update()
         with self._lock:

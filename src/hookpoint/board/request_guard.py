@@ -1,4 +1,4 @@
-"""RequestGuard: which requests the server answers at all. It is asked before anything is routed."""
+"""RequestGuard: decide which requests the server answers, before anything is routed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cache-control": "no-store",
 }
-OWN_HEADER = "x-hookpoint"  # a page of another origin cannot send it
+OWN_HEADER = "x-hookpoint"  # a page from another origin cannot send it
 MAX_BODY_BYTES = 2**16
 READING = ("GET", "HEAD")
 
@@ -47,9 +47,9 @@ class Access:
 class RequestGuard:
     """Refuse requests from other pages, for other hosts, or without the token. Add security headers to every answer.
 
-    A request needs an exact Host header, which stops DNS rebinding. A foreign Origin or Sec-Fetch-Site is refused: cookies do
-    not separate ports, so a page of another server on this machine would send ours. `/?token=` exchanges the token for a
-    cookie. Commands need JSON and a header of our own as well.
+    A request needs an exact Host header, which stops DNS rebinding. A foreign Origin or Sec-Fetch-Site is refused: cookies are
+    shared by all ports, so a page from another server on this machine would send ours. `/?token=` exchanges the token for a
+    cookie. Commands also need JSON and a custom header.
     """
 
     def __init__(self, app: ASGIApp, access: Access) -> None:

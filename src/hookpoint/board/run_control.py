@@ -1,4 +1,4 @@
-"""Run control: send a command from the page to a running training, and return its answer."""
+"""Run control: send a command from the page to a run in progress, and return its answer."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ ANSWER_SECONDS = 30.0  # for a run to take a command; then it is withdrawn
 
 
 def has_control(path: Path) -> bool:
-    """Return whether a run may take commands, as far as its files tell."""
+    """Return whether a run may take commands, judging by its files."""
     return os.path.exists(path / NAME / "live.json")
 
 
 def control_of(path: Path) -> dict[str, Any] | None:
-    """Return what can be changed in a running training, or None if nothing can."""
+    """Return what can be changed in a run in progress, or None if nothing can."""
     controller = control(path)
     try:
         live = controller.live()

@@ -20,7 +20,7 @@ from hookpoint.storage.run_file import NAME
 from hookpoint.storage.workdir.lock import holder_of
 
 KEY_CHARACTERS = 16
-RUNNING_SECONDS = 1.0  # between two looks at running trainings
+RUNNING_SECONDS = 1.0  # between two checks of the runs in progress
 SEARCH_SECONDS = 10.0  # between two searches for new runs
 ENDED = (FINISHED, STOPPED, FAILED)
 
@@ -48,7 +48,7 @@ class _Entry:
 
 
 class RunTable:
-    """The runs below some folders. A run has a key: a digest of its path, so that no request contains a path.
+    """The runs below some folders. Each run has a key, a digest of its path, so no request contains a path.
 
     `update` reads the files of runs that have changed, and only those. Other threads may read the rows meanwhile.
     """
@@ -81,11 +81,11 @@ class RunTable:
         return None if entry is None else entry.row
 
     def listen(self, listener: Callable[[Changes], None]) -> None:
-        """Call a function with each change, in the thread that has found it."""
+        """Call a function with each change, in the thread that found it."""
         self._listeners.append(listener)
 
     def update(self) -> None:
-        """Refresh what is due: running trainings after a second, all others and the folders after ten."""
+        """Refresh what is due: runs in progress every second, all other runs and the folders every ten seconds."""
         with self._lock:
             now = time.monotonic()
             if now - self._searched >= SEARCH_SECONDS:
@@ -170,7 +170,7 @@ def row_of(path: Path, key: str, label: str) -> Row:
 
 
 def _stamp(folder: str, status: str | None) -> tuple[Any, ...]:
-    """Return what changes with the files of a run. A run that has ended replaces its run.json when it starts again."""
+    """Return a value that changes with the files of a run. A run that has ended replaces its run.json when it starts again."""
     names = (NAME,) if status in ENDED else (NAME, SCALARS, EVENTS)
     return tuple(_file_stamp(f"{folder}/{name}") for name in names)
 

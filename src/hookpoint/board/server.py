@@ -58,7 +58,7 @@ def serve(
 
 
 class _Server(uvicorn.Server):
-    """A server that ends its streams when a signal asks it to end: they would keep it alive."""
+    """A server that ends its streams when a signal asks it to exit; open streams would keep it alive."""
 
     def __init__(self, config: uvicorn.Config, board: Board, on_ready: Callable[[], None]) -> None:
         super().__init__(config)

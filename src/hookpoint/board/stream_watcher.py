@@ -1,4 +1,4 @@
-"""StreamWatcher: one thread that looks for changes, for all pages that are open. Without a page, it sleeps."""
+"""StreamWatcher: one thread that looks for changes on behalf of all open pages. It sleeps while no page is open."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hookpoint.run_folder.run_folder import EVENTS, RUNNING
 logger = logging.getLogger("hookpoint")
 
 TICK_SECONDS = 0.5
-REST_SECONDS = 10.0  # between two looks at a run that has ended
+REST_SECONDS = 10.0  # between two checks of a run that has ended
 MAX_WAITING = 1_000  # messages for a page that does not read them
 
 

@@ -27,7 +27,7 @@ from hookpoint.run_folder.formatting import shown
 def board(
     folders: tuple[Path, ...], port: int | None, host: str, token_file: Path | None, read_only: bool, no_open: bool
 ) -> None:
-    """Serve a page over the runs in FOLDER: live curves, events, checkpoints, settings, and controls for running trainings.
+    """Serve a page about the runs in FOLDER: live curves, events, checkpoints, settings, and controls for runs in progress.
 
     Without FOLDER, these are the runs in runs/, or here. The address contains a token; whoever has it can read the runs and
     control them. Ctrl-C ends the server. Run folders are only read, except for commands.

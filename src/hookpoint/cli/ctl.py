@@ -1,4 +1,4 @@
-"""`hookpoint ctl`: change, pause, save, validate, trace and stop a running training."""
+"""`hookpoint ctl`: change, pause, save, validate, trace and stop a run in progress."""
 
 from __future__ import annotations
 

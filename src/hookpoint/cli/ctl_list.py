@@ -55,14 +55,14 @@ def print_list(run: RunFolder, controller: Controller) -> int:
 
 
 def is_paused(run: Path) -> bool:
-    """Return whether a training is running here, and paused."""
+    """Return whether a run is in progress here and is paused."""
     with suppress(HookpointError, OSError):
         return Controller(run).live().paused
     return False
 
 
 def pending_commands(run: Path) -> list[str]:
-    """Return the commands that a training has not answered yet, each with its sender."""
+    """Return the commands that the run has not answered yet, each with its sender."""
     with suppress(HookpointError, OSError):
         controller = Controller(run)
         controller.live()

@@ -19,7 +19,7 @@ COMMANDS = {  # the module in hookpoint.cli, and the command in it
     "runs": "List the runs in a folder.",
     "show": "Show the state, settings and files of a run.",
     "tail": "Follow the records and events of a run.",
-    "ctl": "Change, pause, save or stop a running training.",
+    "ctl": "Change, pause, save or stop a run in progress.",
     "board": "Show runs in the browser: curves, events, controls.",
     "plot": "Plot metrics, as a picture or in the terminal.",
     "export": "Export metrics as CSV, JSON or JSON lines.",

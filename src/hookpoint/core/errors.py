@@ -325,7 +325,7 @@ class CannotResume(HookpointError, RuntimeError):
 
 
 class WorkdirInUse(HookpointError, RuntimeError):
-    """Another process, or another loop of this process, writes to the workdir."""
+    """Another process, or another loop in this process, writes to the workdir."""
 
 
 class BadControlFile(HookpointError, ValueError):
@@ -337,7 +337,7 @@ class NotTraining(HookpointError, RuntimeError):
 
 
 class NotApplied(HookpointError, RuntimeError):
-    """A command to a running training was refused, withdrawn or lost. `answer` has the details; None if it was not sent."""
+    """A command to a run in progress was refused, withdrawn or lost. `answer` has the details; None if it was not sent."""
 
     def __init__(self, headline: str, answer: Any = None) -> None:
         super().__init__(headline)

@@ -1,4 +1,4 @@
-"""InboxWatch: a thread of the chief that finds new commands, so that the training thread does not have to look."""
+"""InboxWatch: a thread on the chief that finds new commands, so the training thread does not have to look for them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ LOOK_SECONDS = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A file of the inbox. `command` is None if it cannot be read; `outcome` is the status and reason if it is not applied."""
+    """A file in the inbox.
+
+    `command` is None if the file cannot be read. `outcome` is the status and the reason if the command is not applied.
+    """
 
     id: str
     command: ControlCommand | None
@@ -33,7 +36,7 @@ class Received:
 
 
 class InboxWatch:
-    """Look into the inbox four times a second. A new file is read and checked here, and answered as seen.
+    """Check the inbox four times a second. A new file is read, checked and answered with "seen" here.
 
     Everything after that happens on the training thread: it takes what was `received`, in order, and claims it.
     """
@@ -75,7 +78,7 @@ class InboxWatch:
             return False
         answer = self._folder.answer(command_id)
         if command_id in self._known or (answer is not None and answer.is_final):
-            self._folder.discard(command_id)  # a copy of an earlier command: it has its answer
+            self._folder.discard(command_id)  # a copy of an earlier command, which already has its answer
             return False
         return True
 

@@ -1,4 +1,4 @@
-"""Outcomes: the event and the answer of each command, exactly one of each, also after a kill."""
+"""Outcomes: exactly one event and one answer for each command, even after a kill."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ NEWEST_BYTES = 4 * 2**20
 
 
 class Outcomes:
-    """Tell monitors and controllers what became of commands. The event is written before the answer, the answer before the
-    claimed file goes: at the next start, a file in taken/ shows what a kill left undone.
+    """Tell monitors and controllers what became of commands.
+
+    The event is written before the answer, and the answer before the claimed file is removed. At the next start, a file in
+    taken/ shows what a kill left undone.
     """
 
     def __init__(self, run: Run) -> None:
@@ -38,7 +40,7 @@ class Outcomes:
         self._run.put_event(EVENT, id=command.id, **args, by=command.by, status=status, **plain(fields))
 
     def answer(self, folder: ControlFolder, command: ControlCommand, status: str, fields: Mapping[str, Any]) -> None:
-        """Write the final answer once the event is on its way to disk. A failure is logged and ends nothing."""
+        """Write the final answer once the event is on its way to disk. A failure is logged and does not end the run."""
         run = self._run
         try:
             run.monitors.settle()
@@ -52,9 +54,9 @@ class Outcomes:
             logger.warning("a command could not be answered: %s", error)
 
     def leftovers(self, folder: ControlFolder) -> list[tuple[ControlCommand, str, str]]:
-        """Return the commands that an earlier start has claimed and not answered, with what became of them.
+        """Return the commands that an earlier start claimed but did not answer, with what became of them.
 
-        A journalled one was applied, or is about to be replayed. Any other was lost.
+        A command in the journal was applied, or is about to be replayed. Any other command was lost.
         """
         found: list[tuple[ControlCommand, str, str]] = []
         ids = folder.taken()

@@ -19,8 +19,8 @@ MAX_TRACE_STEPS = 10_000
 class Plan:
     """A checked command. `act` carries it out and returns fields of the answer.
 
-    `prepare` comes first if there is one: it may still raise on one rank. It returns a function that undoes it, which is
-    called on the others.
+    `prepare`, if there is one, is called first and may still raise on one rank. It returns a function that undoes it, which is
+    then called on the other ranks.
     """
 
     act: Callable[[], dict[str, Any]]
@@ -130,7 +130,7 @@ class Plans:
     def _save(self, args: Mapping[str, Any]) -> Plan:
         tag = args.get("tag", "manual")
         if not isinstance(tag, str) or not 0 < len(tag) <= 100 or not tag.isprintable() or "/" in tag or tag.startswith("."):
-            raise BadValue(f"save: the tag must be a short text without slashes, got {str(tag)[:50]!r}.")
+            raise BadValue(f"save: the tag must be a short string without slashes, got {str(tag)[:50]!r}.")
         self._loop.check_save()
 
         def act() -> dict[str, Any]:
@@ -169,7 +169,7 @@ class Plans:
     def _stop(self, args: Mapping[str, Any]) -> Plan:
         reason = args.get("reason") or "stopped by a command"
         if not isinstance(reason, str) or len(reason) > MAX_TEXT:
-            raise BadValue(f"stop: the reason must be a text of at most {MAX_TEXT} characters.")
+            raise BadValue(f"stop: the reason must be a string of at most {MAX_TEXT} characters.")
 
         def act() -> dict[str, Any]:
             self._loop.run.stop(reason, same_on_all_ranks=True)

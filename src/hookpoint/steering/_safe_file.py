@@ -40,7 +40,7 @@ def open_folder(path: Path, *, create: bool) -> int:
 
 
 def write_json(folder: int, name: str, value: Any, *, sync: bool = True) -> None:
-    """Write a file atomically: readers see the old content or the new, never a part. NaN and infinity become strings."""
+    """Write a file atomically: readers see the old content or the new, never a mixture. NaN and infinity become strings."""
     data = json.dumps(plain(value), allow_nan=False).encode() + b"\n"
     staged = f".{name}.{os.getpid()}.{secrets.token_hex(4)}"
     descriptor = os.open(staged, CREATE, 0o600, dir_fd=folder)
@@ -66,7 +66,7 @@ def read_json(folder: int, name: str, max_bytes: int) -> Any:
 
 
 def read_bytes(folder: int, name: str, max_bytes: int) -> bytes:
-    """Return the bytes of a regular file of this user with a single name. A link, a pipe or a large file raises."""
+    """Return the bytes of a regular file that belongs to this user. Raise for a link, a pipe or a large file."""
     _check(name, os.stat(name, dir_fd=folder, follow_symlinks=False), max_bytes)
     descriptor = os.open(name, READ, dir_fd=folder)
     with open(descriptor, "rb") as file:
@@ -106,4 +106,4 @@ def _check(name: str, status: os.stat_result, max_bytes: int) -> None:
 
 
 def _reject_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number of JSON")
+    raise ValueError(f"{name} is not a JSON number")

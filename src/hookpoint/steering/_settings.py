@@ -69,7 +69,7 @@ class Settings:
         return rows
 
     def value(self, name: str) -> Any:
-        """Return the current value of a setting. Raise UnknownSetting if there is none of this name."""
+        """Return the current value of a setting. Raise UnknownSetting if there is no such setting."""
         if name == "log_every":
             return self._loop.log_every
         knob = self._find(name)
@@ -91,7 +91,7 @@ class Settings:
                 raise BadValue(f"{name} must be >= 0, got {value!r}.")
 
     def turn_knobs(self, values: Mapping[str, Any]) -> Callable[[], None]:
-        """Set the knobs among checked values; return a function that sets them back. If a callback refuses one, raise."""
+        """Set the checked values that are knobs; return a function that restores them. Raise if a callback refuses one."""
         done: list[tuple[CallbackKnob, Any, Any]] = []
 
         def undo() -> None:
@@ -111,7 +111,7 @@ class Settings:
         return undo
 
     def put(self, values: Mapping[str, Any]) -> None:
-        """Set checked values, except knobs, which are set already."""
+        """Set the checked values, except for knobs, which are already set."""
         for name, value in values.items():
             if name == "log_every":
                 self._changed.add(name)
@@ -135,7 +135,7 @@ class Settings:
         self._run.recapture()
 
     def find_action(self, name: str) -> Callable[[], Any]:
-        """Return the call of an action. Raise UnknownSetting if there is none of this name."""
+        """Return a function that calls an action. Raise UnknownSetting if there is no such action."""
         owner, _, action = name.rpartition(".")
         entry = self._entry(owner, lambda subject: action in actions_of(type(subject)))
         if entry is None:
@@ -145,7 +145,7 @@ class Settings:
         return lambda: call_with_named(method, payload) if runs_here else None
 
     def who_else_sets(self, name: str) -> list[str]:
-        """Return who may set a hyper-parameter again: schedulers, and callbacks that change it."""
+        """Return what may change a hyper-parameter again: schedulers, and callbacks that set it."""
         if name == "log_every" or self._find(name) is not None:
             return []
         callbacks = []
@@ -189,7 +189,7 @@ class Settings:
                     yield CallbackKnob(entry, knob)
 
     def _find(self, name: str) -> CallbackKnob | None:
-        """Return the knob of a name, or None if it is not a knob's."""
+        """Return the knob with this name, or None if there is no such knob."""
         owner, _, attribute = name.rpartition(".")
         entry = self._entry(owner, lambda subject: any(knob.name == attribute for knob in knobs_of(type(subject))))
         if entry is None:

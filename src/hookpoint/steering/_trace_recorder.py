@@ -10,7 +10,7 @@ from hookpoint.core.run.run import Run
 
 
 class Profile(Protocol):
-    """A recording of a profiler, as that of ProfilerTrace."""
+    """A profiler recording, such as the one that ProfilerTrace makes."""
 
     def record(self) -> None: ...
 
@@ -46,7 +46,7 @@ class TraceRecorder:
         return self._run.step - self._first
 
     def start(self, steps: int) -> str:
-        """Start to record, on the chief; return why it is not possible, or an empty string."""
+        """Start recording on the chief. Return why this is not possible, or an empty string."""
         if self._writes:
             profile = None if self._new_profile is None else self._new_profile()
             if profile is None:

@@ -20,7 +20,7 @@ APPEND = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | g
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """A command and where it was applied: at this boundary of an iteration, or of an epoch if `epochs` just grew.
+    """A command and where it was applied: at the end of this iteration, or of an epoch if `epochs` has just increased.
 
     `number` counts the entries of a run from 1. `iteration`, `step` and `epochs` are the clocks at that boundary.
     """
@@ -36,14 +36,14 @@ class JournalEntry:
     time: str = ""
 
     def encoded(self) -> dict[str, Any]:
-        """Return the content of the line."""
+        """Return the entry as the contents of its line."""
         order = {"id": self.id, "do": self.do, "args": dict(self.args), "by": self.by}
         places = {name: getattr(self, name) for name in ("number", "iteration", "step", "epochs", "time")}
         return {**places, "order": order}
 
     @classmethod
     def parsed(cls, content: Mapping[str, Any]) -> JournalEntry:
-        """Return the entry in a line. Raise KeyError or TypeError if it is invalid."""
+        """Return the entry that a line contains. Raise KeyError or TypeError if it is invalid."""
         order = content["order"]
         number, iteration, step, epochs = (int(content[name]) for name in ("number", "iteration", "step", "epochs"))
         if not isinstance(order["args"], dict):
@@ -73,7 +73,7 @@ class CommandJournal:
         return [entries[number] for number in sorted(entries)]
 
     def last_number(self) -> int:
-        """Return the highest number ever used, also by entries that were taken back; 0 if there is none."""
+        """Return the highest number ever used, including by entries that were taken back; 0 if there are none."""
         numbers = [content.get("number") for content in self._lines()]
         return max((number for number in numbers if type(number) is int), default=0)
 
@@ -86,7 +86,7 @@ class CommandJournal:
         self._append({"forget": number, "by": by, "reason": reason, "time": now()})
 
     def set_aside(self) -> None:
-        """Rename the journal of an earlier run, which this one does not continue."""
+        """Rename the journal of an earlier run that this run does not continue."""
         aside = f"journal-{datetime.now():%Y%m%d-%H%M%S}.jsonl"
         os.rename(NAME, aside, src_dir_fd=self._folder, dst_dir_fd=self._folder)
 
@@ -118,9 +118,9 @@ class CommandJournal:
             if size + len(line) > MAX_BYTES:
                 raise BadControlFile(f"{NAME} is full: it has {size} bytes.", start='a new run with resume="never"')
             if size and os.pread(descriptor, 1, size - 1) != b"\n":
-                line = b"\n" + line  # ends the torn line of a kill or a full disk
+                line = b"\n" + line  # ends a line that was torn by a kill or a full disk
             if os.write(descriptor, line) != len(line):
-                raise OSError(f"{NAME} was written only in part")
+                raise OSError(f"{NAME} was only partly written")
             os.fsync(descriptor)
         finally:
             os.close(descriptor)

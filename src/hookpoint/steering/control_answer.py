@@ -41,15 +41,15 @@ class ControlAnswer:
         return self.status != SEEN
 
     def encoded(self) -> dict[str, Any]:
-        """Return the content of the file."""
+        """Return the answer as the contents of its file."""
         content = {name: getattr(self, name) for name in _NAMES}
         return {name: value for name, value in content.items() if value is not None}
 
     @classmethod
     def parsed(cls, content: Any, command_id: str) -> ControlAnswer:
-        """Return the answer in a file. Raise BadControlFile if it is invalid."""
+        """Return the answer that a file contains. Raise BadControlFile if it is invalid."""
         if not isinstance(content, dict) or content.get("id") != command_id or content.get("status") not in (SEEN, *FINAL):
-            raise BadControlFile("expected an answer with the id of its file.")
+            raise BadControlFile("expected an answer with the same id as its file.")
         known: dict[str, Any] = {name: content[name] for name in _NAMES if name in content}
         return cls(**known)
 

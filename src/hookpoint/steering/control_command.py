@@ -1,4 +1,4 @@
-"""ControlCommand: a request to a running training, as stored in inbox/ID.json."""
+"""ControlCommand: a request to a run in progress, as stored in inbox/ID.json."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hookpoint.core.errors import BadControlFile
 
 FORMAT = 1
 COMMANDS = ("set", "call", "pause", "resume", "save", "validate", "log-every", "trace", "stop")
-REPLAYED = ("set", "call", "log-every", "validate")  # those that change the training, and so are replayed by a resume
+REPLAYED = ("set", "call", "log-every", "validate")  # these change the training, so a resume replays them
 ID = re.compile(r"\d{20}-[0-9a-f]{8}")
 ATTEMPT = re.compile(r"[0-9a-f]{32}")
 MAX_TEXT = 1000  # characters of a reason, a tag or a sender
@@ -29,10 +29,10 @@ def new_id() -> str:
 class ControlCommand:
     """A command.
 
-    `args` by command: set {"values": {name: value}}, call {"action": name}, save {"tag": tag}, log-every {"steps": n},
-    trace {"steps": n}, stop {"reason": text}; the others take none. `attempt` names the start of the run that it is for.
-    With `expect`, values that must still be current, it is refused if one is not. It expires `seconds` after the
-    trainer first sees it; None for never. `by` names the sender.
+    `args` by command: set {"values": {name: value}}, call {"action": name}, save {"tag": tag}, log-every {"steps": n}, trace
+    {"steps": n}, stop {"reason": text}; the others take none. `attempt` identifies the start of the run that the command is
+    for. `expect` has values that must still be current: if one has changed, the command is refused. The command expires
+    `seconds` after the trainer first sees it; None for never. `by` names the sender.
 
     >>> ControlCommand("set", {"values": {"lr": 0.01}}, attempt="0" * 32).do
     'set'
@@ -47,20 +47,20 @@ class ControlCommand:
     by: str = ""
 
     def encoded(self) -> dict[str, Any]:
-        """Return the content of the file."""
+        """Return the command as the contents of its file."""
         fields = {"id": self.id, "attempt": self.attempt, "do": self.do, "args": dict(self.args), "by": self.by}
         expect = {"expect": dict(self.expect)} if self.expect else {}
         return {"format": FORMAT, **fields, **expect, "seconds": self.seconds}
 
     @classmethod
     def parsed(cls, content: Any, command_id: str) -> ControlCommand:
-        """Return the command of a file named after this id. Raise BadControlFile if it is invalid."""
+        """Return the command in the file that is named after this id. Raise BadControlFile if it is invalid."""
         if not isinstance(content, dict) or content.get("format") != FORMAT or content.get("id") != command_id:
-            raise BadControlFile(f"expected a command of format {FORMAT} with the id of its file.")
+            raise BadControlFile(f"expected a command in format {FORMAT} with the same id as its file.")
         attempt, do, by = (content.get(name) for name in ("attempt", "do", "by"))
         args, expect, seconds = content.get("args"), content.get("expect", {}), content.get("seconds")
         if not isinstance(attempt, str) or not ATTEMPT.fullmatch(attempt):
-            raise BadControlFile("attempt must be that of live.json.")
+            raise BadControlFile("attempt must match live.json.")
         if do not in COMMANDS:
             raise BadControlFile(f"unknown command {str(do)[:50]!r}.", choose=", ".join(COMMANDS))
         if not isinstance(args, dict) or not isinstance(expect, dict):

@@ -1,4 +1,4 @@
-"""ControlFolder: the files of `RUN/.control/`, through which a running training is controlled.
+"""ControlFolder: the files of `RUN/.control/`, through which a run in progress is controlled.
 
     live.json          who is training, and what can be changed; written by the trainer
     inbox/ID.json      a command; written by a controller, removed by the trainer that claims it, or by a controller
@@ -32,7 +32,7 @@ SUFFIX = ".json"
 
 
 class ControlFolder:
-    """The control folder of a run, held open by descriptor: replacing the folder by another has no effect.
+    """The control folder of a run, held open by descriptor: replacing the folder with another has no effect.
 
     Only the user who started the training can use it. Raises FileNotFoundError if there is no such folder, and BadControlFile
     if others can write to it.
@@ -60,7 +60,7 @@ class ControlFolder:
 
     @classmethod
     def create(cls, run_folder: str | os.PathLike[str]) -> Self:
-        """Open the control folder, and create it if necessary; for the trainer."""
+        """Open the control folder, and create it if necessary. Called by the trainer."""
         Path(run_folder).mkdir(mode=0o700, parents=True, exist_ok=True)
         return cls(run_folder, create=True)
 
@@ -111,7 +111,7 @@ class ControlFolder:
         return ControlCommand.parsed(read_json(self._taken, command_id + SUFFIX, MAX_COMMAND_BYTES), command_id)
 
     def claim(self, command_id: str) -> bool:
-        """Move a command from the inbox to taken/; return False if it was withdrawn. For the trainer."""
+        """Move a command from the inbox to taken/; return False if it was withdrawn. Called by the trainer."""
         name = command_id + SUFFIX
         try:
             os.rename(name, name, src_dir_fd=self._inbox, dst_dir_fd=self._taken)
@@ -132,7 +132,7 @@ class ControlFolder:
     # Answers
 
     def answer(self, command_id: str) -> ControlAnswer | None:
-        """Return the answer to a command, or None if there is none yet, or none that can be read."""
+        """Return the answer to a command, or None if there is no answer yet, or it cannot be read."""
         try:
             return ControlAnswer.parsed(read_json(self._answers, command_id + SUFFIX, MAX_BYTES), command_id)
         except (OSError, BadControlFile):

@@ -1,4 +1,4 @@
-"""ControlOrder: a command on its way to a running training."""
+"""ControlOrder: a command on its way to a run in progress."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ControlOrder:
             folder.send(self.command)
 
     def answer(self) -> ControlAnswer | None:
-        """Return what is known of the command now: None until the run sees it."""
+        """Return what is known about the command so far; None until the run sees it."""
         if self._final is None:
             try:
                 with ControlFolder(self._run_folder) as folder:
@@ -47,7 +47,8 @@ class ControlOrder:
     def wait(self, timeout: float | None = None) -> ControlAnswer:
         """Wait for the final answer.
 
-        If the run does not take the command within `timeout` seconds, by default those of `send`, it is withdrawn. Once the run
+        If the run does not take the command within `timeout` seconds, by default the timeout that was passed to `send`, it is
+        withdrawn. Once the run
         has taken it, the answer follows, however long a checkpoint or a validation takes. If the run ends first, the answer is
         "lost", at once.
         """
@@ -65,7 +66,7 @@ class ControlOrder:
                 time.sleep(QUICK_POLL if time.monotonic() - self._sent < QUICK_SECONDS else SLOW_POLL)
 
     def withdraw(self) -> bool:
-        """Take the command back. Return whether it is withdrawn, and never applied; if not, the run has taken it."""
+        """Withdraw the command. If this returns True, it is never applied; if False, the run has already taken it."""
         answer = self.answer()
         if answer is None or not answer.is_final:
             self._remove("its sender took it back")
@@ -83,7 +84,7 @@ class ControlOrder:
         return True
 
     def _is_running(self) -> bool:
-        """Return whether the start of the run that the command is for is still training."""
+        """Return whether the attempt that the command is for is still training."""
         if holder_of(self._run_folder) is None:
             return False
         try:

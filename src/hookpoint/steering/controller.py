@@ -1,4 +1,4 @@
-"""control: steer a running training through its run folder."""
+"""control: steer a run in progress through its run folder."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class Controller:
             return []
 
     def saved_commands(self) -> int:
-        """Return the number of the last command of the journal that a checkpoint contains; 0 if none does."""
+        """Return the number of the last command in the journal that a checkpoint contains; 0 if none does."""
         return max((_commands_in(one.manifest) for one in entries(self.path)), default=0)
 
     # Commands
@@ -151,7 +151,7 @@ class Controller:
         expect: Mapping[str, Any] | None = None,
         timeout: float | None = TIMEOUT,
     ) -> ControlOrder:
-        """Return an order that is not sent yet, so that it can be withdrawn whenever Ctrl-C comes."""
+        """Return an order that is not sent yet, so that it can be withdrawn whenever Ctrl-C is pressed."""
         if do not in COMMANDS:
             raise BadArgument(f"there is no command {do!r}.", choose=", ".join(COMMANDS))
         if timeout is not None and not timeout > 0:
@@ -201,7 +201,7 @@ class Controller:
         return self._ask("call", timeout, action=action)
 
     def forget(self, number: int) -> JournalEntry:
-        """Take the command with this number of the journal back: the next start does not replay it.
+        """Take back the command with this number in the journal: the next start does not replay it.
 
         Raises NotApplied while a process is training, and if a checkpoint already contains the command.
         """
@@ -233,7 +233,7 @@ class Controller:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Lock a run folder against trainings."""
+    """Lock a run folder, so no training can start in it."""
     lock = WorkdirLock(path)
     try:
         lock.acquire(warn=False)
@@ -246,13 +246,13 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _commands_in(manifest: Manifest | None) -> int:
-    """Return the number of the last command that a checkpoint contains. One of an exception is never resumed from."""
+    """Return the number of the last command that a checkpoint contains. One saved after an exception does not count."""
     number = 0 if manifest is None or manifest.is_of_exception else manifest.clocks.get("commands")
     return number if isinstance(number, int) else 0
 
 
 def _read(ids: Iterable[str], read: Callable[[str], ControlCommand]) -> list[ControlCommand]:
-    """Return the commands in files. Those that are not commands, and those that are answered meanwhile, are left out."""
+    """Return the commands in these files, leaving out files that are not commands or have been answered in the meantime."""
     found = []
     for id in ids:
         with suppress(OSError, BadControlFile):
@@ -268,7 +268,7 @@ def _knob(record: Mapping[str, Any]) -> KnobState:
 
 
 def _plain(what: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values in JSON types. NaN and infinity have none."""
+    """Return values as JSON types. Raise for NaN and infinity, which JSON cannot represent."""
     found: dict[str, Any] = plain(values)
     for name, value in {**values, **dict(values.get("values") or {})}.items():
         if isinstance(value, float) and not math.isfinite(value):

@@ -16,11 +16,11 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveRecord:
-    """The state of control of a run.
+    """The live-control state of a run.
 
-    `attempt` is new at each start of the run; commands for another attempt are lost. `knobs` has a dict per setting: name,
-    type ("float", "int", "bool", "str" or "list"), value, and low, high, choices, about if it has them. `actions` has
-    the name of each action, and about. `cannot` maps the commands that this run does not support to the reason.
+    `attempt` is new at each start of the run; commands for another attempt are lost. `knobs` has a dict per setting: name, type
+    ("float", "int", "bool", "str" or "list"), value, and low, high, choices and about where they apply. `actions` has the name
+    and description (`about`) of each action. `cannot` maps the commands that this run does not support to the reason.
     """
 
     attempt: str
@@ -48,9 +48,9 @@ class LiveRecord:
 
     @classmethod
     def parsed(cls, content: Any) -> LiveRecord:
-        """Return the record in a file. Raise BadControlFile if it is invalid."""
+        """Return the record that a file contains. Raise BadControlFile if it is invalid."""
         if not isinstance(content, dict) or content.get("format") != FORMAT or not isinstance(content.get("attempt"), str):
-            raise BadControlFile(f"live.json is not of format {FORMAT}.", use="the release of hookpoint that trains")
+            raise BadControlFile(f"live.json is not in format {FORMAT}.", use="the hookpoint release that the training uses")
         try:
             holder = Holder(**{one.name: content[one.name] for one in fields(Holder)})
             known = {one.name: content[one.name] for one in fields(cls) if one.name in content}

@@ -1,4 +1,4 @@
-"""Steering: commands to a running training, applied at its step boundaries by all ranks or none, and replayed by a resume."""
+"""Steering: commands to a run in progress, applied at its step boundaries by all ranks or none, and replayed by a resume."""
 
 from __future__ import annotations
 
@@ -33,11 +33,12 @@ LIMIT = 5  # commands in the line about a replay
 class Steering:
     """The control of one run; see `hookpoint.core.control.control.Control`.
 
-    A thread of the chief watches the inbox. At a boundary, the chief claims the commands and sends them to all ranks. Each
+    A thread on the chief watches the inbox. At a boundary, the chief claims the commands and sends them to all ranks. Each
     rank checks a command; if none objects, the chief journals it, and all ranks apply it. The chief sends the event
-    "control" and writes the answer. In a pause, ranks exchange a short message four times a second: no rank waits longer.
+    "control" and writes the answer. During a pause, ranks exchange a short message four times a
+    second, so no rank waits longer than that.
 
-    `new_profile` returns a recording of a profiler for `trace`, or None if the profiler is in use.
+    `new_profile` returns a profiler recording for `trace`, or None if the profiler is in use.
     """
 
     def __init__(self, loop: ControlledLoop, new_profile: Callable[[], Any] | None = None) -> None:
@@ -85,7 +86,7 @@ class Steering:
             self._watch.start()
 
     def _open(self) -> None:
-        """Open the control folder of the chief. Without it, the run takes no commands."""
+        """Open the control folder on the chief. Without it, the run takes no commands."""
         if not is_supported():
             return
         try:
@@ -285,7 +286,7 @@ class Steering:
             return plan.act(), ""
         except Exception as error:
             if do == "validate" and self._loop.is_in_team:
-                raise  # other ranks wait inside of the validation
+                raise  # other ranks wait inside the validation
             return {}, reason_of(error)
 
     # Replaying
@@ -352,7 +353,7 @@ class Steering:
         """Send the event, write the answer, and show the new state; on the chief."""
         if self._folder is not None:
             self._outcomes.send_event(command, status, fields)
-            self._publish()  # first: who has the answer sees the new values
+            self._publish()  # first, so whoever has the answer sees the new values
             self._outcomes.answer(self._folder, command, status, fields)
 
     def _publish(self, *, ended: bool = False) -> None:
@@ -387,7 +388,7 @@ class Steering:
         self._pending = list(state.get("pending", ()))
         lost = self._settings.load_state_dict(state.get("changed", {}))
         if lost and self._run.is_chief:
-            logger.warning("these settings of a command cannot be restored: %s", ", ".join(lost))
+            logger.warning("these settings, which commands had changed, cannot be restored: %s", ", ".join(lost))
 
 
 def _attempted(call: Callable[[], T]) -> tuple[T | None, str]:

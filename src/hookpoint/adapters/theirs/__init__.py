@@ -1,1 +1,1 @@
-"""Callbacks of other libraries in a hookpoint run."""
+"""Other libraries' callbacks in a hookpoint run."""

@@ -1,4 +1,4 @@
-"""Adopted: the callback that calls one object of another library."""
+"""Adopted: the callback that calls one object from another library."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OWN_OPTIONS = ("name", "on_error", "ranks")
 
 
 class Adopted(Callback):
-    """Call an object of another library at the points of a run, with its own names, arguments and counts.
+    """Call an object from another library at the points of a run, with its own names, arguments and counts.
 
     It listens only to the points at which the object does something. After an error, the end of training is not announced to
     the object: its own trainer does not do so either.
@@ -28,7 +28,7 @@ class Adopted(Callback):
     # Classes that cannot work in a run, and what to use instead.
     REFUSED: ClassVar[Mapping[str, str]] = {}
 
-    is_training = False  # from the begin of a run to its end or an error
+    is_training = False  # from the beginning of a run to its end or an error
 
     def __init__(self, theirs: Any, base: type, **options: Any) -> None:
         self.theirs, self._base = theirs, base
@@ -57,7 +57,7 @@ class Adopted(Callback):
         return is_own or method in getattr(self.theirs, "__dict__", ())
 
     def is_a(self, name: str) -> bool:
-        """Return whether the object is of one of the library's own classes, or derives from it."""
+        """Return whether the object is an instance of the library's class with this name."""
         packages = {self._base.__module__.partition(".")[0]}
         return any(cls.__name__ == name and cls.__module__.partition(".")[0] in packages for cls in type(self.theirs).__mro__)
 
@@ -89,7 +89,7 @@ def cure(instead: str) -> dict[str, str]:
 
 
 def number_of(loader: Any) -> int | None:
-    """Return the number of batches of a loader, or None if it does not know."""
+    """Return the number of batches of a loader, or None if the loader does not know it."""
     try:
         return len(loader)
     except TypeError:

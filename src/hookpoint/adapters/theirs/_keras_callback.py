@@ -12,7 +12,7 @@ from hookpoint.core.run.run import Run
 
 
 class RunningMeans:
-    """The means of the values of a pass so far, which Keras shows after each batch."""
+    """The running means of a pass, which Keras shows after each batch."""
 
     def __init__(self) -> None:
         self._batch: tuple[int, int] | None = None  # the last one, as iteration and index
@@ -55,7 +55,7 @@ class Fit:
 class KerasCallback(Adopted):
     """Call a Keras callback. Epochs and batches count from 0, and `self.model` stands for the model of the run.
 
-    Keeps the counters of Keras's own callbacks in the checkpoint, and what `state_dict` of the object returns if it has one.
+    The checkpoint contains the counters of Keras's own callbacks and, if the object has a `state_dict`, what it returns.
     """
 
     LIBRARY = "Keras"

@@ -50,7 +50,7 @@ class KerasOptimizer(Offers):
 
 
 class KerasModel(Offers):
-    """The model of the run, with the names of a Keras model. A Keras model offers everything that it has."""
+    """The model of the run, with the names of a Keras model. If it is a Keras model, all of its attributes work."""
 
     __slots__ = ("_optimizer", "_stops", "history", "metrics")
 

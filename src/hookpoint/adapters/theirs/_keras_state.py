@@ -58,7 +58,7 @@ def load_state(callback: Adopted, state: dict[str, Any]) -> None:
 
 @contextmanager
 def without_truncating(callback: Adopted, *, resuming: bool) -> Iterator[None]:
-    """Let a CSVLogger of a resumed run open its file for appending."""
+    """Let a CSVLogger in a resumed run open its file for appending."""
     if not (resuming and callback.is_a(APPENDS)):
         yield
         return

@@ -96,7 +96,7 @@ class LightningCallback(Adopted):
             self._load(run)
 
     def _load(self, run: Run) -> None:
-        """Start the training: of a resumed run only once the state is restored, as Lightning does."""
+        """Start the training. If the run resumes, do so only once the state is restored, as Lightning does."""
         self._call(run, "on_fit_start")
         self._call(run, "on_train_start")
 

@@ -12,7 +12,7 @@ from hookpoint.adapters.theirs._offers import Caller, Offers
 
 
 class Strategy(Offers):
-    """The place of this rank among the others. Values that callbacks decide by are the same on all ranks of a run."""
+    """The place of this rank among the others. Values on which callbacks base decisions are the same on all ranks."""
 
     __slots__ = ("_device",)
 
@@ -94,7 +94,7 @@ class BatchProgress(Offers):
 
 
 class ValidationLoop(Offers):
-    """Whether the running epoch has validated."""
+    """Whether a validation has run in the current epoch."""
 
     __slots__ = ("_has_run",)
 

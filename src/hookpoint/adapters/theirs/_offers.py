@@ -1,4 +1,4 @@
-"""Offers: the base of the objects that a run shows to callbacks of other libraries in place of their trainer or model."""
+"""Offers: the base of the objects that a run shows to other libraries' callbacks in place of their trainer or model."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ PROFILERS = ("BasicTimeProfiler", "HandlersTimeProfiler")
 
 @dataclass
 class Calls:
-    """The handler that is being called, of any engine of a run."""
+    """The handler that is being called, on any of the run's engines."""
 
     handler: str = ""
 
@@ -31,7 +31,7 @@ def run_engine(shown: str, calls: Calls) -> Any:
         """An ignite engine whose events a run fires."""
 
         def __init__(self) -> None:
-            self.owners: list[Any] = []  # of the handlers, each once
+            self.owners: list[Any] = []  # the owners of the handlers, each once
             self.terminated_by = ""
             self._named: dict[int, tuple[Any, Callable[..., Any]]] = {}  # the handler and its wrapper, by the id of either
             super().__init__(lambda engine, batch: None)

@@ -1,4 +1,4 @@
-"""TrainerCallback: call a callback of transformers in a run."""
+"""TrainerCallback: call a transformers callback in a run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NO_EFFECT = {
 
 
 class TrainerCallback(Adopted):
-    """Call a callback of transformers with its own `args`, `state` and `control`.
+    """Call a transformers callback with its own `args`, `state` and `control`.
 
     `state.best_metric` follows `metric_for_best_model`, as in its Trainer. Keeps `state()["attributes"]` of the object, the
     best metric and the log history in the checkpoint.
@@ -85,7 +85,7 @@ class TrainerCallback(Adopted):
             self._load(run)
 
     def _load(self, run: Run) -> None:
-        """Start the training: of a resumed run only once the state is restored, as the Trainer does."""
+        """Start the training. If the run resumes, do so only once the state is restored, as the Trainer does."""
         self._call(run, "on_train_begin")
 
     def _epoch_begin(self, run: Run) -> None:

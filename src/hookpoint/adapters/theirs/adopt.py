@@ -1,4 +1,4 @@
-"""adopt: the callback that calls an object of another library."""
+"""adopt: the callback that calls an object from another library."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def adopt(callback: Any, **options: Any) -> Callback:
         return known
     base = base_of(callback)
     if base is None:
-        adopted(callback)  # raises for the objects of some libraries
+        adopted(callback)  # raises for objects from some libraries
         kind = type(callback).__name__
         raise NotACallback(f"{kind} is not a Keras 3, Lightning or transformers callback.", write=f"callbacks=[{kind}(...)]")
     module, name = _CLASSES[BASES[base.__module__, base.__qualname__]]

@@ -1,4 +1,4 @@
-"""IgniteEngines: call handlers of ignite in a run."""
+"""IgniteEngines: call ignite handlers in a run."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class IgniteEngines(Callback):
     """Two real ignite engines that follow the run: attach any handler to `trainer` or `evaluator`.
 
     The run fires their events. `trainer.state` has epoch, iteration, batch, the loss as output, and all metrics;
-    `evaluator.state` has those of validation, without `val_`, and (outputs, targets) as output. `trainer.terminate()` stops the
-    run, `terminate_epoch()` the epoch. Keeps the state of handlers that have a `state_dict` in the checkpoint.
+    `evaluator.state` has the validation metrics, without `val_`, and (outputs, targets) as output. `trainer.terminate()` stops
+    the run, and `terminate_epoch()` stops the epoch. Keeps the state of handlers that have a `state_dict` in the checkpoint.
 
         engines = hookpoint.adapters.IgniteEngines()
         stopping = EarlyStopping(3, lambda engine: -engine.state.metrics["loss"], engines.trainer)
@@ -45,7 +45,7 @@ class IgniteEngines(Callback):
             self.on_load(run)
 
     def on_load(self, run: Run) -> None:
-        """Start the training: of a resumed run only once the state is restored."""
+        """Start the training. If the run resumes, do so only once the state is restored."""
         self._fire(run, self.trainer, "STARTED")
 
     def on_epoch_begin(self, run: Run) -> None:

@@ -1,1 +1,1 @@
-"""Commands from outside: what a loop asks of their source, and what it offers to it."""
+"""Commands from outside: what a loop needs from their source, and what it offers in return."""

@@ -19,10 +19,10 @@ class Control(Protocol):
     def has_work(self) -> bool: ...
 
     def begin(self) -> None:
-        """Start to take commands, once the state is restored. All ranks call this."""
+        """Start taking commands, once the state is restored. All ranks call this."""
 
     def announce(self) -> None:
-        """Take notice, on every rank, that the chief has commands."""
+        """Note on every rank that the chief has commands."""
 
     def restore(self) -> None:
         """Replay the commands that came at the boundary of the checkpoint, after it was written. All ranks call this."""
@@ -31,7 +31,7 @@ class Control(Protocol):
         """Apply what is due, before the checkpoint of this boundary is written."""
 
     def end(self) -> None:
-        """Take no further commands; the run ends."""
+        """Stop taking commands, because the run is ending."""
 
     def state_dict(self) -> dict[str, Any]: ...
 

@@ -110,7 +110,7 @@ class ControlledLoop:
 
     @property
     def counts_differ(self) -> bool:
-        """Whether the run resumed with other ranks or data, so that its iterations are not those of the checkpoint."""
+        """Whether the run resumed with different ranks or data, so its iterations differ from the checkpoint's."""
         return self._resuming.moved is not None or self._resuming.has_other_data or bool(self._objects.positions.notes)
 
     @property
@@ -123,14 +123,14 @@ class ControlledLoop:
         return self._objects.verdicts.stop
 
     def wake(self) -> None:
-        """Have control called at the next boundary, on all ranks; from any thread of the chief."""
+        """Have control called at the next boundary, on all ranks. Any thread of the chief may call this."""
         if self._agreement is None:
             self._saving.is_due = True
         else:
             self._agreement.request_control()
 
     def wake_here(self) -> None:
-        """Have control called at the next boundary on this rank; all ranks may call it at the same place."""
+        """Have control called at the next boundary on this rank. All ranks may call this at the same place."""
         self._saving.is_due = True
 
     def gather(self, value: Any, what: str) -> list[Any]:
@@ -142,11 +142,11 @@ class ControlledLoop:
         return self._logbook.log_every
 
     def set_log_every(self, steps: int, *, moves_next: bool = True) -> None:
-        """Log every so many steps; with `moves_next`, also move the next log step."""
+        """Log every `steps` steps. With `moves_next`, also move the next log step."""
         self._logbook.set_log_every(steps, moves_next=moves_next)
 
     def save(self, tag: str) -> tuple[Any, str]:
-        """Write a checkpoint now; return its path, and why it was not written if so."""
+        """Write a checkpoint now. Return its path and, if it was not written, the reason."""
         return self._saving.save_now(tag)
 
     def check_save(self) -> None:

@@ -105,7 +105,7 @@ class HostDriver:
     ) -> None:
         """Begin the run with what the host knows only now: its model, its optimizer, and the state of its checkpoint.
 
-        `clocks` are the counters of a host that continues a training without such a state: "epoch", "epochs_done", "step",
+        `clocks` are the counters of a host that continues training without such a state: "epoch", "epochs_done", "step",
         "iteration" or "samples". `settings` are added to `run.hyper`.
         """
         if self._machine is not None:
