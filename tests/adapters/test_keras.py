@@ -123,7 +123,7 @@ def test_the_state_file_is_in_our_own_encoding_and_matches_the_epoch(tmp_path, c
     assert fitted(2, 9) == [(3, 9), (4, 12)]
     with caplog.at_level(logging.WARNING, "hookpoint"):
         assert fitted(7, 8) == [(8, 3)]  # the optimizer of a new model has made no step
-    assert "is of epoch 4, but Keras starts epoch 8" in caplog.text
+    assert "is from epoch 4, but Keras starts epoch 8" in caplog.text
 
 
 def test_a_saver_writes_weights(tmp_path):

@@ -98,7 +98,7 @@ def test_a_folder_of_runs_is_not_a_run(command, train_run):
 
 def test_a_file_is_not_a_run(command, tmp_path):
     (tmp_path / "file").write_text("")
-    assert command("show", "file", code=2).stderr == "hookpoint: file is not a folder; expected the folder of a run\n"
+    assert command("show", "file", code=2).stderr == "hookpoint: file is not a folder; expected a run folder\n"
 
 
 def test_why_it_failed(command, train_run):

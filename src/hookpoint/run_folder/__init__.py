@@ -1,1 +1,1 @@
-"""Read the folder of a run, for the command line, the plots and the board."""
+"""Read run folders, for the command line, the plots and the board."""

@@ -23,12 +23,12 @@ class FilePosition:
         self.offset = offset
 
     def advance(self, read: bytes) -> None:
-        """Move behind the bytes that were read."""
+        """Move past the bytes that were read."""
         self.offset += len(read)
         self.mark = (self.mark + read[-MARK_BYTES:])[-MARK_BYTES:]
 
     def is_in(self, file: BinaryIO) -> bool:
-        """Return whether the bytes before the offset are still the same. A truncated or rewritten file has others."""
+        """Return whether the bytes before the offset are still the same. In a truncated or rewritten file, they are not."""
         return mark_of(file, self.offset) == self.mark
 
 

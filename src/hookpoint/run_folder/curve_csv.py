@@ -14,7 +14,10 @@ COLUMNS = ("step", "epoch", "time", "value")
 
 
 def csv_lines(path: Path, name: str, at: str) -> Iterator[str]:
-    """Yield the values of a metric as CSV, with a header, without the file in memory. If it vanishes, the rest is missing."""
+    """Yield the values of a metric as CSV, with a header, without loading the file into memory.
+
+    If the file is deleted meanwhile, the rest is missing.
+    """
     yield _text([COLUMNS])
     if name in OWN_KEYS:
         return

@@ -1,4 +1,4 @@
-"""Curve index: what a CurveReader has read, in a file of the user's cache folder. A long file is read only once."""
+"""Curve index: what a CurveReader has read, in a file in the user's cache folder. A long file is read only once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ARRAYS = {**POINTS, **SUMMARIES}
 
 
 def default_cache() -> Path:
-    """Return the folder of indexes: ~/.cache/hookpoint/curves, or below $XDG_CACHE_HOME."""
+    """Return the folder for indexes: ~/.cache/hookpoint/curves, or below $XDG_CACHE_HOME."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(home) / "hookpoint" / "curves"
 
@@ -51,7 +51,7 @@ def save_index(reader: CurveReader, target: Path) -> None:
 
 
 def load_index(reader: CurveReader, source: Path) -> bool:
-    """Continue where the index of a file ends. Return False if there is none, or it is damaged."""
+    """Continue where the index of a file ends. Return False if there is no index, or it is damaged."""
     try:
         with open_plain(source) as file:
             data = file.read(MAX_BYTES)
@@ -80,7 +80,7 @@ def _parts(reader: CurveReader) -> Iterator[bytes]:
 
 
 def _parsed(data: bytes) -> tuple[dict[str, Any], list[Series]]:
-    """Return the header and the series of an index. Raises ValueError, KeyError or TypeError if it is not one."""
+    """Return the header and the series of an index. Raises ValueError, KeyError or TypeError if the file is not an index."""
     if not data.startswith(MAGIC) or zlib.crc32(data[:-4]) != int.from_bytes(data[-4:], "little"):
         raise ValueError("the index is damaged")
     begin = data.index(b"\n", len(MAGIC)) + 1

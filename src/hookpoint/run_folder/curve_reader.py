@@ -16,8 +16,8 @@ from hookpoint.run_folder._file_position import FilePosition
 from hookpoint.run_folder._plain_file import line_batches, open_plain
 from hookpoint.run_folder.json_records import OWN_KEYS, number_of, tables_of
 
-ALL_BUCKETS = 32 * BUCKETS  # of all curves of a file
-MAX_CURVES = 50_000  # of a file; more are names with a number in them
+ALL_BUCKETS = 32 * BUCKETS  # for all curves of a file
+MAX_CURVES = 50_000  # per file; any more must be names with a number in them
 MAX_EPOCHS = 100_000  # stored ends of epochs
 MAX_NUMBERS = 5  # bad lines that are listed
 ANCHOR_BYTES = 2**20  # between two places to return to after a truncation
@@ -28,16 +28,16 @@ Column = tuple[Sequence[int], Sequence[int], Sequence[float], Sequence[float], S
 
 
 class CurveReader:
-    """Read a file that JSONWriter writes, and read on where it has grown. `curves` has its series by name and `at`.
+    """Read a file that JSONWriter writes, and continue as it grows. `curves` has its series by name and `at`.
 
     Memory is bounded, about 30 MB for any file: long series are thinned out to `buckets` buckets, or fewer if there are many
     series. Their extremes are exact. `names` selects metrics, `smooth` is the weight of the past in moving averages, and
     `epoch_ends` receives the last step of each epoch.
 
     An incomplete last line is left out until it is complete. Lines that are not records, and values that are not numbers, are
-    left out; `bad_lines` counts the lines, and `bad_numbers` has the first of their numbers. If the file was truncated, as by a
-    resumed run, what was removed is forgotten and only the rest is read again. A file that replaces another one is read from
-    its start, unless it begins in the same way. One thread at a time may call `read`.
+    left out; `bad_lines` counts the lines, and `bad_numbers` has the first of their numbers. If the file was truncated, for
+    example by a resumed run, what was removed is forgotten and only the rest is read again. A file that replaces another one is
+    read from its start, unless it begins in the same way. One thread at a time may call `read`.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class CurveReader:
 
     @property
     def position(self) -> int:
-        """The byte offset behind the last line that was read."""
+        """The byte offset after the last line that was read."""
         return self._position.offset
 
     @property
@@ -72,7 +72,7 @@ class CurveReader:
         return sum(len(series.values) for series in list(self.curves.values()))
 
     def read(self, seconds: float = math.inf) -> bool:
-        """Read what is new, for about so many seconds. Return whether there is more to read.
+        """Read what is new, for about `seconds` seconds. Return whether there is more to read.
 
         Raises OSError if the file cannot be read, or has a line of more than 16 MiB.
         """
@@ -87,7 +87,7 @@ class CurveReader:
         return False
 
     def _find_position(self, file: BinaryIO) -> None:
-        """Return to the last place up to which the file is the one that was read."""
+        """Go back to the last place up to which the file is unchanged since it was read."""
         if not self._position.is_in(file):
             self._return(file)
 
@@ -183,7 +183,7 @@ class CurveReader:
         return {"position": position, "anchors": anchors, "bad_lines": self.bad_lines, "bad_numbers": self.bad_numbers}
 
     def restore(self, state: dict[str, Any], curves: Iterable[Series]) -> None:
-        """Continue where another reader of the file was. The next `read` finds out whether the file has changed since."""
+        """Continue where another reader of the file stopped. The next `read` finds out whether the file has changed since."""
         self.curves = {(series.name, series.at): series for series in curves}
         offset, mark = state["position"]
         self._position = FilePosition(offset, bytes.fromhex(mark))

@@ -17,7 +17,7 @@ MAX_BYTES = 16 * 2**20  # read again for a range of steps
 
 @dataclass(frozen=True, slots=True)
 class CurveView:
-    """Buckets of a curve, in order. `exact` is whether their extremes are those of all values in the range."""
+    """Buckets of a curve, in order. `exact` tells whether their extremes include every value in the range."""
 
     buckets: list[Bucket]
     exact: bool
@@ -27,7 +27,7 @@ def view_of(reader: CurveReader, key: Key, *, low: float = -math.inf, high: floa
     """Return the values of a curve with steps from `low` to `high`, in at most `pixels` buckets.
 
     A narrow range is read from the file again, as the series may have left values out. So are the buckets at the ends of a wide
-    one. If that needs more than 16 MiB, the range is not exact.
+    range. If that needs more than 16 MiB, the range is not exact.
 
     Raises KeyError if there is no such curve.
     """
@@ -52,7 +52,7 @@ def view_of(reader: CurveReader, key: Key, *, low: float = -math.inf, high: floa
 
 
 def _read_again(reader: CurveReader, key: Key, ranges: dict[int, int]) -> dict[int, list[Bucket]]:
-    """Return the values of a curve in ranges of bytes, by the begin of their range. Neighbouring ranges are read at once."""
+    """Return the values of a curve in byte ranges, by the start of each range. Neighbouring ranges are read at once."""
     found: dict[int, list[Bucket]] = {begin: [] for begin in ranges}
     spans: list[list[int]] = []
     for begin, end in ranges.items():

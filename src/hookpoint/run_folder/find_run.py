@@ -41,7 +41,7 @@ def find_run(name: str) -> RunFolder:
     if folders:
         raise CommandError(_no_run_in(folders[0]), REFUSED)
     if Path(name).exists():
-        raise CommandError(f"{shown(name)} is not a folder; expected the folder of a run", USAGE)
+        raise CommandError(f"{shown(name)} is not a folder; expected a run folder", USAGE)
     names = run_names()
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     if near:

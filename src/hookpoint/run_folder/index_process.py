@@ -48,7 +48,7 @@ def main(path: str, target: str) -> None:
     """Read a file and write its index. Print the position from time to time; end if nobody reads it any more."""
     with suppress(OSError, AttributeError):
         os.nice(NICE)
-    gc.disable()  # nothing here refers to itself, and looking for that takes a tenth of the time
+    gc.disable()  # there are no reference cycles here, and looking for them takes a tenth of the time
     reader = CurveReader(path)
     load_index(reader, Path(target))
     while reader.read(PROGRESS_SECONDS):

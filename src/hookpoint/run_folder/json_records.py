@@ -32,7 +32,7 @@ def records_of(lines: Sequence[bytes]) -> Iterator[dict[str, Any] | None]:
 def tables_of(lines: Sequence[bytes]) -> tuple[list[Table], list[int]]:
     """Return the records of lines as tables, and the indices of the lines that are not records.
 
-    The same records as those of `records_of`. Most lines of a file have the same keys, and are checked a column at a time.
+    The records are the same as from `records_of`. Most lines of a file have the same keys, and are checked a column at a time.
     """
     rows: list[Any] = []
     for batch in _batches(lines):
@@ -88,7 +88,7 @@ def _is_checked(columns: Mapping[str, Sequence[Any]]) -> bool:
 
 
 def record_of(line: bytes) -> dict[str, Any] | None:
-    """Parse a line as a record with a step, an epoch, a time and an `at` of the right types. Return None if it is not one."""
+    """Parse a line as a record with a step, an epoch, a time and an `at` of the right types; None if it is not a record."""
     try:
         row: Any
         try:
@@ -107,7 +107,7 @@ def _checked(row: Any) -> dict[str, Any] | None:
     try:
         step, epoch = row["step"], row.setdefault("epoch", 0)
         time, at = row.setdefault("time", 0.0), row.setdefault("at", "step")
-        if type(row.get("iteration")) is float:  # a metric of this name, in a file of an older version
+        if type(row.get("iteration")) is float:  # a metric with this name, in a file from an older version
             row["values/iteration"] = row.pop("iteration")
         is_record = type(step) is int and type(epoch) is int and type(at) is str and type(time) in (float, int)
         return row if is_record and abs(step) < _LARGEST and abs(epoch) < _LARGEST and abs(time) < _LARGEST else None
@@ -129,7 +129,7 @@ def number_of(value: Any) -> float | None:
 
 @cache
 def _decoder() -> Callable[[bytes], Any]:
-    """Return the decoder of orjson, which takes half the time, or of the standard library."""
+    """Return orjson's decoder, which takes half the time, or the standard library's."""
     try:
         import orjson
     except ImportError:
@@ -142,7 +142,7 @@ def encoded(value: Any) -> bytes:
     """Encode JSON types, with orjson if it is installed. Floats must be finite."""
     try:
         return _encoder()(value)
-    except TypeError:  # orjson encodes no integers of more than 64 bits, and no names of files that are not text
+    except TypeError:  # orjson encodes no integers of more than 64 bits, and no file names that are not valid text
         return _encoded_by_standard_library(value)
 
 

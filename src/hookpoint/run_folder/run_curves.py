@@ -1,4 +1,4 @@
-"""Run curves: the figure of one or more run folders."""
+"""Run curves: a figure of one or more run folders."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MIN_BUCKETS = 512
 
 
 def figure_of_runs(runs: Sequence[RunFolder], options: PlotOptions, *, columns: int) -> FigureData:
-    """Return the figure of run folders. Only the requested metrics are read, unless one of them is a pattern."""
+    """Return a figure of run folders. Only the requested metrics are read, unless one of them is a pattern."""
     names = None if not options.metrics or any(set(name) & set("*?[") for name in options.metrics) else options.metrics
 
     def read(names: Collection[str] | None) -> FigureData:

@@ -40,7 +40,7 @@ class RunFolder:
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """The content of run.json; empty if there is none."""
+        """The contents of run.json; empty if there is no such file."""
         return read_run_file(self.path)
 
     @cached_property

@@ -26,7 +26,7 @@ class NoTensorBoard(HookpointError, ImportError):
 
 @dataclass(frozen=True, slots=True)
 class Medium:
-    """An image or a histogram: its name, step and time. Its record is at an offset of a file."""
+    """An image or a histogram: its name, step and time. Its record is at an offset in a file."""
 
     kind: str
     name: str
@@ -54,7 +54,7 @@ def media_of(run_folder: Path) -> list[Medium]:
 
 
 def image_of(medium: Medium) -> bytes | None:
-    """Return an image as PNG, or None if it is not one."""
+    """Return an image as PNG, or None if it has another format."""
     value = _value(medium)
     data = b"" if value is None else bytes(value.image.encoded_image_string)
     return data if data.startswith(PNG) else None

@@ -1,1 +1,1 @@
-"""Storage: write, read and verify checkpoints, and manage the folder of a run."""
+"""Storage: write, read and verify checkpoints, and manage the run folder."""

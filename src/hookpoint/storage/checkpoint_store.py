@@ -276,7 +276,7 @@ class CheckpointStore(ResumableStore):
                 hidden.append(new)
             if hidden:
                 disk.sync_folder(folder)
-        except Exception as error:  # even one of a rule: the next save tries again
+        except Exception as error:  # even an error from a rule: the next save tries again
             logger.warning("old checkpoints in %s could not be deleted: %s", folder, error)
             return
         for path in hidden:

@@ -157,7 +157,7 @@ def test_a_second_loop_of_this_process_is_refused_until_the_first_lets_go(tmp_pa
     with pytest.raises(WorkdirInUse) as caught:
         second.acquire()
     assert str(caught.value) == (
-        f"{tmp_path}/x/.. is in use by another loop of this process.\n"
+        f"{tmp_path}/x/.. is in use by another loop in this process.\n"
         "  end       that loop first: leave its with block\n"
         "  choose    another workdir for one of the two"
     )

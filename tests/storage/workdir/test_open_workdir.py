@@ -364,7 +364,7 @@ def test_a_run_that_is_not_quite_the_same_is_warned_about_once(opened, write, ca
     opened(identity={"seed": 2, "python": "3.12"})
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(warnings) == 1
-    assert "was saved by a run with other settings:\nwhat  saved  now  verdict\nseed  1      2    warned" in warnings[0]
+    assert "was saved by a run with different settings:\nwhat  saved  now  verdict\nseed  1      2    warned" in warnings[0]
     assert "python" not in warnings[0]
 
 

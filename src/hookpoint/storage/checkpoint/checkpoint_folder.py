@@ -90,13 +90,13 @@ def new_staging(target: Path) -> Path:
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
-    """Verify all files of a checkpoint, then read it. Raise DamagedCheckpoint if a file is damaged."""
+    """Verify all of a checkpoint's files, then read it. Raise DamagedCheckpoint if a file is damaged."""
     folder = Path(path)
     return Checkpoint(folder, read_state(folder, verified(folder).files))
 
 
 def verified(folder: Path, *, shards: bool = True) -> Manifest:
-    """Verify all files of a checkpoint and return its manifest, or raise DamagedCheckpoint. Reads everything once.
+    """Verify all of a checkpoint's files and return its manifest, or raise DamagedCheckpoint. Reads everything once.
 
     Without `shards`, only the sizes of shard files are checked, because each shard is verified when it is read. Files that the
     manifest does not list are never read, so they do not count as damage: see `strays`.

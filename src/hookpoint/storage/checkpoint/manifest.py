@@ -73,7 +73,7 @@ class Manifest:
         return EXCEPTION in self.tags
 
     def encoded(self) -> bytes:
-        """Return the content of the file."""
+        """Return the manifest as the contents of its file."""
         content = {name: getattr(self, name) for name in ("step", "elapsed", "tags", "versions", "created")}
         content |= {"format": FORMAT, "kind": EXCEPTION if self.is_of_exception else FULL}
         content |= {"epoch": self.moment.epoch, "iteration": self.moment.iteration}
@@ -112,7 +112,7 @@ def _from_content(content: dict[str, Any]) -> Manifest:
     files = {name: File(int(file["size"]), str(file["sha256"])) for name, file in content["files"].items()}
     for name, file in files.items():
         if not FILE.fullmatch(name) or name == MANIFEST or not SHA256.fullmatch(file.sha256):
-            raise ValueError(f"{name} is not a file of a checkpoint")
+            raise ValueError(f"{name} is not a checkpoint file")
     measured = restored(content.get("measured", {})).items()
     return Manifest(
         step=int(content["step"]),

@@ -101,7 +101,7 @@ def _empty(metadata: Any, name: str, like: Like) -> torch.Tensor:
 
 
 def _first_of(error: CheckpointException) -> BaseException:
-    """Return the error of the first rank that failed. torch wraps all errors in one that is not an Exception."""
+    """Return the error from the first rank that failed. torch wraps all errors in one that is not an Exception."""
     failures = [failure for _, (failure, _) in sorted(error.failures.items())]
     return next((failure for failure in failures if isinstance(failure, OSError | HookpointError)), failures[0])
 

@@ -84,7 +84,7 @@ def _rename_earlier(earlier: Path, folder: Path) -> None:
 
 
 def _heal(folder: Path, tag: str, sources: list[Entry]) -> None:
-    """Link a folder to the newest good one of these checkpoints."""
+    """Link a folder to the newest good checkpoint among these."""
     for entry in reversed(sources):
         if _has_files_of(entry.path, folder):
             return

@@ -55,7 +55,7 @@ class Holder:
             return None
 
     def runs(self) -> bool:
-        """Return whether the process is still running, as far as known. It must be another process on this host."""
+        """Return whether this is another process on this host that is still running."""
         if (self.host, self.boot) != (socket.gethostname(), _boot()) or self.pid == os.getpid():
             return False
         return self.started == _started(self.pid) and _runs(self.pid)
@@ -65,11 +65,11 @@ class Holder:
 
 
 class WorkdirLock:
-    """Lock a workdir against all other processes, and all other loops of this process.
+    """Lock a workdir against all other processes, and all other loops in this process.
 
     The lock is a POSIX record lock on `.lock` in the workdir. It ends with the process, and child processes do not inherit it.
     The file names the holder. `release` empties it, but never deletes it. While the lock is held, nothing else in the process
-    may open that file: closing any descriptor of it would release the lock.
+    may open that file: closing any descriptor for it would release the lock.
     """
 
     def __init__(self, workdir: str | os.PathLike[str]) -> None:
@@ -87,7 +87,7 @@ class WorkdirLock:
         key = (self._workdir.resolve(), os.getpid())
         if _held.setdefault(key, self) is not self:  # atomic
             raise WorkdirInUse(
-                f"{self._workdir} is in use by another loop of this process.",
+                f"{self._workdir} is in use by another loop in this process.",
                 end="that loop first: leave its with block",
                 choose="another workdir for one of the two",
             )
@@ -149,7 +149,7 @@ class WorkdirLock:
 
 
 def holder_of(workdir: str | os.PathLike[str]) -> Holder | None:
-    """Return the process that is writing to a workdir, as far as known, or None."""
+    """Return the process that is writing to a workdir, or None. One on another host is assumed to be running."""
     if (Path(workdir).resolve(), os.getpid()) in _held:  # closing the file would release that lock
         return Holder.this_process()
     try:

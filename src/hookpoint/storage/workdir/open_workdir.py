@@ -107,7 +107,7 @@ def _check_identity(
         raise CannotResume(f"{found.path} does not match this run.\n{table(rows)}{listed}", **cures)
     warned = [row for row in rows if row.verdict == "warned"]
     if warned:
-        logger.warning("%s was saved by a run with other settings:\n%s", found.path, table(warned))
+        logger.warning("%s was saved by a run with different settings:\n%s", found.path, table(warned))
 
 
 def _move_earlier(workdir: Path, found: Found) -> None:

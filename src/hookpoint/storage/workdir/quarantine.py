@@ -16,7 +16,7 @@ logger = logging.getLogger("hookpoint")
 
 
 def move_run(workdir: Path) -> None:
-    """Move the files of an earlier run in this workdir to previous/001 or the next free number.
+    """Move an earlier run's files from this workdir to previous/001 or the next free number.
 
     Checkpoints are moved first, so that no run is left to resume by mistake if the process is killed meanwhile.
     """
