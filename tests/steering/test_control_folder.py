@@ -114,7 +114,7 @@ def test_damaged_files_are_refused(folder, data):
     ("change", "problem"),
     [
         ({"format": 2}, "format 1"),
-        ({"id": "x"}, "id of its file"),
+        ({"id": "x"}, "same id as its file"),
         ({"attempt": 3}, "attempt"),
         ({"attempt": "../../x"}, "attempt"),
         ({"do": "exec"}, "unknown command 'exec'"),
