@@ -20,8 +20,8 @@ HOST = Host(
     {
         **UNAVAILABLE,
         **NO_SKIPS,
-        "on_backward_begin": "the backward pass is inside of the engine's function",
-        "on_backward_end": "the backward pass is inside of the engine's function",
+        "on_backward_begin": "the backward pass is inside the engine's function",
+        "on_backward_end": "the backward pass is inside the engine's function",
         "save": "it writes its own checkpoints; use ignite.handlers.Checkpoint",
     },
 )

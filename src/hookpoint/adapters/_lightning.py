@@ -117,7 +117,7 @@ class LightningEvents:
         if state is None and trainer is self._trainer and (done or step):
             state = self._kept
         if state is not None:
-            return {"state": state, "source": "the state of hookpoint in Lightning's checkpoint"}
+            return {"state": state, "source": "hookpoint's state in Lightning's checkpoint"}
         if (done or step) and trainer.is_global_zero:
             logger.warning("Lightning starts at step %d without the state of hookpoint's callbacks: they start afresh", step)
         return {"clocks": {"epoch": done, "epochs_done": done, "step": step}}

@@ -1,4 +1,4 @@
-"""Indexer: read long files one after the other, each in a process of its own."""
+"""Indexer: read long files one after the other, each in a separate process."""
 
 from __future__ import annotations
 

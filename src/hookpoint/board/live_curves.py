@@ -18,7 +18,7 @@ from hookpoint.run_folder.curve_preview import preview_of
 from hookpoint.run_folder.curve_reader import CurveReader, Key
 from hookpoint.run_folder.curve_view import thinned, view_of
 
-MAX_UNREAD_BYTES = 4 * 2**20  # more are read in a process of its own
+MAX_UNREAD_BYTES = 4 * 2**20  # more are read in a separate process
 READ_SECONDS = 0.2  # of a request; the rest follows
 MAX_CURVES = 60  # of an answer without names
 

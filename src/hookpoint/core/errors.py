@@ -270,7 +270,7 @@ class NotAssignable(HookpointError, AttributeError):
 
 
 class NotOffered(HookpointError, AttributeError):
-    """A callback of another library uses an attribute of its trainer or model that a run does not offer."""
+    """A callback from another library uses an attribute of its trainer or model that a run does not offer."""
 
     def __init__(self, callback: str, attribute: str, offered: Iterable[str], why: str = "", **cures: str) -> None:
         why = why or "which a hookpoint run does not offer"

@@ -254,7 +254,7 @@ POINTS: tuple[Point, ...] = (
         ),
     ),
     Point(
-        "on_records", "outside of the training thread, with logged records: this makes a callback a monitor", ("run", "records")
+        "on_records", "outside the training thread, with logged records: this makes a callback a monitor", ("run", "records")
     ),
     Point(
         "on_sample",

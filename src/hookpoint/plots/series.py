@@ -15,7 +15,7 @@ from hookpoint.plots.figure import LARGEST, SMALLEST
 BUCKETS = 2_048
 MIN_BUCKETS = 16
 FIRST_WIDTH = 16  # values per bucket
-RAW = 2  # values per bucket that may wait outside of buckets
+RAW = 2  # values per bucket that may wait outside buckets
 POINTS = {"steps": "q", "epochs": "q", "times": "d", "values": "d", "offsets": "q"}  # arrays with an item for each stored value
 SUMMARIES = {"ends": "q", "sizes": "q", "finite": "q", "means": "d"}  # arrays with an item for each bucket
 
@@ -117,7 +117,7 @@ class Series:
             self._averages.limit(buckets)
 
     def buckets(self) -> Iterator[Bucket]:
-        """Yield the buckets in order. Values outside of buckets are one bucket each."""
+        """Yield the buckets in order. Values outside buckets are one bucket each."""
         steps, times, values, offsets = self.steps, self.times, self.values, self.offsets
         begin = 0
         for end, size, finite, mean in zip(self._ends, self._sizes, self._finite, self._means, strict=True):

@@ -1,4 +1,4 @@
-"""Index process: read a long file in a process of its own, so that a server stays responsive and small."""
+"""Index process: read a long file in a separate process, so that a server stays responsive and small."""
 
 from __future__ import annotations
 

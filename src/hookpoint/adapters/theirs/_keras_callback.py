@@ -79,7 +79,7 @@ class KerasCallback(Adopted):
     }
     ALWAYS = ("on_setup", "on_run_begin", "on_epoch_begin", "on_exception", "on_run_end")
     REFUSED: ClassVar = {
-        "BackupAndRestore": "use hookpoint.callbacks.ModelSaver: a run with a workdir resumes by itself",
+        "BackupAndRestore": "use hookpoint.callbacks.ModelSaver: a run with a workdir resumes automatically",
         "OrbaxCheckpoint": "use hookpoint.callbacks.ModelCheckpoint: it saves the model of the run",
         "SwapEMAWeights": "use hookpoint.callbacks.SwapEMAWeights: Keras's reads averages that only a Keras optimizer has",
         "TensorBoard": "use hookpoint.callbacks.TFEventWriter, a default monitor: Keras's needs TensorFlow and a Keras model",

@@ -23,7 +23,7 @@ _ADOPTED: WeakValueDictionary[int, Adopted] = WeakValueDictionary()
 def adopt(callback: Any, **options: Any) -> Callback:
     """Return the hookpoint callback that calls a Keras 3, Lightning or transformers callback, as it is.
 
-    A Runner or Loop adopts the objects in its list by itself. Call this to set options of the trainer that the object was
+    A Runner or Loop adopts the objects in its list automatically. Call this to set options of the trainer that the object was
     written for:
 
     - Lightning: `check_val_every_n_epoch`, `val_check_interval` and `log_every_n_steps` of its Trainer.

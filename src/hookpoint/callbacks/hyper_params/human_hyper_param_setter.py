@@ -26,7 +26,7 @@ class HumanHyperParamSetter(HyperParamSetter):
     The line applies while it is in the file, and overrides other callbacks. When it is deleted, the value stays. Blank lines
     and comments after `#` are ignored. An invalid line is reported once, with its number, and the other lines still count. NaN,
     infinity and values that the setting rejects are invalid. A file that is being written is read again later. Symbolic links,
-    files of other users and files larger than 64 KiB are not read.
+    other users' files and files larger than 64 KiB are not read.
 
     Multiple HumanHyperParamSetters may share a file, with one line each. `param` is a name in `run.hyper`, or a HyperParam. The
     file is read at on_epoch_begin and on trigger, after the callbacks that compute settings. Sends the events "setting" and

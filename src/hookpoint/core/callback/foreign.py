@@ -23,7 +23,7 @@ BASES = {
     ("transformers.trainer_callback", "TrainerCallback"): "transformers",
 }
 # Other packages with callbacks, and what to do instead.
-_KERAS_3 = {"use": "the same callback of Keras 3: import keras"}
+_KERAS_3 = {"use": "the Keras 3 version of this callback: import keras"}
 _WRITE = {"write": "a hookpoint.Callback that calls its methods: def on_epoch_end(self, run): theirs.method(...)"}
 OTHER_PACKAGES: dict[str, tuple[str, dict[str, str]]] = {
     "catalyst": ("Catalyst", _WRITE),

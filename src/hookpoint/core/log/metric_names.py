@@ -1,4 +1,4 @@
-"""MetricNames: the metrics that a run will log, as far as they are known before it begins."""
+"""MetricNames: the metrics that a run is known to log, determined before it begins."""
 
 from __future__ import annotations
 

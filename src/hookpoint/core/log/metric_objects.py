@@ -36,7 +36,7 @@ def by_name(metrics: Any) -> dict[str, Any]:
 
 
 def names_of(name: str, metric: Any) -> tuple[str, ...]:
-    """Return the names under which a metric is logged, as far as they are known before it is computed."""
+    """Return the names under which a metric is known to be logged, before it is computed."""
     return tuple(_joined(name, key) for key in list(metric.keys())) if is_collection(metric) else (name,)
 
 

@@ -166,7 +166,7 @@ class Metrics(Mapping[str, float]):
     """The latest value of each metric, converted to a float when read.
 
     `observations(name)` counts the values, so that a reader can tell a new one from an old one. Only final values count:
-    epoch means, validation results, and values logged outside of an iteration.
+    epoch means, validation results, and values logged outside an iteration.
     """
 
     def __init__(self) -> None:

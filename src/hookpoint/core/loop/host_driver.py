@@ -123,7 +123,7 @@ class HostDriver:
         self._machine = machine_of(self._loop.__enter__())
 
     def finish_run(self, error: BaseException | None = None) -> None:
-        """End the run, even one that failed: open passes are closed, or dropped. Raise the errors of callbacks."""
+        """End the run, even one that failed: open passes are closed, or dropped. Raise errors from callbacks."""
         self._running()
         self._machine = self._pass = None
         self._loop.__exit__(None if error is None else type(error), error, None)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from hookpoint.core.loop.run_objects import RunObjects
     from hookpoint.core.run.run import Run
 
-FOLD_EVERY = 64  # number of iterations outside of training after which logged values are folded into the means of the pass
+FOLD_EVERY = 64  # number of iterations outside training after which logged values are folded into the means of the pass
 
 
 class Machine:

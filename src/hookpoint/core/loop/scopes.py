@@ -71,7 +71,7 @@ class Scopes:
             self.abandoned = self.epochs_abandoned  # the epoch has to wait for a pass that is being closed
 
     def close_above(self, pass_: Pass) -> None:
-        """Close the passes that were opened inside of this one."""
+        """Close the passes that were opened inside this one."""
         self._close_from(self.passes.index(pass_) + 1)
 
     def close_passes(self) -> None:

@@ -56,7 +56,7 @@ def _forward_and_loss(forward: Forward, detaches: bool) -> Compute:
 
 
 def compile_options(compile: Any, device: torch.device, strategy: Any = None, main: Any = None) -> dict[str, Any]:
-    """Return the options of torch.compile. Raise for what cannot be compiled in this run or on this machine.
+    """Return the options for torch.compile. Raise for what cannot be compiled in this run or on this machine.
 
     >>> compile_options({"backend": "eager"}, torch.device("cpu"))
     {'dynamic': False, 'backend': 'eager'}

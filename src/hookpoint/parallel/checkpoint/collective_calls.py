@@ -45,7 +45,7 @@ def _record(error: BaseException) -> dict[str, Any]:
 
 
 def _rebuilt(record: Mapping[str, Any], rank: int) -> BaseException:
-    """Return the error of another rank, with the same class if it is hookpoint's, so that all ranks handle it the same way."""
+    """Return the error from another rank, with the same class if it is hookpoint's, so all ranks handle it the same way."""
     kind: Any = getattr(errors, record["kind"], None)
     error: BaseException
     if isinstance(kind, type) and issubclass(kind, HookpointError):

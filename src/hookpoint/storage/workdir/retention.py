@@ -39,7 +39,7 @@ class KeepNewest:
 class KeepEvery:
     """Keep the first checkpoint of every `minutes` of training. Time between runs does not count.
 
-    With `waits`, it keeps none in the first `minutes`, so that a short run has no more checkpoints than another rule allows.
+    With `waits`, it keeps none in the first `minutes`, so a short run has no more checkpoints than another rule allows.
     """
 
     minutes: float
