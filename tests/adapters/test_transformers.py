@@ -205,7 +205,7 @@ def test_a_checkpoint_without_state_gives_its_counters_and_a_warning(tmp_path, c
     trainer.train(resume_from_checkpoint=True)
     assert record.rows[0][:4] == ("on_run_begin", 1, 3, 3)
     assert record.rows[-1][:4] == ("on_run_end", 2, 6, 6)
-    assert "checkpoint-3/hookpoint.state does not exist: the callbacks start anew, at step 3" in caplog.text
+    assert "checkpoint-3/hookpoint.state does not exist: the callbacks start from scratch, at step 3" in caplog.text
 
 
 def test_stop_epoch_ends_the_training_of_the_epoch(tmp_path):

@@ -81,11 +81,11 @@ class FastaiEvents:
         self._state = EpochState(hosted, workdir)
         self._fits: list[object] = []
         self._fit: object = None
-        self._is_alone = False  # whether a validation or prediction runs outside a fit
+        self._is_alone = False  # whether a validation or prediction pass runs outside a fit
         self._backward_is_skipped = self._step_is_cancelled = False
 
     def _is_watched(self) -> bool:
-        """Return whether events belong to the run, rather than to a validation that a fastai callback runs in between."""
+        """Return whether events belong to the run, rather than to a validation pass that a fastai callback runs in between."""
         return self.hosted.is_running and (self._is_alone or (bool(self._fits) and self._fits[-1] is self._fit))
 
     def _is_in_batch(self) -> bool:

@@ -217,7 +217,7 @@ class LightningEvents:
         else:
             self._return_to_epoch(trainer)
             if self.driver.mode == "train" and (trainer.is_last_batch or trainer.fit_loop.epoch_loop.done):
-                self.driver.finish_pass()  # otherwise it is a validation in the middle of the epoch
+                self.driver.finish_pass()  # otherwise it is a validation pass in the middle of the epoch
         self._seen = dict(trainer.callback_metrics)
         self.driver.start_pass("val", total=_total(trainer.num_val_batches))
 

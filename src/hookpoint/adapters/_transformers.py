@@ -125,7 +125,7 @@ class TransformersAdapter(Attachment):
         saved = self.hosted.read_state(path)
         if saved is not None:
             return {"state": saved, "source": str(path)}
-        logger.warning("%s does not exist: the callbacks start anew, at step %d", path, state.global_step)
+        logger.warning("%s does not exist: the callbacks start from scratch, at step %d", path, state.global_step)
         epochs, step = int(state.epoch or 0), int(state.global_step)
         counts = {"epoch": epochs, "epochs_done": epochs, "step": step, "iteration": step * args.gradient_accumulation_steps}
         return {"clocks": counts}

@@ -40,8 +40,8 @@ class JSONWriter(Callback):
 
     Records are written in batches, without waiting for the disk. A line torn by a kill or a full disk is removed before the
     next one is written. A resumed run truncates `filename` to its size at the checkpoint, so that each value appears once.
-    events.jsonl is a journal and is never truncated. Without a workdir, and for a validation or prediction outside a run, the
-    monitor does nothing.
+    events.jsonl is a journal and is never truncated. Without a workdir, and for a validation or prediction pass outside a run,
+    the monitor does nothing.
 
     >>> loop = Loop([JSONWriter()], workdir="runs/mine")
     """

@@ -40,8 +40,8 @@ class TFEventWriter(Callback):
     leave out non-finite values. A text with a `graph_def` (the graph of a model) is also written as a graph.
 
     A resumed run truncates the files to their size at the checkpoint and deletes later ones, so that each value appears once.
-    Without a workdir, and for a validation or prediction outside a run, the monitor does nothing. Without tensorboard or torch,
-    it logs one warning and does nothing.
+    Without a workdir, and for a validation or prediction pass outside a run, the monitor does nothing. Without tensorboard or
+    torch, it logs one warning and does nothing.
 
     >>> loop = Loop([TFEventWriter()], workdir="runs/mine")
     """

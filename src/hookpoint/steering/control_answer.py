@@ -17,7 +17,7 @@ class ControlAnswer:
     """The answer to a command: "seen", then exactly one of "applied", "refused", "withdrawn" and "lost".
 
     `step`, `iteration` and `epoch` say where the run was, `ranks` how many ranks applied it. `was` and `now` are the
-    changed settings, `values` the results of a validation, `path` a checkpoint or a trace. `number` is the command's
+    changed settings, `values` the results of a validation pass, `path` a checkpoint or a trace. `number` is the command's
     number in the journal, if a resume replays it. `note` says what may undo it; `reason` why it was not applied.
     """
 

@@ -48,8 +48,8 @@ class ControlOrder:
         """Wait for the final answer.
 
         If the run does not take the command within `timeout` seconds, by default the timeout that was passed to `send`, it is
-        withdrawn. Once the run has taken it, the answer follows, however long a checkpoint or a validation takes. If the run
-        ends first, the answer is "lost", at once.
+        withdrawn. Once the run has taken it, the answer follows, however long a checkpoint or a validation pass takes. If the
+        run ends first, the answer is "lost", at once.
         """
         deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
         is_taken = False

@@ -434,7 +434,7 @@ def test_a_step_in_a_pass_that_is_still_open_is_an_error_and_not_a_wrong_step(ho
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1, **{how: True})
     ema, trained = SwapEMAWeights(DECAY), {}
     with (
-        pytest.raises(BadLoop, match="the weights were changed while the model had its averaged weights") as raised,
+        pytest.raises(BadLoop, match="the weights were changed during a validation or prediction pass") as raised,
         Loop([ema], model=model, optimizer=optimizer, extra_callbacks=[], monitors=[]) as run,
     ):
         for number, inputs in enumerate(run.batches([INPUTS] * 4)):

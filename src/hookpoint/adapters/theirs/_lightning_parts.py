@@ -94,7 +94,7 @@ class BatchProgress(Offers):
 
 
 class ValidationLoop(Offers):
-    """Whether a validation has run in the current epoch."""
+    """Whether a validation pass has run in the current epoch."""
 
     __slots__ = ("_has_run",)
 

@@ -113,7 +113,7 @@ def is_claimed(run: Run, tag: str, besides: Callback) -> bool:
 
 
 def is_in_training(run: Run) -> bool:
-    """Return whether the current pass runs inside a training pass, such as a validation in the body of an iteration."""
+    """Return whether the current pass runs inside a training pass, such as a validation pass in the body of an iteration."""
     passes = machine_of(run).scopes.passes
     return bool(passes) and passes[0].mode == "train"
 

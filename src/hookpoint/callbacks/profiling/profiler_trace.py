@@ -24,10 +24,10 @@ class ProfilerTrace(Callback):
     """Record a few training steps with torch's profiler: write a Chrome trace, and print the most expensive operations.
 
     It skips the first `wait` steps after a start or resume, warms up for `warmup` steps, and records `steps` steps. With `at`,
-    it records from optimizer step `at` on instead. The trace includes what happens between these steps, such as a validation.
-    The file is `profile/trace-step-00000012.json` in the workdir, named after its first step, or .json.gz with `compress`. The
-    `rows` most expensive operations are printed to stderr. CPU and, if available, CUDA are recorded. `shapes`, `memory` and
-    `stacks` add details, and slow the steps down. A run that ends during the recording writes what it has.
+    it records from optimizer step `at` on instead. The trace includes what happens between these steps, such as a validation
+    pass. The file is `profile/trace-step-00000012.json` in the workdir, named after its first step, or .json.gz with
+    `compress`. The `rows` most expensive operations are printed to stderr. CPU and, if available, CUDA are recorded. `shapes`,
+    `memory` and `stacks` add details, and slow the steps down. A run that ends during the recording writes what it has.
 
     Profiled steps are slower, and a GPU is synchronized when a recording begins and ends. A process has one profiler: if it is
     in use, nothing is recorded, and a warning is logged. A failure never ends a run.

@@ -114,7 +114,7 @@ def wait_for(device: Any) -> None:
 class TrainingTime:
     """A clock that runs during training passes, and stops between them and while it is paused.
 
-    `is_unknown` is set if a pause never ended because a validation failed and the loop continued.
+    `is_unknown` is set if a pause never ended because a validation pass failed and the loop continued.
     """
 
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:

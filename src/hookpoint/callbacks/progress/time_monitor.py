@@ -18,10 +18,10 @@ class TimeMonitor(LapTimer):
         data_size: Also print a line every `data_size` steps.
         data_time: Also measure the time per step spent waiting for data.
 
-    A line reads `Train epoch time: 5120.125 ms, per step time: 20.001 ms`. A validation prints a line that begins with `Eval`
-    and is not logged. Steps are optimizer steps, while MindSpore uses the size of the dataset. Only training time counts:
-    validation, checkpoints and callbacks between epochs are left out. If a validation fails and the run continues, that epoch
-    has no time. The time of a resumed epoch includes both parts, and the time to read data again.
+    A line reads `Train epoch time: 5120.125 ms, per step time: 20.001 ms`. A validation pass prints a line that begins with
+    `Eval` and is not logged. Steps are optimizer steps, while MindSpore uses the size of the dataset. Only training time
+    counts: validation, checkpoints and callbacks between epochs are left out. If a validation pass fails and the run
+    continues, that epoch has no time. The time of a resumed epoch includes both parts, and the time to read data again.
 
     Logs `epoch_seconds`, `step_seconds` and `data_seconds`, and at each log step the `step_seconds` since the last one.
 

@@ -39,7 +39,7 @@ class SwapEMAWeights(AveragedWeights):
     as one step: at the end of an iteration, before a validation or at the end of an epoch. A complete epoch counts as at least
     one step, even if autograd sees no change, as with fused optimizers.
 
-    The averages take as much memory as the weights. A validation takes the same amount again.
+    The averages take as much memory as the weights. A validation pass takes the same amount again.
 
     >>> import torch
     >>> model = torch.nn.Linear(1, 1, bias=False)

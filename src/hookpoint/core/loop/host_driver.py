@@ -170,7 +170,7 @@ class HostDriver:
         """Open a pass; `total` is its number of batches, if known."""
         machine = self._running()
         if mode != "train" and not machine.scopes.passes:
-            machine.resuming.restore_in_epoch()  # a run that resumes with a validation had finished the training of that epoch
+            machine.resuming.restore_in_epoch()  # a run that resumes at validation has trained that epoch
         machine.begin_pass(Pass(HostLoader(total), mode))
         self._pass = machine.scopes.passes[-1]
 

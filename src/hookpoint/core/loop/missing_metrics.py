@@ -174,7 +174,7 @@ def _is_of_validation(metric: str) -> bool:
 
 
 def _waits(entry: Entry, has_validated: bool) -> bool:
-    """Return whether a callback may not have had a turn: it has a condition, was not due yet, or waits for a validation."""
+    """Return whether a callback may not have had a turn: it has a condition, was not due, or waits for a validation pass."""
     is_gated = any(getattr(pipeline, "gate", None) is not None for pipeline in entry.path)
     validates = any(handler.point.startswith("on_val_") for handler in entry.handlers)
     return is_gated or not all(armed.has_fired for armed in entry.armed.values()) or (validates and not has_validated)

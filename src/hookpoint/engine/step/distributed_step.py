@@ -185,7 +185,7 @@ class Distributed:
 
     @contextmanager
     def evaluating(self, model: Any) -> Iterator[None]:
-        with waiting_in("a validation"), evaluating(model), self.strategy.evaluating(same_batch_count=self._same_batch_count):
+        with waiting_in("validation"), evaluating(model), self.strategy.evaluating(same_batch_count=self._same_batch_count):
             yield
 
     def _lengths_of(self, loader: Any, what: str) -> list[Any]:

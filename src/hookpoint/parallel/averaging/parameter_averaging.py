@@ -34,7 +34,7 @@ class ParameterAveraging(StrategyDefaults):
 
     Floating-point buffers are averaged; integer buffers are the chief's. After an average, all replicas are bit-identical.
 
-    Validation and checkpoints use the average. Replicas are averaged at the end of each training pass. A validation in the
+    Validation and checkpoints use the average. Replicas are averaged at the end of each training pass. A validation pass in the
     middle of a pass uses the average temporarily, then each rank restores its replica. A checkpoint stores the average as the
     model and the replica of each rank next to it, so a run resumes bit for bit even between two averages. All ranks make the
     same number of steps. Gradients and their norms are those of a single rank. In a single process, ParameterAveraging does

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class SyncCallback(Callback):
     """Synchronize the replicas at the end of a training pass, before other callbacks read the model.
 
-    Callbacks such as SwapEMAWeights average the weights of one rank's replica. Before a validation uses these averages, they
-    are averaged over all ranks, which yields the average of the synchronized model.
+    Callbacks such as SwapEMAWeights average the weights of one rank's replica. Before a validation pass uses these averages,
+    they are averaged over all ranks, which yields the average of the synchronized model.
     """
 
     is_internal = True
