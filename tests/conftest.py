@@ -49,6 +49,7 @@ def pytest_configure(config):
         config.add_cleanup(lambda: shutil.rmtree(config.option.basetemp, ignore_errors=True))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell does for what it starts in the background
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    config.pluginmanager.register(Freezing())
     if not hasattr(config, "workerinput"):
         os.environ["GIT_DIR"] = _empty_repository(config)  # as every run asks git for the revision: status reads all files here
 
@@ -452,6 +453,19 @@ def sample(pytestconfig):
 
 def pytest_collection_finish(session):
     gc.freeze()  # torch leaves a million objects behind: no collection during a test has to look at them again
+
+
+class Freezing:
+    """Freeze what tests import as well, now and then: torch.compile alone brings half a million objects."""
+
+    def __init__(self, every=200):
+        self.every, self.count = every, 0
+
+    def pytest_runtest_logfinish(self):
+        self.count += 1
+        if self.count % self.every == 0:
+            gc.collect()
+            gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter):

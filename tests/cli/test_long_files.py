@@ -139,7 +139,7 @@ def traced_peak(action):
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("options", [(), ("--smooth", "0.9", "--x", "epoch")])
+@pytest.mark.parametrize("options", [pytest.param((), marks=pytest.mark.slow), ("--smooth", "0.9", "--x", "epoch")])
 def test_the_memory_of_a_plot_does_not_grow_with_the_file(command, tmp_path, monkeypatch, options):
     monkeypatch.setattr("hookpoint.run_folder._plain_file.PIECE_BYTES", 2**16)  # so that short files show it, too
     lines = [row(step, loss=1.0 + step % 7) for step in range(40_000)]

@@ -38,6 +38,14 @@ def test_without_following_nothing_more_is_printed(command, train_run):
     assert command("tail", "mine", "--no-follow", "-n", "0").stdout == ""
 
 
+def test_lines_keep_their_order_if_the_clock_is_set_back(command, train_run, tmp_path):
+    train_run()
+    scalars = tmp_path / "runs" / "mine" / "scalars.jsonl"
+    scalars.write_text("".join(row(step, time=100.0 - step, loss=step) for step in range(1, 5)))
+    shown = command("tail", "mine", "--no-follow", "-n", "100").stdout
+    assert [line.split("step ")[1][0] for line in shown.splitlines() if "loss" in line and "event" not in line] == list("1234")
+
+
 def test_json(command, train_run):
     train_run()
     rows = [json.loads(line) for line in command("tail", "mine", "--json", "-n", "100").stdout.splitlines()]

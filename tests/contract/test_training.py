@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 from functools import partial
+from importlib import import_module
 
 import pytest
 import torch
@@ -120,9 +121,19 @@ def bare(tmp_path_factory):
     return {fails: train(tmp_path_factory.mktemp("bare"), *([Fails()] if fails else [])) for fails in (False, True)}
 
 
+def start_pool_of_apprise():
+    """Start the threads that Apprise keeps for the life of the process: they are not the callback's."""
+    make("Notify")  # imports Apprise, and ignores what it warns about
+    services = import_module("apprise").Apprise()
+    services.add(ARGUMENTS["Notify"]["url"])
+    services.notify(body="started", timeout=SECONDS)
+
+
 @every_class
 @pytest.mark.parametrize("fails", [False, True], ids=["to the end", "with an exception"])
 def test_training_is_what_it_is_without_it_and_nothing_is_left_behind(name, fails, bare, tmp_path):
+    if name == "Notify":
+        start_pool_of_apprise()
     threads = set(threading.enumerate())
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)]
     model, gradients, numbers, error = train(tmp_path, make(name), *([Fails()] if fails else []))

@@ -106,7 +106,7 @@ def weights_of(model):
     return {name: tensor.tolist() for name, tensor in plain_state(model.state_dict()).items()}
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("compiled", COMPILED)
 @pytest.mark.parametrize("train", [by_runner, by_loop])
 def test_names_in_a_checkpoint_are_plain(train, compiled, tmp_path):
@@ -121,7 +121,7 @@ def test_names_in_a_checkpoint_are_plain(train, compiled, tmp_path):
     assert weights_of(model).keys() == trained.keys()
 
 
-@pytest.mark.thin(5)
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("train", [by_runner, by_loop])
 @pytest.mark.parametrize(("first", "then"), [(plain, whole), (whole, plain), (inner, plain), (plain, inner), (inner, whole)])
 def test_a_run_resumes_with_and_without_compiling(train, first, then, tmp_path):
@@ -208,7 +208,7 @@ def as_before(workdir, model):
     return names
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("train", [by_runner, by_loop])
 @pytest.mark.parametrize("was", [whole, inner])
 @pytest.mark.parametrize("then", [plain, whole, inner])

@@ -107,6 +107,7 @@ def test_a_run_that_was_cut_off_ends_as_if_it_had_not_been(tmp_path, options, sp
         assert train(workdir, **options) == whole
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("options", WORKERS.values(), ids=WORKERS)
 def test_settings_that_change_with_each_step_are_those_of_before_too(tmp_path, options):
     options = {"settings_per": "batch", **options}

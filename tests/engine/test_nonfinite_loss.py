@@ -28,6 +28,7 @@ def test_a_run_that_has_diverged_ends_with_an_error_and_its_last_good_checkpoint
     assert newest_good(tmp_path).manifest.step == 4
 
 
+@pytest.mark.thin(12)
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("step", range(12))
 def test_at_whatever_step_it_begins_the_last_checkpoint_is_the_one_before(step, value, tmp_path, runner, noise):

@@ -892,6 +892,7 @@ JOBS = {
 }
 
 
+@pytest.mark.thin(24)
 @pytest.mark.parametrize("job", JOBS)
 @pytest.mark.parametrize(
     "point",

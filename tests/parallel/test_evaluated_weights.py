@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("strategy", ["DataParallel", "Sharded", "PipelineParallel", "ParameterAveraging", "AsyncSGD"])
 def test_all_processes_load_the_same_weights(strategy, launch, tmp_path):
     def go(workdir, strategy):

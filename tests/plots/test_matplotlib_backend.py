@@ -63,7 +63,7 @@ def test_a_spike_among_many_values_can_be_seen(values, subject, tmp_path):
     assert COLOURS[0] in {"#{:02X}{:02X}{:02X}".format(*colour) for _, colour in top.getcolors(maxcolors=2**20)}
 
 
-@pytest.mark.parametrize("kind", ["png", "svg", "pdf"])
+@pytest.mark.parametrize("kind", ["png", "svg", pytest.param("pdf", marks=pytest.mark.slow)])
 def test_the_same_figure_is_the_same_file(run, tmp_path, kind):
     for name in ("a", "b"):
         draw(figure(run), tmp_path / f"{name}.{kind}")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable
+from heapq import merge
+from itertools import accumulate
 from typing import Any
 
 import click
@@ -55,7 +57,9 @@ def tail(run: RunFolder, count: int, follow: bool, seconds: float, as_json: bool
 
 
 def _in_order(groups: Iterable[list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    return sorted((row for rows in groups for row in rows), key=lambda row: (row["time"], row["step"]))
+    """Merge the rows of several files by time. Rows of one file keep their order, even if the clock was set back."""
+    timed = [zip(accumulate((row["time"] for row in rows), max), rows, strict=True) for rows in groups]
+    return [row for _, row in merge(*timed, key=lambda one: (one[0], one[1]["step"]))]
 
 
 def _print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:

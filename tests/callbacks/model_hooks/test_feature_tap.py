@@ -252,7 +252,7 @@ def test_a_file_is_written_and_read_back(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
-@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("in_place", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_compiled_model_that_was_called_before(in_place):
     torch.compiler.reset()
     model, tap = Net(), FeatureTap("body")

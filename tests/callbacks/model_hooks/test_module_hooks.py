@@ -392,7 +392,7 @@ def compiler():
     torch.compiler.reset()
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("how", [compiled_whole, compiled_in_place, compiled_part])
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # which torch looks for between parts of a model

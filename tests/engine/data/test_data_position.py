@@ -310,6 +310,7 @@ class Script:
 # In one process
 
 
+@pytest.mark.thin(13)
 @pytest.mark.parametrize("kind", LOADERS)
 def test_every_place_is_found_back_to(kind):
     Script(LOADERS[kind]).check()

@@ -99,7 +99,7 @@ def test_a_rank_that_is_busy_elsewhere_is_named_with_its_place(launch):
     assert not other["reports"]
 
 
-@pytest.mark.parametrize("how", ["hangs", "is stopped"])
+@pytest.mark.parametrize("how", [pytest.param("hangs", marks=pytest.mark.slow), "is stopped"])
 def test_a_rank_that_hangs_ends_all_and_the_next_start_goes_on(how, launch, tmp_path):
     def train(folder, how):
         import os
