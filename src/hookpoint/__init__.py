@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from hookpoint.core.callback.periodic import PeriodicCallback as PeriodicCallback
     from hookpoint.core.callback.periodic import PeriodicTrigger as PeriodicTrigger
     from hookpoint.core.callback.pipeline import CallbackPipeline as CallbackPipeline
+    from hookpoint.core.callback.proxy_callback import ProxyCallback as ProxyCallback
     from hookpoint.core.callback.replace import Replace as Replace
     from hookpoint.core.checkpoint.store import Store as Store
     from hookpoint.core.errors import HookpointError as HookpointError

@@ -24,6 +24,7 @@ _MODULES = {
     "core.callback.on": "on",
     "core.callback.periodic": "EnableCallbackIf PeriodicCallback PeriodicTrigger",
     "core.callback.pipeline": "CallbackPipeline",
+    "core.callback.proxy_callback": "ProxyCallback",
     "core.callback.replace": "Replace",
     "core.checkpoint.store": "Store",
     "core.errors": "HookpointError HookpointWarning StopRun errors",
@@ -125,6 +126,7 @@ ALSO_CALLBACKS = (
     "MainCallback",
     "PeriodicCallback",
     "PeriodicTrigger",
+    "ProxyCallback",
 )
 NEED_TORCH = ("engine.", "parallel.", "presets.runner")
 

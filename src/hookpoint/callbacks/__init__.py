@@ -82,6 +82,7 @@ if TYPE_CHECKING:
     from hookpoint.core.callback.periodic import PeriodicCallback as PeriodicCallback
     from hookpoint.core.callback.periodic import PeriodicTrigger as PeriodicTrigger
     from hookpoint.core.callback.pipeline import CallbackPipeline as CallbackPipeline
+    from hookpoint.core.callback.proxy_callback import ProxyCallback as ProxyCallback
 
 __all__ = sorted(CALLBACKS)
 

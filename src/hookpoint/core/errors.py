@@ -25,6 +25,7 @@ A message names the object, the problem, what is expected, and what to type inst
     ├── MissingOutput (KeyError)              an output that the forward pass does not return
     ├── UnknownSetting (KeyError)             a name that run.hyper, or a loader's settings, does not have
     ├── NotShared (KeyError)                  a key that run.store does not have
+    ├── UnknownCallback (KeyError)            a callback that the run does not have
     ├── OutsideIteration (AttributeError)     run.batch and the like, used outside an iteration
     ├── NotAssignable (AttributeError)        run.stop = True
     ├── NotOffered (AttributeError)           an adopted callback uses what its trainer has and a run does not
@@ -252,6 +253,10 @@ class NotShared(HookpointError, KeyError):
 
     def __init__(self, key: str, known: Iterable[str]) -> None:
         super().__init__(f"run.store has no key '{key}'.", known=listed(known), share=f"run.put('{key}', value)")
+
+
+class UnknownCallback(HookpointError, KeyError):
+    """The run has no such callback, or more than one."""
 
 
 class OutsideIteration(HookpointError, AttributeError):

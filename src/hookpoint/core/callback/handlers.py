@@ -90,10 +90,13 @@ class Handler:
 
 def find_handlers(subject: Any) -> list[Handler]:
     """Return an object's handlers in the order of the table, custom points last; raise for misspelled points."""
-    handlers = list(_scan(subject))
-    handlers.sort(key=lambda handler: TABLE_ORDER.get((handler.point, handler.spelling), len(TABLE_ORDER)))
+    handlers = in_table_order(_scan(subject))
     _check_two_spellings(handlers)
     return handlers
+
+
+def in_table_order(handlers: Iterable[Handler]) -> list[Handler]:
+    return sorted(handlers, key=lambda handler: TABLE_ORDER.get((handler.point, handler.spelling), len(TABLE_ORDER)))
 
 
 def handlers_for(handlers: Iterable[Handler], point: str) -> list[Handler]:

@@ -16,6 +16,7 @@ from hookpoint.core.callback.knob import check_knobs
 from hookpoint.core.callback.main_callback import MainCallback
 from hookpoint.core.callback.on import Mark, marks
 from hookpoint.core.callback.pipeline import CallbackPipeline
+from hookpoint.core.callback.proxy_callback import ProxyCallback, holder_of_state, through_proxies
 from hookpoint.core.errors import BadOption, CompileError, MainPointTaken, NotACallback, NoTrigger, StopRun
 from hookpoint.core.hooks._idle_class import reject_idle_class
 from hookpoint.core.logger import logger
@@ -97,8 +98,10 @@ class Entry:
 
     def declared(self, option: str) -> tuple[str, ...]:
         """Return what the callback declares as after, before, reads, writes or may_write."""
-        value = getattr(self.subject, option, ())
-        values = (value,) if isinstance(value, str | type) else tuple(value or ())
+        values: tuple[Any, ...] = ()
+        for owner in (self.subject, *proxies_of(self.path)):
+            value = getattr(owner, option, ())
+            values += (value,) if isinstance(value, str | type) else tuple(value or ())
         return tuple(name.__name__ if isinstance(name, type) else name for name in values)
 
     def names(self) -> set[str]:
@@ -137,16 +140,18 @@ class Entry:
 
     def state(self) -> dict[str, Any]:
         """Return the state of the callback and its schedules for a checkpoint."""
-        has_state = hasattr(self.subject, "state_dict") and not self.is_blocked
-        state = self.contained(self.subject.state_dict, "state_dict")() if has_state else {}
+        holder = holder_of_state(self.subject, proxies_of(self.path))
+        has_state = hasattr(holder, "state_dict") and not self.is_blocked
+        state = self.contained(holder.state_dict, "state_dict")() if has_state else {}
         return {"state": state or self.carried, "schedules": {key: armed.state() for key, armed in self.armed.items()}}
 
     def load_state(self, saved: Mapping[str, Any]) -> None:
         """Restore what `state` returned. State that the class cannot load is carried into later checkpoints."""
         self.carried = saved["state"] if self.not_restored() else {}
-        if saved["state"] and hasattr(self.subject, "load_state_dict"):
+        holder = holder_of_state(self.subject, proxies_of(self.path))
+        if saved["state"] and hasattr(holder, "load_state_dict"):
             try:
-                self.contained(self.subject.load_state_dict, "load_state_dict")(saved["state"])
+                self.contained(holder.load_state_dict, "load_state_dict")(saved["state"])
             except Exception as error:
                 error.add_note(f"while restoring {self.name} from a checkpoint")
                 raise
@@ -156,7 +161,8 @@ class Entry:
 
     def not_restored(self) -> str:
         """Return what happens to saved state if the class lacks `state_dict` or `load_state_dict`; empty if it has both."""
-        saves, loads = (_has_own(self.subject, method) for method in ("state_dict", "load_state_dict"))
+        holder = holder_of_state(self.subject, proxies_of(self.path))
+        saves, loads = (_has_own(holder, method) for method in ("state_dict", "load_state_dict"))
         if loads:
             return "" if saves else "restored, and stored unchanged: its class has no state_dict"
         return f"{'not restored' if saves else 'stored for later'}: its class has no load_state_dict"
@@ -170,6 +176,11 @@ class Entry:
         outcome = "it is disabled for the rest of the run" if self.disabled else "the run continues"
         what = f"{self.name} failed at {point}: {type(error).__name__}: {error}"
         logger.warning("%s%s; %s", what, times, outcome, exc_info=error)
+
+
+def proxies_of(path: tuple[Callback, ...]) -> tuple[ProxyCallback, ...]:
+    """Return the wrappers directly around a callback, the outermost first."""
+    return tuple(callback for callback in path if isinstance(callback, ProxyCallback))
 
 
 def _has_own(subject: Any, method: str) -> bool:
@@ -218,7 +229,7 @@ def _leaves(callbacks: Iterable[Any], path: tuple[Callback, ...]) -> Iterator[tu
         callbacks = [callbacks]
     for callback in callbacks:
         if isinstance(callback, CallbackPipeline) and not _overrides_run(callback):
-            for handler in find_handlers(callback):
+            for handler in find_handlers(callback) if not isinstance(callback, ProxyCallback) else ():
                 name = type(callback).__name__
                 raise NotACallback(
                     f"{name}.{handler.spelling} would never be called: a pipeline only runs its callbacks.",
@@ -251,7 +262,9 @@ def _entry(subject: Any, path: tuple[Callback, ...]) -> Entry:
             write = "a class with a method such as on_epoch_end(self, run)"
             raise NotACallback(f"{subject!r} is not a callback: it has no method named after a point.", write=write)
         reject_idle_class(subject, Callback)
-    name = _own_name(subject) or type(subject).__name__
+    proxies = proxies_of(path)
+    handlers = through_proxies(handlers, proxies)
+    name = next(filter(None, map(_own_name, (*proxies, subject))), type(subject).__name__)
     is_main = isinstance(subject, MainCallback)
     has = {handler.point for handler in handlers}
     if not is_main:
@@ -262,12 +275,13 @@ def _entry(subject: Any, path: tuple[Callback, ...]) -> Entry:
             )
     options = _marked_options(subject) if inspect.isfunction(subject) else subject
     is_monitor = "on_records" in has  # by default, a monitor never ends a run, and only the chief has it
-    is_of_chief = getattr(subject, "chief_only", is_monitor)  # tensorpack's name
-    ranks = _option(name, "ranks", options, RANKS, default="chief" if is_of_chief is True else "all")
+    is_of_chief = next((owner.chief_only for owner in (*proxies, subject) if hasattr(owner, "chief_only")), is_monitor)
+    ranks = _option(name, "ranks", _setter(proxies, "ranks", options), RANKS, default="chief" if is_of_chief is True else "all")
     for flag in ("collective", "may_skip") if ranks != "all" else ():
         if getattr(subject, flag, False):
             raise CompileError(f"{name} has {flag} = True but runs on the {ranks} only.", set='ranks = "all"')
-    on_error = _option(name, "on_error", options, POLICIES, default="warn" if is_monitor else "raise")
+    policy = _setter(proxies, "on_error", options)
+    on_error = _option(name, "on_error", policy, POLICIES, default="warn" if is_monitor else "raise")
     outer = next(filter(_overrides_run, path), None)
     return Entry(
         subject,
@@ -329,6 +343,11 @@ def _option(name: str, option: str, options: Any, known: tuple[str, ...], *, def
     return value
 
 
+def _setter(proxies: tuple[ProxyCallback, ...], option: str, options: Any) -> Any:
+    """Return the outermost wrapper that sets an option, or the options of the callback itself."""
+    return next((proxy for proxy in proxies if _sets(proxy, option)), options)
+
+
 def _sets(options: Any, option: str) -> bool:
     """Return whether the callback or its class sets an option, not only the base class Callback."""
     classes = [cls for cls in type(options).__mro__ if cls is not Callback]
@@ -344,7 +363,7 @@ def _handlers(subject: Any) -> list[Handler]:
 
 def _overrides_run(subject: Any) -> bool:
     own = type(subject).run if isinstance(subject, Callback) and run_method(subject) is not None else Callback.run
-    return own not in (Callback.run, CallbackPipeline.run)
+    return own not in (Callback.run, CallbackPipeline.run, ProxyCallback.run)
 
 
 def _is_custom_pipeline(subject: Any) -> bool:

@@ -118,8 +118,9 @@ class Hooks:
     def attach(self, run: Any) -> None:
         """Set the run of the callbacks, so that methods can use `self.trainer` (tensorpack) and `self.model` (Keras)."""
         for entry in self.entries:
-            if isinstance(entry.subject, Callback):
-                info_of(entry.subject).run = run
+            for callback in (entry.subject, *entry.path):
+                if isinstance(callback, Callback):
+                    info_of(callback).run = run
         for watcher in self._watchers if run is None else ():
             watcher.leave()
 

@@ -115,7 +115,7 @@ class PeerNames(Values):
 
     # Not a __getattr__, which would slow down every attribute of the run.
     eval_results = ForeignName("run.metrics, with val_ in front of each name; or run.original_args().eval_results")
-    list_callback = ForeignName("run.original_args().list_callback")
+    list_callback = ForeignName("run.callbacks, or run.original_args().list_callback")
     save_checkpoint = ForeignName('run.save("tag")')
     should_stop = ForeignName("run.stop, which is false until a stop is requested")
     stop_training = ForeignName('run.stop("why")')

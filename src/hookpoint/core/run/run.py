@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import fsum
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Literal, overload
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from hookpoint.core.errors import BadArgument, BadValue
+from hookpoint.core.hooks.lookup import find_callback, named_callbacks
 from hookpoint.core.points import BY_NAME
 from hookpoint.core.run._aliases import PeerNames, as_epochs_method, as_stop_request
 from hookpoint.core.run._values import Values
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from hookpoint.core.run.run_loop import Batches, Epochs, EvaluateOptions, Mode, RunLoop
     from hookpoint.core.run.stepper import Stepper
 
+T = TypeVar("T")
 Op = Literal["sum", "mean", "max", "min"]
 OPS: dict[str, Callable[[Sequence[float]], float]] = {
     "sum": fsum,
@@ -200,6 +203,21 @@ class Run(PeerNames):
     def update_op(self, function: Callable[[], object]) -> None:
         """Register a function to call after each step."""
         self.update_ops.append(function)
+
+    # Other callbacks
+
+    @property
+    def callbacks(self) -> Mapping[str, Any]:
+        """The callbacks of this rank by name, in list order; callbacks in a pipeline take its place."""
+        return MappingProxyType(named_callbacks(self.hooks.entries))
+
+    @overload
+    def callback(self, key: type[T]) -> T: ...
+    @overload
+    def callback(self, key: str) -> Any: ...
+    def callback(self, key: str | type[Any]) -> Any:
+        """Return the callback with this name, or the only one of this class. Raise UnknownCallback if there is none."""
+        return find_callback(self.hooks, key)
 
     # Custom points
 

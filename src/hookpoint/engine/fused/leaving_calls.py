@@ -89,4 +89,5 @@ def _declares(call: Call) -> bool:
     classes = type(call.entry.subject).__mro__
     declaring = next((place for place, kind in enumerate(classes) if "leaves_graph" in vars(kind)), None)
     handling = next((place for place, kind in enumerate(classes) if call.handler.spelling in vars(kind)), None)
-    return declaring is not None and (handling is None or handling >= declaring)
+    is_of_wrapper = call.handler.owner not in {kind.__name__ for kind in classes}
+    return declaring is not None and not is_of_wrapper and (handling is None or handling >= declaring)
