@@ -144,7 +144,7 @@ GROUPS = {
         ),
         "NotShared": ("Check the order of the callbacks, or use `run.store.get(key)`."),
         "UnknownCallback": (
-            "`run.callbacks` lists the callbacks of this rank with their names. If there are several of one class, use the name."
+            "`run.callbacks` lists this rank's callbacks with their names. If there are several of one class, use the name."
         ),
         "OutsideIteration": (
             "`run.batch`, `run.outputs` and `run.loss` are released at the end of an iteration to free their memory. Store "

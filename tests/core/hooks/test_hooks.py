@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from hookpoint import Callback, CallbackPipeline, Every, Hooks, LambdaCallback, MainCallback, Replace, StopRun, errors, on
+from hookpoint import (
+    Callback,
+    CallbackPipeline,
+    Every,
+    HookpointWarning,
+    Hooks,
+    LambdaCallback,
+    MainCallback,
+    Replace,
+    StopRun,
+    errors,
+    on,
+)
 from hookpoint.core.loop.loop import Loop
 from hookpoint.core.schedule.clocks import Clocks
 
@@ -104,7 +116,8 @@ def test_a_result_is_replaced_for_those_behind_and_for_the_caller():
         return 99
 
     hooks = Hooks([LambdaCallback(on_sum_end=one) for one in (double, ignored, double)])
-    assert hooks.fire_payload("on_sum_end", {"result": 1}) == 4
+    with pytest.warns(HookpointWarning, match="returned 99, which is ignored"):
+        assert hooks.fire_payload("on_sum_end", {"result": 1}) == 4
     assert said == [1, 2, 2]
 
 

@@ -4,14 +4,15 @@ For two handlers, the second with named arguments and a schedule, the function i
 
     def on_iter_end(run):
         try:
-            h0(run)
-            if run._clocks.step >= s1.due and s1.take(run, None, True): h1(run._now.batch, run._now.loss)
+            if h0(run) is not None: r0()
+            if run._clocks.step >= s1.due and s1.take(run, None, True):
+                if h1(run._now.batch, run._now.loss) is not None: r1()
         except BaseException as error:
             blame(error, run)
             raise
 
-A loop over prepared calls takes twice as long, because named arguments need a function for each call. With one line per call,
-the line number of a traceback identifies the call that failed.
+A loop over prepared calls takes twice as long, because named arguments need a function for each call. The line number of a
+traceback identifies the call that failed.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.core.callback.current import CURRENT, CURRENT_CALL
 from hookpoint.core.callback.handlers import Handler
 from hookpoint.core.errors import StopRun
+from hookpoint.core.hooks._returned import Returned, may_return
 from hookpoint.core.hooks.costs import Cost
 from hookpoint.core.hooks.entry import Entry
-from hookpoint.core.points import BY_NAME
+from hookpoint.core.points import BY_NAME, POINTS
 from hookpoint.core.run_view import Dispatch
 from hookpoint.core.schedule.armed_schedule import ArmedSchedule
 
@@ -35,6 +37,13 @@ if TYPE_CHECKING:
 
 # The points where ranks can agree on a skip: all ranks reach them, with an iteration that has not ended.
 SKIP_POINTS = ("on_iter_begin", "on_train_iter_begin", "on_backward_begin", "on_backward_end", "on_step_begin")
+
+# The points of each batch. Testing a handler's answer for None must not add to them.
+EACH_BATCH = {point.name for point in POINTS if point.modes and not point.name.endswith(("_epoch_begin", "_epoch_end"))} - {
+    "on_epoch_begin",
+    "on_epoch_end",
+    "on_lr_adjust",
+}
 
 ARGUMENTS = {
     "run": "run",
@@ -96,10 +105,11 @@ def compile_dispatch(label: str, calls: Sequence[Call], *, timed: bool) -> Dispa
     if not calls:
         return None
     names: dict[str, Any] = {"clock": perf_counter}
-    lines = [_line(call, number, names, timed) for number, call in enumerate(calls)]
+    lines_of = [_lines(call, number, names, timed) for number, call in enumerate(calls)]
+    lines = [line for of_call in lines_of for line in of_call]
     head = [f"def {label}(run):", "    try:"]
     tail = ["    except BaseException as error:", "        blame(error, run)", "        raise"]
-    names["blame"] = _blame(calls, first_line=len(head) + 1)
+    names["blame"] = _blame([call for call, its in zip(calls, lines_of, strict=True) for _ in its], first_line=len(head) + 1)
     if any(call.agrees for call in calls):
         lines.append("run._loop.agree_on_skips()")
     source = "\n".join([*head, *(f"        {line}" for line in lines), *tail])
@@ -108,7 +118,7 @@ def compile_dispatch(label: str, calls: Sequence[Call], *, timed: bool) -> Dispa
     return dispatch
 
 
-def _line(call: Call, number: int, names: dict[str, Any], timed: bool) -> str:
+def _lines(call: Call, number: int, names: dict[str, Any], timed: bool) -> list[str]:
     handler, entry = call.handler, call.entry
     names[f"h{number}"] = entry.contained(handler.function, call.point)
     if entry.catches_stops or entry.is_in_team:
@@ -117,6 +127,13 @@ def _line(call: Call, number: int, names: dict[str, Any], timed: bool) -> str:
     arguments = [ARGUMENTS[source] for source in by_position]
     arguments += [f"{name}={ARGUMENTS[source]}" for name, source in by_keyword.items()]
     statements = [f"h{number}({', '.join(arguments)})"]
+    if may_return(handler.function):
+        names[f"r{number}"] = returned = Returned(entry, handler, call.point, names, f"h{number}")
+        if call.point in EACH_BATCH:
+            statements = [f"if {statements[0]} is not None: r{number}()"]
+        else:
+            names[f"r{number}"] = returned.report
+            statements = [f"if (answer := {statements[0]}) is not None: r{number}(answer)"]
     if timed:
         names[f"c{number}"] = call.cost
         statements = ["began = clock()", *statements, f"c{number}.add(clock() - began)"]
@@ -130,7 +147,9 @@ def _line(call: Call, number: int, names: dict[str, Any], timed: bool) -> str:
         names[f"e{number}"] = entry
         statements.append(f"e{number}.has_run = True")
     conditions = _conditions(call, number, names)
-    return (f"if {' and '.join(conditions)}: " if conditions else "") + "; ".join(statements)
+    if not conditions:
+        return statements
+    return [f"if {' and '.join(conditions)}:", *(f"    {statement}" for statement in statements)]
 
 
 def _caught(call: Call, function: Callable[..., Any]) -> Callable[..., Any]:

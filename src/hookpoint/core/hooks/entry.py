@@ -59,6 +59,7 @@ class Entry:
     is_blocked: bool = False  # a monitor whose thread does not return
     has_run: bool = False
     failures: int = 0
+    reported: set[tuple[str, str]] = field(default_factory=set)  # points and methods whose return value was reported
     watchers: tuple[Watcher, ...] = ()
     is_in_team: bool = False
     catches_stops: bool = False  # turn a StopRun into a request: other ranks, or a host, must not see it raised

@@ -16,6 +16,7 @@ from hookpoint.core.errors import OutsideRun, StopRun
 from hookpoint.core.hooks._calls import calls_of, check_reads, gates_of, schedule_key
 from hookpoint.core.hooks._explain import explain
 from hookpoint.core.hooks._order import Order
+from hookpoint.core.hooks._returned import may_return, report
 from hookpoint.core.hooks.costs import Cost
 from hookpoint.core.hooks.dispatch import Call, compile_dispatch
 from hookpoint.core.hooks.entry import MAIN, MONITOR, Entry, call_run, entries_of, is_not_empty
@@ -148,6 +149,8 @@ class Hooks:
                 if isinstance(answer, Replace):
                     result = answer.value
                     payload = {**payload, "result": result}
+                elif answer is not None and may_return(handler.function):
+                    report(entry, handler, point, answer)
         return result
 
     def _handlers_of(self, point: str) -> Iterator[tuple[Entry, Handler, tuple[ArmedSchedule, ...]]]:

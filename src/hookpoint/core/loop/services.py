@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from hookpoint.core.callback.current import CURRENT_CALL
-from hookpoint.core.errors import BadArgument, OutsideIteration
+from hookpoint.core.errors import BadArgument, BadLoop, OutsideIteration
 from hookpoint.core.hooks.dispatch import Call
 from hookpoint.core.loop.batches import BatchLoop, batches_over
 from hookpoint.core.loop.epochs import EpochLoop
@@ -62,6 +62,24 @@ class Services:
     def at_leave(self, function: Callable[[], object]) -> None:
         passes = self.machine.scopes.passes
         self.machine.scopes.cleanup.add(passes[-1] if passes else None, function)
+
+    def set_step(self, step: int) -> None:
+        machine = self.machine
+        run, clocks = machine.running(), machine.clocks
+        if not isinstance(step, int) or isinstance(step, bool) or step < 0:
+            raise BadArgument(f"run.set_step: step must be an integer >= 0, got {step!r}.")
+        if machine.options.host is not None:
+            raise BadLoop(f"run.set_step({step}): the trainer that hosts this run counts the steps.")
+        if run.resuming:
+            return  # like every change that a script makes before the state is restored
+        if machine.resuming.has_resumed or clocks.epoch or clocks.iteration:
+            raise BadLoop(f"run.set_step({step}): training has begun.", call="it at on_run_begin, or before the first epoch")
+        if len(set(self.gather(step, "run.set_step()"))) > 1:
+            raise BadLoop(f"run.set_step({step}): other ranks set another step.", set="the same step on all ranks")
+        clocks.step = step
+        machine.hooks.start_schedules(clocks)
+        if machine.logbook.log_every:
+            machine.logbook.set_log_every(machine.logbook.log_every, moves_next=True)
 
     # Verdicts and saves
 

@@ -57,6 +57,13 @@ class Run(PeerNames):
         """Run a validation pass that does not affect the run; return the means of what is logged in it, or its results."""
         return self._loop.evaluate(data, **options)
 
+    def set_step(self, step: int) -> None:
+        """Count optimizer steps from `step` instead of 0. Call it at on_run_begin, or before the first epoch.
+
+        Schedules, log steps and the names of checkpoints follow. A resumed run keeps the step of its checkpoint.
+        """
+        self._loop.set_step(step)
+
     # The step
 
     def forward(self) -> None:

@@ -1,0 +1,80 @@
+"""What handlers return: nothing reads it, so a value is reported once, with the request to make instead."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from hookpoint.core.callback.replace import Replace
+from hookpoint.core.errors import HookpointWarning
+from hookpoint.core.points import BY_NAME
+
+if TYPE_CHECKING:
+    from hookpoint.core.callback.handlers import Handler
+    from hookpoint.core.hooks.entry import Entry
+
+STOP = 'call run.stop("why") to stop the run'
+SET = "set run.outputs and run.loss"
+INSTEAD = {
+    "on_iter_begin": f"call run.skip_batch() to skip the batch, or {STOP}",
+    "on_train_iter_begin": f"call run.skip_batch() to skip the batch, or {STOP}",
+    "on_backward_begin": f"call run.skip_backward() to skip the backward pass, or {STOP}",
+    "on_backward_end": f"call run.skip_step() to skip the optimizer step, or {STOP}",
+    "on_step_begin": f"call run.skip_step() to skip the optimizer step, or {STOP}",
+    "on_iter_error": "call run.retry() or run.skip_batch()",
+    **{point: SET for point in BY_NAME if point.endswith("_forward")},
+    **{
+        f"on_{mode}_{end}": "call run.stop_epoch() to end this pass"
+        for mode in ("val", "pred")
+        for end in ("iter_begin", "iter_end")
+    },
+}
+
+
+def may_return(function: Callable[..., Any]) -> bool:
+    """Return whether a handler could return a value on purpose: a `def` without `-> None` that is not hookpoint's own."""
+    while isinstance(function, partial):
+        function = function.func
+    plain = inspect.unwrap(getattr(function, "__func__", function))
+    if not inspect.isfunction(plain) or plain.__name__ == "<lambda>" or plain.__module__.startswith("hookpoint."):
+        return False
+    return plain.__annotations__.get("return", ...) not in (None, "None")
+
+
+def report(entry: Entry, handler: Handler, point: str, answer: Any) -> None:
+    """Warn once about a value that a handler returned. `Replace` is the one that a guard reads."""
+    if answer is None or isinstance(answer, Replace) or (point, handler.spelling) in entry.reported:
+        return
+    entry.reported.add((point, handler.spelling))
+    shown = repr(answer) if isinstance(answer, bool | int | float | str) else f"a value of type {type(answer).__name__}"
+    instead = (
+        INSTEAD.get(point, STOP) if point in BY_NAME else "return Replace(value) at the end of a guard to change the result"
+    )
+    warnings.warn(
+        f"{handler.owner}.{handler.spelling} returned {shown}, which is ignored: {instead}.", HookpointWarning, stacklevel=3
+    )
+
+
+class Returned:
+    """The reaction to a value from a handler of each step.
+
+    The generated code only tests for None, which costs no more than dropping the value. The first value replaces the handler
+    with a function that reports the next.
+    """
+
+    def __init__(self, entry: Entry, handler: Handler, point: str, names: dict[str, Any], key: str) -> None:
+        self._report, self._names, self._key = partial(report, entry, handler, point), names, key
+
+    def __call__(self) -> None:
+        function = self._names[self._key]
+
+        def reported(*args: Any, **kwargs: Any) -> None:
+            self._report(function(*args, **kwargs))
+
+        self._names[self._key] = reported
+
+    def report(self, answer: Any) -> None:
+        self._report(answer)
