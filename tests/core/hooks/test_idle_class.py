@@ -29,7 +29,6 @@ def test_methods_of_peers_are_told_our_names():
         def __init__(self):
             self.count = 0
 
-        def __enter__(self): ...
         def set_model(self, model): ...
         def step_end(self, ctx): ...
         def _before_run(self, ctx): ...
@@ -38,8 +37,7 @@ def test_methods_of_peers_are_told_our_names():
 
     assert refused(Foreign()) == (
         "Foreign: a run calls none of its methods.\n"
-        "  rename    __enter__(self) -> on_run_begin(self, run)\n"
-        "            set_model(self, model) -> setup(self, component, save_path)\n"
+        "  rename    set_model(self, model) -> setup(self, component, save_path)\n"
         "            step_end(self, ctx) -> on_train_iter_end(self, run)\n"
         "            _before_run(self, ctx) -> on_train_iter_begin(self, run)\n"
         "            process_scalar(self, name, value) -> on_records(self, records)"
@@ -57,7 +55,6 @@ def test_methods_of_peers_are_told_our_names():
         ("_trigger", "on_trigger"),
         ("begin", "on_run_begin"),
         ("end", "on_run_end"),
-        ("__exit__", "on_run_end"),
         ("__call__", "on_trigger"),
     ],
 )

@@ -11,13 +11,11 @@ from hookpoint.core.points import BY_NAME, FOREIGN, SPELLINGS
 from hookpoint.core.text.spelling import near_miss
 
 # The methods that a run calls, apart from handlers.
-CALLED = ("setup", "state_dict", "load_state_dict", "knobs", "actions", "around_call")
+CALLED = ("__enter__", "__exit__", "setup", "state_dict", "load_state_dict", "knobs", "actions", "around_call")
 
 # Methods of other systems that are not spellings of a point, and the methods to write instead.
 MEANT = {
     "__call__": "on_trigger(self, run)",
-    "__enter__": "on_run_begin(self, run)",
-    "__exit__": "on_run_end(self, run)",
     "process": "on_records(self, records)",
     "process_event": "on_records(self, records)",
     "process_image": "on_records(self, records)",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,12 +15,14 @@ from hookpoint.core.callback.replace import Replace
 from hookpoint.core.callback.watcher import Watcher
 from hookpoint.core.errors import OutsideRun, StopRun
 from hookpoint.core.hooks._calls import calls_of, check_reads, gates_of, schedule_key
+from hookpoint.core.hooks._contexts import Contexts
 from hookpoint.core.hooks._explain import explain
 from hookpoint.core.hooks._order import Order
 from hookpoint.core.hooks._returned import may_return, report
 from hookpoint.core.hooks.costs import Cost
 from hookpoint.core.hooks.dispatch import Call, compile_dispatch
 from hookpoint.core.hooks.entry import MAIN, MONITOR, Entry, call_run, entries_of, is_not_empty
+from hookpoint.core.logger import logger
 from hookpoint.core.points import BY_NAME
 from hookpoint.core.run_view import Dispatch
 from hookpoint.core.schedule.armed_schedule import ArmedSchedule
@@ -49,6 +52,7 @@ class Hooks:
         self._watchers = tuple(entry.subject for entry in reversed(self.entries) if isinstance(entry.subject, Watcher))
         for entry in self.entries:
             entry.watchers = self._watchers
+        self._contexts = Contexts(self.entries)
         self.remarks: list[Callable[[], list[str]]] = []  # lines of others at the end of `explain`
         self._logged_moves: set[str] = set()
         self._calls = self._ordered()
@@ -117,13 +121,21 @@ class Hooks:
                 subject.setup(component, save_path)
 
     def attach(self, run: Any) -> None:
-        """Set the run of the callbacks, so that methods can use `self.trainer` (tensorpack) and `self.model` (Keras)."""
+        """Set the run of the callbacks, for `self.trainer` (tensorpack) and `self.model` (Keras), and enter their contexts."""
         for entry in self.entries:
             for callback in (entry.subject, *entry.path):
                 if isinstance(callback, Callback):
                     info_of(callback).run = run
+        if run is not None:
+            self._contexts.enter(run)
+        elif problems := self._contexts.leave(sys.exception()):  # only if an exception kept `leave` from being called
+            logger.error("a callback failed at __exit__", exc_info=problems[0])
         for watcher in self._watchers if run is None else ():
             watcher.leave()
+
+    def leave(self, error: BaseException | None) -> list[Exception]:
+        """Leave the contexts of the callbacks with the exception of the run, in reverse order; return their errors."""
+        return self._contexts.leave(error)
 
     def start_schedules(self, clocks: Clocks) -> None:
         """Start every schedule at the current clocks."""

@@ -374,7 +374,7 @@ class Machine:
         problems += run.monitors.end_run(is_leaving=self.signals.is_leaving) if fires else []
         if fires and failure is None and not self.verdicts.stop:
             self.missing.warn_at_end(run)
-        return problems
+        return problems + self.hooks.leave(failure or self.signals.ending() or next(iter(problems), None))
 
     def clean_up(self) -> None:
         self._is_over = True
