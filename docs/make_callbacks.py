@@ -86,6 +86,7 @@ GROUPS = {
         "TimeMonitor",
         "EstimatedTimeLeft",
         "ThroughputTracker",
+        "FlopsTracker",
         "GPUUtilizationTracker",
         "GPUMemoryTracker",
         "HostMemoryTracker",

@@ -71,7 +71,7 @@ _FOLDERS: dict[str, tuple[str, ...]] = {
     "callbacks.model_hooks": ("ActivationStats", "FeatureTap", "GradientStats", "ModuleHooks", "ParameterHooks"),
     "callbacks.notify": ("Notify", "SendMonitorData", "SendStat"),
     "callbacks.profiling": ("HookTrace", "ProfilerTrace", "StepTimeout", "StepTooSlow"),
-    "callbacks.progress": ("EstimatedTimeLeft", "ProgressBar", "ThroughputTracker", "TimeMonitor"),
+    "callbacks.progress": ("EstimatedTimeLeft", "FlopsTracker", "ProgressBar", "ThroughputTracker", "TimeMonitor"),
     "callbacks.saving": (
         "BackupAndRestore",
         "CheckpointConfig",

@@ -73,6 +73,7 @@ ARGUMENTS = {
     "EarlyStopping": {"monitor": "score", "mode": "max", "patience": 2},
     "EstimatedTimeLeft": {},
     "FeatureTap": {"pattern": "layer"},
+    "FlopsTracker": {"peak_flops": 1e12},
     "GPUMemoryTracker": {},
     "GPUUtilizationTracker": {},
     "GarbageCollector": {"every": 2},

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from hookpoint.callbacks.profiling.step_timeout import StepTimeout as StepTimeout
     from hookpoint.callbacks.profiling.step_too_slow import StepTooSlow as StepTooSlow
     from hookpoint.callbacks.progress.estimated_time_left import EstimatedTimeLeft as EstimatedTimeLeft
+    from hookpoint.callbacks.progress.flops_tracker import FlopsTracker as FlopsTracker
     from hookpoint.callbacks.progress.progress_bar import ProgressBar as ProgressBar
     from hookpoint.callbacks.progress.throughput_tracker import ThroughputTracker as ThroughputTracker
     from hookpoint.callbacks.progress.time_monitor import TimeMonitor as TimeMonitor

@@ -1,0 +1,39 @@
+"""What determines the FLOPs of an iteration: the shapes and types in its batch. Works without torch."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, NamedTuple
+
+from hookpoint.core.fields import field_values, named_fields
+
+
+class Flops(NamedTuple):
+    """FLOPs of the model, and those done by the hardware: the same plus what activation checkpointing recomputes."""
+
+    model: float = 0
+    hardware: float = 0
+
+    def plus(self, other: Flops, scale: float = 1) -> Flops:
+        return Flops(self.model + scale * other.model, self.hardware + scale * other.hardware)
+
+
+def signature_of(batch: Any) -> Any:
+    """Return the shapes and types of the arrays in a batch, at any depth.
+
+    >>> signature_of(([1, 2.5], {"length": 7}))
+    ((<class 'int'>, <class 'float'>), (<class 'int'>,))
+    """
+    shape = getattr(batch, "shape", None)
+    if shape is not None:
+        return shape, getattr(batch, "dtype", None)
+    if isinstance(batch, tuple | list):
+        return tuple([signature_of(field) for field in batch])
+    fields = named_fields(batch)
+    return tuple([signature_of(field) for field in fields.values()]) if fields else type(batch)
+
+
+def elements_of(batch: Any) -> int:
+    """Return the number of elements of the arrays in a batch."""
+    shape = getattr(batch, "shape", None)
+    return sum(map(elements_of, field_values(batch))) if shape is None else prod(shape)

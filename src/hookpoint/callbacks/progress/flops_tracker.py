@@ -1,0 +1,206 @@
+"""FlopsTracker: the FLOPs of the model, and how much of the device's peak they use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+
+from hookpoint.callbacks._shared.arguments import positive
+from hookpoint.callbacks.progress._batch_signature import Flops, elements_of, signature_of
+from hookpoint.callbacks.progress._lap_timer import LapTimer, wait_for
+from hookpoint.callbacks.progress._peak_flops import device_name, peak_flops
+from hookpoint.core.callback.callback import Options
+from hookpoint.core.checkpoint.stateful import named_parameters
+from hookpoint.core.errors import BadLoop
+from hookpoint.core.logger import logger
+from hookpoint.core.loop.services import machine_of
+from hookpoint.core.run.run import Run
+
+if TYPE_CHECKING:
+    from hookpoint.callbacks.progress._flop_count import FlopCount
+
+MAX_SIGNATURES = 64  # counting slows a step down, so a run whose batches all differ must not count each of them
+
+
+class FlopsTracker(LapTimer):
+    """Log the model's FLOPs per step and the utilization of the device (MFU and HFU), at each log step.
+
+        peak_flops: The device's peak in FLOP/s. Default: from a table of common GPUs, for dense bfloat16 or float16. Pass the
+            peak of the precision that you train in, or of a device that is not in the table.
+
+    torch's counter runs during the first iteration with batches of a given signature: the shapes and dtypes of the tensors.
+    Later iterations with the same signature have the same FLOPs. Changing which parameters require gradients counts again.
+    After 64 signatures, the FLOPs of a new one are estimated from the counted batch with the closest number of elements.
+
+    Logs for this rank:
+
+    - `model_flops`: forward and backward FLOPs per optimizer step; a multiplication and an addition are two.
+    - `model_flops_per_second`: the same per second of training, without validation and checkpoints.
+    - `mfu`: `model_flops_per_second` as a fraction of the peak.
+    - `hfu`: the same including what activation checkpointing recomputes.
+
+    Iterations that are counted take longer, so they are not timed; a compiled or captured step runs eagerly in them. torch
+    counts matrix multiplications, convolutions and attention; add other operators with
+    `torch.utils.flop_counter.register_flop_formula`. The optimizer's own operations do not count. The second backward pass of
+    a gradient penalty (`create_graph=True`) counts for `hfu` only.
+
+    >>> FlopsTracker(peak_flops=197e12).peak_flops
+    197000000000000.0
+    """
+
+    may_write = ("model_flops", "model_flops_per_second", "mfu", "hfu")
+    keeps: ClassVar[str] = f"{LapTimer.keeps}, and its FLOPs"
+    step_cost: ClassVar[str] = "about two microseconds, to compare the shapes of the batch; it waits for the GPU as it counts"
+
+    def __init__(self, peak_flops: float | None = None, **options: Unpack[Options]) -> None:
+        super().__init__("since", **options)
+        self.peak_flops = None if peak_flops is None else float(positive("FlopsTracker", "peak_flops", peak_flops))
+        self._reset()
+
+    def _reset(self) -> None:
+        self._peak = self.peak_flops
+        self._known: dict[Any, tuple[int, Flops]] = {}  # by signature: elements of the batch, and its FLOPs
+        self._trained: tuple[bool, ...] = ()  # which parameters require gradients
+        self._count: FlopCount | None = None  # while counting
+        self._next: Any = None  # the signature that is counted, or the FLOPs of this iteration
+        self._all = self._timed = Flops()  # since the last log step; those in iterations that are timed
+        self._has_warned = False
+
+    def on_setup(self, run: Run) -> None:
+        owner = self.name or "FlopsTracker"
+        try:
+            import torch  # noqa: F401
+        except ImportError as error:
+            raise BadLoop(f"{owner} needs PyTorch.", install="pip install 'hookpoint[torch]'") from error
+        if not machine_of(run).options.log_every:
+            raise BadLoop(f"{owner} logs at log steps, but log_every=0 disables them.", give="log_every=50")
+
+    def on_run_begin(self, run: Run) -> None:
+        sums = (self._all, self._timed)
+        self._reset()
+        if run.resuming:
+            self._all, self._timed = sums
+        super().on_run_begin(run)
+        if self._peak is None:
+            first = next(iter(named_parameters(run.model)), None)
+            device = device_name(run.device if run.device is not None or first is None else first[1].device)
+            self._peak = peak_flops(device)
+            if self._peak is None:
+                owner = self.name or "FlopsTracker"
+                logger.info("%s logs no mfu and hfu: it knows no peak for %r. Pass peak_flops=...", owner, device)
+        run.at_log_step(self._at_log_step)
+
+    def on_train_epoch_begin(self, run: Run) -> None:
+        super().on_train_epoch_begin(run)
+        trained = tuple(bool(getattr(parameter, "requires_grad", True)) for _, parameter in named_parameters(run.model))
+        if trained != self._trained:
+            self._known, self._trained = {}, trained
+
+    def on_train_iter_begin(self, run: Run, batch: Any) -> None:
+        if self._count is not None:
+            self._stop(run)
+        signature = signature_of(batch)
+        known = self._known.get(signature)
+        if known is not None:
+            self._next = known[1]
+        elif len(self._known) < MAX_SIGNATURES:
+            self._start(run)
+            self._next = (signature, elements_of(batch))
+        else:
+            elements = elements_of(batch)
+            size, flops = min(self._known.values(), key=lambda counted: abs(counted[0] - elements))
+            self._next = Flops().plus(flops, elements / max(size, 1))
+
+    def leaves_graph(self, run: Run) -> bool:
+        """Return whether the next step must run outside the CUDA graph so that its operations can be counted."""
+        return self._count is not None
+
+    def on_backward_begin(self) -> None:
+        """Do nothing: `leaves_graph` applies to callbacks with a handler inside the step."""
+
+    def on_step_begin(self) -> None:
+        if self._count is not None:
+            self._count.stop()
+
+    def on_step_end(self) -> None:
+        if self._count is not None:
+            self._count.start()
+
+    def on_train_iter_end(self, run: Run) -> None:
+        count, flops = self._count, self._next
+        if count is not None and "backward" in run.skipped:
+            self._stop(run)
+            flops = None
+        elif count is not None:
+            self._stop(run)
+            signature, elements = flops
+            flops = count.flops
+            self._known[signature] = (elements, flops)
+            if not flops.model and not self._has_warned:
+                self._has_warned = True
+                logger.warning(
+                    "%s: torch counts no FLOPs in step %d; it knows matrix multiplication, convolution and attention. Register "
+                    "others with torch.utils.flop_counter.register_flop_formula",
+                    self.name or "FlopsTracker",
+                    run.step,
+                )
+        elif flops is not None:
+            self._timed = self._timed.plus(flops)
+        if flops is not None:
+            self._all = self._all.plus(flops)
+
+    def on_iter_skip(self, run: Run) -> None:
+        self._stop(run)
+
+    on_iter_error = on_iter_skip
+
+    def on_val_epoch_begin(self, run: Run) -> None:
+        if self._count is not None:  # a callback evaluates in the middle of an iteration: count a later one
+            self._stop(run)
+            self._next = None
+        super().on_val_epoch_begin(run)
+
+    on_pred_epoch_begin = on_val_epoch_begin
+
+    def on_run_end(self) -> None:
+        if self._count is not None:
+            self._count.stop()
+            self._count = None
+        super().on_run_end()
+
+    def _start(self, run: Run) -> None:
+        """Count, and leave out the time."""
+        from hookpoint.callbacks.progress._flop_count import FlopCount
+
+        wait_for(run.device)
+        self.time.pause()
+        self._count = FlopCount()
+        self._count.start()
+
+    def _stop(self, run: Run) -> None:
+        """Stop counting, if it has started: the time counts again."""
+        if self._count is not None:
+            self._count.stop()
+            self._count = None
+            wait_for(run.device)
+            self.time.resume()
+
+    def _at_log_step(self, means: Mapping[str, Any]) -> dict[str, float]:
+        lap, model, (timed, hardware) = self.elapsed("since"), self._all.model, self._timed
+        if not lap.steps:
+            return {}
+        self.start("since")
+        self._all = self._timed = Flops()
+        values = {"model_flops": model / lap.steps} if model else {}
+        if timed and lap.seconds > 0 and not self.time.is_unknown:
+            values["model_flops_per_second"] = timed / lap.seconds
+            if self._peak is not None:
+                values |= {"mfu": timed / lap.seconds / self._peak, "hfu": hardware / lap.seconds / self._peak}
+        return values
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "flops": {"all": list(self._all), "timed": list(self._timed)}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._all, self._timed = Flops(*state["flops"]["all"]), Flops(*state["flops"]["timed"])
