@@ -77,8 +77,9 @@ style: $(VENV)/.stamp-dev
 	@$(PY) -m ruff check
 	@$(PY) -m ruff format --check
 
-bench: $(VENV)/.stamp-bench ## benchmark dispatch, training steps, memory, saving, long files, many callbacks and live control
+bench: $(VENV)/.stamp-bench ## benchmark dispatch, start, training steps, memory, saving, long files, many callbacks and live control
 	@$(PY) benchmarks/dispatch.py
+	@$(PY) benchmarks/start.py
 	@$(PY) benchmarks/step_overhead.py
 	@$(PY) benchmarks/memory.py
 	@$(PY) benchmarks/saving.py

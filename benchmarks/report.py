@@ -66,6 +66,10 @@ def versions(*packages: str) -> dict[str, str | None]:
             found[package] = version(package)
         except PackageNotFoundError:
             found[package] = None
+    if "hookpoint" in packages and found["hookpoint"] is None:  # not installed, but on PYTHONPATH
+        from hookpoint import __version__
+
+        found["hookpoint"] = __version__
     return found
 
 
@@ -81,8 +85,16 @@ def machine() -> dict[str, Any]:
     return {"cpu": cpu or platform.machine(), "cores": os.cpu_count(), "system": system}
 
 
-def write(name: str, suffix: str, about: Mapping[str, Any], groups: Iterable[Group], figures: Iterable[Figure]) -> Path:
-    """Write a dated file; a second one of the same day, Python and suffix takes the place of the first."""
+def write(
+    name: str,
+    suffix: str,
+    about: Mapping[str, Any],
+    groups: Iterable[Group],
+    figures: Iterable[Figure],
+    *,
+    folder: Path | None = None,
+) -> Path:
+    """Write a dated file, by default under results/; a second one of the same day, Python and suffix replaces the first."""
     today = date.today().isoformat()
     result = {
         "benchmark": name,
@@ -100,8 +112,9 @@ def write(name: str, suffix: str, about: Mapping[str, Any], groups: Iterable[Gro
             for figure in figures
         ],
     }
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}-{today}-py{platform.python_version()}{suffix}.json"
+    folder = RESULTS if folder is None else folder
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}-{today}-py{platform.python_version()}{suffix}.json"
     path.write_text(json.dumps(result, indent=1) + "\n")
     return path
 

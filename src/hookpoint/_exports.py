@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from importlib import import_module, util
 from typing import Any
 
+from hookpoint._gc_pause import GcPause
+
 # The names in each module.
 _MODULES = {
     "adapters": "adapters",
@@ -152,7 +154,8 @@ def load(package: str, exports: Mapping[str, str], name: str) -> Any:
         where = f": {FOREIGN[name]}" if name in FOREIGN else ""
         raise AttributeError(f"{package} has no '{name}'{where}")
     try:
-        module = import_module(f"hookpoint.{exports[name]}")
+        with GcPause():
+            module = import_module(f"hookpoint.{exports[name]}")
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise

@@ -68,6 +68,7 @@ def test_import_loads_no_third_party_module_and_not_even_the_core():
     assert [name for name in loaded if name.startswith("hookpoint")] == [
         "hookpoint",
         "hookpoint._exports",
+        "hookpoint._gc_pause",
         "hookpoint._version",
     ]
 
@@ -113,10 +114,55 @@ def test_a_change_would_be_seen():
     assert changed == ["environ", "handlers", "random"]
 
 
-def test_a_runner_of_one_process_does_not_wait_for_what_only_several_need():
+# What an import may cost is tested by the modules it loads; benchmarks/start.py measures the time.
+LATER = ("asyncio", "dataclasses", "inspect", "json", "logging", "pathlib", "socket", "subprocess")
+
+
+def loaded_by(program: str) -> set[str]:
+    """Return the modules that a program loads after its first line."""
+    first, _, rest = program.partition("\n")
+    source = f"import sys\n{first}\nbefore = set(sys.modules)\n{rest}\nprint(*set(sys.modules) - before)"
+    done = subprocess.run([sys.executable, "-I", "-c", source], capture_output=True, text=True, check=True)
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def test_importing_loop_loads_neither_the_loop_nor_what_only_a_run_needs():
+    loaded = loaded_by("\nfrom hookpoint import Loop")
+    assert loaded.isdisjoint(LATER)
+    assert {name for name in loaded if name.startswith("hookpoint.")} <= {
+        "hookpoint._exports",
+        "hookpoint._gc_pause",
+        "hookpoint._version",
+        "hookpoint.core",
+        "hookpoint.core.errors",
+        "hookpoint.core.loop",
+        "hookpoint.core.loop.loop",
+        "hookpoint.core.team",
+        "hookpoint.core.team.team",
+        "hookpoint.presets",
+        "hookpoint.presets.loop",
+    }
+
+
+def test_a_loop_without_a_workdir_loads_nothing_that_is_for_one():
+    loaded = loaded_by("from hookpoint import Loop\nwith Loop():\n    pass\nprint()")
+    assert "hookpoint.core.loop.machine" in loaded
+    assert loaded.isdisjoint(("asyncio", "rich", "socket", "subprocess", "hookpoint.steering.steering"))
+
+
+def test_importing_runner_loads_no_more_of_torch_and_nothing_that_only_a_run_or_several_processes_need():
     pytest.importorskip("torch")
-    source = "import sys; from hookpoint import Runner; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True).stdout.split()
+    loaded = loaded_by("import torch\nfrom hookpoint import Runner")
     assert "hookpoint.engine.runner" in loaded
-    slow = ("tensor", "fsdp", "checkpoint", "pipelining")
-    assert [name for name in slow if f"torch.distributed.{name}" in loaded] == []
+    assert [name for name in loaded if name.partition(".")[0] in ("torch", "rich", "tensorboard", "asyncio")] == []
+    assert [name for name in loaded if name.startswith(("hookpoint.steering.", "hookpoint.storage."))] == [
+        "hookpoint.steering.steering_option"
+    ]
+
+
+def test_an_import_leaves_the_garbage_collector_as_it_is():
+    program = "import gc\n{}import hookpoint\nhookpoint.Callback\nprint(gc.isenabled())"
+    for change, expected in (("", "True\n"), ("gc.disable()\n", "False\n")):
+        source = program.format(change)
+        done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+        assert done.stdout == expected

@@ -48,6 +48,7 @@ MAY_IMPORT = {
     "__init__": EVERYTHING,
     "__main__": EVERYTHING,
     "_exports": set(),
+    "_gc_pause": set(),
     "_version": set(),
 }
 # The folders of a layer, each of which imports only those before it. "." is what lies in the layer itself.
@@ -60,8 +61,9 @@ FOLDERS = {
     "parallel": "team shared strategy data averaging async_sgd tensor pipeline checkpoint launch .",
     "engine": "data step fused .",
 }
-FOR_EVERYONE = {"_exports", "_version"}
+FOR_EVERYONE = {"_exports", "_gc_pause", "_version"}
 STANDARD_LIBRARY_ONLY = {"core"}
+IMPORTS_LATE = "hookpoint.core.loop.loop"  # its import has a time budget: it imports what a loop needs when one is created
 
 
 @dataclass(frozen=True)
@@ -241,7 +243,8 @@ def test_no_circles(imports):
 
 
 def test_the_core_imports_nothing_inside_functions(imports):
-    assert [str(one) for one in imports if layer_of(one.importer) == "core" and one.in_function] == []
+    late = [one for one in imports if layer_of(one.importer) == "core" and one.in_function]
+    assert {one.importer for one in late} == {IMPORTS_LATE}
 
 
 # That the checks above can fail

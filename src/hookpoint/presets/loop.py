@@ -7,19 +7,13 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from importlib.util import find_spec
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hookpoint.core.callback.callback import Callback
-from hookpoint.core.checkpoint.store import Resume, Store
-from hookpoint.core.data.array_batches import as_batches
-from hookpoint.core.logger import logger
 from hookpoint.core.loop import loop as core
-from hookpoint.core.loop.options import LoopOptions
-from hookpoint.core.run.run import Run
-from hookpoint.core.run.stepper import Stepper
 from hookpoint.core.team.team import Team, place_from_environment
-from hookpoint.presets._defaults import new_profile, with_defaults
-from hookpoint.steering.steering_option import steering_for
+
+if TYPE_CHECKING:
+    from hookpoint.core.checkpoint.store import Resume, Store
 
 
 class Loop(core.Loop):
@@ -79,6 +73,11 @@ class Loop(core.Loop):
         data_timeout_seconds: float | None = None,
         control: bool = True,
     ) -> None:
+        from hookpoint.core.loop.options import LoopOptions
+        from hookpoint.presets._defaults import new_profile, with_defaults
+        from hookpoint.presets._scheduler_check import SchedulerCheck
+        from hookpoint.steering.steering_option import steering_for
+
         backend = _backend_options(workdir, model, optimizer, allow_world_change)
         options = LoopOptions(
             model=model,
@@ -122,6 +121,8 @@ def _team(seconds: float) -> Team:
 def _backend_options(workdir: Any, model: Any, optimizer: Any, allow_world_change: bool) -> dict[str, Any]:
     """Return the options for stepping, reading values and checkpoints, which depend on whether torch is in use."""
     if _uses_torch():
+        from hookpoint.core.data.array_batches import as_batches
+        from hookpoint.core.run.stepper import Stepper
         from hookpoint.engine.async_floats import device_floats
         from hookpoint.engine.checkpoint_options import checkpoint_options
         from hookpoint.engine.data.as_loader import as_loader
@@ -138,28 +139,3 @@ def _backend_options(workdir: Any, model: Any, optimizer: Any, allow_world_chang
 
     store = CheckpointStore(workdir, allow_world_change=allow_world_change)
     return {"store": store, "identity": partial(collect, world_size=1, seed=None)}
-
-
-class SchedulerCheck(Callback):
-    """Warn at the end of the first training epoch if a scheduler has not been stepped.
-
-    A Runner steps its scheduler; your own loop has to do it. Schedulers count their steps in `last_epoch`.
-    """
-
-    is_internal = True
-    _before: list[Any] | None = None
-
-    def on_run_begin(self, run: Run) -> None:
-        self._before = _counts(run)
-
-    def on_epoch_end(self, run: Run) -> None:
-        if self._before is None or not run.step or not run.epoch_complete:
-            return
-        if any(before is not None and before == now for before, now in zip(self._before, _counts(run), strict=True)):
-            message = "the lr_scheduler was not stepped in epoch %d: call run.adjust_lr() or scheduler.step() in the loop"
-            logger.warning(message, run.epoch)
-        self._before = None
-
-
-def _counts(run: Run) -> list[Any]:
-    return [getattr(scheduler, "last_epoch", None) for scheduler in run.schedulers]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hookpoint.core.control.controlled_loop import ControlledLoop
 from hookpoint.engine import runner as engine
 from hookpoint.presets._defaults import new_profile, with_defaults
-from hookpoint.steering.steering import Steering
 from hookpoint.steering.steering_option import steering_for
+
+if TYPE_CHECKING:
+    from hookpoint.core.control.controlled_loop import ControlledLoop
+    from hookpoint.steering.steering import Steering
 
 
 class Runner(engine.Runner):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hookpoint.core.control.controlled_loop import ControlledLoop
-from hookpoint.steering.steering import Steering
+if TYPE_CHECKING:
+    from hookpoint.core.control.controlled_loop import ControlledLoop
+    from hookpoint.steering.steering import Steering
 
 
 def steering_for(
@@ -16,4 +17,6 @@ def steering_for(
     """Return what a loop needs to take commands; None without a workdir, with control=False or HOOKPOINT_CONTROL=0."""
     if workdir is None or not control or os.environ.get("HOOKPOINT_CONTROL", "1") == "0":
         return None
+    from hookpoint.steering.steering import Steering  # here, because most of the cost of importing it is that of its packages
+
     return lambda loop: Steering(loop, new_profile)

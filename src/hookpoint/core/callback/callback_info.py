@@ -12,7 +12,7 @@ from typing import Any
 SLOT = "_hookpoint"
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class CallbackInfo:
     """What hookpoint stores with one callback. A copy of the callback has neither its run nor its compiled handlers."""
 

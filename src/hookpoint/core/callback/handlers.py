@@ -32,7 +32,7 @@ def declared_only(function: AnyFunction) -> AnyFunction:
     return function
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Parameter:
     """One parameter of a handler; `source` is the name of the point's argument that is passed for it."""
 
@@ -42,7 +42,7 @@ class Parameter:
     keyword_only: bool
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Handler:
     """A function to call at a point, with the arguments it names."""
 

@@ -54,7 +54,7 @@ class Saved:
     seconds: float = 0.0
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Request:
     """A request for the next checkpoint: its tags, each with a rule or None, and whether to write it in the background.
 

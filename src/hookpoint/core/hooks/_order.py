@@ -15,7 +15,7 @@ IN_LIST_ORDER = "list order"
 BY_KIND = {MAIN: "first: the MainCallback", PLAIN: IN_LIST_ORDER, MONITOR: "last: a monitor"}
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Constraint:
     """`first` must run before `second`. `owner` is the one of the two that declares the constraint, and the one that moves."""
 
@@ -25,7 +25,7 @@ class Constraint:
     why: str
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Unit:
     """A callback, or a pipeline with its callbacks, which moves as one inside a list."""
 

@@ -59,7 +59,7 @@ ARGUMENTS = {
 }
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Call:
     """One handler at one point, its schedule and its checks.
 

@@ -38,7 +38,7 @@ ONLY_RUN = (Parameter("run", "run", required=True, keyword_only=False),)
 BESIDE_RUN = {"on_trigger", "on_records", *(point.name for point in POINTS if point.main_only or point.in_data)}
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Entry:
     """A callback of the list; `path` contains the pipelines around it.
 

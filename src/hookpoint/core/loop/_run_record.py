@@ -37,6 +37,8 @@ class RunRecord:
         self._next_costs = 0.0
 
     def begin(self, identity: Mapping[str, Any], inexact: list[str]) -> None:
+        if self._describe is None:
+            return
         run = self._run
         self._write(
             name=run.name,
@@ -60,7 +62,7 @@ class RunRecord:
 
     def end_epoch(self) -> None:
         """Write the costs of callbacks for readers, at most once per second: epochs may be short."""
-        if monotonic() >= self._next_costs:
+        if self._describe is not None and monotonic() >= self._next_costs:
             self._write(costs=self._costs())
             self._next_costs = monotonic() + 1.0
 
@@ -78,12 +80,15 @@ class RunRecord:
 
     def end(self, failure: BaseException | None) -> None:
         status, reason = self._outcome(failure)
+        crashes = self._crashed(failure, status)
+        if self._describe is None:
+            return
         try:
             facts = self._status()
         except Exception as error:  # a value on a device that has failed
             logger.warning("the final status of %s is unknown: %s", self._run.name, error)
             facts = {}
-        facts |= {"costs": self._costs(), **self._crashed(failure, status)}
+        facts |= {"costs": self._costs(), **crashes}
         self._write(status=status, reason=masked(reason), ended=_now(), **facts)
 
     def _crashed(self, failure: BaseException | None, status: str) -> dict[str, Any]:

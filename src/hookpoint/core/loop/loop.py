@@ -10,18 +10,19 @@ with Loop(callbacks) as run:                 machine.begin_run
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import partial
-from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.errors import OutsideRun
-from hookpoint.core.hooks.hooks import Hooks
-from hookpoint.core.loop._assembly import assemble, find_checkpoint
-from hookpoint.core.loop.machine import Machine
-from hookpoint.core.loop.options import LoopOptions
-from hookpoint.core.run.run import Run
 from hookpoint.core.team.team import Team, place_from_environment
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from hookpoint.core.hooks.hooks import Hooks
+    from hookpoint.core.loop.machine import Machine
+    from hookpoint.core.loop.options import LoopOptions
+    from hookpoint.core.run.run import Run
 
 EVERYWHERE: list[Any] = []  # callbacks added to every loop of this process, at the end of the list
 
@@ -31,9 +32,16 @@ class Loop:
 
     Options are passed as `options` or by keyword. The team of a run is created when the loop is entered, which all ranks must
     do together, and closed when the loop is left.
+
+    What a loop needs is imported when one is created: importing the class stays within its time budget.
     """
 
     def __init__(self, callbacks: Iterable[Any] = (), options: LoopOptions | None = None, **changes: Any) -> None:
+        from dataclasses import replace
+
+        from hookpoint.core.hooks.hooks import Hooks
+        from hookpoint.core.loop.options import LoopOptions
+
         self.options = LoopOptions(**changes) if options is None else replace(options, **changes)
         self._stateful = self.options.stateful()
         self._place = place_from_environment()
@@ -46,6 +54,8 @@ class Loop:
         self._was_entered = False
 
     def __enter__(self) -> Run:
+        from hookpoint.core.loop._assembly import assemble, find_checkpoint
+
         if self._machine is not None:
             raise OutsideRun("this loop is already running.", create="a second Loop for a run inside a run")
         self._team = team = self.options.team()

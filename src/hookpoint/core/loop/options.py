@@ -26,7 +26,7 @@ from hookpoint.core.run.stepper import Stepper
 from hookpoint.core.team.team import Team
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class LoopOptions:
     """All options of a loop except its callbacks.
 

@@ -22,7 +22,8 @@ MODES = ("train", "val", "pred")
 END: Any = object()
 
 
-@dataclass(slots=True, eq=False)  # slots: above thirty attributes, dicts no longer share keys, and each iteration reads a dozen
+# Slots: above thirty attributes, dicts no longer share keys, and each iteration reads a dozen.
+@dataclass(slots=True, eq=False, repr=False)
 class Pass:
     """The iterations over one loader. It opens when the first batch is requested and closes after the last.
 

@@ -17,7 +17,7 @@ from hookpoint.core.schedule.clocks import Clocks
 from hookpoint.core.team.team import Team
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class RunObjects:
     """The objects that saving, resuming and agreement work on. `stateful` maps names to objects with state to save."""
 

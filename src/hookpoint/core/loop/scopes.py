@@ -38,7 +38,7 @@ class Cleanup:
             raise first
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Scopes:
     """The open scopes. The machine changes them; saving, resuming and drivers read them.
 

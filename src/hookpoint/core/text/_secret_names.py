@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from hookpoint.core.text.lazy_pattern import lazy_pattern
 
 WORDS = {"auth", "authorization", "bearer", "credential", "credentials", "passcode", "passphrase", "passwd", "password"}
 WORDS |= {"pwd", "secret"}
@@ -18,11 +18,11 @@ OF_TEXT = {"bos", "cls", "eos", "mask", "pad", "sep", "special", "unk"}  # token
 COUNTED = {"count", "id", "ids", "length", "limit", "max", "min", "num", "number", "per", "size"}  # max_tokens is a number
 SIGNATURES = {"sig", "signature"}  # of presigned URLs
 
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-_RUN_TOGETHER = re.compile(
+_WORD = lazy_pattern(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_RUN_TOGETHER = lazy_pattern(
     r"\w*(?:apikey|password|passwd|secret)s?|(?:access|account|auth|encryption|private|signing|ssh|wandb)keys?|(?:access|api|auth|bot|hf|hub|refresh|session|wandb)tokens?"
 )
-_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+_NUMBER = lazy_pattern(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 
 
 def is_secret(name: str) -> bool:

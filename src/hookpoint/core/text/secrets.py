@@ -10,34 +10,35 @@ from types import SimpleNamespace
 from typing import Any, overload
 
 from hookpoint.core.text._secret_names import is_count, is_secret, is_secret_parameter
+from hookpoint.core.text.lazy_pattern import lazy_pattern
 
 MASK = "***"
 DEEPEST = 32  # levels of nested settings, which may refer to themselves
 
-_NAME = re.compile(r"-{0,2}([A-Za-z][\w.-]*)")
-_ASSIGNMENT = re.compile(r"(-{0,2}\+{0,2}[A-Za-z_][\w.-]*)([=:])(.*)", re.DOTALL)
-_PASSWORD = re.compile(r"-p(?P<value>.*[^\d.,eE+-].*)", re.DOTALL)  # as in mysql; -p8080 and -p0.1 are numbers
-_OPTIONS = re.compile(  # also written with one dash
+_NAME = lazy_pattern(r"-{0,2}([A-Za-z][\w.-]*)")
+_ASSIGNMENT = lazy_pattern(r"(-{0,2}\+{0,2}[A-Za-z_][\w.-]*)([=:])(.*)", re.DOTALL)
+_PASSWORD = lazy_pattern(r"-p(?P<value>.*[^\d.,eE+-].*)", re.DOTALL)  # as in mysql; -p8080 and -p0.1 are numbers
+_OPTIONS = lazy_pattern(  # also written with one dash
     r"-p(?:ar(?:allel|ams?)|ath|atience|db|ipe|lot|lugins?|olicy|ool|ort|re(?:cision|fix|set|trained)|rint|riority|ro(?:b|cs|cess|file"
     r"|gress|ject|mpt|xy)|ython)s?(?:[=:_-].*)?"
 )
-_PRIVATE_KEY = re.compile(
+_PRIVATE_KEY = lazy_pattern(
     r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----|\Z)", re.DOTALL
 )
-_USER_INFO = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,40}://)(?P<user>[^\s/?#@]*(?:@[^\s/?#@]*)*)@")
-_CHAT = re.compile(  # URLs that are secrets themselves
+_USER_INFO = lazy_pattern(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,40}://)(?P<user>[^\s/?#@]*(?:@[^\s/?#@]*)*)@")
+_CHAT = lazy_pattern(  # URLs that are secrets themselves
     r"(?P<start>(?:discord|gchat|ifttt|join|line|mailgun|msteams|pbul|pover|prowl|sendgrid|slack|tgram|twilio|workflows|zulip)s?://"
     r"|https?://(?:hooks\.slack\.com|(?:\w+\.)?discord(?:app)?\.com/api/webhooks|api\.telegram\.org)/)[^\s\"']+"
 )
-_QUERY = re.compile(r"(?P<start>[?&;])(?P<name>[\w.\[\]%-]+)=(?P<value>[^&;#\s\"']+)")
-_HEADER = re.compile(
+_QUERY = lazy_pattern(r"(?P<start>[?&;])(?P<name>[\w.\[\]%-]+)=(?P<value>[^&;#\s\"']+)")
+_HEADER = lazy_pattern(
     r"(?P<name>[\w-]{0,40}authorization[\"']?\s*[:=]\s*[\"']?)(?P<kind>\w+\s+)?(?P<value>[^\s\"']+)", re.IGNORECASE
 )
-_COOKIES = re.compile(r"(?P<name>\b(?:set-)?cookie:\s*)[^\r\n\"']+", re.IGNORECASE)
-_BEARER = re.compile(r"\b(?P<kind>bearer|basic|token)\s+(?P<value>[A-Za-z0-9._~+/=-]{8,})", re.IGNORECASE)
-_ASSIGNED = re.compile(r"(?<![\w.-])(?P<name>-{0,2}[A-Za-z_][\w.-]{0,80})\\?[\"']?[ \t]*[=:][ \t]*")  # password=x, 'token': 'x'
-_VALUE = re.compile(r"\\?\"[^\"\\]*\\?\"|\\?'[^'\\]*\\?'|\([^()]*\)|\[[^\[\]]*\]|\{[^{}]*\}|[^\s,;&#\"'(){}\[\]]+")
-_LOOKS_SECRET = re.compile(
+_COOKIES = lazy_pattern(r"(?P<name>\b(?:set-)?cookie:\s*)[^\r\n\"']+", re.IGNORECASE)
+_BEARER = lazy_pattern(r"\b(?P<kind>bearer|basic|token)\s+(?P<value>[A-Za-z0-9._~+/=-]{8,})", re.IGNORECASE)
+_ASSIGNED = lazy_pattern(r"(?<![\w.-])(?P<name>-{0,2}[A-Za-z_][\w.-]{0,80})\\?[\"']?[ \t]*[=:][ \t]*")  # token=x
+_VALUE = lazy_pattern(r"\\?\"[^\"\\]*\\?\"|\\?'[^'\\]*\\?'|\([^()]*\)|\[[^\[\]]*\]|\{[^{}]*\}|[^\s,;&#\"'(){}\[\]]+")
+_LOOKS_SECRET = lazy_pattern(
     r"(?<![A-Za-z0-9])(?:sk-[\w-]{16,}|hf_[A-Za-z0-9]{16,}|gh[opsur]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}"
     r"|xox[abprs]-[\w-]{10,}|AKIA[A-Z0-9]{16}|AIza[\w-]{30,}|eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]*)"
 )

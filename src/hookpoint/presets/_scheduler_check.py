@@ -1,0 +1,34 @@
+"""A check that the learning rate scheduler of a loop is stepped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hookpoint.core.callback.callback import Callback
+from hookpoint.core.logger import logger
+from hookpoint.core.run.run import Run
+
+
+class SchedulerCheck(Callback):
+    """Warn at the end of the first training epoch if a scheduler has not been stepped.
+
+    A Runner steps its scheduler; your own loop has to do it. Schedulers count their steps in `last_epoch`.
+    """
+
+    is_internal = True
+    _before: list[Any] | None = None
+
+    def on_run_begin(self, run: Run) -> None:
+        self._before = _counts(run)
+
+    def on_epoch_end(self, run: Run) -> None:
+        if self._before is None or not run.step or not run.epoch_complete:
+            return
+        if any(before is not None and before == now for before, now in zip(self._before, _counts(run), strict=True)):
+            message = "the lr_scheduler was not stepped in epoch %d: call run.adjust_lr() or scheduler.step() in the loop"
+            logger.warning(message, run.epoch)
+        self._before = None
+
+
+def _counts(run: Run) -> list[Any]:
+    return [getattr(scheduler, "last_epoch", None) for scheduler in run.schedulers]
