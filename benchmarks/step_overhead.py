@@ -1,7 +1,10 @@
 """What a training step costs under a Runner, under a loop of one's own and under other trainers, beside a bare torch loop.
 
 An MLP 32-64-10 with batches of 32, SGD and one thread: small enough for everything around it to be seen. Run it with
-`make bench`, or with `make bench-peers` to have the other trainers in it.
+`make bench`, or with `make bench-peers` to have the other trainers in it. `--judged` runs only the rows with a limit, and
+validation and prediction; it needs nothing but torch:
+
+    PYTHONPATH=src python3 benchmarks/step_overhead.py --judged
 """
 
 from __future__ import annotations
@@ -16,13 +19,16 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from importlib.util import find_spec
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from evaluations import BARE_PRED, BARE_VAL, predictions, validations
 from peers import PACKAGES, tried
-from report import Figure, in_words, machine, print_table, versions, write
-from rounds import Group
+from report import RESULTS, Figure, in_words, machine, print_table, versions, write
+from rounds import Group, Spread
 from steps import QUIET, Job, NoOp, Took, measure
 from torch import nn
 
@@ -39,15 +45,18 @@ LONG = "Runner, default callbacks, long passes"
 TERMINAL = "Runner, default callbacks, bar in a terminal"
 LIST = "Runner, tensorpack's list, long passes"
 HANGING = "Runner, default callbacks, notifiers that hang"
+LOGS = "own loop in a Loop with run.log(loss=loss)"
 LIMITS = {
-    "Runner, quiet": 1.02,
-    "Runner, ten no-op callbacks": 1.03,
-    "Runner, default callbacks": 1.05,
+    "Runner, quiet": 1.005,
+    "Runner, ten no-op callbacks": 1.025,
+    "Runner, default callbacks": 1.03,
+    LOGS: 1.04,
     LONG: 1.05,
     TERMINAL: 1.05,
     LIST: 1.10,
     HANGING: 1.05,
 }
+OPTIONAL = {"tensorboard": "the defaults write no event files", "rich": "there is no bar to draw in a terminal"}
 
 
 def make() -> tuple[nn.Module, torch.optim.Optimizer, nn.Module]:
@@ -111,7 +120,7 @@ def own(job: Job, workdir: str) -> dict[str, Callable[[], Took]]:
         "Runner, default callbacks": lambda: job.under_runner(workdir=workdir),
         "own loop in a core Loop": lambda: own_loop(job, CoreLoop()),
         "own loop in a Loop with defaults": lambda: own_loop(job, Loop(workdir=workdir)),
-        "the same with run.log(loss=loss)": lambda: own_loop_that_logs(job, Loop(workdir=workdir)),
+        LOGS: lambda: own_loop_that_logs(job, Loop(workdir=workdir)),
     }
 
 
@@ -173,29 +182,55 @@ def with_hanging_notifiers(job: Job, workdir: str) -> Took:
         return job.under_runner(callbacks, workdir=workdir)
 
 
-def figures_of(cpu: Group, wall: Group, against: dict[str, float]) -> list[Figure]:
-    return [
-        Figure(f"{clock}: {name}", "x", group[name].over(group[BARE]), against.get(name), "low", 3)
-        for clock, group in (("CPU", cpu), ("wall", wall))
-        for name in group.timings
-        if name != BARE
+def figures_of(cpu: Group, wall: Group, against: dict[str, float], *, bare: str = BARE) -> list[Figure]:
+    """Return how many times the bare loop each candidate takes, and how many microseconds more, by both clocks."""
+    pairs = [(clock, group, name) for clock, group in (("CPU", cpu), ("wall", wall)) for name in group.timings if name != bare]
+    times = [
+        Figure(f"{c}: {name}", "x", group[name].over(group[bare]), against.get(name), digits=3) for c, group, name in pairs
     ]
+    more = [(f"{clock}, beyond bare: {name}", group[name].beyond(group[bare])) for clock, group, name in pairs]
+    return times + [Figure(name, "us", Spread(*(value / 1e3 for value in (m.median, m.low, m.high)))) for name, m in more]
 
 
-def print_group(title: str, cpu: Group, wall: Group) -> None:
-    """Print what a step takes and how many times the bare loop that is, by both clocks."""
+def print_group(title: str, cpu: Group, wall: Group, *, bare: str = BARE) -> None:
+    """Print what a step takes, how many times the bare loop that is, and how much more, by both clocks."""
     rows = []
     for name in cpu.timings:
         cells = [name]
         for group in (cpu, wall):
-            ratio = group[name].over(group[BARE])
+            ratio, more = group[name].over(group[bare]), group[name].beyond(group[bare])
             cells += [
                 in_words(group[name], digits=1, per=1e3),
                 f"{ratio.median:.3f}",
                 f"{ratio.low:.3f}-{ratio.high:.3f}",
+                f"{more.median / 1e3:+.1f}",
             ]
         rows.append(cells)
-    print_table(title, ["CPU us (min)", "times bare", "95 %", "wall us (min)", "times bare", "95 %"], rows)
+    print_table(title, ["CPU us (min)", "times bare", "95 %", "us", "wall us (min)", "times bare", "95 %", "us"], rows)
+
+
+def skipped() -> list[str]:
+    """Say what is not measured because a package is not installed."""
+    missing = [(name, why) for name, why in OPTIONAL.items() if find_spec(name) is None]
+    return [f"{name} is not installed: {why}" for name, why in missing]
+
+
+def judge(options: argparse.Namespace) -> tuple[list[Group], list[Figure]]:
+    """Measure the rows with a limit, and validation and prediction."""
+    job = job_of(options.steps)
+    with TemporaryDirectory() as workdir, unseen():
+        rows = {name: run for name, run in own(job, workdir).items() if name in LIMITS or name in (BARE, AGAIN, CLEARS)}
+        sizes = {"rounds": options.rounds, "steps": options.steps}
+        training = measure("MLP 32-64-10", rows, **sizes)
+        validation = measure("validation", validations(job), **sizes)
+        prediction = measure("prediction", predictions(job), **sizes)
+    many = f"{options.rounds} rounds of {options.steps} steps"
+    print_group(f"a training step, {many}", *training)
+    print_group(f"a validation batch, {many}", *validation, bare=BARE_VAL)
+    print_group(f"a prediction batch, {many}", *prediction, bare=BARE_PRED)
+    figures = figures_of(*training, LIMITS)
+    figures += figures_of(*validation, {}, bare=BARE_VAL) + figures_of(*prediction, {}, bare=BARE_PRED)
+    return [*training, *validation, *prediction], figures
 
 
 def main() -> None:
@@ -203,8 +238,13 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few short rounds: seconds, and rough figures")
     parser.add_argument("--no-write", action="store_true", help="write no file under benchmarks/results")
     parser.add_argument("--no-peers", action="store_true", help="leave out other trainers, also those that are installed")
+    parser.add_argument("--judged", action="store_true", help="only the rows with a limit, and validation and prediction")
+    parser.add_argument("--rounds", type=int, help="with --judged: how many rounds, 151 unless told")
+    parser.add_argument("--steps", type=int, help="with --judged: steps in a round, 200 unless told")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where to write the file")
     options = parser.parse_args()
     rounds, steps = (3, 60) if options.quick else (151, 200)
+    options.rounds, options.steps = options.rounds or rounds, options.steps or steps
     long_rounds, long_steps = (2, 100) if options.quick else (31, 3000)
     peer_rounds, peer_steps = (2, 20) if options.quick else (15, 600)
     torch.set_num_threads(1)
@@ -214,11 +254,16 @@ def main() -> None:
     about: dict[str, Any] = {"versions": versions("hookpoint", "torch", *PACKAGES), "machine": machine()}
     print(", ".join(f"{name} {value}" for name, value in about["versions"].items() if value))
     print(", ".join(str(value) for value in about["machine"].values()))
+    print("".join(f"{line}\n" for line in skipped()), end="")
     works: dict[str, Callable[[], Took]] = {}
     fails: dict[str, str] = {}
     groups: list[Group] = []
     figures: list[Figure] = []
 
+    if options.judged:
+        groups, figures = judge(options)
+        finish(options, "-judged", about, groups, figures)
+        return
     with TemporaryDirectory() as workdir:
         with unseen():
             job, long_job, peer_job = (job_of(number) for number in (steps, long_steps, peer_steps))
@@ -248,13 +293,17 @@ def main() -> None:
             for name, reason in fails.items():
                 print(f"  {name:<48}  {reason}")
 
+    finish(options, "-peers" if works else "", {**about, "failed": fails}, groups, figures)
+
+
+def finish(options: argparse.Namespace, suffix: str, about: dict[str, Any], groups: list[Group], figures: list[Figure]) -> None:
+    """Print the verdicts, and write everything to a file."""
     promised = [figure for figure in figures if figure.limit is not None]
     heads = ["figure", "95 % interval", "at most", "verdict"]
-    print_table("must hold, by the lower end of the interval", heads, [figure.cells() for figure in promised])
+    print_table("must hold, by the median", heads, [figure.cells() for figure in promised])
     if not options.no_write:
-        suffix = "-peers" if works else ""
-        path = write("step-overhead", suffix, {**about, "failed": fails}, groups, figures)
-        print(f"\nwrote benchmarks/results/{path.name}")
+        path = write("step-overhead", suffix, about, groups, figures, folder=options.results)
+        print(f"\nwrote {path}")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,12 @@
 """The step benchmark runs and says what it promises to say. What it measures is not tested: machines differ."""
 
+import json
+import logging
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +26,24 @@ ROWS = (
     "Runner, default callbacks, notifiers that hang",
     "own loop in a core Loop",
     "own loop in a Loop with defaults",
-    "the same with run.log(loss=loss)",
+    "own loop in a Loop with run.log(loss=loss)",
+)
+EVALUATIONS = (
+    "bare validation",
+    "bare validation again",
+    "Runner.validate, quiet",
+    "Runner.validate, default callbacks",
+    "own validation with run.log(loss=loss)",
+    "bare prediction",
+    "bare prediction again",
+    "Runner.predict, quiet",
+    "Runner.predict, default callbacks",
 )
 PROMISED = {
-    "Runner, quiet": "1.02",
-    "Runner, ten no-op callbacks": "1.03",
-    "Runner, default callbacks": "1.05",
+    "Runner, quiet": "1.005",
+    "Runner, ten no-op callbacks": "1.025",
+    "Runner, default callbacks": "1.03",
+    "own loop in a Loop with run.log(loss=loss)": "1.04",
     "Runner, default callbacks, long passes": "1.05",
     "Runner, default callbacks, bar in a terminal": "1.05",
     "Runner, tensorpack's list, long passes": "1.1",
@@ -56,17 +72,52 @@ def test_every_row_trains_and_is_printed(monkeypatch: pytest.MonkeyPatch, tmp_pa
         assert figures[f"CPU: {name}"] == figures[f"wall: {name}"] == float(limit)
 
 
+def test_the_judged_rows_include_validation_and_prediction_and_go_to_a_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import step_overhead
+
+    monkeypatch.setattr(step_overhead.torch, "set_num_threads", lambda number: None)
+    command = ["--judged", "--rounds", "1", "--steps", "3", "--results", str(tmp_path / "results")]
+    monkeypatch.setattr(sys, "argv", ["step_overhead.py", *command])
+    with restored_level("hookpoint", "lightning", "transformers", "torchtnt", "ignite"):
+        step_overhead.main()
+    said = capsys.readouterr().out
+    judged = [row for row in ROWS if row in ("bare loop", "bare loop again") or (row in PROMISED and "long" not in row)]
+    judged = [row for row in judged if row not in (step_overhead.TERMINAL, step_overhead.HANGING)]
+    assert all(re.search(rf"^  {re.escape(row)} +\d", said, re.MULTILINE) for row in (*judged, *EVALUATIONS)), said
+    (file,) = (tmp_path / "results").glob("step-overhead-*-judged.json")
+    written = json.loads(file.read_text())
+    assert written["date"] in file.name
+    assert written["versions"]["torch"]
+    limits = {figure["name"]: figure["limit"] for figure in written["figures"]}
+    assert all(limits[f"wall: {row}"] == float(PROMISED[row]) for row in judged if row in PROMISED)
+    assert limits["wall: Runner.validate, quiet"] is None
+
+
+@contextmanager
+def restored_level(*names: str) -> Iterator[None]:
+    """Restore the levels of loggers, which the benchmark silences."""
+    before = {name: logging.getLogger(name).level for name in names}
+    try:
+        yield
+    finally:
+        for name, level in before.items():
+            logging.getLogger(name).setLevel(level)
+
+
 @pytest.mark.slow
 def test_prints_every_row_and_every_promise_with_its_verdict_and_writes_nothing() -> None:
     before = sorted((BENCHMARKS / "results").glob("*"))
     command = [sys.executable, str(BENCHMARKS / "step_overhead.py"), "--quick", "--no-write", "--no-peers"]
     said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100).stdout
     for row in ROWS:
-        columns = r" +\d+\.\d \(\d+\.\d\) +\d\.\d{3} +\d\.\d{3}-\d+\.\d{3}"
+        columns = r" +\d+\.\d \(\d+\.\d\) +\d\.\d{3} +\d\.\d{3}-\d+\.\d{3} +[+-]\d+\.\d"
         assert re.search(rf"^  {re.escape(row)}({columns}){{2}}$", said, re.MULTILINE), said
     for name, limit in PROMISED.items():
         for clock in ("CPU", "wall"):
-            line = rf"^  {clock}: {name} +\d+\.\d+ x +\d+\.\d+ to \d+\.\d+ +{limit} x +(ok|over)$"
+            line = rf"^  {clock}: {re.escape(name)} +\d+\.\d+ x +\d+\.\d+ to \d+\.\d+ +{limit} x +(ok|over)$"
             assert re.search(line, said, re.MULTILINE), said
     assert sorted((BENCHMARKS / "results").glob("*")) == before
 
