@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from hookpoint.core.callback.callback_info import CallbackInfo, info_of
 from hookpoint.core.callback.on import Mark, marks
@@ -32,8 +32,7 @@ def declared_only(function: AnyFunction) -> AnyFunction:
     return function
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Parameter:
+class Parameter(NamedTuple):
     """One parameter of a handler; `source` is the name of the point's argument that is passed for it."""
 
     name: str
@@ -42,7 +41,7 @@ class Parameter:
     keyword_only: bool
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Handler:
     """A function to call at a point, with the arguments it names."""
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from hookpoint.core.schedule.when import When
@@ -15,8 +14,7 @@ Ranks = Literal["all", "chief", "local_chief"]
 MARK = "__hookpoint__"
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(NamedTuple):
     """The mark that @on sets on a function for the compiler."""
 
     point: str

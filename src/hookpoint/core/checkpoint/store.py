@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from hookpoint.core.schedule.moment import Moment
 
@@ -19,8 +19,7 @@ class Store(Protocol):
         """Store the state and return its location. The state is safely on disk when this method returns."""
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(NamedTuple):
     """An existing checkpoint, as seen by the rules that select which checkpoints to keep.
 
     `elapsed` is in seconds of training. `moment` is the moment of the measurement that the checkpoint was saved for, if there
@@ -36,16 +35,14 @@ class Kept:
 Keep = Callable[[Sequence[Kept]], Iterable[Kept]]  # selects which checkpoints of a tag, oldest first, to keep
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(NamedTuple):
     """A loaded checkpoint and its path."""
 
     path: os.PathLike[str]
     state: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Saved:
+class Saved(NamedTuple):
     """A checkpoint that is safely on disk."""
 
     path: os.PathLike[str]

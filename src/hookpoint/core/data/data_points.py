@@ -6,9 +6,8 @@ import os
 import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.callback.callback_info import info_of
@@ -22,8 +21,7 @@ from hookpoint.core.points import BY_NAME
 SAMPLE, BATCH = "on_sample", "on_batch_made"
 
 
-@dataclass(frozen=True, slots=True)
-class BatchPlace:
+class BatchPlace(NamedTuple):
     """The position of a batch. It is sent with the batch, so that workers need no clocks."""
 
     epoch: int

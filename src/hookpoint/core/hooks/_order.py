@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from typing import NamedTuple
 
 from hookpoint.core.callback.callback_info import identity_of
 from hookpoint.core.errors import OrderError
@@ -15,8 +16,7 @@ IN_LIST_ORDER = "list order"
 BY_KIND = {MAIN: "first: the MainCallback", PLAIN: IN_LIST_ORDER, MONITOR: "last: a monitor"}
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class Constraint:
+class Constraint(NamedTuple):
     """`first` must run before `second`. `owner` is the one of the two that declares the constraint, and the one that moves."""
 
     first: Entry

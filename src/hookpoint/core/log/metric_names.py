@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
 
 
 def always() -> bool:
@@ -11,8 +12,7 @@ def always() -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True)
-class MetricNames:
+class MetricNames(NamedTuple):
     """The names that a run logs itself, in addition to those that callbacks declare.
 
     `validates` is whether the run makes validation passes; None if unknown, as in your own loop. `can_be_more` returns whether
@@ -23,7 +23,7 @@ class MetricNames:
     known: frozenset[str] = frozenset()
     validates: bool | None = None
     can_be_more: Callable[[], bool] = always
-    reads: Mapping[str, str] = field(default_factory=dict)
+    reads: Mapping[str, str] = MappingProxyType({})
 
 
 UNKNOWN = MetricNames()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hookpoint.core.loop.missing_metrics import MissingMetrics
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Components:
     """The components of one run. `agree` applies the requests of all ranks; every rank calls it at the same point."""
 

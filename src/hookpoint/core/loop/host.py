@@ -16,7 +16,7 @@ class NotUnderHost(CompileError):
     """A callback needs a point or a verdict that the trainer does not support."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Host:
     """A trainer. `cannot` maps the points it never reaches and the verdicts it cannot honour to the reason.
 
