@@ -43,13 +43,13 @@ def bare_prediction(job: Job) -> Took:
 
 def validated(job: Job, **options: Any) -> Took:
     batches = job.clocked()
-    Runner(*job.make(), **options).validate(batches)
+    Runner(*job.make(), device="cpu", **options).validate(batches)
     return batches.took
 
 
 def predicted(job: Job, **options: Any) -> Took:
     batches = job.clocked()
-    Runner(*job.make(), **options).predict(batches)
+    Runner(*job.make(), device="cpu", **options).predict(batches)
     return batches.took
 
 

@@ -60,7 +60,7 @@ PROGRAMS = {
     IMPORT_TORCH: ("", "import torch"),
     IMPORT_RUNNER: ("import torch", "from hookpoint import Runner"),
     BARE_LOOP: (MODEL, BARE),
-    FIRST_FIT: (MODEL, "Runner(model, optimizer, criterion).fit(data, epochs=1)"),
+    FIRST_FIT: (MODEL, "Runner(model, optimizer, criterion, device='cpu').fit(data, epochs=1)"),
 }
 
 

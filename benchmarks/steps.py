@@ -93,7 +93,8 @@ class Job:
         """Train the same with a Runner; `extra_callbacks=[], monitors=[]` makes it a quiet one."""
         model, optimizer, criterion = self.make()
         batches = self.clocked()
-        runner = Runner(model, optimizer, criterion, callbacks=callbacks, precision=self.precision, **options)
+        options = {"device": next(model.parameters()).device.type, "precision": self.precision, **options}
+        runner = Runner(model, optimizer, criterion, callbacks=callbacks, **options)
         runner.fit(batches, epochs=1)
         return batches.took
 
