@@ -24,7 +24,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-all faults test-parallel test-adapters test-gpu test-board lint style bench bench-parallel bench-gpu bench-board bench-peers docs pictures clean
+.PHONY: help demo test test-all faults test-parallel test-adapters test-gpu page test-board lint style bench bench-parallel bench-gpu bench-board bench-peers docs pictures clean
 
 help: ## list all targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -64,7 +64,13 @@ test-gpu: ## test compile= and cuda_graph= on a GPU (3 minutes)
 bench-gpu: ## benchmark a training step on a GPU: bare, compiled, as a CUDA graph (5 minutes)
 	@$(GPU_PY) benchmarks/fused_step.py
 
-test-board: $(VENV)/.stamp-board ## test the board in a browser (2 minutes; needs chromium, e.g. apt install chromium)
+page: web/node_modules/.stamp ## build the board's page from web/ (needs node and npm)
+	@cd web && npm run -s check && npm run -s build
+
+test-board: $(VENV)/.stamp-board web/node_modules/.stamp ## rebuild and test the board's page in a browser (4 minutes; needs node and chromium)
+	@cd web && npm run -s check
+	@rm -rf build/page && cd web && BOARD_PAGE=../build/page npm run -s build
+	@diff -r build/page src/hookpoint/board/page || { echo "the page differs from what web/ builds: run make page" >&2; exit 1; }
 	@$(PY) -m pytest -m '' tests/board tests/cli/test_board.py tests/browser
 
 bench-board: $(VENV)/.stamp-board ## benchmark the board in a browser: 1,000 runs, 5 million lines (5 minutes; needs chromium)
@@ -104,7 +110,7 @@ pictures: $(VENV)/.stamp-dev ## run the demo and redraw the images in the README
 	@$(PY) docs/make_pictures.py
 
 clean: ## remove environments, caches and build outputs
-	@rm -rf $(VENV) $(PEERS) .venv-adapters build dist .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) $(PEERS) .venv-adapters web/node_modules build dist .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@find . -name .git -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +
 
 # pip does not apply -c to isolated builds, so the build backend is installed first and isolation is off.
@@ -129,6 +135,10 @@ $(VENV)/.stamp-docs: $(VENV)/.stamp-base
 
 $(VENV)/.stamp-board: $(VENV)/.stamp-dev
 	@$(PY) $(PIP_INSTALL) playwright
+	@touch $@
+
+web/node_modules/.stamp: web/package.json web/package-lock.json
+	@cd web && npm ci --silent
 	@touch $@
 
 $(VENV)/.stamp-bench: $(VENV)/.stamp-base

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+from collections import defaultdict, deque
 from contextlib import contextmanager
 from http.client import HTTPConnection
 from urllib.parse import quote
@@ -77,14 +78,21 @@ class Client:
         answer = connection.getresponse()
         assert answer.readline() == b"retry: 1000\n"
 
+        skipped = defaultdict(deque)  # messages of different names may come in any order
+
         def message(wanted):
+            if skipped[wanted]:
+                return skipped[wanted].popleft()
             name = None
             while True:
                 line = answer.readline().decode().rstrip("\n")
                 if line.startswith("event: "):
                     name = line.removeprefix("event: ")
-                elif line.startswith("data: ") and name == wanted:
-                    return json.loads(line.removeprefix("data: "))
+                elif line.startswith("data: "):
+                    data = json.loads(line.removeprefix("data: "))
+                    if name == wanted:
+                        return data
+                    skipped[name].append(data)
 
         try:
             yield message

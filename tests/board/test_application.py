@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import shutil
@@ -37,11 +38,14 @@ def test_a_run_that_was_trained(board, train_run):
     (mine,) = client.runs().values()
     assert (mine["name"], mine["status"], mine["step"], mine["epoch"]) == ("mine", "finished", 8, 2)
     assert (mine["best"]["metric"], mine["best"]["value"]) == ("val_loss", 1.5)
+    assert (mine["last"], mine["since"]) == (["val_loss", 1.5], None)
+    assert mine["seconds"] > 0
     details = client.get(f"/api/run/{mine['key']}")
     assert details["run"]["config"]["depth"] == 3
     assert details["run"]["config"]["api_key"] != "abc"
     assert [one["name"] for one in details["checkpoints"]]
-    assert {"text", "event", "step"} <= set(details["events"][0])
+    assert (details["settings"]["depth"], details["controls"]) == (3, None)
+    assert details["controls_reason"] == "This run is not in progress: finished."
     curves = client.exact_series("mine")
     assert (curves["exact"], curves["complete"], curves["preview"]) == (True, 1.0, False)
     loss = next(curve for curve in curves["curves"] if (curve["name"], curve["at"]) == ("val_loss", "epoch"))
@@ -57,9 +61,58 @@ def test_the_page_and_its_parts(board, train_run):
         ("/board.css", "text/css"),
         ("/favicon.svg", "image/svg+xml"),
     ):
-        status, headers, content = client.send("GET", path)
+        status, headers, _ = client.send("GET", path)
         assert (status, headers["content-type"].partition(";")[0]) == (200, kind)
-        assert b"innerHTML" not in content
+
+
+def test_the_callbacks_of_a_run_in_order_with_their_schedule_and_cost(board, train_run):
+    train_run()
+    client = board()
+    rows = client.get(f"/api/run/{client.key('mine')}")["callbacks"]
+    assert [row["name"] for row in rows] == client.get(f"/api/run/{client.key('mine')}")["run"]["callbacks"]
+    saver = next(row for row in rows if row["name"] == "ModelSaver")
+    when = {point["point"]: point["when"] for point in saver["points"]}
+    assert when["on_epoch_end"] == "complete epochs"
+    assert saver["seconds"] > 0
+
+
+def test_the_events_of_a_run_have_a_text(board, train_run):
+    train_run()
+    client = board()
+    events = client.get(f"/api/run/{client.key('mine')}/events")["events"]
+    assert {"save", "best"} <= {event["event"] for event in events}
+    assert all(event["text"] and event["step"] for event in events)
+    assert [event["time"] for event in events] == sorted(event["time"] for event in events)
+
+
+def test_the_settings_of_all_runs(board, tmp_path):
+    for name, depth in (("one", 1), ("two", 2)):
+        append(tmp_path / "runs" / name, row(1, loss=1.0))
+        facts = {"format": 1, "status": "finished", "config": {"model": {"depth": depth}, "note": "x" * 1_000}}
+        (tmp_path / "runs" / name / "run.json").write_text(json.dumps(facts))
+    client = board()
+    settings = client.get("/api/settings")["settings"]
+    assert {label: settings[one["key"]]["model.depth"] for label, one in client.runs().items()} == {"one": 1, "two": 2}
+    assert all(len(one["note"]) == 201 for one in settings.values())
+
+
+def test_the_ends_of_epochs_come_with_the_curves(board, tmp_path):
+    lines = [row(step, loss=1.0, epoch=1 + step // 10) for step in range(35)]
+    append(tmp_path / "runs" / "mine", *lines)
+    assert board().exact_series("mine")["epochs"] == [[9, 1], [19, 2], [29, 3], [34, 4]]
+
+
+def test_one_table_has_a_metric_of_several_runs(board, tmp_path):
+    append(tmp_path / "runs" / "a,b", row(1, loss=1.0), row(2, loss=2.0))
+    append(tmp_path / "runs" / "c", row(1, loss=3.0), row(2, rate=4.0))
+    client = board()
+    keys = ",".join(client.key(label) for label in ("a,b", "c"))
+    status, headers, content = client.send("GET", f"/api/curve.csv?runs={keys}&name=loss&at=step")
+    assert (status, headers["content-disposition"]) == (200, 'attachment; filename="loss.csv"')
+    rows = list(csv.reader(content.decode().splitlines()))
+    assert rows[0] == ["run", "step", "epoch", "time", "value"]
+    assert [(one[0], one[1], float(one[4])) for one in rows[1:]] == [("a,b", "1", 1.0), ("a,b", "2", 2.0), ("c", "1", 3.0)]
+    client.get("/api/curve.csv?runs=nothing&name=loss", 404)
 
 
 def test_a_spike_is_never_lost_and_a_zoom_is_exact(board, tmp_path):

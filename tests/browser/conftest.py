@@ -1,7 +1,8 @@
-"""Chromium, the board as a process of its own, and a training that takes commands. `make test-board` runs these tests."""
+"""Chromium, the board as a process, and a run that takes commands. `make test-board` runs these tests."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -37,15 +38,72 @@ def browser():
 
 @pytest.fixture
 def page(browser):
-    """A page that reports its errors: a test fails if there are any."""
+    """A page that reports its errors, and the requests that it sends."""
     context = browser.new_context(viewport={"width": 1400, "height": 850})
-    page = context.new_page()
-    errors = []
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
-    page.problems = errors
-    yield page
+    yield watched(context.new_page())
     context.close()
+
+
+def watched(page):
+    """Collect the errors of a page in `problems`, and the addresses that it asks in `requested`."""
+    page.problems, page.requested = [], []
+    page.on("pageerror", lambda error: page.problems.append(str(error)))
+    page.on("console", lambda message: page.problems.append(message.text) if message.type == "error" else None)
+    page.on("request", lambda request: page.requested.append(request.url))
+    return page
+
+
+@pytest.fixture
+def opened():
+    """Return `opened(page, url)`: open the board, and check that there was no error and no request to another server."""
+
+    def open_page(page, url, view=""):
+        page.goto(url.geturl() + (f"#{view}" if view else ""))
+        page.wait_for_selector("body[data-ready='1']")
+        assert page.problems == []
+        assert {urlsplit(one).netloc for one in page.requested} == {url.netloc}
+        return page
+
+    return open_page
+
+
+@pytest.fixture
+def row():
+    """Return `row(step, at, **values)`: a line of scalars.jsonl."""
+
+    def line(step, at="step", **values):
+        facts = {"step": step, "iteration": step, "epoch": 1, "time": 1.79e9 + step, "at": at}
+        return json.dumps({**facts, **values}) + "\n"
+
+    return line
+
+
+@pytest.fixture
+def write_run(tmp_path):
+    """Return `write_run(name, lines, events, **facts)`: write a run to tmp_path/runs, and return its folder."""
+
+    def write(name, lines, events=(), /, **facts):
+        folder = tmp_path / "runs" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "scalars.jsonl").write_text("".join(lines))
+        if events:
+            (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+        if facts:
+            (folder / "run.json").write_text(json.dumps({"format": 1, "status": "finished", **facts}))
+        return folder
+
+    return write
+
+
+@pytest.fixture
+def events_of(tmp_path):
+    """Return `events_of(name)`: the events of a run."""
+
+    def read(name):
+        path = tmp_path / "runs" / name / "events.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    return read
 
 
 @pytest.fixture
@@ -53,13 +111,15 @@ def serve(tmp_path):
     """Return `serve(*arguments)`: start `hookpoint board` over tmp_path/runs, and return its address."""
     processes = []
 
-    def start(*arguments):
-        command = [sys.executable, "-m", "hookpoint", "board", "runs", "--port", "0", "--no-open", *arguments]
+    def start(*arguments, port=0):
+        (tmp_path / "runs").mkdir(exist_ok=True)
+        command = [sys.executable, "-m", "hookpoint", "board", "runs", "--port", str(port), "--no-open", *arguments]
         environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
         process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)
         processes.append(process)
         url = process.stdout.readline().strip()
         assert url, "the board did not start"
+        start.process = process
         return urlsplit(url)
 
     yield start

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from importlib.resources import files
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,25 +28,26 @@ from hookpoint.board.run_control import control_of, send
 from hookpoint.board.run_table import RunTable
 from hookpoint.board.stream_watcher import StreamWatcher
 from hookpoint.core.text.plain_values import plain
-from hookpoint.run_folder.curve_csv import csv_lines
+from hookpoint.run_folder.callback_rows import callback_rows
+from hookpoint.run_folder.curve_csv import csv_lines, csv_lines_of_runs
 from hookpoint.run_folder.describe_event import describe_event
 from hookpoint.run_folder.json_records import encoded
-from hookpoint.run_folder.run_details import details_of, differences_of
+from hookpoint.run_folder.run_details import details_of, differences_of, settings_of
 from hookpoint.run_folder.run_folder import SCALARS, RunFolder
 from hookpoint.run_folder.tensorboard_media import Medium, NoTensorBoard, histogram_of, image_of, media_of
 
 PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/board.js": ("board.js", "text/javascript; charset=utf-8"),
-    "/chart.js": ("chart.js", "text/javascript; charset=utf-8"),
     "/board.css": ("board.css", "text/css; charset=utf-8"),
     "/favicon.svg": ("favicon.svg", "image/svg+xml"),
 }
-MAX_EVENTS = 200
+MAX_EVENTS = 2_000
 MAX_STREAMED_RUNS = 100
 PIXELS = (10, 4_000)
 MAX_COMMANDS = 16  # that wait for an answer at the same time
 ALIVE_SECONDS = 15.0
+READ_ONLY = "This board is read-only: it was started with --read-only."
 
 
 class Board:
@@ -61,13 +63,16 @@ class Board:
         routes = [
             *(Route(path, _static(*page), methods=["GET"]) for path, page in PAGE.items()),
             Route("/api/runs", self._runs),
+            Route("/api/settings", self._settings),
             Route("/api/run/{key}", self._run),
+            Route("/api/run/{key}/events", self._events),
             Route("/api/run/{key}/series", self._series),
             Route("/api/run/{key}/curve.csv", self._csv),
             Route("/api/run/{key}/media", self._media),
             Route("/api/run/{key}/image", self._image),
             Route("/api/run/{key}/histogram", self._histogram),
             Route("/api/run/{key}/control", self._control, methods=["POST"]),
+            Route("/api/curve.csv", self._csv_of_runs),
             Route("/api/diff", self._diff),
             Route("/api/stream", self._stream),
         ]
@@ -92,12 +97,21 @@ class Board:
         version = self._table.version  # before the rows: a page that has an old one asks again
         return _json({"version": version, "runs": self._table.rows(), "read_only": self._access.read_only})
 
+    def _settings(self, request: Request) -> Response:
+        self._table.update()
+        return _json({"settings": self._table.settings()})
+
     def _run(self, request: Request) -> Response:
         run = RunFolder(self._path(request))
-        details = details_of(run, MAX_EVENTS)
-        events = [{"text": describe_event(event), **event} for event in details.pop("events")]
-        control = None if self._access.read_only else control_of(run.path)
-        return _json({"key": request.path_params["key"], **details, "events": events, "control": control})
+        details = details_of(run, 0)
+        del details["events"]
+        controls, reason = (None, READ_ONLY) if self._access.read_only else control_of(run)
+        more = {"settings": settings_of(run), "callbacks": callback_rows(run.facts)}
+        return _json({"key": request.path_params["key"], **details, **more, "controls": controls, "controls_reason": reason})
+
+    def _events(self, request: Request) -> Response:
+        newest = list(islice(RunFolder(self._path(request)).events(), MAX_EVENTS))[::-1]
+        return _json({"events": [{**event, "text": describe_event(event)} for event in newest]})
 
     def _series(self, request: Request) -> Response:
         path, query = self._path(request), request.query_params
@@ -110,9 +124,13 @@ class Board:
     def _csv(self, request: Request) -> Response:
         path, query = self._path(request), request.query_params
         name, at = query.get("name", ""), query.get("at", "step")
-        file_name = f"{re.sub('[^A-Za-z0-9_.-]+', '_', name).strip('._') or 'curve'}.csv"
-        headers = {"content-disposition": f'attachment; filename="{file_name}"'}
-        return StreamingResponse(csv_lines(path / SCALARS, name, at), headers=headers, media_type="text/csv; charset=utf-8")
+        return _csv(csv_lines(path / SCALARS, name, at), name)
+
+    def _csv_of_runs(self, request: Request) -> Response:
+        query = request.query_params
+        name, at = query.get("name", ""), query.get("at", "step")
+        runs = [(self._table.label(key), path / SCALARS) for key, path in self._paths(request)]
+        return _csv(csv_lines_of_runs(runs, name, at), name)
 
     def _media(self, request: Request) -> Response:
         media = _media_in(self._path(request))
@@ -128,11 +146,8 @@ class Board:
         return _json(histogram_of(_medium(self._path(request), "histogram", request)))
 
     def _diff(self, request: Request) -> Response:
-        keys = _keys(request)
-        runs = [RunFolder(path) for key in keys if (path := self._table.path(key)) is not None]
-        if len(runs) != len(keys):
-            raise HTTPException(404, "there is no such run")
-        return _json({"runs": keys, "settings": differences_of(runs)})
+        runs = [(key, RunFolder(path)) for key, path in self._paths(request)]
+        return _json({"runs": [key for key, _ in runs], "settings": differences_of([run for _, run in runs])})
 
     # Commands
 
@@ -177,6 +192,14 @@ class Board:
             raise HTTPException(404, "there is no such run")
         return path
 
+    def _paths(self, request: Request) -> list[tuple[str, Path]]:
+        """Return the keys and the folders of the runs that a request lists."""
+        keys = _keys(request)
+        found = [(key, path) for key in keys if (path := self._table.path(key)) is not None]
+        if len(found) != len(keys):
+            raise HTTPException(404, "there is no such run")
+        return found
+
 
 def _media_in(path: Path) -> list[Medium]:
     try:
@@ -192,6 +215,12 @@ def _medium(path: Path, kind: str, request: Request) -> Medium:
     if not named:
         raise HTTPException(404, f"there is no such {kind}")
     return named[-1]
+
+
+def _csv(lines: Iterator[str], name: str) -> Response:
+    file_name = f"{re.sub('[^A-Za-z0-9_.-]+', '_', name).strip('._') or 'curve'}.csv"
+    headers = {"content-disposition": f'attachment; filename="{file_name}"'}
+    return StreamingResponse(lines, headers=headers, media_type="text/csv; charset=utf-8")
 
 
 def _static(name: str, kind: str) -> Callable[[Request], Response]:

@@ -17,6 +17,7 @@ from hookpoint.run_folder.curve_index import load_index
 from hookpoint.run_folder.curve_preview import preview_of
 from hookpoint.run_folder.curve_reader import CurveReader, Key
 from hookpoint.run_folder.curve_view import thinned, view_of
+from hookpoint.run_folder.epoch_ends import epoch_ends_of
 
 MAX_UNREAD_BYTES = 4 * 2**20  # more are read in a separate process
 READ_SECONDS = 0.2  # of a request; the rest follows
@@ -84,7 +85,8 @@ class LiveCurves:
         """Return curves for the page: arrays of steps, times, lowest and highest values and means, for at most `pixels`.
 
         `names` selects metrics. By default, these are the most important ones. `complete` is the part of the file that was
-        read. `exact` tells whether the extremes of all curves include every value. `all` has the names of all metrics.
+        read. `exact` tells whether the extremes of all curves include every value. `all` has the names of all metrics, `epochs`
+        the last steps of epochs, as pairs.
         """
         self.update()
         with self._lock:
@@ -100,6 +102,7 @@ class LiveCurves:
                 "exact": is_complete and all(curve["exact"] for curve in curves),
                 "version": self.version,
                 "all": sorted({name for name, _ in known}),
+                "epochs": [] if is_preview else epoch_ends_of(self._reader.curves),
                 "bad_lines": self._reader.bad_lines,
                 "curves": curves,
             }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import parse_qs
@@ -57,7 +56,8 @@ class RequestGuard:
         self._access = access
         self._hosts = {f"{host}:{access.port}" for host in access.hosts}
         self._cookie = f"hookpoint_board_{access.port}"  # browsers send the cookies of all ports
-        self._session = secrets.token_urlsafe(32)
+        # Derived from the token, so that an open page stays signed in if the server restarts with the same token file.
+        self._session = hmac.new(access.token.encode(), self._cookie.encode(), "sha256").hexdigest()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":

@@ -10,9 +10,12 @@ from typing import Any
 
 from hookpoint.core.errors import HookpointError
 from hookpoint.run_folder.command_error import one_line
+from hookpoint.run_folder.describe_event import describe_order
+from hookpoint.run_folder.formatting import shown
+from hookpoint.run_folder.run_folder import RUNNING, RunFolder
 from hookpoint.steering.answer_text import answer_text
 from hookpoint.steering.control_folder import NAME
-from hookpoint.steering.controller import control
+from hookpoint.steering.controller import PendingCommand, control
 
 ANSWER_SECONDS = 30.0  # for a run to take a command; then it is withdrawn
 
@@ -22,17 +25,25 @@ def has_control(path: Path) -> bool:
     return os.path.exists(path / NAME / "live.json")
 
 
-def control_of(path: Path) -> dict[str, Any] | None:
-    """Return what can be changed in a run in progress, or None if nothing can."""
-    controller = control(path)
+def control_of(run: RunFolder) -> tuple[dict[str, Any] | None, str]:
+    """Return what can be changed in a run in progress, or None and the reason why nothing can."""
+    if run.status != RUNNING:
+        return None, f"This run is not in progress: {run.status}."
+    controller = control(run.path)
     try:
         live = controller.live()
         knobs = [asdict(knob) for knob in controller.knobs().values()]
-        pending = [{"do": one.command.do, "args": one.command.args, "status": one.status} for one in controller.pending()]
-    except (HookpointError, OSError):
-        return None
+        pending = [_described(one) for one in controller.pending()]
+    except (HookpointError, OSError) as error:
+        return None, one_line(str(error))
     facts = {"paused": live.paused, "commands": live.commands, "cannot": live.cannot, "actions": live.actions}
-    return {**facts, "knobs": knobs, "pending": pending}
+    return {**facts, "knobs": knobs, "pending": pending}, ""
+
+
+def _described(pending: PendingCommand) -> dict[str, Any]:
+    command = pending.command
+    text = shown(describe_order(command.do, command.args))
+    return {"id": command.id, "do": command.do, "text": text, "by": command.by, "status": pending.status}
 
 
 def send(path: Path, do: str, args: Mapping[str, Any], expect: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -14,12 +14,16 @@ from typing import Any
 
 from hookpoint.board.run_control import has_control
 from hookpoint.core.text.plain_values import plain
+from hookpoint.run_folder.best_value import BestValue, metric_to_watch
+from hookpoint.run_folder.json_records import number_of
+from hookpoint.run_folder.run_details import settings_of
 from hookpoint.run_folder.run_folder import EVENTS, FAILED, FINISHED, RUNNING, SCALARS, STOPPED, RunFolder
 from hookpoint.run_folder.run_scanner import RunScanner
 from hookpoint.storage.run_file import NAME
 from hookpoint.storage.workdir.lock import holder_of
 
 KEY_CHARACTERS = 16
+MAX_SETTING = 200  # characters of a setting in the table
 RUNNING_SECONDS = 1.0  # between two checks of the runs in progress
 SEARCH_SECONDS = 10.0  # between two searches for new runs
 ENDED = (FINISHED, STOPPED, FAILED)
@@ -45,6 +49,7 @@ class _Entry:
     label: str
     stamp: tuple[Any, ...] = ()
     row: Row = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
 
 
 class RunTable:
@@ -75,6 +80,15 @@ class RunTable:
         """Return the folder of a run, or None if there is no such run."""
         entry = self._entries.get(key)
         return None if entry is None else entry.path
+
+    def label(self, key: str) -> str:
+        """Return the name of a run in the table; empty if there is no such run."""
+        entry = self._entries.get(key)
+        return "" if entry is None else entry.label
+
+    def settings(self) -> dict[str, dict[str, Any]]:
+        """Return the settings of all runs, by key. Long texts are cut."""
+        return {key: entry.settings for key, entry in list(self._entries.items())}
 
     def row(self, key: str) -> Row | None:
         entry = self._entries.get(key)
@@ -115,7 +129,9 @@ class RunTable:
             is_alive = entry.row.get("status") != RUNNING or holder_of(entry.path) is not None
             if stamp == entry.stamp and is_alive:
                 continue
-            row = row_of(entry.path, key, entry.label)
+            run = RunFolder(entry.path)
+            row = row_of(run, key, entry.label)
+            entry.settings = short_settings(run)
             entry.stamp = stamp if row["status"] not in ENDED else stamp[:1]
             if row != entry.row:
                 entry.row = row
@@ -143,14 +159,17 @@ def key_of(path: str | os.PathLike[str]) -> str:
     return hashlib.sha256(os.fsencode(os.path.abspath(path))).hexdigest()[:KEY_CHARACTERS]
 
 
-def row_of(path: Path, key: str, label: str) -> Row:
-    """Return the row of a run. A run that has ended is described by its run.json alone."""
-    run = RunFolder(path)
+def row_of(run: RunFolder, key: str, label: str) -> Row:
+    """Return the row of a run. A run that has ended is described by its run.json alone.
+
+    `since` is when a run in progress would have begun without interruptions, `seconds` the duration of any other run.
+    """
     status = run.status
     step = run.facts.get("step")
     has_ended = status in ENDED and type(step) is int
     best = run.stated_best
-    value = run.last_value if not has_ended else None
+    seconds = run.seconds
+    is_running = status == RUNNING and seconds is not None
     row = {
         "key": key,
         "name": run.name,
@@ -161,12 +180,29 @@ def row_of(path: Path, key: str, label: str) -> Row:
         "epoch": run.facts.get("epoch") if has_ended else run.epoch,
         "epochs": run.epochs,
         "started": None if run.started is None else run.started.isoformat(),
-        "seconds": run.seconds if status != RUNNING else None,
+        "seconds": None if is_running else seconds,
+        "since": round(time.time() - seconds) if is_running and seconds is not None else None,
         "best": None if best is None else asdict(best),
-        "last": value,
-        "control": status == RUNNING and has_control(path),
+        "last": stored_last(run, best) if has_ended else run.last_value,
+        "control": status == RUNNING and has_control(run.path),
     }
     return dict(plain(row))
+
+
+def stored_last(run: RunFolder, best: BestValue | None) -> tuple[str, float] | None:
+    """Return the last value of the most important metric, as run.json has it."""
+    metrics = run.facts.get("metrics")
+    values = {name: number_of(value) for name, value in metrics.items()} if isinstance(metrics, dict) else {}
+    watched = (best.metric,) if best is not None else metric_to_watch(values)
+    value = values.get(watched[0]) if watched else None
+    return None if watched is None or value is None else (watched[0], value)
+
+
+def short_settings(run: RunFolder) -> dict[str, Any]:
+    settings = plain(settings_of(run))
+    return {
+        name: value if len(str(value)) <= MAX_SETTING else f"{str(value)[:MAX_SETTING]}…" for name, value in settings.items()
+    }
 
 
 def _stamp(folder: str, status: str | None) -> tuple[Any, ...]:

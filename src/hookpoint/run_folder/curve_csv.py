@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from io import StringIO
+from itertools import islice
 from pathlib import Path
 
 from hookpoint.run_folder._plain_file import line_batches, open_plain
@@ -29,6 +30,15 @@ def csv_lines(path: Path, name: str, at: str) -> Iterator[str]:
                 yield _text([row for row in values if row[3] is not None])
     except OSError:
         return
+
+
+def csv_lines_of_runs(runs: Sequence[tuple[str, Path]], name: str, at: str) -> Iterator[str]:
+    """Yield the values of a metric in several files, with the label of each in the first column."""
+    yield _text([("run", *COLUMNS)])
+    for label, path in runs:
+        prefix = _text([(label,)]).removesuffix("\r\n")
+        for lines in islice(csv_lines(path, name, at), 1, None):  # without the header
+            yield "".join(f"{prefix},{line}" for line in lines.splitlines(keepends=True))
 
 
 def _text(rows: list[tuple[object, ...]]) -> str:

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.checkpoint.stateful import OBJECTS
 from hookpoint.core.errors import BadArgument
+from hookpoint.core.hooks.costs import IN_THE_STEP
 from hookpoint.core.logger import logger
+from hookpoint.core.points import BY_NAME
 from hookpoint.core.run.verdicts import Reached
 from hookpoint.core.text.plain_values import plain
 from hookpoint.core.text.secrets import masked
@@ -21,6 +23,7 @@ from hookpoint.core.text.secrets import masked
 if TYPE_CHECKING:
     from hookpoint.core.checkpoint.crashes import Crashes
     from hookpoint.core.checkpoint.store import ResumableStore
+    from hookpoint.core.hooks.hooks import Hooks
     from hookpoint.core.run.run import Run
     from hookpoint.core.schedule.clocks import Clocks
 
@@ -35,11 +38,13 @@ class RunRecord:
         self._run, self._clocks, self._crashes = run, clocks, crashes
         self._describe = getattr(store, "describe", None)
         self._next_costs = 0.0
+        self._first_iteration = 0  # of this process, which measures costs
 
     def begin(self, identity: Mapping[str, Any], inexact: list[str]) -> None:
         if self._describe is None:
             return
         run = self._run
+        self._first_iteration = self._clocks.iteration
         self._write(
             name=run.name,
             status="running",
@@ -54,6 +59,7 @@ class RunRecord:
             hyper=masked({name: run.hyper[name] for name in run.hyper}),
             objects={name: type(item).__name__ for name in OBJECTS if (item := getattr(run, name)) is not None},
             callbacks=[masked(entry.name) for entry in run.hooks.entries],
+            schedule=_schedule(run.hooks),
             identity=identity,
             **({"inexact": [masked(reason) for reason in inexact]} if inexact else {}),
             **({"crashes": self._crashes.rows} if self._crashes.rows else {}),
@@ -67,9 +73,19 @@ class RunRecord:
             self._next_costs = monotonic() + 1.0
 
     def _costs(self) -> list[dict[str, Any]]:
+        """Return the measured costs. In the training step, a sample of the iterations stands for all of them."""
         rows = self._run.hooks.costs()
         names = ("callback", "point", "calls", "seconds")
-        return [{**{name: getattr(row, name) for name in names}, "callback": masked(row.callback)} for row in rows]
+        samples = max((row.calls for row in rows if row.point in IN_THE_STEP), default=1)
+        factor = max(1.0, (self._clocks.iteration - self._first_iteration) / samples)
+        return [
+            {
+                **{name: getattr(row, name) for name in names},
+                "callback": masked(row.callback),
+                "estimated_seconds": row.seconds * (factor if row.point in IN_THE_STEP else 1.0),
+            }
+            for row in rows
+        ]
 
     def plan(self, epochs: int | None) -> None:
         self._write(epochs=epochs)
@@ -134,6 +150,20 @@ class RunRecord:
                 self._describe(plain(facts))
             except Exception as error:
                 logger.warning("the record of %s could not be written: %s", self._run.name, error)
+
+
+def _schedule(hooks: Hooks) -> list[dict[str, str]]:
+    """Return when callbacks run: a row for each callback and point, in the order of the points."""
+    return [
+        {
+            "callback": masked(call.entry.name),
+            "point": point,
+            "when": call.when or ("complete epochs" if call.complete_only else "always"),
+        }
+        for point in BY_NAME
+        if point != "on_trigger"  # listed where its schedule is checked
+        for call in hooks.calls(point)
+    ]
 
 
 def config_of(config: Any) -> dict[str, Any]:

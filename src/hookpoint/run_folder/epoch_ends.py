@@ -1,0 +1,30 @@
+"""Epoch ends: the last step of each epoch, from curves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from hookpoint.plots.series import Series
+from hookpoint.run_folder.curve_reader import Key
+
+MAX_PAIRS = 500
+
+
+def epoch_ends_of(curves: Mapping[Key, Series]) -> list[tuple[int, int]]:
+    """Return pairs of a step and the epoch that it ends, in order; at most 500, spread over the run.
+
+    Only the longest curve of steps and the longest one of epochs are looked at. The last epoch may be in progress.
+    """
+    longest: dict[str, Series] = {}
+    for (_, at), series in list(curves.items()):
+        if at not in longest or len(series.steps) > len(longest[at].steps):
+            longest[at] = series
+    ends: dict[int, int] = {}
+    for series in longest.values():
+        for epoch, step in zip(series.epochs, series.steps, strict=False):
+            if step > ends.get(epoch, -1):
+                ends[epoch] = step
+    pairs = sorted((step, epoch) for epoch, step in ends.items())
+    stride = math.ceil(len(pairs) / MAX_PAIRS) or 1
+    return pairs[:-1:stride] + pairs[-1:]

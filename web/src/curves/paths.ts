@@ -1,0 +1,87 @@
+// Points as paths in pixels. A path is built once for a scale; a pan only moves it.
+import type { Points } from "./points";
+
+export interface Scale {
+  perUnit: number; // pixels of a unit of x
+  anchor: number; // the position at pixel 0
+  y: (value: number) => number;
+  height: number;
+  isLog: boolean;
+}
+
+export interface Paths {
+  band: Path2D | null;
+  line: Path2D;
+  smooth: Path2D | null;
+  dots: Path2D | null;
+  bad: number[]; // pixels of values that are not finite
+}
+
+const MAX_DOTS = 60;
+
+export function pathsOf(points: Points, scale: Scale, radius: number, onlyDots: boolean): Paths {
+  const px = (value: number) => (value - scale.anchor) * scale.perUnit;
+  const usable = (value: number) => Number.isFinite(value) && (!scale.isLog || value > 0);
+  const bad = points.bad.flatMap((count, i) => (count ? [px(points.x[i]!)] : []));
+  const isSparse = points.x.length <= MAX_DOTS;
+  return {
+    band: points.hasBand && !onlyDots ? band(points, px, scale, usable) : null,
+    line: onlyDots ? new Path2D() : line(points.x, points.mean, px, scale.y, usable),
+    smooth: points.smooth && !onlyDots ? line(points.x, points.smooth, px, scale.y, usable) : null,
+    dots: isSparse || onlyDots ? dots(points, px, scale.y, usable, radius) : null,
+    bad,
+  };
+}
+
+type Pixel = (value: number) => number;
+type Usable = (value: number) => boolean;
+
+function line(x: Float64Array, values: Float64Array, px: Pixel, py: Pixel, usable: Usable): Path2D {
+  const path = new Path2D();
+  let isOpen = false;
+  for (let i = 0; i < x.length; i++) {
+    if (!usable(values[i]!)) {
+      isOpen = false;
+    } else if (isOpen) {
+      path.lineTo(px(x[i]!), py(values[i]!));
+    } else {
+      path.moveTo(px(x[i]!), py(values[i]!));
+      isOpen = true;
+    }
+  }
+  return path;
+}
+
+// From the lowest to the highest values. Without a usable lowest value, as on a log scale, it reaches the bottom.
+function band(points: Points, px: Pixel, scale: Scale, usable: Usable): Path2D {
+  const path = new Path2D();
+  const { x, lo, hi } = points;
+  for (let begin = 0; begin < x.length; begin++) {
+    if (!usable(hi[begin]!)) continue;
+    let end = begin;
+    while (end < x.length && usable(hi[end]!)) end++;
+    const low = (i: number) => (usable(lo[i]!) ? scale.y(lo[i]!) : scale.height);
+    if (end - begin === 1) {
+      const top = scale.y(hi[begin]!);
+      path.rect(px(x[begin]!) - 1, top, 2, Math.max(1, low(begin) - top));
+    } else {
+      path.moveTo(px(x[begin]!), scale.y(hi[begin]!));
+      for (let i = begin + 1; i < end; i++) path.lineTo(px(x[i]!), scale.y(hi[i]!));
+      for (let i = end - 1; i >= begin; i--) path.lineTo(px(x[i]!), low(i));
+      path.closePath();
+    }
+    begin = end;
+  }
+  return path;
+}
+
+function dots(points: Points, px: Pixel, py: Pixel, usable: Usable, radius: number): Path2D {
+  const path = new Path2D();
+  for (let i = 0; i < points.x.length; i++) {
+    if (!usable(points.mean[i]!)) continue;
+    const [x, y] = [px(points.x[i]!), py(points.mean[i]!)];
+    path.moveTo(x + radius, y);
+    path.arc(x, y, radius, 0, 2 * Math.PI);
+  }
+  return path;
+}

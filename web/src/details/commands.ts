@@ -1,0 +1,53 @@
+// Send commands to the focused run, and remember what was asked here and what became of it.
+import { api } from "../data/api";
+import { fail } from "../data/failures";
+import { loadDetails, loadEvents } from "../data/loading";
+import { get } from "../data/store";
+
+export interface Request {
+  number: number;
+  run: string;
+  text: string;
+  status: string; // "waiting", "error", or the status of the answer
+  answer: string;
+}
+
+const MOST = 5;
+let requests: readonly Request[] = [];
+let counter = 0;
+const listeners = new Set<() => void>();
+
+export const requestsOf = (run: string | null): Request[] => requests.filter((one) => one.run === run);
+
+export function onRequests(listener: () => void): () => void {
+  listeners.add(listener);
+  return () => listeners.delete(listener);
+}
+
+function put(request: Request): void {
+  const others = requests.filter((one) => one.number !== request.number);
+  requests = [request, ...others].sort((a, b) => b.number - a.number).slice(0, 4 * MOST);
+  for (const listener of listeners) listener();
+}
+
+// Nothing was sent: say why.
+export function refuse(text: string, reason: string): void {
+  const run = get().view.focus;
+  if (run !== null) put({ number: ++counter, run, text, status: "error", answer: reason });
+}
+
+export async function command(what: string, args: object, text: string, expect?: object): Promise<void> {
+  const run = get().view.focus;
+  if (run === null) return;
+  const request: Request = { number: ++counter, run, text, status: "waiting", answer: "waiting for the run …" };
+  put(request);
+  try {
+    const answer = await api.command(run, what, args, expect);
+    put({ ...request, status: answer.status, answer: answer.text });
+  } catch (error) {
+    put({ ...request, status: "error", answer: error instanceof Error ? error.message : String(error) });
+    if (error instanceof Error && error.constructor !== Error) fail(error, what);
+  }
+  await loadDetails();
+  await loadEvents(run);
+}
