@@ -23,7 +23,7 @@ def runner(runner):
 
 
 def test_a_run_that_has_diverged_ends_with_an_error_and_its_last_good_checkpoint(tmp_path, runner, noise):
-    with pytest.raises(NonFiniteLoss, match=r"^all losses of the log steps 6 and 8 are NaN or infinite, in epoch 1\."):
+    with pytest.raises(NonFiniteLoss, match=r"^all losses at log steps 6 and 8 are NaN or infinite, in epoch 1\."):
         runner(callbacks.ModelSaver().when(Every(steps=1)), workdir=tmp_path).fit(noise(20, bad=[4]), epochs=3)
     assert newest_good(tmp_path).manifest.step == 4
 
@@ -40,7 +40,7 @@ def test_at_whatever_step_it_begins_the_last_checkpoint_is_the_one_before(step, 
 
 
 def test_an_epoch_without_a_finite_loss_ends_the_run(runner, noise):
-    with pytest.raises(NonFiniteLoss, match=r"^all losses of epoch 1 are NaN or infinite\."):
+    with pytest.raises(NonFiniteLoss, match=r"^all losses in epoch 1 are NaN or infinite\."):
         runner(log_every=50).fit(noise(5, bad=[0]), epochs=3)
 
 
@@ -49,7 +49,7 @@ def test_a_run_may_continue_with_one_warning(caplog, runner, noise):
         assert runner(on_nonfinite="warn").fit(noise(5, bad=[0]), epochs=3).step == 15
     (record,) = caplog.records
     assert record.message == (
-        "all losses of the log steps 2 and 4 are NaN or infinite, in epoch 1: the mean at step 4 is nan; training continues"
+        "all losses at log steps 2 and 4 are NaN or infinite, in epoch 1: the mean at step 4 is nan; training continues"
     )
 
 

@@ -483,7 +483,7 @@ def test_losses_that_are_not_finite_are_warned_of_once_where_that_is_asked_for(r
         run = runner(note, criterion=criterion, on_nonfinite="warn").fit(batches, epochs=5)
     assert run.epoch == 5
     assert [record.message for record in caplog.records] == [
-        f"all losses of epoch {epoch} are NaN or infinite: the mean at step 0 is {bad}; training continues" for epoch in (2, 5)
+        f"all losses in epoch {epoch} are NaN or infinite: the mean at step 0 is {bad}; training continues" for epoch in (2, 5)
     ]
 
 
@@ -493,7 +493,7 @@ def test_the_warning_names_the_steps(runner, batches, caplog):
         run = runner(poison, on_nonfinite="warn").fit(batches, epochs=3)
     assert [record.message for record in caplog.records] == [
         "the training loss of epoch 2 (steps 6 to 10) is nan",
-        "all losses of epoch 3 are NaN or infinite: the mean at step 15 is nan; training continues",
+        "all losses in epoch 3 are NaN or infinite: the mean at step 15 is nan; training continues",
     ]
     assert run.step == 15
     assert np.isnan(run.metrics["loss"])

@@ -124,4 +124,4 @@ def test_processes_that_differ(launch):
     assert first["empty"][0] == first["empty"][1]
     assert first["trains on"] == second["trains on"] == 2
     assert first["epochs"] == second["epochs"] == [1, 2]
-    assert outcome.printed.count("all losses of epoch 1 are NaN or infinite") == 1
+    assert outcome.printed.count("all losses in epoch 1 are NaN or infinite") == 1

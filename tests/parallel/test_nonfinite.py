@@ -36,7 +36,7 @@ def test_all_processes_raise_at_the_same_step_and_bad_losses_of_one_end_no_run(l
         return ended
 
     first, second = launch(fit, bad_ranks=[[0], [1], [0, 1]]).results
-    assert first == second == [[9, ""], [9, ""], [4, "all losses of the log steps 2 and 4 are NaN or infinite"]]
+    assert first == second == [[9, ""], [9, ""], [4, "all losses at log steps 2 and 4 are NaN or infinite"]]
 
 
 @pytest.mark.parametrize("strategy", ["Sharded", "PipelineParallel"])

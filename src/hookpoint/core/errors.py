@@ -10,7 +10,7 @@ A message names the object, the problem, what is expected, and what to type inst
     │   ├── MainPointTaken                    a second MainCallback, or its points in another callback
     │   ├── NotACallback (TypeError)          a class, or an object without handlers, in a list of callbacks
     │   ├── NoTrigger                         .when(...) on a callback without on_trigger
-    │   ├── OrderError                        a cycle, or a callback that would have to leave its pipeline
+    │   ├── OrderError                        a cycle, or an order that would split a pipeline
     │   ├── UnknownMetric                     a callback reads a metric that nothing in the run logs
     │   └── BadOption                         an unknown value for on_error or ranks
     ├── BadSchedule (ValueError)              a schedule that cannot work
@@ -26,9 +26,9 @@ A message names the object, the problem, what is expected, and what to type inst
     ├── UnknownSetting (KeyError)             a name that run.hyper, or a loader's settings, does not have
     ├── NotShared (KeyError)                  a key that run.store does not have
     ├── UnknownCallback (KeyError)            a callback that the run does not have
-    ├── OutsideIteration (AttributeError)     run.batch and the like, used outside an iteration
+    ├── OutsideIteration (AttributeError)     run.batch or a similar value, used outside an iteration
     ├── NotAssignable (AttributeError)        run.stop = True
-    ├── NotOffered (AttributeError)           an adopted callback uses what its trainer has and a run does not
+    ├── NotOffered (AttributeError)           an adopted callback uses an attribute that a run does not have
     ├── OutsideRun (RuntimeError)             a Loop used before it is entered or after it is left
     ├── NothingToSaveTo (RuntimeError)        run.save() without a store
     ├── NotSaveable (TypeError)               state that cannot be loaded safely
@@ -37,11 +37,11 @@ A message names the object, the problem, what is expected, and what to type inst
     ├── CannotSave (OSError)                  a folder that cannot be written, or three failed checkpoints in a row
     ├── DamagedCheckpoint (ValueError)        a checkpoint that does not match its manifest
     ├── CannotResume (RuntimeError)           a checkpoint that is damaged or does not fit the run
-    ├── WorkdirInUse (RuntimeError)           another process writes to this workdir
+    ├── WorkdirInUse (RuntimeError)           another process is writing to this workdir
     ├── BadControlFile (ValueError)           a live-control file that is damaged, unsafe or not hookpoint's
     ├── NotTraining (RuntimeError)            a command to a folder in which no process is training
     ├── NotApplied (RuntimeError)             a command that was refused, withdrawn or lost
-    ├── TooManyRetries (RuntimeError)         too many calls of run.retry() for one batch
+    ├── TooManyRetries (RuntimeError)         too many calls to run.retry() for one batch
     ├── DataTimeout (TimeoutError)            a loader that yields no batch in time
     └── OutOfStep (RuntimeError)              ranks that are out of step with each other
 
@@ -58,7 +58,7 @@ CURE_WIDTH = 9
 
 
 def text(headline: str, **cures: str) -> str:
-    """Return a message: a headline, then one line per cure, with its verb in a column."""
+    """Return a message: a headline, then one line per fix, with the verbs aligned in a column."""
     return "\n".join([headline, *(f"  {verb:<{CURE_WIDTH}} {cure}" for verb, cure in cures.items())])
 
 
@@ -68,7 +68,7 @@ def listed(names: Iterable[str]) -> str:
 
 
 class StopRun(Exception):
-    """Raise it anywhere inside a run to stop it: open passes are closed, the end points fire, and nothing is re-raised."""
+    """Raise this inside a run to stop it: open passes are closed, the end points fire, and nothing is re-raised."""
 
     def __init__(self, reason: str = "StopRun was raised") -> None:
         super().__init__(reason)
@@ -80,7 +80,7 @@ class HookpointWarning(UserWarning):
 
 
 class HookpointError(Exception):
-    """The base class of every error that hookpoint raises. A message is a headline, then one line per cure.
+    """The base class of every error that hookpoint raises. A message is a headline, followed by one line per fix.
 
     >>> print(errors.BadArgument("DumpTensors: names is empty.", give="names=['loss']"))
     DumpTensors: names is empty.
@@ -93,7 +93,7 @@ class HookpointError(Exception):
     def __str__(self) -> str:  # KeyError would quote the text and escape its line breaks
         return str(self.args[0]) if self.args else ""
 
-    def __reduce__(self) -> tuple[Any, ...]:  # subclasses take other arguments than the text
+    def __reduce__(self) -> tuple[Any, ...]:  # subclasses do not take the text as their argument
         return _restored, (type(self), self.args, self.__dict__)
 
 
@@ -240,7 +240,7 @@ class MissingOutput(HookpointError, KeyError):
 
 
 class UnknownSetting(HookpointError, KeyError):
-    """`run.hyper`, or a loader, has no setting of that name."""
+    """`run.hyper`, or a loader, has no setting with that name."""
 
     def __init__(self, name: str, known: Iterable[str], **cures: str) -> None:
         cures = cures or {"register": f'run.hyper.register(ObjAttrParam(obj, "attribute", name="{name}"))'}
@@ -260,7 +260,7 @@ class UnknownCallback(HookpointError, KeyError):
 
 
 class OutsideIteration(HookpointError, AttributeError):
-    """A value of the iteration was read or set outside an iteration."""
+    """A per-iteration value was read or set outside an iteration."""
 
     def __init__(self, name: str) -> None:
         super().__init__(
@@ -300,21 +300,21 @@ class NotFinite(HookpointError, ValueError):
 
 
 class NonFiniteLoss(HookpointError, ValueError):
-    """A training loss is NaN or infinite. `step` and `value` are those of the first such loss, or of the mean."""
+    """A training loss is NaN or infinite. `step` and `value` describe the first such loss, or the mean."""
 
     def __init__(self, value: float, *, epoch: int, step: int, now: int, what: str | None = None) -> None:
         late = f" Detected at step {now}: values are read late, so that no step waits for the device." if now > step else ""
         super().__init__(
             f"{what or f'the loss is {value} at step {step}, in epoch {epoch}'}.{late}",
             resume="from the last good checkpoint",
-            lower="the learning rate, clip gradients, or inspect the data of this step",
+            lower="the learning rate, clip gradients, or inspect this step's data",
             **({} if what is None else {"continue": 'anyway with Runner(on_nonfinite="warn")'}),
         )
         self.value, self.epoch, self.step = value, epoch, step
 
 
 class CannotSave(HookpointError, OSError):
-    """The checkpoint folder cannot be written. `errno` is that of the failed operation."""
+    """The checkpoint folder cannot be written. `errno` is set by the failed operation."""
 
     def __init__(self, headline: str = "", /, *, errno: int | None = None, **cures: str) -> None:
         super().__init__(headline, **cures)
@@ -330,7 +330,7 @@ class CannotResume(HookpointError, RuntimeError):
 
 
 class WorkdirInUse(HookpointError, RuntimeError):
-    """Another process, or another loop in this process, writes to the workdir."""
+    """Another process, or another loop in this process, is writing to the workdir."""
 
 
 class BadControlFile(HookpointError, ValueError):
@@ -338,11 +338,11 @@ class BadControlFile(HookpointError, ValueError):
 
 
 class NotTraining(HookpointError, RuntimeError):
-    """No process is training in this folder, or the one that is takes no commands."""
+    """No process is training in this folder, or the process that is does not accept commands."""
 
 
 class NotApplied(HookpointError, RuntimeError):
-    """A command to a run in progress was refused, withdrawn or lost. `answer` has the details; None if it was not sent."""
+    """A command to a run in progress was refused, withdrawn or lost. `answer` has the details, if it was sent."""
 
     def __init__(self, headline: str, answer: Any = None) -> None:
         super().__init__(headline)
@@ -358,4 +358,4 @@ class DataTimeout(HookpointError, TimeoutError):
 
 
 class OutOfStep(HookpointError, RuntimeError):
-    """The ranks are out of step: a rank waits in vain for others, or ranks make different collective calls."""
+    """The ranks are out of step: a rank waits for others that never arrive, or ranks make different collective calls."""

@@ -1,4 +1,4 @@
-"""The logger of hookpoint; programs configure it by its name, "hookpoint"."""
+"""The hookpoint logger; programs configure it by its name, "hookpoint"."""
 
 from __future__ import annotations
 

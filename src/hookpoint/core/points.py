@@ -26,7 +26,7 @@ EVERY_MODE = ("train", "val", "pred")
 class Spelling:
     """The name of a point in another system.
 
-    `only_with` restricts a common name: a method counts only if it has exactly these parameters. `second` marks a second method
+    `only_with` restricts a common name: a method counts only if it has exactly these parameters. `second` marks another method
     of that system for the same point: a class may define both, and both are called, in table order. `renames` maps parameters
     that have a different meaning in the other system.
     """
@@ -41,7 +41,7 @@ class Spelling:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A named moment of a run. With `in_data`, a moment of loading the data, in whichever process loads it."""
+    """A named moment in a run. With `in_data`, it fires while data is loaded, in the process that loads it."""
 
     name: str
     fires: str
@@ -53,12 +53,12 @@ class Point:
 
 
 orca = partial(Spelling, "Orca")
-orca_any_mode = partial(Spelling, "Orca", differs="called for epochs of every mode", second=True)
+orca_any_mode = partial(Spelling, "Orca", differs="called for the epochs of every mode", second=True)
 keras = partial(Spelling, "Keras")
-batch_is_index = "`batch` is the index, in this spelling only"
+batch_is_index = "`batch` is the batch index, in this spelling only"
 keras_batch = partial(Spelling, "Keras", differs=batch_is_index, renames=(("batch", "batch_idx"),))
 mindspore = partial(Spelling, "MindSpore")
-mindspore_bare = partial(Spelling, "MindSpore", differs="there also called in evaluation", only_with=("run_context",))
+mindspore_bare = partial(Spelling, "MindSpore", differs="MindSpore also calls it in evaluation", only_with=("run_context",))
 tensorpack = partial(Spelling, "tensorpack", only_with=())
 
 
@@ -66,7 +66,7 @@ POINTS: tuple[Point, ...] = (
     Point(
         "on_setup",
         "once, before anything else; callbacks check their requirements and fail early",
-        spellings=(tensorpack("_setup_graph", "there is no graph; the model is `run.model`"),),
+        spellings=(tensorpack("_setup_graph", "hookpoint has no graph; the model is `run.model`"),),
     ),
     Point(
         "on_run_begin",
@@ -83,7 +83,7 @@ POINTS: tuple[Point, ...] = (
         "on_epoch_begin",
         "before each training epoch; `run.epoch` is its number, from 1",
         modes=TRAIN,
-        spellings=(keras("on_epoch_begin", "epochs count from 0 there, from 1 here"), mindspore_bare("epoch_begin")),
+        spellings=(keras("on_epoch_begin", "Keras counts epochs from 0, hookpoint from 1"), mindspore_bare("epoch_begin")),
     ),
     Point(
         "on_train_epoch_begin",
@@ -92,7 +92,7 @@ POINTS: tuple[Point, ...] = (
         spellings=(orca_any_mode("before_epoch"), orca("before_train_epoch"), tensorpack("_before_epoch")),
     ),
     Point("on_batch_fetch_begin", "before the next batch is fetched", (*ALWAYS, "batch_idx"), EVERY_MODE),
-    Point("on_batch_fetch_end", "after a batch is fetched; once more with None after the last", BATCH, EVERY_MODE),
+    Point("on_batch_fetch_end", "after a batch is fetched, and once more with None after the last one", BATCH, EVERY_MODE),
     Point("on_iter_begin", "before each iteration, in every mode", BATCH, EVERY_MODE, spellings=(orca("before_iter"),)),
     Point(
         "on_train_iter_begin",
@@ -105,11 +105,11 @@ POINTS: tuple[Point, ...] = (
             keras_batch("on_batch_begin"),
             mindspore("on_train_step_begin"),
             mindspore_bare("step_begin"),
-            tensorpack("_before_run", "takes no context and returns no fetches here"),
+            tensorpack("_before_run", "in hookpoint, takes no context and returns no fetches"),
         ),
     ),
     Point("on_train_forward", "computes outputs and loss; calls on_iter_forward by default", STEP, TRAIN, main_only=True),
-    Point("on_iter_forward", "the default forward of every mode", STEP, EVERY_MODE, main_only=True),
+    Point("on_iter_forward", "the default forward pass in every mode", STEP, EVERY_MODE, main_only=True),
     Point("on_iter_backward", "computes gradients and steps the optimizer", STEP, TRAIN, main_only=True),
     Point("on_backward_begin", "before the backward pass", STEP, TRAIN),
     Point("on_backward_end", "after the backward pass", STEP, TRAIN),
@@ -117,7 +117,7 @@ POINTS: tuple[Point, ...] = (
     Point("on_step_end", "after the optimizer step, once per accumulation window", STEP, TRAIN),
     Point(
         "on_train_iter_end",
-        "after each training iteration; `run.iteration` and `run.step` include it",
+        "after each training iteration; `run.iteration` and `run.step` already count it",
         STEP,
         TRAIN,
         spellings=(
@@ -126,7 +126,7 @@ POINTS: tuple[Point, ...] = (
             keras_batch("on_batch_end"),
             mindspore("on_train_step_end"),
             mindspore_bare("step_end"),
-            tensorpack("_after_run", "takes no context and no values here"),
+            tensorpack("_after_run", "in hookpoint, takes no context and no values"),
             tensorpack("_trigger_step", second=True),
         ),
     ),
@@ -139,19 +139,19 @@ POINTS: tuple[Point, ...] = (
     ),
     Point(
         "on_iter_error",
-        "when the step of a Runner raises; unless a callback calls `retry` or `skip_batch`, the error propagates",
+        "when a step of the Runner raises; unless a callback calls `retry` or `skip_batch`, the error propagates",
         (*STEP, "error"),
         EVERY_MODE,
     ),
-    Point("on_iter_skip", "instead of the end of an iteration, if a verdict skipped it", BATCH, EVERY_MODE),
+    Point("on_iter_skip", "instead of on_iter_end, if a verdict skipped the iteration", BATCH, EVERY_MODE),
     Point(
         "on_train_epoch_end",
         "right after the last training step of an epoch; training metrics are final",
         modes=TRAIN,
         spellings=(
-            orca("after_train_epoch", "runs after validation there; on_epoch_end does here"),
+            orca("after_train_epoch", "in Orca, runs after validation; in hookpoint, on_epoch_end does"),
             orca_any_mode("after_epoch"),
-            mindspore("on_train_epoch_end", "runs after evaluation there; on_epoch_end does here"),
+            mindspore("on_train_epoch_end", "in MindSpore, runs after evaluation; in hookpoint, on_epoch_end does"),
             tensorpack("_after_epoch"),
         ),
     ),
@@ -190,7 +190,7 @@ POINTS: tuple[Point, ...] = (
             orca("after_val_epoch"),
             orca_any_mode("after_epoch"),
             keras("on_test_end"),
-            mindspore("on_eval_epoch_end", "metrics are not available yet there; here they are"),
+            mindspore("on_eval_epoch_end", "in MindSpore, metrics are not available yet; in hookpoint, they are"),
             mindspore("on_eval_end", second=True),
         ),
     ),
@@ -227,24 +227,24 @@ POINTS: tuple[Point, ...] = (
         "when all metrics of the epoch are known: save, schedule, decide; `run.epoch_complete` is False if it was cut short",
         modes=TRAIN,
         spellings=(
-            keras("on_epoch_end", "epochs count from 0 there, from 1 here"),
+            keras("on_epoch_end", "Keras counts epochs from 0, hookpoint from 1"),
             mindspore_bare("epoch_end"),
             tensorpack("_trigger_epoch"),
         ),
     ),
     Point(
         "on_trigger",
-        "at on_epoch_end of complete epochs, or on the schedule set with `.when(...)`",
+        "at on_epoch_end if the epoch is complete, or on the schedule set with `.when(...)`",
         spellings=(tensorpack("_trigger", "not called at the end of an epoch if `_trigger_epoch` is defined"),),
     ),
     Point("on_save", "after a checkpoint is written", (*ALWAYS, "path", "tags")),
     Point("on_load", "after a checkpoint is restored", (*ALWAYS, "path")),
     Point(
-        "on_exception", "when an exception ends the run, before on_run_end; errors of handlers are logged", (*ALWAYS, "error")
+        "on_exception", "when an exception ends the run, before on_run_end; errors in handlers are logged", (*ALWAYS, "error")
     ),
     Point(
         "on_run_end",
-        "once at the end, even after an exception; errors of handlers are raised after all have run",
+        "once at the end, even after an exception; errors in handlers are raised after all handlers have run",
         spellings=(
             orca("after_run"),
             keras("on_train_end"),
@@ -279,7 +279,7 @@ for _point in POINTS:
     for _spelling in _point.spellings:
         SPELLINGS.setdefault(_spelling.name, []).append((_point, _spelling))
 
-# Names in trainers whose callbacks do not run here unchanged, and our name for the same moment.
+# Names in trainers whose callbacks do not run here unchanged, by the hookpoint name for the same moment.
 _THEIR_NAMES = {
     "on_run_begin": "on_fit_start on_train_start before_fit before_train ds_begin",
     "on_run_end": "after_fit after_train",

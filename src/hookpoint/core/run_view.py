@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
-Dispatch = Callable[[Any], None]  # all calls of a point as one function of the run
+Dispatch = Callable[[Any], None]  # one function that takes the run and makes all calls of a point
 
 
 class RunView(Protocol):

@@ -130,10 +130,10 @@ def test_the_error_says_which_log_steps():
     with pytest.raises(NonFiniteLoss) as caught:
         log_losses([1.0, 1.0, NAN, NAN, NAN, NAN, 1.0, 1.0], kind=OnDevice, on_nonfinite="raise")
     assert str(caught.value) == (
-        "all losses of the log steps 4 and 6 are NaN or infinite, in epoch 1. Detected at step 8: values are read late, so that"
+        "all losses at log steps 4 and 6 are NaN or infinite, in epoch 1. Detected at step 8: values are read late, so that"
         " no step waits for the device.\n"
         "  resume    from the last good checkpoint\n"
-        "  lower     the learning rate, clip gradients, or inspect the data of this step\n"
+        "  lower     the learning rate, clip gradients, or inspect this step's data\n"
         '  continue  anyway with Runner(on_nonfinite="warn")'
     )
     assert (caught.value.epoch, caught.value.step, math.isnan(caught.value.value)) == (1, 6, True)
@@ -144,8 +144,8 @@ def test_a_loop_warns_once_until_a_loss_is_finite_again(kind, caplog):
     with caplog.at_level(logging.WARNING, logger="hookpoint"):
         assert log_losses([NAN] * 6 + [1.0, 1.0] + [INF] * 6 + [1.0], kind=kind).step == 15
     assert [record.message for record in caplog.records] == [
-        "all losses of the log steps 2 and 4 are NaN or infinite, in epoch 1: the mean at step 4 is nan; training continues",
-        "all losses of the log steps 10 and 12 are NaN or infinite, in epoch 1: the mean at step 12 is inf; training continues",
+        "all losses at log steps 2 and 4 are NaN or infinite, in epoch 1: the mean at step 4 is nan; training continues",
+        "all losses at log steps 10 and 12 are NaN or infinite, in epoch 1: the mean at step 12 is inf; training continues",
     ]
 
 
@@ -162,7 +162,7 @@ def test_a_loop_that_warns_does_not_wait_for_the_device(caplog):
     with caplog.at_level(logging.WARNING, logger="hookpoint"):
         log_losses([NAN] * 8, Answer(), kind=late)
     assert all(in_time)
-    assert "all losses of the log steps 2 and 4 are NaN or infinite" in caplog.text
+    assert "all losses at log steps 2 and 4 are NaN or infinite" in caplog.text
 
 
 # Resuming

@@ -248,12 +248,12 @@ def test_saves_wait_once_for_a_monitor_that_blocks_and_name_it(waits, disk, capl
     assert other.of("text") == [{"number": str(number)} for number in range(5)]
     named, lost, ended = caplog.messages
     assert re.fullmatch(
-        r"blocked blocks: it has not returned from on_records for 0\.5 s \(.*test_monitors\.py:\d+\);"
+        r"blocked is blocked: on_records has not returned for 0\.5 s \(.*test_monitors\.py:\d+\);"
         r" the run continues and does not wait for it again",
         named,
     )
     assert lost == f"blocked is still blocked: {len(other.records)} records did not reach it"
-    assert ended == "blocked blocks: it has not returned from on_run_end for 0.05 s; the run ends without it"
+    assert ended == "blocked is blocked: on_run_end has not returned for 0.05 s; the run ends without it"
     blocked.gate.set()
 
 
@@ -282,7 +282,7 @@ def test_a_full_queue_waits_for_a_bounded_time(waits, caplog):
             run.put_text("number", str(number))
         assert caplog.messages == []
         run.put_text("number", "one too many")
-        assert [message.partition(":")[0] for message in caplog.messages] == ["blocked blocks"]
+        assert [message.partition(":")[0] for message in caplog.messages] == ["blocked is blocked"]
         waits(LATER)
         for number in range(10):
             run.put_text("number", str(number))
@@ -303,7 +303,7 @@ def test_a_monitor_that_blocked_and_caught_up_is_waited_for_again(waits, disk, c
                 blocked.gate.set()
                 until(lambda: len(blocked.of("text")) == 3 and not run.monitors._queues[0].is_blocked)
                 waits(10.0)
-    assert [message.partition(":")[0] for message in caplog.messages] == ["blocked blocks"]
+    assert [message.partition(":")[0] for message in caplog.messages] == ["blocked is blocked"]
     assert blocked.of("text") == [{"number": str(number)} for number in range(4)]
     assert pickle.loads(disk.checkpoints[-1][0])["callbacks"]["blocked"]["state"]["number"] > 3
 
@@ -325,7 +325,7 @@ def test_an_on_run_end_that_blocks_keeps_no_other_from_ending(waits, caplog):
         pass
     gate.set()
     assert ended == ["mine"]
-    assert caplog.messages == ["first blocks: it has not returned from on_run_end for 0.5 s; the run ends without it"]
+    assert caplog.messages == ["first is blocked: on_run_end has not returned for 0.5 s; the run ends without it"]
 
 
 SIGNALLED = """
@@ -381,9 +381,9 @@ def signalled(tmp_path):
 def test_a_process_whose_monitor_blocks_saves_and_ends_after_a_signal(signalled, tmp_path):
     code, said = signalled(1, 0.2)
     assert code == 143
-    assert said.count("Blocks blocks: it has not returned from on_records") == 1
+    assert said.count("Blocks is blocked: on_records has not returned") == 1
     assert said.count("Blocks is still blocked: ") == 1
-    assert said.count("Blocks blocks: it has not returned from on_run_end") == 1
+    assert said.count("Blocks is blocked: on_run_end has not returned") == 1
     assert verify(tmp_path / "run").rows
     assert '"event": "signal"' in (tmp_path / "run" / "events.jsonl").read_text()
 

@@ -1,4 +1,4 @@
-"""A run has at most 10,000 metrics; more of them are dropped with one warning, and the run goes on."""
+"""A run can log at most 10,000 metrics; further names are dropped with one warning, and the run continues."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_as_many_as_the_docs_say(caplog, tmp_path):
     assert {len([name for name in row if name.startswith("m")]) for row in rows} == {MAX_NAMES}
     (warning,) = warnings_of(caplog)
     assert warning == (
-        "run.log: 'm10000' is not recorded, nor is any other new name: a run has at most 10000 metrics. Existing metrics "
+        "run.log: 'm10000' is not recorded, nor is any other new name: the limit is 10000 metrics. Existing metrics "
         "are recorded as before. Use one name per quantity, not per step or sample; for many values under one name, "
         "use run.put_histogram"
     )

@@ -1,4 +1,4 @@
-"""MonitorQueue: a bounded queue and a thread per monitor, so that a slow monitor never stalls a step."""
+"""MonitorQueue: a bounded queue and a thread for each monitor, so that a slow monitor never stalls a step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hookpoint.core.log.records import Record
 from hookpoint.core.text.thread_frames import frames_by_thread
 
 CAPACITY = 1000
-LINGER_SECONDS = 0.25  # each wake-up takes the GIL from the training thread; records that arrive together share one
+LINGER_SECONDS = 0.25  # each wake-up takes the GIL from the training thread, so records that arrive together share one wake-up
 
 Receive = Callable[[list[Record]], object]
 
@@ -20,7 +20,7 @@ class MonitorQueue:
     """Deliver records to one monitor in order, on a thread that starts with the first record.
 
     If the queue is full, `put` waits. If `drops` is set, it drops the oldest record and counts it instead. An error in
-    `receive` ends the delivery; the training thread raises it from `error`.
+    `receive` ends delivery. It is stored in `error`, and the training thread raises it.
 
     `is_blocked` is set when `wait` or `put` has waited too long for the monitor. The run then no longer waits for it, and a
     full queue drops the oldest records until the monitor catches up. The thread is a daemon, so the process can exit.
@@ -71,7 +71,7 @@ class MonitorQueue:
             return self.is_blocked
 
     def where(self) -> str:
-        """Return the source line that the monitor is executing; "" if it is idle."""
+        """Return the source line that the monitor is executing, or "" if it is idle."""
         frame = None if self._thread is None else frames_by_thread().get(self._thread.ident or 0)
         while frame is not None and frame.f_globals.get("__name__") == "threading":
             frame = frame.f_back

@@ -1,4 +1,4 @@
-"""Best: find the best value of a metric."""
+"""Best: track the best value of a metric."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Best:
         self.moment: Moment | None = None
 
     def is_beaten_by(self, value: float) -> bool:
-        """Return whether a value is better, without changing anything."""
+        """Return whether a value would be a new best, without storing it."""
         to_beat = self.threshold if self.value is None else self.value
         if to_beat is None:
             return not math.isnan(value)

@@ -34,8 +34,8 @@ class LossCheck:
 
     It reads the means of "loss" that are logged anyway. In a team, these are means over all ranks, so all ranks raise at the
     same step. A mean of host numbers is checked at its log step. A mean of device tensors is checked at the next log step or at
-    the end of the pass. A check that may raise waits there for the copy that was queued at the log step, so that the step at
-    which a run ends does not depend on the speed of the machine. A check that only warns never waits.
+    the end of the pass. A check that may raise waits there for the copy that was queued at the log step, so the step at which a
+    run ends does not depend on how fast the machine is. A check that only warns never waits.
     """
 
     def __init__(self, run: RunView, *, on_nonfinite: OnNonFinite, may_wait: MayWait) -> None:
@@ -55,7 +55,7 @@ class LossCheck:
             self.check_pending()
 
     def check_pending(self) -> None:
-        """Check the means that were on a device when they arrived, in order."""
+        """Check, in order, the means that were still on a device when they were logged."""
         while self._late and (self._raises or not getattr(self._late[0].loss, "is_pending", False)):
             self._check(self._late.popleft())
 
@@ -76,12 +76,12 @@ class LossCheck:
                 self.has_warned, self._bad_steps = False, []
             return
         if mean.is_pass:
-            self._report(mean, value, f"all losses of epoch {mean.epoch} are NaN or infinite")
+            self._report(mean, value, f"all losses in epoch {mean.epoch} are NaN or infinite")
             return
         self._bad_steps = [*self._bad_steps, mean.step][-LOG_STEPS_IN_A_ROW:]
         if len(self._bad_steps) == LOG_STEPS_IN_A_ROW:
             steps = " and ".join(map(str, self._bad_steps))
-            self._report(mean, value, f"all losses of the log steps {steps} are NaN or infinite, in epoch {mean.epoch}")
+            self._report(mean, value, f"all losses at log steps {steps} are NaN or infinite, in epoch {mean.epoch}")
 
     def _report(self, mean: LossMean, value: float, what: str) -> None:
         if self._raises:
@@ -103,7 +103,7 @@ class LossCheck:
 
 
 def loss_check(run: RunView, entries: Iterable[Entry], on_nonfinite: OnNonFinite, may_wait: MayWait) -> LossCheck | None:
-    """Return the check of a run; None if a callback in the list handles non-finite losses."""
+    """Return the loss check for a run, or None if a callback in the list handles non-finite losses."""
     everywhere = (entry.subject for entry in entries if entry.ranks == "all")
     if any(getattr(subject, "handles_nonfinite_loss", False) for subject in everywhere):
         return None

@@ -15,9 +15,9 @@ def always() -> bool:
 class MetricNames(NamedTuple):
     """The names that a run logs itself, in addition to those that callbacks declare.
 
-    `validates` is whether the run makes validation passes; None if unknown, as in your own loop. `can_be_more` returns whether
-    anything except callbacks could log other names; it is called only if a name is unknown. `reads` maps other readers of
-    metrics to the metric they read. The keys are shown in messages.
+    `validates` says whether the run has validation passes; None if unknown, as in your own loop. `can_be_more` returns whether
+    anything other than a callback could log further names; it is called only if a name is unknown. `reads` maps other readers
+    of metrics to the metric they read. The keys are shown in messages.
     """
 
     known: frozenset[str] = frozenset()

@@ -1,4 +1,4 @@
-"""Metrics of other libraries: objects that accumulate over a pass, alone or in a collection of torchmetrics."""
+"""Metrics from other libraries: objects that accumulate over a pass, alone or in a torchmetrics collection."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hookpoint.core.errors import BadArgument
 from hookpoint.core.fields import named_fields
 
 PARTS = ("update", "compute", "reset")
-TAKE_TENSORS = ("torch", "torchmetrics")  # packages whose criteria and metrics take tensors only
+TAKE_TENSORS = ("torch", "torchmetrics")  # packages whose criteria and metrics only take tensors
 
 
 def has_state(metric: Any) -> bool:
@@ -18,7 +18,7 @@ def has_state(metric: Any) -> bool:
 
 
 def is_collection(metric: Any) -> bool:
-    """Return whether a metric contains others by name, as a MetricCollection of torchmetrics does."""
+    """Return whether a metric contains others by name, like a torchmetrics MetricCollection."""
     return has_state(metric) and all(callable(getattr(metric, part, None)) for part in ("keys", "values"))
 
 
@@ -69,7 +69,7 @@ def takes_tensors(function: Any) -> bool:
 
 
 def scores_in(outputs: Any, reader: Any) -> Any:
-    """Return what to pass to such a function: the outputs themselves, or their `logits` if the outputs have names."""
+    """Return what to pass to a function that only takes tensors: the outputs, or their `logits` if the outputs have names."""
     fields = named_fields(outputs)
     if not fields:
         return outputs

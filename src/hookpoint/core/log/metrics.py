@@ -18,11 +18,11 @@ from hookpoint.core.schedule.moment import Moment
 from hookpoint.core.text.spelling import near_miss
 
 HISTORY_LENGTH = 10_000
-ON_HOST = ("builtins", "decimal", "fractions", "numpy")  # modules whose numbers are on the host
+ON_HOST = ("builtins", "decimal", "fractions", "numpy")  # modules whose numbers are always on the host
 
 # Called on the training thread, without waiting. The function it returns is called on another thread and may wait.
 Floats = Callable[[Sequence[Any]], Callable[[], list[float]]]
-MayWait = Callable[[], AbstractContextManager[None]]  # the training thread may wait for the device only inside such a block
+MayWait = Callable[[], AbstractContextManager[None]]  # the training thread waits for the device only inside it
 
 
 def floats_one_by_one(values: Sequence[Any]) -> Callable[[], list[float]]:
@@ -55,7 +55,7 @@ def as_scalar(name: str, value: Any) -> Any:
         try:
             return float(value.item() if hasattr(value, "item") else value)  # float() rejects NumPy arrays with dimensions
         except (TypeError, ValueError):
-            pass  # an array of another type
+            pass  # an array that does not hold numbers
     raise BadValue(f"'{name}' is {value!r}; expected a number.", log="a number or a one-element tensor")
 
 
@@ -64,7 +64,7 @@ def _check_real(name: str, value: Any) -> None:
     if getattr(value, "is_meta", False):
         raise BadValue(f"'{name}' is on the meta device and has no value.", log="a tensor that has data, on the CPU or a GPU")
     dtype = getattr(value, "dtype", None)
-    if getattr(dtype, "is_complex", False) or getattr(dtype, "kind", "") == "c":  # in torch, in NumPy
+    if getattr(dtype, "is_complex", False) or getattr(dtype, "kind", "") == "c":  # torch, then NumPy
         raise BadValue(f"'{name}' is complex; expected a real number.", log="its magnitude, or each part under its own name")
 
 
@@ -89,7 +89,7 @@ class Mean:
                 total = self._total + value * weight
             except OverflowError:  # the sum is an integer that no float can hold
                 total = math.nan
-            if total - total:  # NaN, unless the sum is finite
+            if total - total:  # zero if the sum is finite, else NaN
                 self._add_odd(float(value), weight)
             else:
                 self._total = total
@@ -98,7 +98,7 @@ class Mean:
             self._pending.append((value, weight))
 
     def add_mean(self, part: Mean) -> None:
-        """Add another mean, weighted by all its values. Settled means are folded in to save memory."""
+        """Add all values of another mean, with their weights. If none of them are pending, merge it now to save memory."""
         self._pending.append((part, 0.0))
         with self._lock:
             while self._pending and isinstance(self._pending[0][0], Mean) and not self._pending[0][0].is_pending:
@@ -229,7 +229,7 @@ class Metrics(Mapping[str, float]):
         return moment, float(value)
 
     def of_epoch(self, epoch: int) -> list[str]:
-        """Return the names whose latest value belongs to this epoch."""
+        """Return the names whose latest value is from this epoch."""
         return [name for name, last in self._epochs.items() if last == epoch]
 
     def state_dict(self) -> dict[str, Any]:
@@ -249,7 +249,7 @@ class Metrics(Mapping[str, float]):
 
 
 def _with_moment(row: Sequence[Any], epoch: int) -> tuple[Moment, float]:
-    """Return a value of a checkpoint with its moment.
+    """Return a value from a checkpoint with its moment.
 
     Older checkpoints store only the step; the value then belongs to the last epoch.
     """

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 DRAIN_SECONDS = 10.0  # how long a run waits for a monitor, once: it never waits again for a blocked monitor
-LEAVE_SECONDS = 1.0  # the same for a blocked monitor, and after a second signal
-END_SECONDS = 60.0  # how long a run waits for on_run_end of a local monitor, which may have a file to finish
+LEAVE_SECONDS = 1.0  # the limit for a monitor that is already blocked, and after a second signal
+END_SECONDS = 60.0  # how long a run waits for a local monitor's on_run_end, which may have to finish a file
 
 
 class Monitors:
@@ -77,13 +77,13 @@ class Monitors:
             self._resolver.put(record, DRAIN_SECONDS)
 
     def raise_errors(self) -> None:
-        """Raise the errors of monitors with `on_error="raise"`, on the training thread."""
+        """Raise the errors from monitors with `on_error="raise"`, on the training thread."""
         errors = self.take_errors()
         if errors:
             raise errors[0] if len(errors) == 1 else ExceptionGroup("monitors failed", errors)
 
     def take_errors(self) -> list[Exception]:
-        """Return the errors of monitors; those monitors get no further records."""
+        """Return the errors raised by monitors. These monitors get no further records."""
         failed = [queue for queue in self._queues if queue.error is not None]
         self._queues = [queue for queue in self._queues if queue not in failed]
         return [queue.error for queue in failed if queue.error is not None]
@@ -108,7 +108,7 @@ class Monitors:
                 _warn("%s was too slow: the oldest %d records were dropped", queue.name, queue.dropped)
 
     def end_run(self, *, is_leaving: bool = False) -> list[Exception]:
-        """Fire on_run_end of the monitors, each with a time limit; return their errors.
+        """Call on_run_end on each monitor, with a time limit; return the errors.
 
         Each is called on a thread, like `on_records`: if it never returns, the process can still exit.
         """
@@ -122,7 +122,7 @@ class Monitors:
         """Wait until the local monitors have received their records, so that a checkpoint contains their current state.
 
         A monitor that does not return is reported once. The run never waits for it again, and its state in the checkpoint is
-        outdated.
+        then outdated.
         """
         local = [queue for queue in self._queues if not queue.drops]
         for queue in local:
@@ -142,7 +142,7 @@ class Monitors:
         if queue not in self._reported:
             self._reported.add(queue)
             where = f" ({place})" if (place := queue.where()) else ""
-            line = "%s blocks: it has not returned from on_records for %g s%s; the run continues and does not wait for it again"
+            line = "%s is blocked: on_records has not returned for %g s%s; the run continues and does not wait for it again"
             logger.warning(line, queue.name, DRAIN_SECONDS, where)
 
     def _deliver(self, entry: Entry, records: list[Record]) -> None:
@@ -156,7 +156,7 @@ class Monitors:
 
 
 def _with_limit(limits: Mapping[str, float], name: str, call: Callable[[], object]) -> None:
-    """Make a call and raise its error. If `limits` has a number of seconds for the callback, make the call on a thread."""
+    """Call a function and raise its error. If `limits` has a time limit for this callback, call it on a thread."""
     if name not in limits:
         call()
         return
@@ -172,11 +172,11 @@ def _with_limit(limits: Mapping[str, float], name: str, call: Callable[[], objec
     thread.start()
     thread.join(limits[name])
     if thread.is_alive():
-        logger.warning("%s blocks: it has not returned from on_run_end for %g s; the run ends without it", name, limits[name])
+        logger.warning("%s is blocked: on_run_end has not returned for %g s; the run ends without it", name, limits[name])
     for error in errors:
         raise error
 
 
 def _warn(text: str, *values: object) -> None:
-    with suppress(OSError, ValueError):  # if stderr is closed, Python cannot print what no handler receives
+    with suppress(OSError, ValueError):  # without a log handler, Python prints to stderr, which may be closed
         logger.warning(text, *values)

@@ -1,4 +1,4 @@
-"""NameLimit: limit the number of metrics of a run."""
+"""NameLimit: limit how many metrics a run can log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MAX_NAMES = 10_000
 
 
 class NameLimit:
-    """The names that a run has logged, at most `limit` of them. Further names are not recorded, with a single warning.
+    """The names that a run has logged, at most `limit` of them. Further names are not recorded; the run warns about it once.
 
     Each name takes memory in every monitor until the run ends. Thousands of names are usually a mistake, such as names that
     contain a step or a sample.
@@ -26,7 +26,7 @@ class NameLimit:
         self._has_warned = False
 
     def admits(self, name: str) -> bool:
-        """Return whether values of this name are recorded. A new name is accepted up to the limit."""
+        """Return whether values under this name are recorded. A new name is accepted up to the limit."""
         if name in self.names:
             return True
         if len(self.names) < self._limit:
@@ -35,7 +35,7 @@ class NameLimit:
         if not self._has_warned:
             self._has_warned = True
             logger.warning(
-                "run.log: '%.100s' is not recorded, nor is any other new name: a run has at most %d metrics. Existing metrics "
+                "run.log: '%.100s' is not recorded, nor is any other new name: the limit is %d metrics. Existing metrics "
                 "are recorded as before. Use one name per quantity, not per step or sample; for many values under one name, "
                 "use run.put_histogram",
                 name,
@@ -44,5 +44,5 @@ class NameLimit:
         return False
 
     def restore(self, names: Iterable[str]) -> None:
-        """Add the names of a checkpoint, without a limit."""
+        """Add the names stored in a checkpoint, without a limit."""
         self.names.update(names)

@@ -1,9 +1,9 @@
-"""ReaderWindows: deliver the values of training passes to readers with a step schedule.
+"""ReaderWindows: deliver values logged in training passes to readers that are scheduled by steps.
 
 A host number is visible to its readers immediately. A device tensor is visible one log step later: its window closes at a log
-step, where a copy to the host is queued, and is in flight until the next log step, where it is always read. The moment at which
-a value counts therefore depends only on steps, not on the speed of the machine, and nothing waits for the device. In a team,
-all values take this path, as means over all ranks. When the pass ends, everything is visible.
+step, where a copy to the host is queued, and is in flight until the next log step, where it is always read. When a value counts
+therefore depends only on steps, not on how fast the machine is, and nothing waits for the device. In a team, all values take
+this path, as means over all ranks. When the pass ends, everything is visible.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from hookpoint.core.log.metrics import Floats, MayWait, Mean, floats_one_by_one
 
-MAX_PENDING = 16  # windows that a reader leaves unread before they are converted to floats, which frees their tensors
+MAX_PENDING = 16  # unread windows per reader before they are converted to floats, which frees their tensors
 
 
 class ReaderWindows:
@@ -22,7 +22,7 @@ class ReaderWindows:
 
     def __init__(self, names: Iterable[str] = (), floats: Floats = floats_one_by_one, may_wait: MayWait = nullcontext) -> None:
         self.by_metric = {name: MetricReaders(floats) for name in names}
-        self._may_wait = may_wait  # only for a copy that was queued a log step ago
+        self._may_wait = may_wait  # used only to read a copy that was queued one log step ago
 
     def attach(self, name: str, reader: ReaderWindow) -> None:
         """Add a reader for the values of this name, if it is read by steps."""
@@ -40,7 +40,7 @@ class ReaderWindows:
             return reader.take()
 
     def ignore(self, names: Iterable[str]) -> None:
-        """Count a final value of each of these names as ignored by its readers, which see the values in their windows."""
+        """Tell the readers of these names to ignore one final value, because their windows already contain what it averages."""
         for name in names:
             for reader in self.by_metric[name].readers if name in self.by_metric else ():
                 reader.ignored += 1
@@ -111,12 +111,12 @@ class MetricReaders:
         self.late.add(value, weight)
 
     def restored(self, sums: Mapping[str, Any], name: str) -> Mean | None:
-        """Return the mean that a checkpoint has under a name, or None."""
+        """Return the mean that a checkpoint stores under a name, or None."""
         return Mean(self._floats).restore(sums[name]) if name in sums else None
 
 
 class ReadMean(Mean):
-    """A mean whose values also go to readers. As a separate class, it adds no cost to metrics without readers."""
+    """A mean that also passes its values to readers. A separate class keeps metrics without readers fast."""
 
     __slots__ = ("_readers",)
 
@@ -181,4 +181,4 @@ class ReaderWindow:
         self._mean, self._windows = Mean().restore(state.get("unread", (0.0, 0.0))), 0
         self.ignored = state.get("ignored", 0)
 
-    __getstate__, __setstate__ = state_dict, load_state_dict  # for copies and pickles of a callback; a Mean has a lock
+    __getstate__, __setstate__ = state_dict, load_state_dict  # a Mean holds a lock, which cannot be pickled

@@ -13,7 +13,7 @@ def plus(a: float, b: float) -> float:
     >>> plus(0.1, 0.2), plus(1e308, -inf), plus(1e308, 1e308) == 2 * int(1e308)
     (0.30000000000000004, -inf, True)
     """
-    if a - a or b - b:  # NaN: at least one of them is not finite, and the finite one makes no difference
+    if a - a or b - b:  # NaN: at least one of them is not finite, so the finite one makes no difference
         return (a if a - a else 0.0) + (b if b - b else 0.0)
     try:
         result = a + b
@@ -40,7 +40,7 @@ def quotient(total: float, weight: float) -> float:
 
 
 def sum_means(means: Sequence[Sequence[float]]) -> list[float]:
-    """Return the sums of multiple means: the total, the weight, and the weight of values that are not finite."""
+    """Add up the sums of several means: the totals, the weights, and the weights of values that are not finite."""
     total, weight, bad = (total_of(column) for column in zip(*([*sums, 0.0][:3] for sums in means), strict=True))
     return [total, weight, bad] if bad else [total, weight]
 

@@ -7,14 +7,14 @@ from hookpoint.core.text.lazy_pattern import lazy_pattern
 WORDS = {"auth", "authorization", "bearer", "credential", "credentials", "passcode", "passphrase", "passwd", "password"}
 WORDS |= {"pwd", "secret"}
 LAST_WORDS = {"cookie", "cookies", "cred", "creds", "pw"}  # pw_conv is a convolution
-# Kinds of keys and of personal access tokens; sort_key is not a secret.
+# Words that make a "key" or "token" a secret: api_key is one, sort_key is not.
 _KINDS = (
     "access account anthropic api auth aws azure client comet deploy encryption gcp github gitlab google hf hmac huggingface "
     "license master mlflow neptune openai private secret service signing ssh storage wandb webhook"
 )
 KINDS = set(_KINDS.split())
 OF_PEOPLE = {"admin", "db", "database", "ftp", "login", "mail", "mysql", "postgres", "root", "smtp", "user"}  # user_pass
-OF_TEXT = {"bos", "cls", "eos", "mask", "pad", "sep", "special", "unk"}  # tokens of a vocabulary
+OF_TEXT = {"bos", "cls", "eos", "mask", "pad", "sep", "special", "unk"}  # vocabulary tokens
 COUNTED = {"count", "id", "ids", "length", "limit", "max", "min", "num", "number", "per", "size"}  # max_tokens is a number
 SIGNATURES = {"sig", "signature"}  # of presigned URLs
 
@@ -47,7 +47,7 @@ def is_secret(name: str) -> bool:
 
 
 def is_secret_parameter(name: str) -> bool:
-    """Return whether the value of a URL parameter is a secret, or a signature, as in presigned URLs.
+    """Return whether a URL parameter holds a secret or a signature, as in presigned URLs.
 
     >>> is_secret_parameter("X-Amz-Signature"), is_secret_parameter("page")
     (True, False)

@@ -26,7 +26,7 @@ _PRIVATE_KEY = lazy_pattern(
     r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----|\Z)", re.DOTALL
 )
 _USER_INFO = lazy_pattern(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,40}://)(?P<user>[^\s/?#@]*(?:@[^\s/?#@]*)*)@")
-_CHAT = lazy_pattern(  # URLs that are secrets themselves
+_CHAT = lazy_pattern(  # the URL itself is the secret
     r"(?P<start>(?:discord|gchat|ifttt|join|line|mailgun|msteams|pbul|pover|prowl|sendgrid|slack|tgram|twilio|workflows|zulip)s?://"
     r"|https?://(?:hooks\.slack\.com|(?:\w+\.)?discord(?:app)?\.com/api/webhooks|api\.telegram\.org)/)[^\s\"']+"
 )
@@ -60,9 +60,8 @@ def masked(value: Any) -> Any:
     arguments, the values of `--token x`, `--token=x`, `TOKEN=x` and `-px` are masked, and so are secrets in JSON.
 
     In every text, these are masked: `password=x` and `token: x`, user names and passwords in URLs (`postgres://***@host/db`),
-    URL parameters with such names or signatures, webhook URLs of chats, authorization headers, private keys, and tokens with
-    the prefixes of well-known services. A secret under a harmless name without a known prefix is not found: masking is
-    best-effort.
+    URL parameters with such names or signatures, chat webhook URLs, authorization headers, private keys, and tokens with the
+    prefixes of well-known services. A secret under a harmless name without a known prefix is not found: masking is best-effort.
 
     >>> masked({"lr": 0.1, "api_key": "abc", "db": {"password": "x", "url": "postgres://me:pw@host/db"}})
     {'lr': 0.1, 'api_key': '***', 'db': {'password': '***', 'url': 'postgres://***@host/db'}}
@@ -129,7 +128,7 @@ def _sequence(value: Any, *, secret: bool, depth: int) -> Any:
 
 
 def _object(value: Any) -> Any:
-    """Return an object unchanged, or its text if that contains a secret."""
+    """Return an object unchanged, or its masked text if the text contains a secret."""
     try:
         text = str(value)
     except Exception:
@@ -140,7 +139,7 @@ def _object(value: Any) -> Any:
 
 def _arguments(arguments: Sequence[str]) -> list[str]:
     result: list[str] = []
-    option = ""  # the secret option whose value comes next
+    option = ""  # a secret option whose value is the next argument
     for argument in map(str, arguments):
         if option and not argument.startswith("--"):
             result.append(argument if is_count(option, argument) else MASK)
@@ -208,5 +207,5 @@ def _assignments(text: str) -> str:
 
 
 def _is_secret_in_text(name: str) -> bool:
-    is_of_header = name.lower().endswith("authorization")  # _HEADER masks all but its kind
+    is_of_header = name.lower().endswith("authorization")  # _HEADER masks everything except the kind
     return is_secret(name) and name.lower() not in _NOT_IN_TEXT and not is_of_header

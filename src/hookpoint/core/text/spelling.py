@@ -1,4 +1,4 @@
-"""Find typos: near misses of points and metrics."""
+"""Find typos in the names of points and metrics."""
 
 from __future__ import annotations
 
@@ -35,5 +35,5 @@ def near_miss(name: str, known: Iterable[str]) -> str | None:
 def _typo(name: str, candidate: str) -> bool:
     letters = ["".join(c for c in text if not c.isdigit()) for text in (name, candidate)]
     name, candidate = name.lower(), candidate.lower()
-    is_other_word = len(name) == len(candidate) < 5  # mae and mse differ in one letter, and are both valid
+    is_other_word = len(name) == len(candidate) < 5  # mae and mse differ in one letter, but both are valid
     return letters[0] != letters[1] and (name == candidate or (not is_other_word and one_slip_apart(name, candidate)))

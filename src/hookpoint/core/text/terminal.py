@@ -1,4 +1,4 @@
-"""Print lines to the terminal, also while a progress bar is drawn."""
+"""Print lines to the terminal, even while a progress bar is shown."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def release(show: Show) -> None:
 
 
 def be_silent(owner: object, *, silent: bool) -> None:
-    """Print nothing while any owner is silent. An owner is a run on a rank other than the chief."""
+    """Print nothing while any owner is silent. An owner is a run on a non-chief rank."""
     if owner in _silent:
         _silent.remove(owner)
     if silent:

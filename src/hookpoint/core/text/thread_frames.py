@@ -1,4 +1,4 @@
-"""The stack frames of the threads of this process."""
+"""The stack frames of this process's threads."""
 
 from __future__ import annotations
 
