@@ -180,8 +180,8 @@ REFUSED = {
         lambda: [Saver(), Plotter()],
         errors.OrderError,
         (
-            "no order at on_epoch_end: Saver -> Plotter -> Saver is a cycle.\n"
-            "  drop      one of their after, before or reads"
+            "callbacks at on_epoch_end cannot be ordered: Saver -> Plotter -> Saver is a cycle.\n"
+            "  drop      one of the after, before or reads declarations"
         ),
     ),
     "a class where an instance belongs": (

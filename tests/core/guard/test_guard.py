@@ -507,7 +507,7 @@ def test_a_function_without_callbacks_cannot_be_guarded():
     assert str(caught.value) == (
         f"{tokenize.__qualname__} has no parameter 'callbacks'.\n"
         "  add       def tokenize(..., *, callbacks=None)\n"
-        "  hook      code that is not yours with hookpoint.install(obj, method, point, callbacks)"
+        "  hook      code that you do not own with hookpoint.install(obj, method, point, callbacks)"
     )
     assert isinstance(caught.value, TypeError)
 
@@ -528,7 +528,7 @@ def test_cinnamons_names_need_no_on(guarded):
 def test_what_cannot_name_a_point_is_refused(use, name):
     with pytest.raises(BadGuard) as caught:
         use(name)
-    assert str(caught.value) == f'{name!r} is not a valid name of a point.\n  write     a name such as "on_tokenize"'
+    assert str(caught.value) == f'{name!r} is not a valid point name.\n  write     a name such as "on_tokenize"'
 
 
 # Blocks

@@ -284,8 +284,8 @@ def test_a_cycle_is_refused_and_shown(callbacks, named):
     with pytest.raises(errors.OrderError) as caught:
         Hooks(callbacks)
     assert str(caught.value) == (
-        f"no order at on_epoch_end: {named} is a cycle.\n"
-        "  drop      one of their after, before or reads"
+        f"callbacks at on_epoch_end cannot be ordered: {named} is a cycle.\n"
+        "  drop      one of the after, before or reads declarations"
     )  # fmt: skip
 
 
@@ -293,7 +293,7 @@ def test_a_cycle_at_one_point_is_named_with_that_point():
     class Early(Step):
         def on_epoch_begin(self): ...
 
-    with pytest.raises(errors.OrderError, match="no order at on_epoch_begin: a -> b -> a"):
+    with pytest.raises(errors.OrderError, match="callbacks at on_epoch_begin cannot be ordered: a -> b -> a"):
         Hooks([Early("a", after=("b",)), Early("b", after=("a",))])
 
 

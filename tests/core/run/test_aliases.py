@@ -47,7 +47,7 @@ def test_epochs_is_no_number_and_says_where_it_is(use):
         assert list(run.epochs(2)) == [1, 2]
     assert str(caught.value) == (
         "run.epochs is a method, not a number.\n"
-        "  read      run.max_epochs, or run.epoch for the running epoch"
+        "  read      run.max_epochs, or run.epoch for the current epoch"
     )  # fmt: skip
 
 

@@ -33,9 +33,9 @@ def guard(point: Any = None, *, hookpoint: str | None = None) -> Any:
 
     The function needs a parameter `callbacks`: a callback, a list of them, a pipeline, `Hooks` or None, by keyword or position.
     A handler can take any of the function's parameters by name, as well as `args`, `kwargs`, and `result` or `error`. An end
-    handler that returns `Replace(value)` changes the result. Without callbacks, a call costs one extra test. The point is named
-    after the function by default. `guard("fit")` and cinnamon's `guard(hookpoint="fit")` fire on_fit_begin and on_fit_end. A
-    generator fires when it starts and when it ends or is abandoned.
+    handler that returns `Replace(value)` changes the result. Without callbacks, a call costs one extra check. The point is
+    named after the function by default. `guard("fit")` and cinnamon's `guard(hookpoint="fit")` fire on_fit_begin and
+    on_fit_end. A generator fires when it starts and when it ends or is abandoned.
 
     >>> @guard("on_tokenize")
     ... def tokenize(text, *, callbacks=None):
@@ -104,7 +104,7 @@ class GuardedCall(GuardedBlock):
             return
         try:
             self._hooks.fire_payload(f"{self._point}_error", {**self._payload, "error": error})
-        except Exception as second:  # the first error is the one that counts
+        except Exception as second:  # the function's own error is the one to raise
             logger.error("a handler of %s_error failed", self._point, exc_info=second)
 
 
@@ -131,7 +131,7 @@ def compiled(callbacks: Any) -> Hooks:
 
 
 def install(obj: Any, method: str, point: str, callbacks: Any) -> Callable[[], None]:
-    """Put points around a method or function of code that you do not own. Return a function that removes them.
+    """Put points around a method or function in code that you do not own. Return a function that removes them.
 
     Undoing twice is harmless, and installations may be undone in any order.
 
@@ -163,7 +163,7 @@ def install(obj: Any, method: str, point: str, callbacks: Any) -> Callable[[], N
 
     def undo() -> None:
         state["on"] = False
-        if inspect.getattr_static(obj, method, None) is wrapped:  # otherwise another installation wraps this one
+        if inspect.getattr_static(obj, method, None) is wrapped:  # otherwise, another installation wraps it
             if is_own:
                 setattr(obj, method, static)
             else:
@@ -174,7 +174,7 @@ def install(obj: Any, method: str, point: str, callbacks: Any) -> Callable[[], N
 
 def _check(point: str) -> None:
     if not isinstance(point, str) or not point.startswith("on_") or not point.isidentifier():
-        raise BadGuard(f"{point!r} is not a valid name of a point.", write='a name such as "on_tokenize"')
+        raise BadGuard(f"{point!r} is not a valid point name.", write='a name such as "on_tokenize"')
 
 
 def _guarded(function: Callable[P, R], point: str) -> Callable[P, R]:
@@ -183,7 +183,7 @@ def _guarded(function: Callable[P, R], point: str) -> Callable[P, R]:
         raise BadGuard(
             f"{getattr(function, '__qualname__', repr(function))} has no parameter 'callbacks'.",
             add=f"def {getattr(function, '__name__', 'f')}(..., *, callbacks=None)",
-            hook="code that is not yours with hookpoint.install(obj, method, point, callbacks)",
+            hook="code that you do not own with hookpoint.install(obj, method, point, callbacks)",
         )
     parameter = parameters[PARAMETER]
     default = None if parameter.default is parameter.empty else parameter.default

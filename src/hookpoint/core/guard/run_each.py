@@ -13,7 +13,7 @@ Item = TypeVar("Item")
 
 
 def run_each(name: str, items: Iterable[Item], callbacks: Any = None) -> Iterator[Item]:
-    """Iterate over items with points around all of them and around each: `for seed in run_each("seed", range(3), callbacks):`.
+    """Iterate over items, and fire points around the loop and each item: `for seed in run_each("seed", range(3), callbacks):`.
 
     Fires `on_<name>s_begin` and `on_<name>s_end` with `items` around the whole loop, and `on_<name>_begin` and
     `on_<name>_end` with the item (as an argument called `<name>`), `index` and `items` around each. A `break` ends the item

@@ -1,1 +1,1 @@
-"""A list of callbacks, compiled into ready calls per point."""
+"""A list of callbacks, compiled into calls for each point."""

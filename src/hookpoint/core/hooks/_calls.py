@@ -1,4 +1,4 @@
-"""From entries to calls: which handlers run at which point, on which schedule, with which checks."""
+"""From entries to calls: which handlers run at which point, on which schedule, and with which checks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _trigger_calls(entry: Entry, handler: Handler) -> Iterator[Call]:
     schedule = handler.when if handler.when is not None else entry.schedule
     if schedule is None:
         if handler.spelling == "_trigger" and any(other.spelling == "_trigger_epoch" for other in entry.handlers):
-            return  # as in tensorpack, where the default of _trigger_epoch calls _trigger
+            return  # as in tensorpack, where _trigger_epoch calls _trigger by default
         yield Call("on_epoch_end", entry, handler, complete_only=True, gates=gates_of(entry, "on_epoch_end"))
     else:
         armed = entry.arm(schedule_key(handler), schedule)
@@ -56,12 +56,12 @@ def gates_of(entry: Entry, point: str) -> tuple[ArmedSchedule, ...]:
 
 
 def check_reads(calls: list[Call]) -> None:
-    """Make each reader check its metrics once a writer before it at this point has run.
+    """Make each reader check its metrics if a callback that writes them runs earlier at this point.
 
     Begin points are exempt, because callbacks only prepare there. In the last epoch, a missing metric is only a warning,
     because training is already done.
     """
-    writers: dict[str, list[Call]] = {}  # by metric: the earlier calls that write it
+    writers: dict[str, list[Call]] = {}  # metric: the earlier calls that write it
     for call in calls:
         if call.point in NEVER_GATED or call.point.endswith("_begin"):
             continue
@@ -82,7 +82,7 @@ def _needs(reader: str, written: dict[Entry, set[str]]) -> Callable[[RunView], N
             return
         for writer, names in written.items():
             for name in names if writer.has_run else ():
-                if name not in run.metrics and run.stop_reason is None:  # a stop cuts writers off
+                if name not in run.metrics and run.stop_reason is None:  # after a stop, writers may not have run
                     raise MissingMetric(name, run.metrics, reader=reader, why=f"which {writer.name} declares but did not log")
 
     return check

@@ -1,4 +1,4 @@
-"""Explain: the table of which callbacks run when, and why in this order."""
+"""Explain: a table of which callbacks run at which point, and why in this order."""
 
 from __future__ import annotations
 

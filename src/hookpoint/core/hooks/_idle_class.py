@@ -13,7 +13,7 @@ from hookpoint.core.text.spelling import near_miss
 # The methods that a run calls, apart from handlers.
 CALLED = ("__enter__", "__exit__", "setup", "state_dict", "load_state_dict", "knobs", "actions", "around_call")
 
-# Methods of other systems that are not spellings of a point, and the methods to write instead.
+# Methods in other systems that do not correspond to a point, and the methods to write instead.
 MEANT = {
     "__call__": "on_trigger(self, run)",
     "process": "on_records(self, records)",

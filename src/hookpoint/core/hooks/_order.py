@@ -1,4 +1,4 @@
-"""Order: the list order, refined at each point by what callbacks declare."""
+"""Order: the list order, adjusted at each point to what callbacks declare."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Constraint(NamedTuple):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Unit:
-    """A callback, or a pipeline with its callbacks, which moves as one inside a list."""
+    """A callback, or a pipeline whose callbacks are moved together."""
 
     entries: list[Entry]
     pipeline: str = ""
@@ -93,14 +93,14 @@ class Order:
             if first and second and first is not second:
                 waits[id(second)].append(constraint)
         missing = {id(unit): {id(of[constraint.first]) for constraint in waits[id(unit)]} for unit in units}
-        waiting: dict[int, list[int]] = {}  # by unit: the numbers of those that wait for it
+        waiting: dict[int, list[int]] = {}  # unit: the numbers of the units that wait for it
         for number, unit in enumerate(units):
             for waited_for in missing[id(unit)]:
                 waiting.setdefault(waited_for, []).append(number)
-        placed: dict[int, int] = {}  # the place of each unit, in the order of places
+        placed: dict[int, int] = {}  # unit: its place; in order of places
         for arrived, unit in enumerate(units):
             ready = [arrived] if not missing[id(unit)] else []
-            while ready:  # if more than one is ready, the first of the list comes first
+            while ready:  # if several are ready, the earliest in the list goes first
                 next_unit = units[heappop(ready)]
                 placed[id(next_unit)] = len(placed)
                 if next_unit is not unit:
@@ -112,7 +112,10 @@ class Order:
                         heappush(ready, number)
         if len(placed) < len(units):
             cycle = " -> ".join(self._cycle([unit for unit in units if id(unit) not in placed], waits, of))
-            raise OrderError(f"no order at {self._point}: {cycle} is a cycle.", drop="one of their after, before or reads")
+            raise OrderError(
+                f"callbacks at {self._point} cannot be ordered: {cycle} is a cycle.",
+                drop="one of the after, before or reads declarations",
+            )
         return sorted(units, key=lambda unit: placed[id(unit)])
 
     def _move_after(self, unit: Unit, constraint: Constraint, of: dict[Entry, Unit]) -> None:

@@ -1,4 +1,4 @@
-"""Costs: seconds per callback and point. Points of the iteration are sampled, all others are measured every time."""
+"""Costs: seconds per callback and point. Points inside an iteration are sampled; all others are measured every time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 SAMPLE_EVERY = 64
 FIRST_SAMPLE = 8  # the first iterations warm up caches
-IN_THE_STEP = ("on_iter_begin", "on_train_iter_begin", "on_train_iter_end", "on_iter_end")  # sampled with the step
+IN_THE_STEP = ("on_iter_begin", "on_train_iter_begin", "on_train_iter_end", "on_iter_end")  # sampled together with the step
 
 
 @dataclass(slots=True, eq=False)
@@ -17,7 +17,7 @@ class Cost:
     point: str
     calls: int = 0
     seconds: float = 0.0
-    first_seconds: float = 0.0  # of the first call, with cold caches
+    first_seconds: float = 0.0  # the first call, with cold caches
 
     def add(self, seconds: float) -> None:
         if not self.calls:
@@ -39,7 +39,7 @@ class StepShare:
 
     LIMIT = 0.1
     MIN_SECONDS = 50e-6
-    WARM_STEPS = 2  # one may be an outlier
+    WARM_STEPS = 2  # a single step may be an outlier
 
     def __init__(self) -> None:
         self._steps = -1

@@ -35,7 +35,7 @@ from hookpoint.core.schedule.armed_schedule import ArmedSchedule
 if TYPE_CHECKING:
     from hookpoint.core.run_view import RunView
 
-# The points where ranks can agree on a skip: all ranks reach them, with an iteration that has not ended.
+# The points where ranks can agree on a skip: all ranks reach them during an iteration.
 SKIP_POINTS = ("on_iter_begin", "on_train_iter_begin", "on_backward_begin", "on_backward_end", "on_step_begin")
 
 # The points of each batch. Testing a handler's answer for None must not add to them.
@@ -85,7 +85,7 @@ class Call:
 
     @property
     def agrees(self) -> bool:
-        """Whether the ranks agree on what to skip after this call."""
+        """Whether the ranks have to agree on what to skip after this call."""
         return self.entry.may_skip and self.point in SKIP_POINTS
 
     @property
@@ -192,7 +192,7 @@ def _blame(calls: Sequence[Call], first_line: int) -> Callable[[BaseException, R
         assert traceback is not None
         call = calls[min(traceback.tb_lineno - first_line, len(calls) - 1)]
         where = f"in callback {call.entry.name} at {call.point} (step {run.step}, rank {run.rank})"
-        if isinstance(error, StopIteration):  # a `for` over batches would interpret it as the end of the data
+        if isinstance(error, StopIteration):  # a `for` over batches would take it for the end of the data
             raise RuntimeError(f"StopIteration was raised {where}") from error
         error.add_note(where)
 

@@ -34,13 +34,13 @@ RANKS = ("all", "chief", "local_chief")
 FAILURES_IN_A_ROW = 3
 MAIN, PLAIN, MONITOR = 0, 1, 2
 ONLY_RUN = (Parameter("run", "run", required=True, keyword_only=False),)
-# Points that never go through a custom `run`: schedules, threads, workers or the step call their handlers directly.
+# Points that never go through a custom `run`, because schedules, threads, workers or the step call their handlers directly.
 BESIDE_RUN = {"on_trigger", "on_records", *(point.name for point in POINTS if point.main_only or point.in_data)}
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Entry:
-    """A callback of the list; `path` contains the pipelines around it.
+    """A callback in the list; `path` contains the pipelines around it.
 
     In a pipeline that overrides `run`, the callback receives most points through `run`. `called` excludes the handlers of these
     points.
@@ -56,14 +56,14 @@ class Entry:
     schedule: When | None
     armed: dict[str, ArmedSchedule] = field(default_factory=dict)
     disabled: bool = False
-    is_blocked: bool = False  # a monitor whose thread does not return
+    is_blocked: bool = False  # set for a monitor that does not return
     has_run: bool = False
     failures: int = 0
     reported: set[tuple[str, str]] = field(default_factory=set)  # points and methods whose return value was reported
     watchers: tuple[Watcher, ...] = ()
     is_in_team: bool = False
-    catches_stops: bool = False  # turn a StopRun into a request: other ranks, or a host, must not see it raised
-    carried: Mapping[str, Any] = field(default_factory=dict)  # saved state that the class cannot load, or cannot save again
+    catches_stops: bool = False  # turn a StopRun into a request, because other ranks or a host must not see it raised
+    carried: Mapping[str, Any] = field(default_factory=dict)  # saved state that the class cannot load or cannot save
 
     @property
     def called(self) -> list[Handler]:
@@ -73,7 +73,7 @@ class Entry:
         return [handler for handler in self.handlers if handler.point in BESIDE_RUN]
 
     def gates(self) -> tuple[ArmedSchedule, ...]:
-        """Return the conditions of the wrappers around the callback."""
+        """Return the conditions set by the wrappers around the callback."""
         gates = [getattr(pipeline, "gate", None) for pipeline in self.path]
         return tuple(gate.arm() for gate in gates if gate is not None)
 
@@ -84,7 +84,7 @@ class Entry:
 
     @property
     def may_skip(self) -> bool:
-        """Whether the callback may skip work that all ranks of a team do."""
+        """Whether the callback may skip work that all ranks of a team do together."""
         return self.is_in_team and bool(getattr(self.subject, "may_skip", False))
 
     @property
@@ -133,7 +133,7 @@ class Entry:
             except Exception as error:
                 self.fail(point, error)
                 return None
-            if point != "state_dict":  # a save between two failures does not reset the count
+            if point != "state_dict":  # a checkpoint between two failures does not reset the count
                 self.failures = 0
             return result
 
@@ -165,7 +165,7 @@ class Entry:
         holder = holder_of_state(self.subject, proxies_of(self.path))
         saves, loads = (_has_own(holder, method) for method in ("state_dict", "load_state_dict"))
         if loads:
-            return "" if saves else "restored, and stored unchanged: its class has no state_dict"
+            return "" if saves else "restored, and saved again unchanged: its class has no state_dict"
         return f"{'not restored' if saves else 'stored for later'}: its class has no load_state_dict"
 
     def fail(self, point: str, error: Exception) -> None:
@@ -190,7 +190,7 @@ def _has_own(subject: Any, method: str) -> bool:
 
 
 def is_not_empty(saved: Mapping[str, Any]) -> bool:
-    """Return whether the saved state of a callback contains anything."""
+    """Return whether a callback's saved state contains anything."""
     return bool(saved["state"]) or bool(saved["schedules"])
 
 
@@ -240,7 +240,7 @@ def _leaves(callbacks: Iterable[Any], path: tuple[Callback, ...]) -> Iterator[tu
             yield from _leaves(callback.get_pipeline(), (*path, callback))
         else:
             yield adopted(callback), path
-            if _is_custom_pipeline(callback):  # its other elements are its own concern
+            if _is_custom_pipeline(callback):  # it handles its other elements itself
                 yield from _leaves((item for item in callback.get_pipeline() if isinstance(item, Callback)), (*path, callback))
 
 
@@ -312,7 +312,7 @@ def _schedule(subject: Any, name: str, path: tuple[Callback, ...], triggers: boo
 
 
 def _check_schedules(entries: list[Entry]) -> None:
-    first: dict[int, Entry] = {}  # by pipeline, in the order of the list
+    first: dict[int, Entry] = {}  # pipeline: its first entry, in list order
     triggering = set()
     for entry in entries:
         triggers = any(handler.point == "on_trigger" for handler in entry.handlers)
@@ -328,7 +328,7 @@ def _check_schedules(entries: list[Entry]) -> None:
 
 
 def _marked_options(function: Any) -> Mark:
-    """Return the options of a function with multiple marks. For each option, the innermost mark that sets it counts."""
+    """Return the options of a function with multiple marks. For each option, the innermost mark that sets it wins."""
     all_marks = marks(function)
     on_error = next((mark.on_error for mark in all_marks if mark.on_error is not None), None)
     ranks = next((mark.ranks for mark in all_marks if mark.ranks is not None), None)
@@ -358,7 +358,7 @@ def _sets(options: Any, option: str) -> bool:
 def _handlers(subject: Any) -> list[Handler]:
     if not _overrides_run(subject):
         return find_handlers(subject)
-    points = [point.name for point in POINTS if point.name not in BESIDE_RUN]  # every point goes through its run
+    points = [point.name for point in POINTS if point.name not in BESIDE_RUN]  # every point goes through `run`
     return [Handler(type(subject).__name__, point, "run", partial(_through_run, subject, point), ONLY_RUN) for point in points]
 
 

@@ -1,4 +1,4 @@
-"""Hooks: a list of callbacks, compiled once into ready calls per point."""
+"""Hooks: a list of callbacks, compiled once into calls for each point."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class Hooks:
     def __init__(self, callbacks: Iterable[Any] = (), *, rank: int = 0, local_rank: int = 0, is_in_team: bool = False) -> None:
         self.all_entries = entries_of(callbacks, is_in_team=is_in_team)
         self.entries = [entry for entry in self.all_entries if entry.runs_on(rank, local_rank)]
-        # All ranks must know what any rank reads: readers get the mean over all ranks.
+        # Every rank must know the metrics that any rank reads, because readers get means over all ranks.
         by_steps = [entry for entry in self.all_entries if entry.reads_by_steps]
         self.read_by_steps = frozenset(name for entry in by_steps for name in entry.declared("reads"))
-        # The first watcher is the outermost, and so wraps last.
+        # The first watcher is the outermost, so it wraps last.
         self._watchers = tuple(entry.subject for entry in reversed(self.entries) if isinstance(entry.subject, Watcher))
         for entry in self.entries:
             entry.watchers = self._watchers
@@ -114,7 +114,7 @@ class Hooks:
         return errors
 
     def setup(self, component: Any, save_path: Any) -> None:
-        """Call `setup` of every callback in the list; a pipeline forwards it."""
+        """Call `setup` on every callback in the list; a pipeline forwards the call."""
         tops = [entry.path[0] if entry.path else entry.subject for entry in self.entries]
         for subject in {id(top): top for top in tops}.values():
             if hasattr(subject, "setup"):
@@ -179,7 +179,7 @@ class Hooks:
         return "\n".join([explain(self._calls, self.entries), *(line for lines in self.remarks for line in lines())])
 
     def costs(self, *, of_users: bool = False) -> list[Cost]:
-        """Return the time of each callback at each point, most expensive first. One iteration in 64 is sampled.
+        """Return the time that each callback takes at each point, most expensive first. One iteration in 64 is sampled.
 
         With `of_users`, hookpoint's own callbacks are left out, except those built from functions.
         """
@@ -198,9 +198,9 @@ class Hooks:
     # Checkpoints
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of callbacks and of their schedules, by the callbacks' names.
+        """Return the state of callbacks and their schedules, by callback name.
 
-        This includes loaded state of callbacks that are not in the list, because they may be added again later.
+        This includes state loaded for callbacks that are not in the list, because they may be added again later.
         """
         return {**self._unused_state, **{entry.name: entry.state() for entry in self.entries}}
 
@@ -213,10 +213,7 @@ class Hooks:
                 entry.load_state(state[entry.name])
 
     def compared(self, state: Mapping[str, Any]) -> str:
-        """Return a table that says which callbacks were restored, are new, or are stored for later.
-
-        Empty if all were restored.
-        """
+        """Return a table of callbacks that were restored, are new, or have state kept for later. Empty if all were restored."""
         mine = {entry.name: is_not_empty(entry.state()) for entry in self.entries}
         lacking = {entry.name: entry.not_restored() for entry in self.entries if state.get(entry.name, {}).get("state")}
         rows = [(name, "restored") for name in mine if name in state and is_not_empty(state[name]) and not lacking.get(name)]
@@ -250,7 +247,7 @@ def _is_of_user(subject: Any) -> bool:
 
 
 def _do_nothing(run: Any) -> None:
-    """Stand in for a point with neither handlers nor a watcher."""
+    """Do nothing: used for a point with neither handlers nor a watcher."""
 
 
 def _has_handler(entry: Entry, point: str) -> bool:

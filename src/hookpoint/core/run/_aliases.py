@@ -1,4 +1,4 @@
-"""The run's attributes under the names of other libraries."""
+"""The run's attributes under the names that other libraries use."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class ForeignName:
-    """An attribute of another library that the run does not have. The error says what to write instead."""
+    """An attribute from another library that the run does not have. The error says what to write instead."""
 
     def __init__(self, write: str) -> None:
         self._write = write
@@ -34,7 +34,7 @@ class ForeignName:
 
 
 class BoundMethod:
-    """A method of one run, as an object with behaviour beyond the call."""
+    """A method bound to a run, as an object that does more than being called."""
 
     def __init__(self, function: Callable[..., Any], run: Any) -> None:
         self._function, self._run = function, run
@@ -57,7 +57,7 @@ class EpochsMethod(BoundMethod):
     """`run.epochs`: call it to iterate over epochs. In Orca it is a number; using it as one raises and names the attribute."""
 
     def _reject(self, *args: Any) -> NoReturn:
-        raise BadValue("run.epochs is a method, not a number.", read="run.max_epochs, or run.epoch for the running epoch")
+        raise BadValue("run.epochs is a method, not a number.", read="run.max_epochs, or run.epoch for the current epoch")
 
     __hash__ = None  # type: ignore[assignment]
     __int__ = __index__ = __float__ = __format__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _reject
@@ -65,7 +65,7 @@ class EpochsMethod(BoundMethod):
 
 
 class MethodObject:
-    """Decorate a method of the run. An instance returns one of the objects above; the class returns the plain function."""
+    """Decorate a method of the run. An instance has one of the objects above; the class has the plain function."""
 
     def __init__(self, as_object: Callable[[Callable[..., Any], Any], Any], function: Callable[..., Any]) -> None:
         self._as_object, self._function = as_object, function
@@ -93,7 +93,7 @@ def alias(attribute: Callable[[Values], T]) -> T:
 
 
 def as_list(name: str) -> Any:
-    """Return a property that lists the objects of an attribute: a single object, the values of a mapping, or nothing."""
+    """Return a property that lists an attribute's objects: a single object, the values of a mapping, or nothing."""
 
     def read(run: Any) -> list[Any]:
         value = getattr(run, name)
@@ -105,7 +105,7 @@ def as_list(name: str) -> Any:
 
 
 class PeerNames(Values):
-    """The attributes of a run under the names of tensorpack, MindSpore and Orca."""
+    """The attributes of a run under their names in tensorpack, MindSpore and Orca."""
 
     __slots__ = ("_args",)
 
@@ -113,7 +113,7 @@ class PeerNames(Values):
         super().__init__(*parts, **given)
         self._args = OriginalArgs(self)
 
-    # Not a __getattr__, which would slow down every attribute of the run.
+    # __getattr__ is avoided: it would slow down every attribute of the run.
     eval_results = ForeignName("run.metrics, with val_ in front of each name; or run.original_args().eval_results")
     list_callback = ForeignName("run.callbacks, or run.original_args().list_callback")
     save_checkpoint = ForeignName('run.save("tag")')
@@ -127,7 +127,7 @@ class PeerNames(Values):
         self._loop.stop("request_stop() was called", same_on_all_ranks=False)
 
     def original_args(self) -> OriginalArgs:
-        """Return the run as MindSpore's callbacks see it: a dict with attribute access, the same one for the whole run."""
+        """Return the run as MindSpore callbacks see it: a dict with attribute access. The whole run shares one dict."""
         return self._args
 
     def get_stop_requested(self) -> bool:
@@ -146,7 +146,7 @@ class PeerNames(Values):
 
     @property
     def local_step(self) -> int:
-        """The index of this batch; between iterations, that of the epoch's last training batch."""
+        """The index of this batch; between iterations, the index of the epoch's last training batch."""
         try:
             return int(self.batch_idx)
         except OutsideIteration:
@@ -159,7 +159,7 @@ class PeerNames(Values):
 
     @property
     def steps_per_epoch(self) -> int | None:
-        """The number of batches of the last training loader; None if it is unknown or no pass has begun."""
+        """The number of batches in the last training loader; None if unknown or if no pass has begun."""
         return length_of(self.train_loader)
 
     # Orca

@@ -1,4 +1,4 @@
-"""The run as MindSpore's callbacks see it: `run_context.original_args()`."""
+"""The run as MindSpore callbacks see it: `run_context.original_args()`."""
 
 from __future__ import annotations
 
@@ -12,17 +12,14 @@ from hookpoint.core.errors import OutsideIteration
 def _net_outputs(run: Any) -> Any:
     try:
         return _detached(run.loss if run.loss is not None else run.outputs)
-    except OutsideIteration:  # MindSpore keeps the last step's outputs; the logged loss stands in for them
+    except OutsideIteration:  # MindSpore keeps the outputs of the last step; the logged loss takes their place
         if "loss" not in run.metrics:
             raise
         return run.metrics["loss"]
 
 
 def _detached(value: Any) -> Any:
-    """Return a tensor, or a list of tensors, detached.
-
-    MindSpore's tensors have no graph, and converting one with a graph would warn.
-    """
+    """Detach a tensor or a list of tensors, as MindSpore tensors have no graph. Converting one with a graph would warn."""
     if type(value) in (tuple, list):
         return type(value)(map(_detached, value))
     return value.detach() if getattr(value, "requires_grad", False) else value
@@ -54,7 +51,7 @@ LIVE: dict[str, Callable[[Any], Any]] = {
 
 
 class OriginalArgs(dict[str, Any]):
-    """A dict with attribute access. Values that callbacks set persist for the run; the names in LIVE are read from the run."""
+    """A dict with attribute access. Values that callbacks set are kept for the run; the names in LIVE are read from it."""
 
     def __init__(self, run: Any) -> None:
         super().__init__()

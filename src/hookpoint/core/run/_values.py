@@ -101,11 +101,11 @@ class Values:
 
     # Clocks
 
-    epoch: Final[int] = read_only("_clocks.epoch", "The running epoch, from 1; 0 before the first.")
-    step: Final[int] = read_only("_clocks.step", "Number of optimizer steps done.")
-    iteration: Final[int] = read_only("_clocks.iteration", "Number of training batches done.")
-    samples: Final[int] = read_only("_clocks.samples", "Number of training samples seen.")
-    moment: Final[Moment] = read_only("_clocks.moment", "The current epoch, iteration and step, for comparison.")
+    epoch: Final[int] = read_only("_clocks.epoch", "The current epoch, counted from 1; 0 before the first epoch.")
+    step: Final[int] = read_only("_clocks.step", "The number of optimizer steps done.")
+    iteration: Final[int] = read_only("_clocks.iteration", "The number of training batches done.")
+    samples: Final[int] = read_only("_clocks.samples", "The number of training samples seen.")
+    moment: Final[Moment] = read_only("_clocks.moment", "The current epoch, iteration and step; moments can be compared.")
 
     @property
     def elapsed(self) -> float:
@@ -114,17 +114,17 @@ class Values:
 
     @property
     def current_iteration(self) -> int:
-        """The number, from 1, of the running training iteration, or of the last one."""
+        """The number of the current training iteration, or of the last one, counted from 1."""
         return self._clocks.iteration + (self.mode == "train" and self._now is not NO_ITERATION and not self._now.has_ended)
 
     @property
     def progress(self) -> Progress | None:
-        """Mode, batches done and total of the running pass; None between passes. Safe to read from any thread."""
+        """The current pass: mode, batches done and total. None between passes. Safe to read from any thread."""
         return self._loop.progress
 
     @property
     def stop_reason(self) -> str | None:
-        """Why the run stops or has stopped; None if no stop was requested."""
+        """Why the run is stopping or has stopped; None if no stop was requested."""
         return self._verdicts.reason if self._verdicts.stop else None
 
     # Ranks
@@ -142,9 +142,9 @@ class Values:
     batch_idx: Final[int] = read_only("_now.batch_idx", "The index of this batch in its pass, from 0.")
 
     batch: Any = iteration_value("batch", "The current batch.")
-    outputs: Any = iteration_value("outputs", "The outputs of the forward.")
+    outputs: Any = iteration_value("outputs", "The outputs of the forward pass.")
     targets: Any = iteration_value("targets", "The targets of the batch.")
-    loss: Any = iteration_value("loss", "The loss of the batch.")
+    loss: Any = iteration_value("loss", "The loss for the batch.")
 
     @property
     def skipped(self) -> frozenset[str]:
@@ -155,7 +155,7 @@ class Values:
 
     # Logged values
 
-    metrics: Final[Metrics] = read_only("_logbook.metrics", "The latest value of each metric, as a float when read.")
+    metrics: Final[Metrics] = read_only("_logbook.metrics", "The latest value of each metric, converted to a float when read.")
 
     @property
     def logs(self) -> Logs:
@@ -163,7 +163,7 @@ class Values:
         return self._logbook.logs()
 
     def offered(self, names: Iterable[str]) -> dict[str, Any]:
-        """Return the available arguments among these names."""
+        """Return those of the named arguments that are available."""
         values: dict[str, Any] = {}
         for name in names:
             if name in self._payload:

@@ -15,7 +15,7 @@ LARGEST = 3.4028234663852886e38  # of float32
 
 
 class HyperParam(Protocol):
-    """A setting to read and set by name."""
+    """A setting that can be read and set by name."""
 
     name: str
 
@@ -66,7 +66,7 @@ class GroupParam:
 
 
 class RateParam(GroupParam):
-    """The learning rate of parameter groups. The value is that of the first group; the others keep their ratios to it."""
+    """The learning rate of parameter groups. The value is the first group's rate; the other groups keep their ratios to it."""
 
     def __init__(self, rates: Rates, groups: Groups, addresses: list[Address], name: str) -> None:
         super().__init__([groups[addresses[0]]], "lr", name)
@@ -77,14 +77,14 @@ class RateParam(GroupParam):
 
 
 class Hyper(MutableMapping[str, Any]):
-    """`run.hyper["learning_rate"] = 0.1`: the settings of the optimizer and those that were registered.
+    """`run.hyper["learning_rate"] = 0.1`: the optimizer's settings and all registered settings.
 
     Names are `learning_rate` (or `lr`), `momentum`, `weight_decay` and every other number in the optimizer's parameter groups.
     A value that is not finite, or not of the setting's type, raises BadValue.
 
-    The learning rate is that of the first group. Setting it scales all other groups, of every optimizer, by their ratios to
-    the first; setting the value that the first group already has changes nothing. Any other setting is set to the same value
-    in all groups that have it.
+    The learning rate is the rate of the first group. Setting it scales all other groups, of every optimizer, by their ratios to
+    the first; setting the value that the first group already has changes nothing. Any other setting is set to the same value in
+    all groups that have it.
 
     `"lr@0"` is the rate of a single group; groups are numbered from 0 across all optimizers. With a dict of optimizers,
     `"lr@critic"` is the rate of one optimizer: its first group gets the value, and its other groups keep their ratios to it.
@@ -97,14 +97,14 @@ class Hyper(MutableMapping[str, Any]):
         self._registered: dict[str, HyperParam] = {}
         self._pending: dict[str, Any] = {}
         self.request: Callable[[str, Any], None] | None = None
-        self.recapture: Callable[[], None] | None = None  # after a registered setting has changed, which a CUDA graph has fixed
+        self.recapture: Callable[[], None] | None = None  # called after a change: a CUDA graph has captured the old value
 
     def register(self, param: HyperParam) -> None:
         """Add a setting; its name takes precedence over the optimizer's."""
         self._registered[param.name] = param
 
     def registered(self, name: str) -> HyperParam | None:
-        """Return the setting registered under a name, or the other name of the learning rate; None if there is none."""
+        """Return the setting registered under this name, or None. `lr` and `learning_rate` are the same name."""
         found = self._registered.get(name)
         if found is None and name in NAMES_OF_RATE:
             found = next((self._registered[one] for one in NAMES_OF_RATE if one in self._registered), None)
@@ -153,7 +153,7 @@ class Hyper(MutableMapping[str, Any]):
         return sum(1 for _ in self)
 
     def addresses(self, name: str) -> list[Address]:
-        """Return the parameter groups that a name refers to; none if it is unknown or not the optimizer's."""
+        """Return the parameter groups that a name refers to; empty if it is unknown or not an optimizer setting."""
         return self._selected(*split_name(name), self._groups())
 
     def _selected(self, key: str, of: str, groups: Groups) -> list[Address]:
@@ -164,7 +164,7 @@ class Hyper(MutableMapping[str, Any]):
         return [address for address in chosen if key in groups[address]]
 
     def group_names(self, name: str) -> list[str]:
-        """Return the names of a setting in each group that has it."""
+        """Return a setting's name for each group that has it."""
         key, _ = split_name(name)
         return [f"{name}@{number}" for number, group in enumerate(self._groups().values()) if key in group]
 
@@ -192,7 +192,7 @@ class Hyper(MutableMapping[str, Any]):
         return GroupParam([groups[address] for address in addresses], key, name)
 
     def _known(self, name: str) -> list[str]:
-        """Return the known settings; for a name such as "lr@x", the valid ones of that setting."""
+        """Return the known settings. For a name such as "lr@x", return the valid forms of that setting."""
         key, of = split_name(name)
         if not of or not self.addresses(key):
             names = list(self)

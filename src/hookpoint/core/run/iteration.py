@@ -10,7 +10,7 @@ VALUES = ("batch", "batch_idx", "loss", "outputs", "samples", "targets")
 
 
 class Iteration:
-    """The values of one iteration and the requests about it. One object serves a whole pass; `clear` drops all references."""
+    """The values of one iteration and the requests for it. One object serves a whole pass; `clear` drops all references."""
 
     __slots__ = (*VALUES, "has_ended", "has_requests", "retry", "skipped", "skips_were_read")
 

@@ -1,4 +1,4 @@
-"""Rates: the learning rates of all parameter groups, which keep their ratios."""
+"""Rates: set the learning rates of all parameter groups, keeping their ratios."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from hookpoint.core.errors import BadValue
 
-Address = tuple[str, int]  # the name of an optimizer, and the index of a group
+Address = tuple[str, int]  # an optimizer's name and a group's index
 Groups = Mapping[Address, dict[str, Any]]
 
 
@@ -38,8 +38,8 @@ class Rates:
     def set(self, name: str, groups: Groups, addresses: Sequence[Address], value: float) -> None:
         """Set the rate of the first of these groups, and scale the others by their ratios to it.
 
-        If these are not all groups, their ratios to the remaining ones change. If the first of them already has the value,
-        nothing changes, not even a group that a scheduler has set.
+        If these are only some of the groups, their ratios to the other groups change. If the first group already has the value,
+        nothing changes, even if a scheduler has changed another group.
         """
         lead, first = addresses[0], next(address for address in groups if address in self._ratios)
         if self._read(groups[lead]["lr"]) == as_stored(groups[lead]["lr"], value):
@@ -63,7 +63,7 @@ class Rates:
         return {"ratios": [[*address, ratio] for address, ratio in self._ratios.items()]}
 
     def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
-        """Restore the ratios; a checkpoint without them keeps the ratios of the restored rates."""
+        """Restore the ratios. If the checkpoint has none, keep the ratios of the restored rates."""
         self.begin()
         for optimizer, number, ratio in state["ratios"] if state is not None else ():
             if (optimizer, number) in self._ratios:
@@ -99,7 +99,7 @@ class Rates:
         return self._read(group["lr"]), self._read(first["lr"])
 
     def _number(self, rate: Any) -> float | None:
-        """Return a rate as a float, or None if it is not a number: some optimizers have None, or one rate per parameter."""
+        """Return a rate as a float, or None if it is not a number: some optimizers use None, or one rate per parameter."""
         if isinstance(rate, bool) or not hasattr(rate, "__float__"):
             return None
         try:
@@ -132,7 +132,7 @@ def put(group: dict[str, Any], key: str, value: Any) -> None:
 
 
 def as_stored(rate: Any, value: Any) -> Any:
-    """Return a value as this rate stores it: a tensor has fewer digits than a float."""
+    """Return a value as this rate stores it: a tensor has less precision than a float."""
     return float(rate.new_full((), value, device="cpu")) if hasattr(rate, "new_full") else value
 
 

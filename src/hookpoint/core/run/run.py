@@ -46,7 +46,7 @@ class Run(PeerNames):
 
     @as_epochs_method
     def epochs(self, number: int | None = None) -> Epochs:
-        """Iterate over epoch numbers, starting after the last one, until `number` epochs are done; None runs until stopped."""
+        """Iterate over epoch numbers, continuing after the last one, until `number` epochs are done; None never ends."""
         return self._loop.epochs(number)
 
     def batches(self, loader: Iterable[Any], mode: Mode = "train") -> Batches:
@@ -54,7 +54,7 @@ class Run(PeerNames):
         return self._loop.batches(loader, mode)
 
     def evaluate(self, data: Any, **options: Unpack[EvaluateOptions]) -> Mapping[str, Any]:
-        """Run a validation pass that does not affect the run; return the means of what is logged in it, or its results."""
+        """Run a validation pass that does not affect the run. Return the means of the values logged in it, or its results."""
         return self._loop.evaluate(data, **options)
 
     def set_step(self, step: int) -> None:
@@ -71,11 +71,11 @@ class Run(PeerNames):
         self._stepper.forward(self)
 
     def backward(self) -> None:
-        """Compute the gradients of `run.loss`, and fire on_backward_begin and on_backward_end around it."""
+        """Compute the gradients of `run.loss`, and fire on_backward_begin before and on_backward_end after."""
         self._stepper.backward(self)
 
     def optimizer_step(self) -> None:
-        """Step the optimizer if a step is due, and fire on_step_begin and on_step_end around it."""
+        """Step the optimizer if a step is due, and fire on_step_begin before and on_step_end after."""
         self._stepper.step(self)
 
     def adjust_lr(self) -> None:
@@ -89,15 +89,15 @@ class Run(PeerNames):
         """
         self._stepper.recapture()
 
-    # Verdicts, honoured at the next boundary. `same_on_all_ranks` (older name: `alike`) declares that every rank makes the
-    # same request at this point. It then takes effect at once, without an agreement between ranks.
+    # Verdicts, honoured at the next boundary. `same_on_all_ranks` (older name: `alike`) declares that every rank makes the same
+    # request at this point. It then takes effect at once, and the ranks need not agree.
 
     @as_stop_request
     def stop(self, reason: str = "run.stop() was called", *, alike: bool = False, same_on_all_ranks: bool = False) -> None:
         """Stop the run at the next boundary: no further iteration starts; the end points still fire.
 
-        With multiple ranks, all of them stop one step later. Pass `same_on_all_ranks=True` if every rank makes this request
-        at this point; the stop is then immediate. The same applies to `stop_epoch` and `save`.
+        With multiple ranks, all ranks stop one step later. Pass `same_on_all_ranks=True` if every rank makes this request at
+        this point; the stop is then immediate. The same applies to `stop_epoch` and `save`.
         """
         self._loop.stop(reason, same_on_all_ranks=alike or same_on_all_ranks)
 
@@ -134,8 +134,8 @@ class Run(PeerNames):
         """Request a checkpoint with this tag. It is written at a step boundary, after the last handler of this point.
 
         `keep` selects which checkpoints with this tag to keep; by default all. With `in_background`, the run waits only until
-        the state is copied. `measured` is stored in the manifest: the metric, mode and value that the checkpoint is saved
-        for, and the epoch, iteration and step of the measurement.
+        the state is copied. `measured` is stored in the manifest. It contains the metric, mode and value that the checkpoint is
+        saved for, and the epoch, iteration and step at which the value was measured.
         """
         self._loop.save(tag, keep, in_background, measured, same_on_all_ranks=alike or same_on_all_ranks)
 
@@ -193,7 +193,7 @@ class Run(PeerNames):
     # Registering
 
     def at_log_step(self, function: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
-        """Register a function of the values sent at a log step.
+        """Register a function that receives the values sent at a log step.
 
         Its results are sent with them and may contain pending values.
         """
@@ -229,7 +229,7 @@ class Run(PeerNames):
     # Custom points
 
     def fire(self, point: str, **payload: Any) -> Any:
-        """Fire a point: callbacks with a handler for it are called with the arguments they name from the payload."""
+        """Fire a point: each handler for it is called with the arguments that it names from the payload."""
         self._loop.settle()
         if point in BY_NAME and not payload:
             return self.hooks.fire(point, self)
@@ -257,12 +257,12 @@ class Run(PeerNames):
         return self._loop.gather(value, "run.gather()")
 
     def broadcast(self, value: Any, source: int = 0) -> Any:
-        """Return the value of the `source` rank: numbers, strings, None, or lists and dicts of them, sent as JSON."""
+        """Return the value from rank `source`: numbers, strings, None, or lists and dicts of them, sent as JSON."""
         return self._loop.gather(value if self.rank == source else None, f"run.broadcast(source={source})")[source]
 
 
-# Internal access for the loop and the engine. A loop sets the iteration twice per batch: bypassing __setattr__ takes a tenth
-# of the time.
+# Internal access for the loop and the engine. A loop sets the iteration twice per batch: bypassing __setattr__ is ten times as
+# fast of the time.
 set_now: Callable[[Run, Iteration], None] = vars(Values)["_now"].__set__
 set_loop: Callable[[Run, RunLoop], None] = vars(Values)["_loop"].__set__
 set_stepper: Callable[[Run, Stepper], None] = vars(Values)["_stepper"].__set__

@@ -1,4 +1,4 @@
-"""RunLoop: the services that a run needs from its loop. The loop implements them; the run uses nothing else of its loop."""
+"""RunLoop: the services that a run needs from its loop. The loop implements them; the run uses nothing else from its loop."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class EvaluateOptions(TypedDict, total=False):
     """The options of an evaluation.
 
     `batch_size` applies to a tuple of arrays or a dataset. `forward` takes the run and sets its outputs; it replaces the run's
-    own forward. `update` gets the run for each batch that counts. `results` gets the means of the logged values, by name. Its
-    return values are logged as final values, under exactly the names it returns.
+    own forward. `update` is called with the run for each batch that counts. `results` is called with the means of the logged
+    values, by name. Its return values are logged as final values, under exactly the names it returns.
     """
 
     batch_size: BatchSize
@@ -52,14 +52,14 @@ class EvaluateOptions(TypedDict, total=False):
 
 
 class RunLoop(Protocol):
-    """The services of a loop. `settle` closes what a `break` left open. Services that act on the loop call it first."""
+    """The services of a loop. `settle` closes whatever a `break` left open. Services that act on the loop call it first."""
 
     @property
     def progress(self) -> Progress | None: ...
 
     @property
     def reports_steps(self) -> bool:
-        """Whether each step of the optimizer is known, by its hooks or from a host, so that on_step_begin and _end fire."""
+        """Whether every optimizer step is reported, by its hooks or by a host, so that on_step_begin and on_step_end fire."""
 
     def settle(self) -> None: ...
 
@@ -93,4 +93,4 @@ class RunLoop(Protocol):
         """Wait until every rank is about to make this call."""
 
     def agree_on_skips(self) -> None:
-        """Skip on every rank what any rank wants to skip."""
+        """Skip on every rank whatever any rank has requested to skip."""

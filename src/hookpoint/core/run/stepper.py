@@ -17,7 +17,7 @@ OWN_FORWARD = "your own forward in a MainCallback"
 
 
 class Stepper:
-    """Compute outputs and loss, gradients, and the step, for any model, criterion and optimizer with the usual methods.
+    """Compute outputs, loss and gradients, and step the optimizer. Works with any objects that have the usual methods.
 
     `evaluating` and `batches` adapt it to a framework: how to evaluate a model, and how to build batches from arrays. An engine
     overrides everything.
@@ -70,7 +70,7 @@ class Stepper:
         return self._evaluating(run.model)
 
     def evaluate(self, run: Any, forward: Dispatch | None) -> None:
-        """Compute a batch of a validation pass, with this forward instead of the run's own if given."""
+        """Compute a batch of a validation pass, with `forward` instead of the run's own if given."""
         (forward or run.hooks.dispatch("on_val_forward", mode="val") or self.forward)(run)
 
     def state_dict(self, run: Any) -> dict[str, Any]:

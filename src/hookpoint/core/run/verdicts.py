@@ -4,13 +4,13 @@ from __future__ import annotations
 
 
 class Reached(str):
-    """The stop reason of a run that reached its end, such as `max_steps`: its status is finished, not stopped."""
+    """The stop reason of a run that reached a planned end, such as `max_steps`. Its status is finished, not stopped."""
 
     __slots__ = ()
 
 
 class Verdicts:
-    """The requests about the run and the epoch; an iteration has its own.
+    """The requests that affect the run and the epoch. Requests that affect an iteration are stored there.
 
     `stop` is permanent: a stopped run starts no further iteration. `stop_epoch` ends the training passes of this epoch. An
     iteration checks only `has_requests`.
