@@ -550,7 +550,7 @@ def test_only_ticks_that_hardly_ever_meet_cannot_be_joined(schedule):
             lambda: Every(steps=5) | 3,
             "3 is not a schedule.\n  wrap      a function with If(...)",
         ),
-        (lambda: If(True), "If: expected a function of the run, got True.\n  write     If(lambda run: ...)"),
+        (lambda: If(True), "If: expected a function that takes the run, got True.\n  write     If(lambda run: ...)"),
     ],
 )
 def test_a_schedule_that_cannot_be_meant_is_refused(make, message):

@@ -1,1 +1,1 @@
-"""Callback, and the other ways to write one."""
+"""Callback, and other ways to write a callback."""

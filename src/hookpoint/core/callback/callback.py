@@ -55,14 +55,14 @@ class Callback:
     - `may_write` names metrics that the callback logs only sometimes.
     - `points` names your own `on_...` methods that resemble a built-in point.
     - `knobs` and `actions` name attributes and methods that live control may set and call, see `Knob`. If there is a method
-      `on_knob(run, name, was, value)`, it is called on a change; raise in it to refuse the value.
+      `on_knob(run, name, was, value)`, it is called when a value changes; raise in it to refuse the value.
     - `outside = True` marks a monitor that uses the network: if it is too slow, the oldest records are dropped.
 
     For runs on multiple ranks:
 
     - `collective = True` marks a callback whose handlers communicate with other ranks.
-    - `may_skip = True` marks a callback that calls `run.skip_batch()` and the like. Ranks agree on each skip, which costs
-      one collective call.
+    - `may_skip = True` marks a callback that calls `run.skip_batch()`, `run.skip_backward()` or `run.skip_step()`. Ranks agree
+      on each skip, which costs one collective call.
     - `per_rank_state = True` saves the state of every rank; by default a checkpoint stores the chief's.
 
     >>> class Say(Callback):
@@ -77,7 +77,7 @@ class Callback:
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     may_write: tuple[str, ...] = ()
-    writes_anything: bool = False  # internal: it calls functions that may log any name
+    writes_anything: bool = False  # internal: the callback calls functions that may log any name
     points: tuple[str, ...] = ()
     outside: bool = False
     collective: bool = False
@@ -86,7 +86,7 @@ class Callback:
     knobs: tuple[Knob, ...] = ()
     actions: tuple[str, ...] = ()
 
-    # Stored by hookpoint. A class may use these names for its own attributes.
+    # Stored by hookpoint. Classes may still use these names for their own attributes.
     name: Any = FromInfo("name")
     component: Any = FromInfo("component")
     save_path: Any = FromInfo("save_path")
@@ -103,7 +103,7 @@ class Callback:
             set_name(self, name)
         for option, value in (("on_error", on_error), ("ranks", ranks)):
             if value is not None:
-                object.__setattr__(self, option, value)  # also in a frozen dataclass
+                object.__setattr__(self, option, value)  # works in a frozen dataclass, too
 
     def setup(self, component: Any, save_path: Any) -> None:
         """Set `component` and `save_path`. A loop calls it with the model and the workdir, before on_setup."""
@@ -132,7 +132,7 @@ class Callback:
         (run_method(self) or partial(call_directly, self))("on_trigger", run.offered(BY_NAME["on_trigger"].offers))
 
     def run(self, hookpoint: str | None = None, logs: Mapping[str, Any] | None = None) -> None:
-        """Call the handler of a point directly; do nothing if there is none.
+        """Call the handler for a point directly; do nothing if there is none.
 
         `logs` maps the names of arguments to values. A subclass that overrides `run` receives every point of a run through it.
 
@@ -159,7 +159,7 @@ class Callback:
     global_step: Any = FromRun("global_step")
     local_step: Any = FromRun("local_step")
 
-    # The built-in points. Each accepts any arguments, so that an override can name what it needs. POINTS has the docstrings.
+    # The built-in points. Each accepts any arguments, so that an override can name those it needs. POINTS has the docstrings.
 
     def on_setup(self, *args: Any, **kwargs: Any) -> Any: ...
     def on_run_begin(self, *args: Any, **kwargs: Any) -> Any: ...

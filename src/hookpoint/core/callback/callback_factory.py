@@ -12,7 +12,7 @@ Action = Callable[["CallbackFactory"], object]
 
 
 class CallbackFactory(Callback):
-    """Call functions at setup, before training, when triggered and after training. Each function receives the callback.
+    """Call functions at setup, before training, on each trigger and after training. Each function receives the callback.
 
     Inside them, `self.trainer` is the run, and `self.epoch_num` and `self.global_step` are its clocks.
 

@@ -1,4 +1,4 @@
-"""CallbackInfo: what hookpoint stores with a callback, separate from the attributes of its class."""
+"""CallbackInfo: what hookpoint stores on a callback, separate from the callback's own attributes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SLOT = "_hookpoint"
 
 @dataclass(slots=True, eq=False, repr=False)
 class CallbackInfo:
-    """What hookpoint stores with one callback. A copy of the callback has neither its run nor its compiled handlers."""
+    """What hookpoint stores on one callback. A copy of the callback does not share its run or its compiled handlers."""
 
     name: str | None = None
     schedule: Any = None
@@ -38,7 +38,7 @@ class FromInfo:
         self.name = name
 
     def __get__(self, callback: Any, owner: type) -> Any:
-        if callback is None:  # @dataclass reads it to see whether a field of this name has a default
+        if callback is None:  # @dataclass reads it to find out whether a field with this name has a default
             raise AttributeError(self.name)
         return getattr(read_info(callback), self.name)
 
@@ -47,19 +47,19 @@ NOTHING = CallbackInfo()
 
 
 def read_info(callback: Any) -> CallbackInfo:
-    """Return the info of a callback for reading; this adds no attribute to it."""
+    """Return a callback's info for reading, without adding an attribute to the callback."""
     info: CallbackInfo = vars(callback).get(SLOT, NOTHING)
     return info
 
 
 def info_of(callback: Any) -> CallbackInfo:
-    """Return the info of a callback for writing. Works for frozen classes, and if `super().__init__()` was not called."""
+    """Return a callback's info for writing. Works for frozen classes, and without a call to `super().__init__()`."""
     info: CallbackInfo = vars(callback).setdefault(SLOT, CallbackInfo())
     return info
 
 
 def copied_state(callback: Any) -> dict[str, Any]:
-    """Return the attributes to copy: all except those that belong to the run of the original."""
+    """Return the attributes to copy: all except those that belong to the original's run."""
     state = {name: value for name, value in vars(callback).items() if not name.startswith(SLOT) and name != "_run"}
     info = copy(read_info(callback))
     return {**state, SLOT: info} if any(value is not None for value in info.__getstate__()) else state

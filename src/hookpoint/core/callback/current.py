@@ -1,4 +1,4 @@
-"""The current run, and the current call of a callback, in this thread or task."""
+"""The current run and the current handler call, in this thread or task."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 CURRENT: ContextVar[Any] = ContextVar("hookpoint_run", default=None)
 OPEN_RUNS: ContextVar[tuple[Any, ...]] = ContextVar("hookpoint_open_runs", default=())  # the innermost last
-# The handler call in progress, in a run of multiple ranks. Not set in a run of one process.
+# The handler call in progress, in a run with multiple ranks. Not set in a run with one process.
 CURRENT_CALL: ContextVar[Any] = ContextVar("hookpoint_call", default=None)
 
 

@@ -1,4 +1,4 @@
-"""Defaults: callbacks that a loop adds to the user's list."""
+"""Default callbacks that a loop adds to the user's list."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from hookpoint.core.callback.callback import Callback
 
 
 def with_defaults(callbacks: Any, *groups: tuple[Iterable[Any] | None, tuple[type[Any], ...]]) -> list[Any]:
-    """Return the user's callbacks, then each group: the user's choice for it, or one callback of each default class for None.
+    """Return the user's callbacks, followed by each group of defaults.
 
-    A default is left out if the user's list has one of its class. The user's list is not changed.
+    A group is what the user chose for it or, if that is None, one instance of each default class. A default is left out if the user's list contains an instance of its class. The user's list is not changed.
     """
     own = list(callbacks) if isinstance(callbacks, Iterable) and not isinstance(callbacks, Callback) else [callbacks]
     present = [type(callback) for callback in _flattened(own)]
@@ -21,7 +21,7 @@ def with_defaults(callbacks: Any, *groups: tuple[Iterable[Any] | None, tuple[typ
 
 
 def _flattened(callbacks: Iterable[Any]) -> Iterator[Any]:
-    """Yield the callbacks, and those inside pipelines instead of the pipelines."""
+    """Yield the callbacks, replacing each pipeline by the callbacks in it."""
     for callback in callbacks:
         inside = getattr(callback, "get_pipeline", None) if isinstance(callback, Callback) else None
         if callable(inside):

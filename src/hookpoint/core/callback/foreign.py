@@ -1,6 +1,6 @@
-"""Foreign callbacks: recognize objects of other libraries in a list of callbacks, and adopt them.
+"""Foreign callbacks: recognize objects from other libraries in a list of callbacks, and adopt them.
 
-A class is recognized by the names of its base classes: no library is imported to decide.
+A class is recognized by the names of its base classes, so no library has to be imported.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hookpoint._exports import ADAPTERS, load
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import NotACallback
 
-# The base classes whose objects a run calls with their own names, arguments and counts, and their libraries.
+# The base classes of callbacks that a run can call with their library's names, arguments and counts, and the libraries.
 BASES = {
     ("keras.src.callbacks.callback", "Callback"): "Keras",
     ("lightning.pytorch.callbacks.callback", "Callback"): "Lightning",
@@ -42,14 +42,14 @@ _CALLED_BY_A_TRAINER = re.compile("callback|hook|handler", re.IGNORECASE)
 
 
 def base_of(subject: Any) -> type | None:
-    """Return the base class of another library that an object derives from and that a run can call, or None."""
+    """Return the base class from another library through which a run can call this object, or None."""
     return next((cls for cls in type(subject).__mro__ if (cls.__module__, cls.__qualname__) in BASES), None)
 
 
 def adopted(subject: Any) -> Any:
-    """Return the callback that calls an object of another library; return other objects unchanged.
+    """Return a callback that calls an object from another library; return other objects unchanged.
 
-    An object has one such callback, however often it is adopted. Raise for objects of libraries that cannot be adopted.
+    An object gets one such callback, no matter how often it is adopted. Objects that cannot be adopted raise an error.
     """
     if isinstance(subject, Callback):
         return subject
@@ -63,11 +63,11 @@ def adopted(subject: Any) -> Any:
 
 
 def check_library(subject: Any) -> None:
-    """Raise for an object that a run cannot call if it comes from an installed library: its methods cannot be renamed."""
+    """Raise if an object that a run cannot call comes from an installed library, because its methods cannot be renamed."""
     for cls in type(subject).__mro__ if not isinstance(subject, Callback) else ():
         package = cls.__module__.partition(".")[0]
         file = getattr(sys.modules.get(package), "__file__", None)
-        folders = {Path(sysconfig.get_path(kind)).name for kind in ("purelib", "platlib")}  # of any environment, as with --user
+        folders = {Path(sysconfig.get_path(kind)).name for kind in ("purelib", "platlib")}  # in any environment, such as --user
         if file and Path(file).parent.parent.name in folders:
             raise _not_adoptable(subject, package, _WRITE)
 

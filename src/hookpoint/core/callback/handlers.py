@@ -56,7 +56,7 @@ class Handler:
     marked: bool = False
 
     def handles(self, point: str) -> bool:
-        """Return whether this handler handles a point fired under this name, either ours or the spelling of the method."""
+        """Return whether this handles a point fired under this name: the point's name, or the method's spelling of it."""
         return point in (self.point, self.spelling)
 
     def bind(self, offered: Container[str]) -> tuple[list[str], dict[str, str]]:
@@ -118,7 +118,7 @@ def call_directly(subject: Any, hookpoint: str | None, logs: Mapping[str, Any] |
     payload = logs if logs is not None else {}
     due = DUE.get()
     if hookpoint == "on_trigger" and due is not None and due is not subject:
-        return  # it has its own schedule
+        return  # this callback has its own schedule
     token = DUE.set(None)
     try:
         for handler in handlers_for(info.handlers, hookpoint):
@@ -128,7 +128,7 @@ def call_directly(subject: Any, hookpoint: str | None, logs: Mapping[str, Any] |
 
 
 def call_with_named(function: Callable[..., Any], payload: Mapping[str, Any]) -> Any:
-    """Call a function with the arguments it names from a payload. Raise UnknownArgument for any other."""
+    """Call a function with the arguments it names from a payload. Raise UnknownArgument if it names any other."""
     owner, name = type(getattr(function, "__self__", None)).__name__, getattr(function, "__name__", "function")
     return Handler(owner, name, name, function, tuple(_parameters(function, {}))).call(payload)
 
@@ -141,10 +141,10 @@ def _scan(subject: Any) -> Iterator[Handler]:
         return
     attributes = _static_attributes(subject)
     for name in dir(subject):
-        if name.startswith("__") or name == "on_knob":  # which is not a point: live control calls it
+        if name.startswith("__") or name == "on_knob":  # not a point: live control calls on_knob
             continue
         static = attributes.get(name)
-        function = getattr(static, "__func__", static)  # what a staticmethod or classmethod wraps
+        function = getattr(static, "__func__", static)  # unwrap a staticmethod or classmethod
         if not callable(function) or inspect.isclass(function) or getattr(function, DECLARED_ONLY, False):
             continue
         if marked := marks(function):
@@ -155,7 +155,7 @@ def _scan(subject: Any) -> Iterator[Handler]:
 
 
 def _static_attributes(subject: Any) -> dict[str, Any]:
-    """Return what inspect.getattr_static finds for each name, without looking through the classes for each."""
+    """Return what inspect.getattr_static finds for each name, but search the classes only once."""
     attributes: dict[str, Any] = {}
     for cls in reversed(type(subject).__mro__):
         attributes.update(vars(cls))
@@ -164,7 +164,7 @@ def _static_attributes(subject: Any) -> dict[str, Any]:
             attributes.update(vars(cls))
     else:
         for name, value in getattr(subject, "__dict__", {}).items():
-            if not inspect.isdatadescriptor(attributes.get(name)):  # one of the class takes precedence
+            if not inspect.isdatadescriptor(attributes.get(name)):  # a data descriptor of the class takes precedence
                 attributes[name] = value
     return attributes
 

@@ -1,4 +1,4 @@
-"""Knob: a setting of a callback that can be changed while a run is training."""
+"""Knob: a callback setting that can be changed while a run is training."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ TYPES = (float, int, bool, str)
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """A setting of a callback that live control can change: an attribute of the callback with this name.
+    """A callback setting that live control can change: the callback's attribute with this name.
 
     kind: float, int, bool or str. A whole number is accepted for float.
     low, high: The smallest and the largest allowed value.
     choices: The allowed values.
-    about: One line for people.
+    about: A one-line description.
 
         class MixUp(Callback):
             knobs = (Knob("alpha", float, low=0.0, high=1.0, about="strength of the mixing"),)
@@ -43,14 +43,14 @@ class Knob:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.isidentifier():
-            raise BadArgument(f"Knob: name must be that of an attribute, got {self.name!r}.")
+            raise BadArgument(f"Knob: name must be the name of an attribute, got {self.name!r}.")
         if self.kind not in TYPES:
             raise BadArgument(f"Knob({self.name!r}): kind must be float, int, bool or str, got {self.kind!r}.")
         if self.kind not in (float, int) and (self.low is not None or self.high is not None):
             raise BadArgument(f"Knob({self.name!r}): low and high need a number, got {self.kind.__name__}.")
 
     def check(self, name: str, value: Any) -> Any:
-        """Return the value in the type of the knob. Raise BadValue if it is not allowed."""
+        """Return the value in the knob's type. Raise BadValue if it is not allowed."""
         if self.kind is float and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
         if type(value) is not self.kind or (isinstance(value, float) and not math.isfinite(value)):
@@ -72,13 +72,13 @@ class Knob:
 
 
 def check_knobs(name: str, kind: type, subject: object) -> None:
-    """Raise CompileError if a class of callbacks declares knobs or actions that its instance does not have."""
+    """Raise CompileError if a callback class declares knobs or actions that its instance does not have."""
     knobs, actions = knobs_of(kind), actions_of(kind)
     for knob in knobs:
         if not isinstance(knob, Knob):
             raise CompileError(f"{name}.knobs: expected a Knob, got {knob!r}.", write='knobs = (Knob("alpha", float),)')
         if not hasattr(subject, knob.name):
-            raise CompileError(f"{name} has a knob '{knob.name}', but no attribute of that name.", set=f"self.{knob.name}")
+            raise CompileError(f"{name} has a knob '{knob.name}', but no attribute with that name.", set=f"self.{knob.name}")
     for action in actions:
         if not isinstance(action, str) or not callable(getattr(subject, action, None)):
             raise CompileError(
@@ -86,7 +86,7 @@ def check_knobs(name: str, kind: type, subject: object) -> None:
             )
     names = [knob.name for knob in knobs]
     if len(set(names)) < len(names):
-        raise CompileError(f"{name} has two knobs of one name: {', '.join(names)}.", rename="one of them")
+        raise CompileError(f"{name} has two knobs with the same name: {', '.join(names)}.", rename="one of them")
 
 
 def knobs_of(kind: type) -> tuple[Any, ...]:
@@ -100,5 +100,5 @@ def actions_of(kind: type) -> tuple[Any, ...]:
 
 
 def _as_tuple(kind: type, name: str) -> tuple[Any, ...]:
-    declared = getattr(kind, name, ())  # of the class: an instance may use the name for data of its own
+    declared = getattr(kind, name, ())  # read from the class: an instance may use the name for its own data
     return tuple(declared) if isinstance(declared, tuple | list) else ()

@@ -1,4 +1,4 @@
-"""MainCallback: the callback that owns forward, backward and the learning-rate step."""
+"""MainCallback: the callback that defines forward, backward and the learning-rate step."""
 
 from __future__ import annotations
 

@@ -28,8 +28,8 @@ def on(
 ) -> Callable[[Function], Function]:
     """Mark a function as a callback for one point, or a method as a handler; the function itself is unchanged.
 
-    With `when`, it runs only when the schedule is due. Marks can be stacked. `on_error` and `ranks` apply to plain
-    functions; a method uses those of its callback.
+    With `when`, it runs only when the schedule is due. Marks can be stacked. `on_error` and `ranks` apply to plain functions; a
+    method uses its callback's settings.
 
     >>> @on("on_epoch_end")
     ... def say(run):

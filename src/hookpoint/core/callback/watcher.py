@@ -1,4 +1,4 @@
-"""Watcher: a callback that observes the calls of all others."""
+"""Watcher: a callback that observes all calls to other callbacks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Watcher(Callback):
     """
 
     def around_call(self, name: str, point: str, function: Function) -> Function:
-        """Return the function to call instead of a handler of the named callback. Handlers of monitors run on other threads."""
+        """Return the function to call instead of a handler of the named callback. Monitors' handlers run on other threads."""
         return function
 
     def around_points(self, points: tuple[str, ...], dispatch: Dispatch | None) -> Dispatch | None:

@@ -1,4 +1,4 @@
-"""Armed schedules: count what is due and what has passed. Their state is saved in the checkpoint."""
+"""Armed schedules: track what is due and what has passed. Their state is saved in the checkpoint."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from hookpoint.core.run_view import RunView
     from hookpoint.core.schedule.clocks import Clocks
 
-# A tick on epochs uses the number of the running epoch; a level counts completed epochs.
+# A tick on epochs uses the number of the current epoch; a level counts completed epochs.
 COUNTERS = {"steps": "step", "iterations": "iteration", "epochs": "epoch", "samples": "samples"}
 READ_TICK: dict[str, Callable[[Clocks], float]] = {clock: attrgetter(name) for clock, name in COUNTERS.items()}
 READ_TICK["seconds"] = methodcaller("elapsed")
 READ_LEVEL: dict[str, Callable[[Clocks], float]] = {**READ_TICK, "epochs": attrgetter("epochs_done")}
-# The same as source code, for compiled dispatch: a schedule that is not due costs one comparison.
+# The clocks above as source code, for compiled dispatch: a schedule that is not due costs one comparison.
 TICK_SOURCE = {clock: f"run._clocks.{name}" for clock, name in {**COUNTERS, "seconds": "elapsed()"}.items()}
 
 
@@ -25,24 +25,24 @@ clocks_of: Callable[[RunView], Any] = attrgetter("_clocks")
 
 
 class ArmedSchedule(ABC):
-    """A schedule with state. `moment` is "iter" or "epoch" for triggers, None if every tick may be checked."""
+    """A schedule with state. `moment` is "iter" or "epoch" for triggers, or None if ticks may be checked at any point."""
 
     ticks = 0
-    by_clock = True  # whether only clocks decide, and no function of the run
-    has_fired = False  # since it was armed
+    by_clock = True  # whether it depends only on clocks, not on a function of the run
+    has_fired = False  # counted since it was armed
 
     @abstractmethod
     def ready(self, run: RunView, moment: str | None) -> bool:
-        """Return whether it is due now, without changing anything."""
+        """Return whether the schedule is due now, without changing it."""
 
     def settle(self, run: RunView, moment: str | None, fired: bool) -> None:
-        """Advance past now: counter ticks always advance, time ticks only if they fired."""
+        """Advance past the current clocks: counter ticks always advance, time ticks only if they fired."""
 
     def start(self, clocks: Clocks) -> None:
         """Start from the current clocks: past ticks are not due."""
 
     def take(self, run: RunView, moment: str | None = None, allowed: bool = True) -> bool:
-        """Return whether it is due now, and advance. A counter tick that is not `allowed` counts as passed."""
+        """Return whether the schedule is due now, and advance it. A counter tick that is not `allowed` counts as passed."""
         due = allowed and self.ready(run, moment)
         self.settle(run, moment, due)
         if due:
@@ -73,7 +73,7 @@ class ArmedSchedule(ABC):
 class ArmedTick(ArmedSchedule):
     """Due when its clock reaches `due`; `following` returns the next due value after a given one.
 
-    With `stays`, a tick is due until it fires, as time ticks always are. With `anywhere`, it ignores the moment.
+    With `stays`, a tick stays due until it fires, as time ticks always do. With `anywhere`, it ignores the moment.
     """
 
     ticks = 1
@@ -136,7 +136,7 @@ class ArmedIf(ArmedSchedule):
 
 
 class ArmedCombination(ArmedSchedule):
-    """The base class of combinations. The parts settle together and store their states in a list."""
+    """The base class of combinations. The parts advance together and store their states in a list."""
 
     def __init__(self, parts: Sequence[ArmedSchedule]) -> None:
         self._parts = parts
@@ -166,7 +166,7 @@ class ArmedAll(ArmedCombination):
         return all(part.ready(run, moment) for part in self._parts)
 
     def quick_test(self, name: str, moment: str | None) -> str | None:
-        if self.ticks != 1:  # multiple ticks must be checked every time, or they would miss each other
+        if self.ticks != 1:  # several ticks must all be checked every time, or they would miss each other
             return None
         tests = (part.quick_test(f"{name}._parts[{position}]", moment) for position, part in enumerate(self._parts))
         return next(filter(None, tests), None)

@@ -1,4 +1,4 @@
-"""The counters of a run: plain attributes, so that a schedule reads one in a few nanoseconds."""
+"""The counters of a run. They are plain attributes, so that a schedule reads one in a few nanoseconds."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ COUNTERS = ("epoch", "epochs_done", "step", "iteration", "samples", "commands")
 class Clocks:
     """The position of a run. Only training moves the counters.
 
-    `epoch` is the running epoch, from 1; the others count what is done. `elapsed` is seconds of training, preserved across a
-    resume; it does not advance before `start`, after `stop` or during a pause. `commands` is the number of the last command
-    that a resume would replay.
+    `epoch` is the current epoch, counted from 1; the others count what is done. `elapsed` is the training time in seconds,
+    preserved across a resume; it does not advance before `start`, after `stop` or during a pause. `commands` is the number of
+    the last command that a resumed run would replay.
     """
 
     __slots__ = (*COUNTERS, "_elapsed", "_paused", "_paused_at", "_started")
@@ -45,7 +45,7 @@ class Clocks:
             self._started = perf_counter()
 
     def stop(self) -> None:
-        self._elapsed, self._started = Clocks.elapsed(self), None  # of this rank, in a team
+        self._elapsed, self._started = Clocks.elapsed(self), None  # in a team, the time on this rank
 
     @property
     def is_paused(self) -> bool:
@@ -63,7 +63,7 @@ class Clocks:
 
     def paused_seconds(self) -> float:
         """Return how long the run has been paused since it started; it grows during a pause."""
-        since = self._paused_at  # read once: another thread may ask
+        since = self._paused_at  # read once: another thread may call this
         return self._paused if since is None else self._paused + perf_counter() - since
 
     def state_dict(self) -> dict[str, float]:
@@ -71,7 +71,7 @@ class Clocks:
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
         for name in COUNTERS:
-            setattr(self, name, int(state.get(name, 0)))  # older checkpoints count no commands
+            setattr(self, name, int(state.get(name, 0)))  # missing in older checkpoints
         self._elapsed = float(state["elapsed"])
         if self._started is not None:
             self._started = perf_counter()

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 
 class Moment(NamedTuple):
-    """The epoch, the training batches done and the optimizer steps done at one point of a run.
+    """The epoch, and the training batches and optimizer steps done, at one point in a run.
 
-    The step alone does not identify a moment: a run may train without steps that hookpoint can count, or without batches.
-    `iteration` is None in older files, which lack it; such a moment is compared by epoch and step.
+    The step alone does not identify a moment: a run may train without steps that hookpoint can count, or without batches. Older
+    files have no `iteration`; it is then None, and the moment is compared by epoch and step.
 
     >>> Moment(2, 20, 20).is_after(Moment(1, 20, 20))
     True
@@ -24,7 +24,7 @@ class Moment(NamedTuple):
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Moment:
-        """Return the moment in a line of scalars.jsonl, in a manifest's clocks or in a state.
+        """Read a moment from a line of scalars.jsonl, a manifest's clocks or a saved state.
 
         `epoch` and `iteration` may be missing. In older lines, a float called `iteration` is a user's metric.
         """
@@ -36,11 +36,11 @@ class Moment(NamedTuple):
         return self._asdict()
 
     def is_same(self, other: Moment) -> bool:
-        """Return whether both are the same moment of one run."""
+        """Return whether both are the same moment in a run."""
         return self.key_for(other) == other.key_for(self)
 
     def is_after(self, other: Moment) -> bool:
-        """Return whether this moment of a run comes after another one."""
+        """Return whether this moment comes after another one in a run."""
         return self.key_for(other) > other.key_for(self)
 
     def key_for(self, other: Moment) -> tuple[int, ...]:

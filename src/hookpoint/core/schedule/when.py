@@ -1,7 +1,7 @@
 """When: a schedule, separate from the action.
 
-`Every`, `At` and `Once` are ticks: they are due at a value of a clock, and over once passed. `After`, `Before`, `Between` and
-`If` are levels: they are true or false. `&`, `|` and `~` combine them. A When has no state; `arm()` returns the part that
+`Every`, `At` and `Once` are ticks: they are due when a clock reaches a value, and not afterwards. `After`, `Before`, `Between`
+and `If` are levels: they are true or false. `&`, `|` and `~` combine them. A When has no state: `arm()` returns the object that
 counts, so two callbacks may share one When.
 """
 
@@ -31,7 +31,7 @@ class When(ABC):
 
     @abstractmethod
     def arm(self) -> ArmedSchedule:
-        """Return a new armed schedule, which does the counting."""
+        """Return a new armed schedule, which counts."""
 
     def moments(self) -> frozenset[str]:
         """Return when a trigger checks this schedule: at the end of iterations ("iter"), of epochs ("epoch"), or both."""
@@ -40,7 +40,7 @@ class When(ABC):
 
     @property
     def same_on_all_ranks(self) -> bool:
-        """Whether the schedule is due at the same moment on every rank: true for clocks, unknown for functions."""
+        """Whether the schedule is certain to be due at the same moment on every rank: true for clocks, false for functions."""
         return False
 
     def __and__(self, other: When) -> When:
@@ -150,7 +150,7 @@ class Once(OnClock):
 
 
 class After(OnClock):
-    """True once that much is done: `After(steps=1000)` from step 1000 on, `After(epochs=2)` from the end of epoch 2 on."""
+    """True once this much is done: `After(steps=1000)` from step 1000 on, `After(epochs=2)` from the end of epoch 2 on."""
 
     def __init__(self, **clock: Amount) -> None:
         super().__init__(clock)
@@ -162,7 +162,7 @@ class After(OnClock):
 
 
 class Before(OnClock):
-    """True until that much is done: the opposite of After."""
+    """True until this much is done: the opposite of After."""
 
     def __init__(self, **clock: Amount) -> None:
         super().__init__(clock)
@@ -174,7 +174,7 @@ class Before(OnClock):
 
 
 class Between(OnClock):
-    """True from the first value to before the second: `Between(steps=(100, 200))`."""
+    """True from the first value up to, but not including, the second: `Between(steps=(100, 200))`."""
 
     def __init__(self, **clock: tuple[Amount, Amount]) -> None:
         super().__init__(clock)
@@ -190,11 +190,11 @@ class Between(OnClock):
 
 
 class If(When):
-    """True when a function of the run returns true: `If(lambda run: run.metrics["loss"] < 1)`."""
+    """True when a function that takes the run returns true: `If(lambda run: run.metrics["loss"] < 1)`."""
 
     def __init__(self, predicate: Callable[[Any], object]) -> None:
         if not callable(predicate):
-            raise BadSchedule(f"If: expected a function of the run, got {predicate!r}.", write="If(lambda run: ...)")
+            raise BadSchedule(f"If: expected a function that takes the run, got {predicate!r}.", write="If(lambda run: ...)")
         self._predicate = predicate
 
     def arm(self) -> ArmedSchedule:
@@ -256,7 +256,7 @@ class AnyOf(Combined):
 
 
 class NotOf(Combined):
-    """Due when its part is not due: the opposite of a level, or every opportunity except a tick."""
+    """Due when its part is not due: the opposite of a level, or everywhere except at a tick."""
 
     def __init__(self, part: When) -> None:
         super().__init__(part)
