@@ -131,7 +131,7 @@ def test_a_loop_that_runs_cannot_be_entered():
     loop = Loop()
     with loop, pytest.raises(OutsideRun) as caught:
         loop.__enter__()
-    assert str(caught.value) == "this loop is already running.\n  create    a second Loop for a run inside a run"
+    assert str(caught.value) == "this loop is already running.\n  create    a second Loop for a run inside this run"
 
 
 @pytest.mark.parametrize("use", [lambda run: run.epochs(1), lambda run: run.batches("a"), lambda run: run.stop_epoch()])

@@ -93,7 +93,7 @@ def test_the_third_in_a_row_ends_the_run_and_says_what_to_do(steps, tmp_path):
     assert str(raised.value) == (
         "step 4 could not be saved: not enough memory for a checkpoint (MemoryError)\n"
         f"  last      good checkpoint: {tmp_path}/run/checkpoints/step-00000001\n"
-        "  free      memory, or pass async_save=False to the saver, which then needs no copy; then start again to resume"
+        "  free      memory, or pass async_save=False so that the saver needs no copy; then start again to resume"
     )
     assert folders(tmp_path / "run") == ["step-00000001"]
 

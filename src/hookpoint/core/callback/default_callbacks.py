@@ -11,7 +11,8 @@ from hookpoint.core.callback.callback import Callback
 def with_defaults(callbacks: Any, *groups: tuple[Iterable[Any] | None, tuple[type[Any], ...]]) -> list[Any]:
     """Return the user's callbacks, followed by each group of defaults.
 
-    A group is what the user chose for it or, if that is None, one instance of each default class. A default is left out if the user's list contains an instance of its class. The user's list is not changed.
+    A group is the user's choice or, if that is None, one instance of each default class. A default is left out if the user's
+    list contains an instance of its class. The user's list is not changed.
     """
     own = list(callbacks) if isinstance(callbacks, Iterable) and not isinstance(callbacks, Callback) else [callbacks]
     present = [type(callback) for callback in _flattened(own)]

@@ -1,11 +1,11 @@
-"""Agreement: a request of any rank takes effect on all ranks, at the same step.
+"""Agreement: a request from any rank takes effect on all ranks, at the same step.
 
 In a team, a verdict is pending until all ranks know of it. At the end of each training iteration, a rank announces whether it
 has requests, and continues training while the answer is in flight. At the end of the next iteration it knows whether any rank
 has requests; only then are they exchanged, and applied on all ranks. The same message keeps the run's elapsed time in sync.
 Between passes and epochs, and in an iteration with another collective call, requests are exchanged and applied immediately.
-Signal handlers only set flags, because they may run during a collective call. The ranks of a team with a lag need not be at the
-same step; requests then take that many steps instead of one.
+Signal handlers only set flags, because they may run during a collective call. With a `lag`, the ranks of a team need not be at
+the same step; requests then take that many steps instead of one.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
     from hookpoint.core.team.team_clocks import TeamClocks
 
 
-REQUEST = 1 << 60  # above the time: the maximum over ranks has this bit if any rank has it
+REQUEST = 1 << 60  # higher than any time value: the maximum over ranks has this bit if any rank sets it
 SKIPS = {"batch": 1 << 0, "backward": 1 << 1, "step": 1 << 2}
 
 
 class Agreement:
-    """Collect the requests of every rank, and apply them on all ranks at once."""
+    """Collect the requests from every rank, and apply them on all ranks at the same step."""
 
     def __init__(self, run: Run, team: CheckedTeam, verdicts: Verdicts, clocks: TeamClocks) -> None:
         self._run, self._team, self._verdicts, self._clocks, self._hyper = run, team, verdicts, clocks, run.hyper
         self._mine: dict[str, Any] = {}  # the requests of this rank that are not announced yet
         self._lag = team.lag
         self._step = 0
-        self._announced: deque[tuple[Answer, dict[str, Any]]] = deque()  # answers in flight, with the requests they are about
+        self._announced: deque[tuple[Answer, dict[str, Any]]] = deque()  # answers in flight, each with the requests it covers
         self._collectives_seen = 0
         self._skips: set[str] = set()
         self._keeps: dict[str, tuple[Keep | None, Mapping[str, Any] | None]] = {}
@@ -63,7 +63,7 @@ class Agreement:
     def request_stop(self, reason: str) -> None:
         if not self._verdicts.stop:
             self._mine.setdefault("stop", reason)
-            self._mine.setdefault("stop", reason)  # again: another thread may have taken the requests in between
+            self._mine.setdefault("stop", reason)  # repeated, because another thread may have taken the requests in between
 
     def request_stop_epoch(self) -> None:
         self._mine["stop_epoch"] = True
@@ -72,7 +72,7 @@ class Agreement:
         self._saving.require_store()
         call = CURRENT_CALL.get()
         if call is not None and call.same_on_all_ranks:
-            self._saving.request(tag, keep, in_background, measured)  # at this step, not one later
+            self._saving.request(tag, keep, in_background, measured)  # takes effect at this step, not one step later
             return
         self._keeps[tag] = keep, measured
         self._mine.setdefault("save", {})[tag] = in_background
@@ -86,9 +86,9 @@ class Agreement:
         return was
 
     def request_control(self) -> None:
-        """Announce commands, from any thread."""
+        """Announce that there are commands. Any thread may call this."""
         self._mine["control"] = True
-        self._mine["control"] = True  # again: the training thread may have taken the requests in between
+        self._mine["control"] = True  # repeated, because the training thread may have taken the requests in between
 
     def request_setting(self, name: str, value: Any) -> None:
         try:
@@ -99,12 +99,12 @@ class Agreement:
         self._mine.setdefault("settings", {})[name] = value
 
     def request_skip(self, what: str) -> None:
-        """Record a callback's request to skip part of this iteration; raise if it may not."""
+        """Record a callback's request to skip part of this iteration; raise if it is not allowed to."""
         call = CURRENT_CALL.get()
         if call is None or not call.entry.may_skip:
             who = "the loop's body" if call is None else call.entry.name
             cure = "may_skip = True in its class" if call is not None else "a callback with may_skip = True, and skip there"
-            raise BadLoop(f"{who} calls skip_{what}(), on which {self._team.size} ranks must agree.", declare=cure)
+            raise BadLoop(f"{who} calls skip_{what}(), which {self._team.size} ranks must agree on.", declare=cure)
         if call.point not in SKIP_POINTS:
             where = ", ".join(SKIP_POINTS)
             raise BadLoop(f"{call.entry.name} calls skip_{what}() at {call.point}.", call=f"it at {where}")
@@ -141,7 +141,7 @@ class Agreement:
             self._apply(list(requests))
 
     def _apply_answers(self) -> None:
-        """Wait for answers that have reached the lag, and apply their requests."""
+        """Wait for the answers whose lag is over, and apply their requests."""
         while len(self._announced) >= self._lag:
             answer, mine = self._announced.popleft()
             agreed = answer()
@@ -159,11 +159,11 @@ class Agreement:
         return self._step != before
 
     def sync_next(self) -> None:
-        """Exchange requests at the end of the next iteration, as after a checkpoint: a resumed run does the same."""
+        """Exchange requests at the end of the next iteration: after a checkpoint, and after a run resumes from one."""
         self._collectives_seen = -1
 
     def gather(self, value: Any, what: str, *, counts: bool = True) -> list[Any]:
-        """Return the values of all ranks. Without `counts`, the call has no effect on when requests are exchanged."""
+        """Return the values of all ranks. Without `counts`, the call does not affect when requests are exchanged."""
         return self._team.gather(value, what, counts=counts)
 
     def meet(self) -> None:
@@ -175,7 +175,7 @@ class Agreement:
             self._team.gather(None, "a collective callback,")
 
     def settle_skips(self) -> None:
-        """Skip on all ranks what any rank wants to skip. Only done in training, because other passes may differ in length."""
+        """Skip on all ranks whatever any rank requests to skip. Training only, because other passes may differ in length."""
         if self._run.mode == "train":
             bits = sum(SKIPS[what] for what in self._skips)
             self._skips.clear()
@@ -187,7 +187,7 @@ class Agreement:
     def end(self, why: str) -> None:
         """Make no further collective calls, because this rank has failed."""
         self._team.end(why)
-        self._announced.clear()  # an answer in flight keeps a connection open on which the others wait
+        self._announced.clear()  # an answer in flight keeps open a connection that the other ranks wait on
 
     def _take_requests(self) -> dict[str, Any]:
         """Return and clear the requests of this rank."""

@@ -13,7 +13,7 @@ def is_handled(
 ) -> bool:
     """Return whether to suppress the exception that left the loop's body, or raise the exception that should replace it.
 
-    `failure` ended the run, `problems` are the errors of on_run_end, `ending` is the exception of a signal.
+    `failure` ended the run, `problems` are errors in on_run_end, and `ending` is the exception for a signal.
     """
     if failure is not None:
         for problem in problems:

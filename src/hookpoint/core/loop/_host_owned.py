@@ -1,4 +1,4 @@
-"""What a host owns instead of the loop that it drives: data and random numbers. For checkpoints, see HostStore."""
+"""What a host, instead of its loop, is responsible for: data and random numbers. For checkpoints, see HostStore."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hookpoint.core.checkpoint.randomness import PlainRandomness
 
 
 class HostLoader:
-    """The loader of a pass whose batches a host provides; it may know their number."""
+    """The loader of a pass whose batches come from a host; it may know how many there are."""
 
     def __init__(self, total: int | None = None) -> None:
         self._total = total

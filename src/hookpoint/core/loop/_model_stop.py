@@ -14,7 +14,7 @@ FLAG = "stop_training"
 
 
 class ModelStop:
-    """Check the flag on the models of a run, also inside the wrappers of torch.compile and DistributedDataParallel.
+    """Check the flag on the models of a run, including models wrapped by torch.compile or DistributedDataParallel.
 
     Nothing is checked if the user passed no callbacks.
     """
@@ -24,7 +24,7 @@ class ModelStop:
         self._attributes: list[dict[str, Any]] = []
 
     def begin(self, run: Run) -> None:
-        """Find the models, and remove the flag of an earlier run."""
+        """Find the models, and remove a flag left by an earlier run."""
         if self._has_user_callbacks:
             self._attributes = [vars(module) for model in run.models for module in _with_inner(model)]
         for attributes in self._attributes:

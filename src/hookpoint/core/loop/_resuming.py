@@ -1,13 +1,13 @@
-"""Resuming: return a run to the position of a checkpoint.
+"""Resuming: take a run back to the position of a checkpoint.
 
-A checkpoint is made between epochs, or inside a training pass. The run first returns there, with `run.resuming` set and nothing
-logged: finished epochs and passes are skipped, and changes by the user's code on the way are undone when the state is restored.
-This happens when the next epoch opens or, in the second case, when the epoch and the pass are open again: first the state, then
-the position in the data, last the random generators.
+A checkpoint is made between epochs or inside a training pass. The run first returns to that position, with `run.resuming` set
+and nothing logged. Finished epochs and passes are skipped. Everything is restored when the next epoch opens or, for a
+checkpoint inside a pass, when the epoch and the pass are open again: first the state, then the position in the data, and last
+the random generators. This undoes changes that the user's code made on the way.
 
 The state is therefore loaded twice. The first load happens before on_load and before the user's code, which may read the model.
-The second load undoes the changes made since by that code and by repeated begin points. The first load gets a copy of the
-state.
+The second load undoes the changes that this code and repeated begin points have made since then. The first load gets a copy of
+the state.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Resuming:
         self._epochs_over = 0
 
     def open(self, resume: Resume, identity: Callable[[], Mapping[str, Any]]) -> None:
-        """Look for a checkpoint; if there is one, set the clocks, and log nothing until the state is restored."""
+        """Look for a checkpoint. If there is one, set the clocks, and log nothing until the state is restored."""
         run = self._run
         self._saving.script_rates = rates_of(run.optimizers)
         store = self._saving.resumable
@@ -90,7 +90,7 @@ class Resuming:
             self._objects.logbook.is_muted = run.monitors.is_muted = True
 
     def _check_crashes(self, store: ResumableStore, resume: Resume) -> None:
-        """Raise CannotResume if the run keeps crashing at the same place in training, unless `resume` is passed explicitly."""
+        """Raise CannotResume if the run keeps crashing at the same step, unless `resume` is passed explicitly."""
         described = getattr(store, "described", None)
         if described is not None:
             facts = described(resume)
@@ -102,7 +102,7 @@ class Resuming:
         """Return why a resumed run may differ from an uninterrupted one; empty if it does not."""
         why, run = [], self._run
         if self.moved is not None:
-            why.append(f"from step {run.step} with {self.moved['to']} ranks, before with {self.moved['from']}")
+            why.append(f"from step {run.step} with {self.moved['to']} ranks, {self.moved['from']} before")
         if self.has_resumed and run.team.inexact:
             why.append(f"resumed at step {run.step}: {run.team.inexact}")
         return why
@@ -113,7 +113,7 @@ class Resuming:
         if checkpoint is None:
             return None
         fill = getattr(self._saving.resumable, "fill", None)
-        if fill is not None:  # not earlier: the sharded model determines what each rank has to read
+        if fill is not None:  # done here, because the sharded model determines what each rank has to read
             checkpoint = self._checkpoint = fill(checkpoint, self._stateful)
         if not self._is_quiet and not self._is_finished(run.max_epochs):
             where = f"{checkpoint.path} (epoch {run.epoch}, step {run.step})"
@@ -122,7 +122,7 @@ class Resuming:
             self._report(checkpoint)
         saved = list(saved_optimizers(checkpoint.state["parts"].get("optimizer")))
         rates = self._saving.script_rates
-        if rates == rates_of(saved):  # a process that trains again: its rates are the script's earlier ones
+        if rates == rates_of(saved):  # the same process trains again: keep the rates that the script set first
             self._saving.script_rates = checkpoint.state.get("script_rates", rates)
         self._load(checkpoint.state, is_last=False)
         self._objects.positions.load_state_dict(checkpoint.state["data"])
@@ -134,18 +134,18 @@ class Resuming:
 
     @property
     def is_returning(self) -> bool:
-        """Whether the run is still on its way back into the epoch of the checkpoint."""
+        """Whether the run is still returning to the checkpoint's epoch."""
         return bool(self.place["in_epoch"])
 
     @property
     def epochs_opened(self) -> int:
-        """How many epochs were opened; the epoch of the checkpoint is opened again."""
+        """The number of epochs opened; the checkpoint's epoch is opened again."""
         return self._clocks.epoch - self.is_returning
 
     def is_over(self) -> bool:
         """Return whether a pass without `run.epochs()` belongs to an epoch that was over before the checkpoint.
 
-        The checkpoint was made in the last such pass; what follows it in the script is not on the way back.
+        The checkpoint was made in the last such pass; later passes in the script run normally.
         """
         if not self.has_resumed:
             return False
@@ -159,13 +159,13 @@ class Resuming:
         return self._epochs_over <= over
 
     def repeat_body(self) -> None:
-        """Restore the generators for the user's code before the pass: it may draw the order of the data."""
+        """Restore the random generators for the user's code before the pass, because it may shuffle the data."""
         if self.is_returning and self.place["rng"] is not None:
             self._objects.randomness.load_state_dict(self.place["rng"])
             self._saving.rng_of_body = dict(self.place["rng"])
 
     def results_of(self, number: int) -> Mapping[str, Any] | None:
-        """Return the results of a pass that was over before the checkpoint, or None for one that has to run."""
+        """Return the results of a pass that was over before the checkpoint, or None if the pass has to run."""
         if self.is_returning and number < len(self.place["passes"]):
             done: Mapping[str, Any] = self.place["passes"][number]
             if done["rng"] is not None:
@@ -184,7 +184,7 @@ class Resuming:
             self.enter_epoch()
 
     def restore_in_epoch(self) -> None:
-        """Restore everything in an epoch whose passes were over: a host that resumes there ends it without another pass."""
+        """Restore everything in an epoch whose passes were over. A host that resumes there ends the epoch without a pass."""
         if self.is_returning and self._checkpoint is not None and self.place["batches"] is None:
             self._load_and_finish(self._checkpoint.state)
 
@@ -193,7 +193,7 @@ class Resuming:
         self._finish(state)
 
     def enter_data(self, pass_: Pass) -> None:
-        """Begin to iterate over the loader of a pass: in its middle, with everything restored, if it resumes there."""
+        """Begin to iterate over the loader of a pass. If the run resumes in this pass, restore everything and begin there."""
         positions, epoch = self._objects.positions, self._run.epoch
         if not pass_.is_train:
             pass_.source = iter(pass_.loader) if pass_.is_side else positions.visit(pass_.loader)
@@ -208,7 +208,7 @@ class Resuming:
             self._report_data()
 
     def _enter_pass(self, loader: Iterable[Any]) -> Entered:
-        """Restore everything now that the pass is open; return the rest of it."""
+        """Restore everything now that the pass is open; return the rest of the pass."""
         assert self._checkpoint is not None
         positions, state, batches = self._objects.positions, self._checkpoint.state, self.place["batches"]
         self._saving.passes_done = [dict(done) for done in self.place["passes"]]
@@ -222,7 +222,7 @@ class Resuming:
         return Entered(positions.begin(loader, self._clocks.epoch), 0) if entered is None else entered
 
     def _report_data(self) -> None:
-        """Report how the data of a resumed run differs from that of its checkpoint."""
+        """Report how a resumed run's data differs from the data in its checkpoint."""
         notes, self._objects.positions.notes = self._objects.positions.notes, []
         self.has_other_data = True
         for note in notes:
@@ -231,7 +231,7 @@ class Resuming:
             self._run.put_event("inexact_resume", reason=note)
 
     def check_returned(self) -> None:
-        """Raise if the epoch ended without the pass that was to be resumed."""
+        """Raise if the epoch ended without reaching the pass to resume."""
         if self.is_returning and not self._objects.verdicts.stop:
             checkpoint, number = self._checkpoint, len(self.place["passes"]) + 1
             assert checkpoint is not None
@@ -248,7 +248,7 @@ class Resuming:
             count = f"{done} of {epochs} epochs are done" if done == epochs else f"{done} epochs are done, {epochs} requested"
             say(
                 f"{self._run.name} is finished: {count}, and its state is loaded. "
-                f'Pass epochs={done + epochs} to train on, or resume="never" to start from scratch.'
+                f'Pass epochs={done + epochs} to train further, or resume="never" to start from scratch.'
             )
 
     def _is_finished(self, epochs: int | None) -> bool:
@@ -259,7 +259,7 @@ class Resuming:
         assert self._checkpoint is not None
         path, self.place, self._checkpoint = self._checkpoint.path, BETWEEN_EPOCHS, None
         self._run.resuming = self._objects.logbook.is_muted = self._run.monitors.is_muted = False
-        self._clocks.load_state_dict(state["clocks"])  # now: the way back is not training time
+        self._clocks.load_state_dict(state["clocks"])  # only now, so that returning does not count as training time
         self._run.put_event("resume", path=str(path))
         if self.moved is not None:
             self._run.put_event("world_change", made_by=self.moved["from"], processes=self.moved["to"])
@@ -271,7 +271,7 @@ class Resuming:
         self.control.restore()
 
     def _load_rng(self, state: Mapping[str, Any]) -> None:
-        if state["rng"] is not None:  # after a change of the number of ranks there is none; generators start from scratch
+        if state["rng"] is not None:  # None if the number of ranks has changed; generators then start from scratch
             self._objects.randomness.load_state_dict(state["rng"])
 
     def _load(self, state: Mapping[str, Any], *, in_pass: bool = False, is_last: bool = True) -> None:
@@ -284,7 +284,7 @@ class Resuming:
                 except Exception as error:
                     error.add_note(f"while restoring the {name} from a checkpoint; does it match this {name}?")
                     raise
-        run.hyper.rates.load_state_dict(state.get("rates"))  # older checkpoints have none
+        run.hyper.rates.load_state_dict(state.get("rates"))  # missing in older checkpoints
         stepper_of(run).load_state_dict(run, copied(saved["stepper"]))
         if "gradients" in saved:
             restore_gradients(self._stateful["model"], saved["gradients"])
@@ -300,8 +300,8 @@ class Resuming:
         saved = checkpoint.state["parts"]
         if self.moved is not None:
             logger.warning(
-                "%s was saved by %d ranks and is resumed by %d: the run is inexact from here on. No sample is lost or repeated,"
-                " but random generators start from scratch, and steps have different samples",
+                "%s was saved by %d ranks and is resumed by %d: the run is inexact from here on. No sample is "
+                "lost or repeated, but random generators start from scratch, and steps see different samples",
                 checkpoint.path,
                 self.moved["from"],
                 self.moved["to"],

@@ -1,4 +1,4 @@
-"""RunRecord: write facts about a run, and its status, as plain values for people and programs."""
+"""RunRecord: write facts about a run and its status as plain values that people and programs can read."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class RunRecord:
-    """Write to the store what is running, its number of epochs, and how it ended. An error in the store does not end the run.
+    """Write to the store what is running, how many epochs it has, and how it ended. An error in the store does not end the run.
 
     Secrets in the config, the command, the error and the stop reason are masked.
     """
@@ -101,7 +101,7 @@ class RunRecord:
             return
         try:
             facts = self._status()
-        except Exception as error:  # a value on a device that has failed
+        except Exception as error:  # the device that holds a value may have failed
             logger.warning("the final status of %s is unknown: %s", self._run.name, error)
             facts = {}
         facts |= {"costs": self._costs(), **crashes}
@@ -114,7 +114,7 @@ class RunRecord:
         if isinstance(failure, Exception):
             count = crashes.add(moment, type(failure).__name__, masked(str(failure)), _now())
             if count == crashes.limit and self._describe is not None and self._run.is_chief:
-                text = "%s has ended with this error at this moment %d times, the limit of max_crashes; it will not start again"
+                text = "%s has failed with this error at this step %d times, the limit of max_crashes; it will not start again"
                 logger.error(text, self._run.name, count)
         elif status == "finished":
             crashes.rows = []

@@ -1,4 +1,4 @@
-"""Saving: the checkpoints of one run: requests, when they are written, and their contents."""
+"""Saving: when a run's checkpoints are written, and what they contain."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 
 FAILURES_IN_A_ROW = 3
-WEIGHTS = ("model", "criterion")  # the objects whose parameters are trained
+WEIGHTS = ("model", "criterion")  # the objects with trained parameters
 
 
 class Saving:
     """Write checkpoints at the boundaries of a run: after a training step, after an epoch, at the end.
 
     An iteration checks only `is_due`. If there is a saver, the run is also saved on a signal, on a stop in the middle of an
-    epoch, and at the end. A checkpoint that cannot be written does not end the run; the third failure in a row does, and a
-    failure of the last checkpoint always does.
+    epoch, and at the end. If a checkpoint cannot be written, the run continues. It ends after three failures in a row, or if
+    its last checkpoint fails.
     """
 
     def __init__(self, objects: RunObjects, store: Store | None, signals: Signals, *, agree: Callable[[str], None]) -> None:
@@ -87,11 +87,11 @@ class Saving:
         self.is_due = True
 
     def mark(self, tag: str, keep: Keep | None, measured: Mapping[str, Any]) -> None:
-        """Add a tag to the checkpoint of this moment, if a saver requests a checkpoint."""
+        """Add a tag to the checkpoint of this moment, if a saver requests one."""
         self._marks[tag] = (self._clocks.moment, keep, measured)
 
     def request_by_signal(self) -> None:
-        """Request a checkpoint from a signal handler: only set flags."""
+        """Request a checkpoint from a signal handler. Only sets flags."""
         self.is_due = self._was_signalled = True
 
     def check(self) -> None:
@@ -114,8 +114,8 @@ class Saving:
     # Boundaries
 
     def at_boundary(self) -> None:
-        """Report the finished background saves, and write the requested checkpoint."""
-        self.is_due = False  # first: a signal may set it at any moment
+        """Report finished background saves, and write the requested checkpoint."""
+        self.is_due = False  # cleared first, because a signal may set it at any moment
         self._collect()
         if self._was_signalled:
             self._was_signalled = False
@@ -126,7 +126,7 @@ class Saving:
     def save_now(self, tag: str) -> tuple[Any, str]:
         """Write a checkpoint at this boundary; return its path, or None and the reason.
 
-        Without other requests, a failure neither raises nor counts.
+        Without other requests, a failure does not raise and is not counted.
         """
         is_alone, failures = not self._request.tags, self._failures
         self.request(tag)
@@ -146,23 +146,23 @@ class Saving:
         stopped_by = self._signals.received
         if self.saves and not self._has_stopped and (stopped_by is not None or self._objects.verdicts.stop):
             try:
-                self.wait()  # a failed background save is written here
+                self.wait()  # if a background save has failed, save again here
                 if not self._is_saved():
                     self.request("stop" if stopped_by is None else "signal")
                     self._write_last()
             except (CannotSave, NotFinite) as error:
-                self._failure = error  # raised at the end, after the end points
+                self._failure = error  # raised after the end points
             self._has_stopped = True
 
     def at_epoch_end(self) -> None:
-        """Save what was requested in the end points of the epoch, or because of a signal in them."""
+        """Write a checkpoint requested in the epoch's end points, by a callback or a signal."""
         if self.saves and self._signals.received is not None and not self._has_stopped and not self._is_saved():
             self.request("signal")
         if self.is_due:
             self.at_boundary()
 
     def before_failure(self) -> None:
-        """Remember where an exception ended the run, for callbacks that save even then."""
+        """Record where an exception ended the run, for callbacks that save after an exception."""
         if self.saves:
             self._place = self.place()
 
@@ -186,10 +186,10 @@ class Saving:
             self._place = {"in_epoch": False, "is_end": True}
 
     def at_end(self, failure: BaseException | None) -> None:
-        """Write the last checkpoint, or the checkpoint of a failure if requested, and wait for background saves."""
+        """Write the last checkpoint or, after a failure, one that was requested for it. Wait for background saves."""
         if failure is None:
             self._agree("the end of the run")
-            self.wait()  # before the last chance: a failed background save is written here
+            self.wait()  # before the last checkpoint: if a background save has failed, it is written here
         self._is_last_chance = failure is None
         if failure is not None:
             wanted = {tag: keep for tag, keep in self._request.tags.items() if tag == "exception"}
@@ -206,7 +206,7 @@ class Saving:
             raise self._failure
 
     def wait(self) -> None:
-        """Wait for the checkpoint in progress, and report it."""
+        """Wait for the checkpoint in progress and report it."""
         self._collect(wait=True)
 
     def close(self) -> None:
@@ -222,7 +222,7 @@ class Saving:
         parts["stepper"] = stepper_of(run).state_dict(run)
         if self.is_accumulating:
             parts["gradients"] = gradients_of(self.stateful["model"])
-        is_split = run.team.has_stages  # then callbacks store the weights of each rank
+        is_split = run.team.has_stages  # callbacks then store each rank's weights
         per_rank = [entry.name for entry in self._hooks.entries if is_split or getattr(entry.subject, "per_rank_state", False)]
         place = self._place or self.place()
         return {
@@ -246,7 +246,7 @@ class Saving:
         return [*trained, *self.finite_buffers.get(name, ())]
 
     def _rules(self) -> dict[str, Keep]:
-        """Return the retention rules of all savers now: a command may have changed one."""
+        """Return the current retention rules of all savers. A command may have changed one."""
         subjects = [entry.subject for entry in self._hooks.entries]
         rules = [rule for subject in subjects for rule in getattr(subject, "marks", {}).items()]
         savers = [subject for subject in subjects if getattr(subject, "saves", False)]
@@ -254,7 +254,7 @@ class Saving:
         return {tag: keep for tag, keep in dict(rules).items() if keep is not None}
 
     def place(self) -> dict[str, Any]:
-        """Return the position in the epoch: between epochs, before its next pass, or a number of batches into one."""
+        """Return the position: between epochs, before an epoch's next pass, or a number of batches into a pass."""
         scopes = self._objects.scopes
         if not scopes.epoch_is_open:
             return {"in_epoch": False}
@@ -264,18 +264,18 @@ class Saving:
         return place
 
     def add_pass(self, results: Mapping[str, Any], batches: int) -> None:
-        """Record a finished pass of this epoch. A run that resumes after it skips it and restores the random generators."""
+        """Record a finished pass of this epoch. A run that resumes later skips it and restores the random generators."""
         self.passes_done.append({"results": results, "batches": batches, "rng": self._rng()})
 
     def begin_body(self) -> None:
-        """Record the random generators before the user's code of an epoch: a run that resumes in this epoch repeats it."""
+        """Record the random generators before the user's code in an epoch. A run that resumes here repeats that code."""
         self.rng_of_body = self._rng()
 
     def _rng(self) -> dict[str, Any] | None:
         return self._objects.randomness.state_dict() if self.store is not None else None
 
     def mark_saved(self) -> None:
-        """Record that the current state is on disk, or being written."""
+        """Record that the current state is on disk or being written."""
         self._saved_at = self._moment()
 
     def _is_saved(self) -> bool:
@@ -286,11 +286,11 @@ class Saving:
         return (clocks.iteration, clocks.step, clocks.epochs_done)
 
     def _write(self) -> None:
-        self.wait()  # for the one in progress: handlers of its on_save may request more
-        self._agree("the requests before a checkpoint")  # requests applied later would not be in it
+        self.wait()  # on_save handlers for the checkpoint in progress may request more
+        self._agree("the requests before a checkpoint")  # requests applied later would not be in the checkpoint
         request, self._request, self._newest = self._request, Request(), None
-        if self._has_stopped:  # a resumed run continues in the middle of the epoch; what follows belongs to the stop
-            logger.warning("%s is not saved: the checkpoint of the stop is the last one of this run", ", ".join(request.tags))
+        if self._has_stopped:  # a resumed run continues at the stop; a later checkpoint would skip the rest of the epoch
+            logger.warning("%s is not saved: the run wrote its last checkpoint when it stopped", ", ".join(request.tags))
             return
         for tag, (moment, keep, measured) in self._marks.items():
             if moment.is_same(self._clocks.moment):
@@ -300,7 +300,7 @@ class Saving:
         self._run.monitors.settle()
         try:
             with self._objects.may_wait():
-                on_all_ranks = getattr(self.store, "on_all_ranks", None)  # in a team, a failure on one rank is one on all
+                on_all_ranks = getattr(self.store, "on_all_ranks", None)  # in a team, a failure on one rank fails on all ranks
                 saved = self._put(self.state() if on_all_ranks is None else on_all_ranks(self.state), request)
         except Exception as error:
             if self.resumable is None:
@@ -350,7 +350,7 @@ class Saving:
         if isinstance(error, NotFinite):
             logger.error("step %d is not saved: %s; the last good checkpoint is %s", step, error, last)
             self._run.put_event("save_refused", reason=str(error))
-            if self._is_last_chance and not self._objects.verdicts.stop:  # after a stop, the divergence is known
+            if self._is_last_chance and not self._objects.verdicts.stop:  # a run that stopped has noticed the divergence
                 raise error
             return
         if is_out_of_memory(error):
@@ -363,9 +363,7 @@ class Saving:
         if self._failures >= FAILURES_IN_A_ROW or self._is_last_chance:
             cures = {"last": f"good checkpoint: {self._last or 'none of this run'}"}
             if error.errno == errno.ENOMEM:
-                cures["free"] = (
-                    "memory, or pass async_save=False to the saver, which then needs no copy; then start again to resume"
-                )
+                cures["free"] = "memory, or pass async_save=False so that the saver needs no copy; then start again to resume"
             else:
                 cures["free"] = "disk space, or make the folder writable; then start again to resume"
             raise CannotSave(f"step {step} could not be saved: {error}", **cures, errno=error.errno) from error

@@ -15,12 +15,12 @@ WATCHED = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP"
 
 
 class Signals:
-    """Handlers that only set a flag; the loop acts on it at its next boundary. Previous handlers are restored at the end.
+    """Signal handlers that only set a flag; the loop acts on it at its next boundary. Removed when the run ends.
 
-    Only the main thread can install handlers; in other threads, under a host, and for ignored signals, nothing happens.
-    SIGUSR1 is handled if there is a store and no other handler. `has_stopped` is set if the first stop request was a signal.
+    Only the main thread can install handlers; in other threads, under a host, and for ignored signals, nothing happens. SIGUSR1
+    is handled if there is a store and no other handler. `has_stopped` is set if a signal was the first stop request.
 
-    In a team, a signal that was `caught` is `received` once all ranks know of it.
+    In a team, a `caught` signal is `received` once all ranks know about it.
     """
 
     def __init__(self, request_stop: Callable[[str], bool], *, is_in_team: bool = False, has_host: bool = False) -> None:
@@ -44,7 +44,7 @@ class Signals:
     def restore(self) -> None:
         """Restore the previous handlers.
 
-        If another run has installed its own handlers since, that run restores them when it ends.
+        If another run has installed its own handlers since then, that run restores them when it ends.
         """
         if not self.is_restored:
             self.is_restored = True
@@ -63,11 +63,11 @@ class Signals:
         return None if self.received is None else _ending(self.received)
 
     def can_interrupt(self) -> bool:
-        """Return whether this run handles a signal that it could send to this process."""
+        """Return whether this run handles any signal, so that it could interrupt its own process with one."""
         return any(self._is_ours(number) for number in self._previous)
 
     def interrupt(self, check: Callable[[FrameType | None], None]) -> None:
-        """Call `check` in the main thread, in the middle of its wait; an exception from `check` ends the wait."""
+        """Interrupt a wait in the main thread and call `check` there. An exception from `check` ends the wait."""
         number = next((number for number in self._previous if number in WATCHED and self._is_ours(number)), None)
         if number is not None:
             self._check = check

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 class StepHooks:
-    """Watch `optimizer.step()` through its hooks, or take the reports of a host, which calls `before_step` and `after_step`.
+    """Watch `optimizer.step()` through its hooks, or let a host report its steps by calling `before_step` and `after_step`.
 
-    If the optimizer has no hooks, or there is none, each training batch counts as a step. With a dict of optimizers, the first
-    one is watched.
+    If there is no optimizer, or it has no hooks, each training batch counts as a step. With a dict of optimizers, the first one
+    is watched.
     """
 
     def __init__(self, run: Run, clocks: Clocks, *, has_host: bool = False) -> None:
@@ -22,7 +22,7 @@ class StepHooks:
         self._handles: list[Any] = []
         optimizer = next(iter(run.optimizer.values()), None) if isinstance(run.optimizer, Mapping) else run.optimizer
         self._optimizer = optimizer if hasattr(optimizer, "register_step_post_hook") and not has_host else None
-        self.are_reported = has_host or self._optimizer is not None  # otherwise a training batch counts as a step
+        self.are_reported = has_host or self._optimizer is not None  # otherwise, each training batch counts as a step
 
     def install(self) -> None:
         self._begin = self._run.hooks.dispatch("on_step_begin", mode="train")

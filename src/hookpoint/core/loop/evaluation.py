@@ -1,4 +1,4 @@
-"""Evaluation: a validation pass made by the run instead of the user's loop."""
+"""Evaluation: a validation pass that the run makes itself, outside the user's loop."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from hookpoint.core.loop.machine import Machine
     from hookpoint.core.run.run_loop import EvaluateOptions
 
-LOADER_CHECK = "that the loader is not empty, and not an exhausted generator"
+LOADER_CHECK = "that the loader is not empty or an exhausted generator"
 
 
 def evaluate(machine: Machine, data: Any, *, is_side: bool = False, **options: Unpack[EvaluateOptions]) -> Mapping[str, Any]:
-    """Make a validation pass, and return the means of what was logged in it, or its results if requested.
+    """Make a validation pass. Return the means of the values logged in it, or its results if requested.
 
     A side pass does not affect the run: its values stay out of the metrics, random generators are restored, and an earlier stop
-    request does not end it. There are no results if no batch counted, or if a signal ended the pass early: they would describe
+    request does not end it. There are no results if no batch counted, or if a signal ended the pass early and they would cover
     only part of the data.
     """
     run, update = machine.running(), options.get("update")
@@ -36,7 +36,7 @@ def evaluate(machine: Machine, data: Any, *, is_side: bool = False, **options: U
     counted = 0
     with abort_on_error(batches), isolated, stepper.evaluating(run):
         for batch in batches:
-            del batch  # the run holds it, and releases it when the iteration ends
+            del batch  # the run holds the batch and releases it when the iteration ends
             stepper.evaluate(run, options.get("forward"))
             if not now_of(run).is_discarded:
                 counted += 1
@@ -56,7 +56,7 @@ def evaluate(machine: Machine, data: Any, *, is_side: bool = False, **options: U
 
 
 def _total(machine: Machine, is_shared: bool, *counts: int) -> tuple[int, ...]:
-    """Return the sums of the counts over all ranks of the pass, because a rank may have had no data."""
+    """Return the counts summed over all ranks of the pass, because a rank may have had no data."""
     if machine.agreement is None or not is_shared:
         return counts
     gathered = machine.agreement.gather(counts, "the end of an evaluation")
@@ -65,7 +65,7 @@ def _total(machine: Machine, is_shared: bool, *counts: int) -> tuple[int, ...]:
 
 @contextmanager
 def abort_on_error(batches: BatchLoop) -> Iterator[None]:
-    """Drop a pass that failed, so that a caller that catches the error can continue training."""
+    """Drop a failed pass, so that a caller that catches the error can continue training."""
     try:
         yield
     except StopRun:
@@ -77,7 +77,7 @@ def abort_on_error(batches: BatchLoop) -> Iterator[None]:
 
 @contextmanager
 def preserved_randomness(randomness: PlainRandomness, loader: Any) -> Iterator[None]:
-    """Restore every random generator afterwards, including those of the loader, which another loader may share."""
+    """Restore every random generator afterwards, including the loader's, which another loader may share."""
     before = randomness.state_dict()
     owners = (loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None))
     candidates = (getattr(owner, "generator", None) for owner in owners)

@@ -1,4 +1,4 @@
-"""Host: a trainer of another library that drives a loop, and its limitations."""
+"""Host: another library's trainer that drives a loop, and its limitations."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class NotUnderHost(CompileError):
 class Host:
     """A trainer. `cannot` maps the points it never reaches and the verdicts it cannot honour to the reason.
 
-    Verdicts have the names of the methods of `run`: "stop_epoch", "skip_batch", "skip_backward", "skip_step", "retry", "save".
-    Skips and retries are rejected unless they are in `can`: few trainers support them.
+    Verdicts are named after the methods of `run`: "stop_epoch", "skip_batch", "skip_backward", "skip_step", "retry", "save".
+    Skips and retries are rejected unless they are in `can`, because few trainers support them.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Host:
     can: frozenset[str] = frozenset()
 
     def check(self, hooks: Hooks) -> None:
-        """Raise for callbacks that need what this host does not support, before anything runs."""
+        """Before anything runs, raise for callbacks that need something this host does not support."""
         for point, why in self.cannot.items():
             for call in hooks.calls(point):
                 raise NotUnderHost(f"{call.entry.name}: {self.name} has no {point}: {why}.", remove=call.entry.name)

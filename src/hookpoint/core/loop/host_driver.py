@@ -44,13 +44,13 @@ class HostDriver:
         driver.finish_run()
 
     Callbacks are compiled here; one that needs a point or a verdict in `host.cannot` raises NotUnderHost. After each call, the
-    host reads `wants_stop` and `wants_end_pass`, and honours them as it can. Signals, data, random numbers and checkpoints
-    belong to the host: it stores `state()` in its own checkpoint and passes it back as `start_run(state=...)`. `save`, a
-    function of tags and the step, writes a checkpoint of the host; without it, savers are rejected. `store` replaces the
-    HostStore around that function.
+    host reads `wants_stop` and `wants_end_pass`, and honours them as far as it can. Signals, data, random numbers and
+    checkpoints belong to the host: it stores `state()` in its own checkpoint and passes it back as `start_run(state=...)`.
+    `save`, a function that takes the tags and the step, writes the host's checkpoint; without it, savers are rejected. `store`
+    replaces the HostStore around that function.
 
-    `loss` and values of `log=` are averaged over the pass. `show` sets the latest value without counting it.
-    `finish_pass(finals)` takes values of a whole pass that the host has averaged itself.
+    `loss` and the values in `log=` are averaged over the pass. `show` sets the latest value without counting it.
+    `finish_pass(finals)` takes values that the host has averaged over the whole pass itself.
 
     >>> driver = HostDriver([LambdaCallback(on_epoch_end=lambda run: print(run.epoch, run.metrics["loss"]))], Host("mine"))
     >>> driver.start_run(epochs=1); driver.start_epoch(); driver.start_pass("train")
@@ -78,7 +78,7 @@ class HostDriver:
         owned = {"store": self._store, "randomness": HostRandomState(), "positions": HostPositions, "host": self.host}
         self._loop = Loop(self._callbacks, options, **changes, **owned)
         self._machine: Machine | None = None
-        self._pass: Pass | None = None  # the innermost one that the host has opened
+        self._pass: Pass | None = None  # the innermost pass that the host has opened
 
     # The run
 
@@ -103,9 +103,9 @@ class HostDriver:
         settings: Iterable[HyperParam] = (),
         **options: Any,
     ) -> None:
-        """Begin the run with what the host knows only now: its model, its optimizer, and the state of its checkpoint.
+        """Begin the run with what the host knows only now: its model, its optimizer, and the state from its checkpoint.
 
-        `clocks` are the counters of a host that continues training without such a state: "epoch", "epochs_done", "step",
+        `clocks` are the counters of a host that continues training without a saved state: "epoch", "epochs_done", "step",
         "iteration" or "samples". `settings` are added to `run.hyper`.
         """
         if self._machine is not None:
@@ -136,12 +136,12 @@ class HostDriver:
 
     @property
     def resumes_in_epoch(self) -> bool:
-        """Whether the state to resume from was saved inside an epoch, to which the run has not returned yet."""
+        """Whether the state to resume from was saved inside an epoch that the run has not returned to yet."""
         return self._running().resuming.is_returning
 
     @property
     def resumes_in_training(self) -> bool:
-        """Whether that state was saved inside the training pass of the epoch, which has to be opened again."""
+        """Whether the state to resume from was saved inside a training pass, which has to be opened again."""
         return self._running().resuming.place.get("batches") is not None
 
     def start_epoch(self) -> None:
@@ -170,7 +170,7 @@ class HostDriver:
         """Open a pass; `total` is its number of batches, if known."""
         machine = self._running()
         if mode != "train" and not machine.scopes.passes:
-            machine.resuming.restore_in_epoch()  # a run that resumes at validation has trained that epoch
+            machine.resuming.restore_in_epoch()  # a run that resumes at validation has already trained in this epoch
         machine.begin_pass(Pass(HostLoader(total), mode))
         self._pass = machine.scopes.passes[-1]
 
@@ -179,7 +179,7 @@ class HostDriver:
         pass_, machine = self._innermost(), self._running()
         if complete is None:
             complete = pass_.total is None or pass_.saw_everything
-        self._pass = None  # if a handler raises, there is no pass
+        self._pass = None  # in case a handler raises: no pass is open then
         machine.end_pass(pass_, complete=complete, finals=finals)
         self._pass = machine.scopes.passes[-1] if machine.scopes.passes else None
 
@@ -190,7 +190,7 @@ class HostDriver:
         return self._pass is not None and self._pass.in_iteration
 
     def start_iteration(self, batch: Any = None) -> bool:
-        """Begin an iteration; return whether the host should compute it: False if a callback skips the batch."""
+        """Begin an iteration. Return whether the host should compute it, which is False if a callback skips the batch."""
         pass_, machine = self._pass, self._machine
         if pass_ is None or machine is None:
             raise self._not_open()
@@ -228,13 +228,13 @@ class HostDriver:
         machine.hooks.fire(point, machine.run)
 
     def reject(self, points: Iterable[str], why: str) -> None:
-        """Raise NotUnderHost if a callback needs one of these points, which the host turns out not to reach."""
+        """Raise NotUnderHost if a callback needs one of these points, because the host turns out not to reach them."""
         Host(self.host.name, dict.fromkeys(points, why)).check(self.hooks)
 
     # Values and verdicts
 
     def show(self, values: Mapping[str, Any]) -> None:
-        """Set the latest values of these metrics without counting them for a mean."""
+        """Set the latest values of these metrics without including them in a mean."""
         for name, value in values.items():
             self._running().logbook.show(name, value)
 
@@ -271,5 +271,5 @@ class HostDriver:
         return BadLoop(f"{self.host.name}: no iteration is open.", call="start_iteration(batch) first")
 
     def _not_open(self) -> BadLoop:
-        self._running()  # raises if there is no run either
+        self._running()  # raises if there is no run
         return BadLoop(f"{self.host.name}: no pass is open.", call='start_pass("train") first')

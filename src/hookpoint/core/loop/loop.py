@@ -1,4 +1,4 @@
-"""Loop: the context of a run, with the user's `for` loops inside.
+"""Loop: the context manager for a run, with the user's `for` loops inside.
 
 with Loop(callbacks) as run:                 machine.begin_run
     for epoch in run.epochs(10):             machine.begin_epoch, end_epoch          (epochs.py)
@@ -28,7 +28,7 @@ EVERYWHERE: list[Any] = []  # callbacks added to every loop of this process, at 
 
 
 class Loop:
-    """The loop without default callbacks; `hookpoint.Loop` adds them and documents its use.
+    """The loop without default callbacks. `hookpoint.Loop` adds them and documents how to use a loop.
 
     Options are passed as `options` or by keyword. The team of a run is created when the loop is entered, which all ranks must
     do together, and closed when the loop is left.
@@ -57,7 +57,7 @@ class Loop:
         from hookpoint.core.loop._assembly import assemble, find_checkpoint
 
         if self._machine is not None:
-            raise OutsideRun("this loop is already running.", create="a second Loop for a run inside a run")
+            raise OutsideRun("this loop is already running.", create="a second Loop for a run inside this run")
         self._team = team = self.options.team()
         if team.size > 1:
             self._place = {"rank": team.rank, "local_rank": team.local_rank, "world_size": team.size}

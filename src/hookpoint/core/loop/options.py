@@ -30,10 +30,10 @@ from hookpoint.core.team.team import Team
 class LoopOptions:
     """All options of a loop except its callbacks.
 
-    The first group is set by users, the second by a framework, a runner or a host. `team` is called by all ranks together when
-    the loop is entered. `begin` gets the run before its first point. Without `run_points`, the loop is only for validation or
-    prediction. `host` is another library's trainer that drives the loop. `control` creates the source of
-    commands to the run.
+    Users set the first group; a framework, a Runner or a host sets the second. `team` is called by all ranks together when the
+    loop is entered. `begin` is called with the run before its first point. Without `run_points`, the loop is only for
+    validation or prediction. `host` is another library's trainer that drives the loop. `control` creates the source of commands
+    to the run.
     """
 
     model: Any = None

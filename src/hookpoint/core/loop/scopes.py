@@ -1,4 +1,4 @@
-"""Scopes: the open epoch and passes, and how those that a `break` left open are closed."""
+"""Scopes: the open epoch and passes, and how to close them after a `break`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hookpoint.core.loop.passes import Pass
 class Cleanup:
     """Functions to call at the end of a scope. Each is called once, in reverse order of registration.
 
-    A scope is a pass, or None for the end of an epoch or of the run. After a `break`, the end points of a pass fire late,
-    perhaps after another step; after an exception, they never fire. Register here what must be undone before that.
+    A scope is a pass, or None for the end of an epoch or run. After a `break`, the end points of a pass fire late, perhaps
+    after another step; after an exception, they never fire. Register a function here to undo something before that.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class Cleanup:
         self._waiting.append((scope, function))
 
     def leave(self, scope: object, *, has_failed: bool = False) -> None:
-        """Call the functions of this scope. The first error is raised, or logged if an exception is propagating."""
+        """Call the functions for this scope. Raise the first error, or log it if an exception is already propagating."""
         first: BaseException | None = None
         for item in [item for item in reversed(self._waiting) if item[0] is scope]:
             self._waiting.remove(item)
@@ -42,12 +42,12 @@ class Cleanup:
 class Scopes:
     """The open scopes. The machine changes them; saving, resuming and drivers read them.
 
-    A `break` leaves passes, or an epoch, `abandoned`: the next call of the run closes them. `cut_short` is set if the epoch did
+    A `break` leaves passes or an epoch `abandoned`: the next call to the run closes them. `cut_short` is set if the epoch did
     not see all of its training data, or a stop cut off its validation.
     """
 
     passes: list[Pass] = field(default_factory=list)  # the innermost last
-    passes_opened: int = 0  # in this epoch, without nested passes
+    passes_opened: int = 0  # in this epoch, not counting nested passes
     epoch_is_open: bool = False
     cut_short: bool = False
     abandoned: bool = False
@@ -68,7 +68,7 @@ class Scopes:
             self._close_from(first)
             if self.epochs_abandoned and not any(pass_.is_closing for pass_ in self.passes):
                 self.close_epoch(cut_short=True)
-            self.abandoned = self.epochs_abandoned  # the epoch has to wait for a pass that is being closed
+            self.abandoned = self.epochs_abandoned  # the epoch cannot close while a pass is being closed
 
     def close_above(self, pass_: Pass) -> None:
         """Close the passes that were opened inside this one."""
@@ -78,7 +78,7 @@ class Scopes:
         self._close_from(0)
 
     def _close_from(self, number: int) -> None:
-        while len(self.passes) > number and not self.passes[-1].is_closing:  # a handler of its end points may call this
+        while len(self.passes) > number and not self.passes[-1].is_closing:  # a handler at its end points may call this
             self.end_pass(self.passes[-1], complete=False)
 
     def close_epoch(self, *, cut_short: bool) -> None:

@@ -1,4 +1,4 @@
-"""Services: the requests of a run, executed on a machine. It implements `RunLoop`."""
+"""Services: carry out a run's requests on a machine. Implements `RunLoop`."""
 
 from __future__ import annotations
 
