@@ -108,7 +108,7 @@ def test_a_function_says_how_many_samples_a_batch_has(runner, batches, distance)
 def test_a_count_that_is_none_ends_a_validation_by_its_value(runner, batches):
     with pytest.raises(BadValue, match="samples= returned -1 for a batch of type tuple"):
         runner(samples=lambda batch: -1).validate(batches)
-    with pytest.raises(BadLoop, match="samples must be a function of the batch"):
+    with pytest.raises(BadLoop, match="samples must be a function that takes the batch"):
         runner(samples=True)
 
 
@@ -302,7 +302,7 @@ def test_the_batch_size_may_be_for_the_validation_data_alone(runner, batches):
     x, y = (torch.cat(part) for part in zip(*batches, strict=True))
     run = runner().fit(batches, (x, y), epochs=1, batch_size=5)
     assert len(run.val_loader) == 4
-    with pytest.raises(BadLoop, match="batch_size is for a tuple"):
+    with pytest.raises(BadLoop, match="batch_size applies to a tuple"):
         runner().fit(batches, batches, epochs=1, batch_size=5)
 
 

@@ -812,7 +812,7 @@ def test_two_that_write_one_name_are_refused_before_anything_runs():
             top(1, "a"),
             {"batch_size": 3},
             BadLoop,
-            "batch_size is for a tuple of tensors or a dataset; a loader has its own.",
+            "batch_size applies to a tuple of tensors or a dataset; a loader has its own.",
         ),
     ],
 )

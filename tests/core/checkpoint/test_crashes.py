@@ -65,11 +65,11 @@ def test_the_same_crash_is_counted_and_the_start_after_the_fifth_refused(start, 
     assert isinstance(refused, CannotResume)
     first, listed, *cures = str(refused).splitlines()
     assert first.startswith(f"{tmp_path}/run was not restarted: it has failed 5 times with the same error")
-    assert first.endswith(" at the same place in training.")
+    assert first.endswith(" at the same point in training.")
     assert listed.startswith("  5 x epoch 2, iteration 6, step 6: ValueError: no such sample, last 20")
     assert cures == [
-        '  fix       the cause: edited code resets the count; or start it with resume="must", which resets it too',
-        "  allow     more with max_crashes=, or any number with max_crashes=None",
+        '  fix       the cause (editing the code resets the count), or start with resume="must", which also resets it',
+        "  allow     more crashes with max_crashes=, or any number with max_crashes=None",
     ]
     assert sorted(os.listdir(tmp_path / "run")) == before
     assert crashes() == [(6, "ValueError", 5)]

@@ -22,7 +22,7 @@ def test_an_array_alone_is_refused_unless_its_rows_are_batches():
             as_batches(rows, batch_size)
         assert str(caught.value) == (
             "data is a single ndarray, whose rows would be used as batches.\n"
-            "  give      the arrays of the samples as a tuple: fit((X, Y), epochs=..., batch_size=32)\n"
+            "  give      the arrays as a tuple: fit((X, Y), epochs=..., batch_size=32)\n"
             "  write     batch_size=None if its rows are batches"
         )
 
@@ -56,7 +56,7 @@ def test_a_tuple_of_arrays_is_cut_into_batches_in_order(rows, sizes):
         (
             [1],
             2,
-            "batch_size is for a tuple of tensors or a dataset; a loader has its own.\n  drop      batch_size",
+            "batch_size applies to a tuple of tensors or a dataset; a loader has its own.\n  drop      batch_size",
         ),
         (3, None, "3 yields no batches.\n  give      a DataLoader, an iterable of batches, or a tuple of tensors"),
         (

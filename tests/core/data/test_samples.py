@@ -209,5 +209,5 @@ def test_what_the_function_raises_is_raised():
 
 
 def test_something_else_than_a_function_is_refused_at_once():
-    with pytest.raises(BadLoop, match="samples must be a function of the batch, got 8"):
+    with pytest.raises(BadLoop, match="samples must be a function that takes the batch, got 8"):
         Loop(samples=8)

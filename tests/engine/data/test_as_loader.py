@@ -189,7 +189,7 @@ def test_inputs_and_targets_side_by_side_are_refused_with_what_to_write(runner):
         (
             [1],
             2,
-            "batch_size is for a tuple of tensors or a dataset; a loader has its own.\n  drop      batch_size",
+            "batch_size applies to a tuple of tensors or a dataset; a loader has its own.\n  drop      batch_size",
         ),
         (3, None, "3 yields no batches.\n  give      a DataLoader, an iterable of batches, or a tuple of tensors"),
         (None, None, "None yields no batches.\n  give      a DataLoader, an iterable of batches, or a tuple of tensors"),

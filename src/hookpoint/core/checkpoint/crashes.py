@@ -1,4 +1,4 @@
-"""Crashes: count how often a run has failed with the same error at the same place in training, across restarts."""
+"""Crashes: count how often a run has failed with the same error at the same point in training, across restarts."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 from hookpoint.core.errors import CannotResume
 from hookpoint.core.schedule.moment import Moment
 
-MAX_ROWS = 20  # the last kinds of crashes
+MAX_ROWS = 20  # how many kinds of crashes are kept
 MAX_LETTERS = 200
 INSTALLED = (sys.prefix, sys.base_prefix)
 
 
 class Crashes:
-    """Count the exceptions that end a run by (moment, type), and refuse to start it again after `limit` of one kind.
+    """Count the exceptions that end a run by (moment, type), and refuse to restart the run after `limit` of one kind.
 
     The count is reset when the run gets past the point of the crash, or when the program is edited. A kill, a signal or a stop
     does not count, so a machine may be preempted any number of times. A limit of None or 0 means no limit.
@@ -47,13 +47,13 @@ class Crashes:
         shown = "".join(f"\n  {_shown(row)}" for row in self.rows)
         count = max(row["count"] for row in self.rows)
         raise CannotResume(
-            f"{name} was not restarted: it has failed {count} times with the same error at the same place in training.{shown}",
-            fix=f"the cause: edited code resets the count; or start it with {resume}, which resets it too",
-            allow="more with max_crashes=, or any number with max_crashes=None",
+            f"{name} was not restarted: it has failed {count} times with the same error at the same point in training.{shown}",
+            fix=f"the cause (editing the code resets the count), or start with {resume}, which also resets it",
+            allow="more crashes with max_crashes=, or any number with max_crashes=None",
         )
 
     def reached(self, moment: Moment) -> None:
-        """Forget the crashes before a moment that the run has reached."""
+        """Forget the crashes that happened before a moment the run has reached."""
         self.rows = [row for row in self.rows if not moment.is_after(Moment.of(row))]
 
     def add(self, moment: Moment, kind: str, message: str, when: str) -> int:
@@ -69,7 +69,7 @@ class Crashes:
 def is_edited_since(records: Any) -> bool:
     """Return whether a file of the program was changed after the last of these crashes.
 
-    Files of Python and of installed packages do not count.
+    Python's own files and installed packages do not count.
     """
     times = [seconds for row in _rows(records) if (seconds := _seconds(row["last"])) is not None]
     files = {file for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}

@@ -13,8 +13,8 @@ from hookpoint.core.team.team import Team
 class HostStore:
     """Checkpoints that the host writes; a run resumes from the state that the host has saved for it.
 
-    `save`, a function of tags and the step, writes a checkpoint of the host and returns its path. While it does, `state` is
-    the state of the callbacks that belongs in this checkpoint.
+    `save`, a function that takes the tags and the step, writes the host's checkpoint and returns its path. While it runs,
+    `state` is the callback state that belongs in this checkpoint.
     """
 
     def __init__(self, save: Callable[[Sequence[str], int], Any] | None = None) -> None:
@@ -25,14 +25,14 @@ class HostStore:
 
     @property
     def saves(self) -> bool:
-        """Whether the host can be asked for a checkpoint."""
+        """Whether the host can write a checkpoint on request."""
         return self._save is not None
 
     def join(self, team: Team) -> None:
         self._team = team
 
     def open(self, resume: Resume, identity: Mapping[str, Any]) -> Checkpoint | None:
-        """Return the state to resume from. All ranks resume from that of the chief, however many there are now."""
+        """Return the state to resume from. All ranks resume from the chief's state, even if the number of ranks has changed."""
         if self.saved is None:
             return None
         ranks: list[Any] = [{} for _ in range(self._team.size)]

@@ -1,4 +1,4 @@
-"""Layer versions, which torch stores next to the tensors of a state dict."""
+"""Layer versions, which torch stores next to the tensors in a state dict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Detect saves that failed for lack of memory."""
+"""Detect saves that failed because memory ran out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import traceback
 
 from hookpoint.core.errors import CannotSave
 
-# The messages of torch's allocators on host and device, of a thread that cannot start, and of such errors on other ranks. The
+# Messages from torch's host and device allocators, from a thread that cannot start, and from such errors on other ranks. The
 # core does not import torch, whose error class is a RuntimeError.
 MESSAGE = re.compile(
     r"(?:MemoryError|OutOfMemoryError)\b|can't allocate memory|cannot allocate memory|out of memory|not enough memory"

@@ -10,13 +10,13 @@ import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-EXTRA = "_extra_state"  # passed to a module unchanged, through set_extra_state
+EXTRA = "_extra_state"  # set_extra_state passes it to a module unchanged
 
 
 def own_copy(state: Any, target: Any = None) -> Any:
     """Return a copy of a state for `target` to load, with its own containers and tensors.
 
-    To save memory, tensors that the target copies anyway are not copied here: all tensors of a module, and those that an
+    To save memory, tensors that the target copies anyway are not copied here: all tensors in a module, and tensors that an
     optimizer moves to another device.
     """
     return copy.deepcopy(state, {id(tensor): tensor for tensor in _copied_by_loading(target, state)})

@@ -11,7 +11,7 @@ from typing import Any
 
 from hookpoint.core.checkpoint.layer_versions import put_versions, versions_of
 
-COMPILED = "_orig_mod"  # the attribute of torch.compile for the original module
+COMPILED = "_orig_mod"  # the attribute in which torch.compile stores the original module
 WRAPPED = "module."  # that of DistributedDataParallel
 
 

@@ -29,7 +29,7 @@ class Positions:
     """Begin training passes and resume them midway, with the data in the same order as in an uninterrupted loop.
 
     The loop sets `remembers` if checkpoints may be saved; otherwise nothing needs to be stored. `notes` has a line for each
-    difference between the current data and the data of the checkpoint. The loop logs the lines and clears the list.
+    difference between the current data and the checkpoint's data. The loop logs the lines and clears the list.
 
     This class can resume any iterable: it restores the generators to where the pass began, and skips the batches that were
     already seen. An engine provides a subclass that resumes its own loaders directly.
@@ -67,7 +67,7 @@ class Positions:
         self._expected_length = None if self._length_varies else state.get("length")
 
     def resume(self, loader: Iterable[Any], epoch: int, batches: int, state: Mapping[str, Any]) -> Entered:
-        """Enter the pass of `state` after its first `batches` batches.
+        """Enter the pass described by `state`, after its first `batches` batches.
 
         If the batch size of the loader has changed, the number of batches is recomputed from the samples seen, rounded up. This
         method may leave the random generators in any state: the loop restores them last.

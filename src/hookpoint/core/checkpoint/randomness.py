@@ -12,7 +12,7 @@ from typing import Any
 class PlainRandomness:
     """All random generators of a run as one stateful object: Python's, and NumPy's if NumPy is in use.
 
-    An engine adds those of its framework.
+    An engine adds its framework's generators.
     """
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""Rank state: the state of each rank of a team, in addition to the state that all ranks share.
+"""Rank state: the state of each rank in a team, in addition to the state that all ranks share.
 
 A team's checkpoint is the chief's state, as a single process would save it, plus a list "ranks" with the state that differs on
 each rank. The chief's entry is `{}`, because its state is already there. If the model is split across ranks, the state next to
-the list is that of the full model, and every rank, including the chief, has an entry.
+the list describes the full model, and every rank, including the chief, has an entry.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _redistributed(state: dict[str, Any], ranks: Sequence[Mapping[str, Any]], ra
 def _summed_logbook(logbooks: Sequence[Mapping[str, Any]], *, is_chief: bool) -> dict[str, Any]:
     """Return the chief's logbook with the sums of all ranks; on other ranks, the sums are empty."""
     result = dict(logbooks[0])
-    for page in ("window", "whole", "put", "late"):  # older checkpoints lack "put" and "late"
+    for page in ("window", "whole", "put", "late"):  # older checkpoints have no "put" and "late"
         names = dict.fromkeys(name for logbook in logbooks for name in logbook.get(page, ()))
         sums = {name: [logbook[page][name] for logbook in logbooks if name in logbook.get(page, ())] for name in names}
         result[page] = {name: sum_means(values) for name, values in sums.items() if is_chief}
@@ -93,5 +93,5 @@ def _summed_logbook(logbooks: Sequence[Mapping[str, Any]], *, is_chief: bool) ->
 def _mean_gradients(gradients: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     names = dict.fromkeys(name for of_rank in gradients for name in of_rank)
     values = {name: [of_rank[name] for of_rank in gradients if name in of_rank] for name in names}
-    # A placeholder stands for a tensor that is sharded over all ranks: there is nothing to sum.
+    # A placeholder stands for a tensor that is sharded across all ranks, so there is nothing to sum.
     return {name: of[0] if isinstance(of[0], ShardedPlaceholder) else sum(of) / len(gradients) for name, of in values.items()}

@@ -1,4 +1,4 @@
-"""Script rates: the learning rates that a script sets, compared with those of a checkpoint."""
+"""Script rates: the learning rates that a script sets, compared with the rates in a checkpoint."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def rates_of(optimizers: Iterable[Any], key: str = "lr") -> list[float]:
 
 
 def saved_optimizers(state: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield the state of each optimizer in the saved state of one, or of a dict of them."""
+    """Yield the state of each optimizer in the saved state of an optimizer or a dict of optimizers."""
     if isinstance(state, Mapping):
         if "param_groups" in state:
             yield state
@@ -25,8 +25,8 @@ def saved_optimizers(state: Any) -> Iterator[Mapping[str, Any]]:
 def changed_rate(script: Sequence[float], before: Sequence[float] | None, saved: Sequence[Mapping[str, Any]]) -> str:
     """Return a message if the script's rates have changed since a checkpoint, otherwise "".
 
-    `before` contains the script's rates at the time of the checkpoint. Checkpoints of earlier releases lack them, so the
-    initial rates of a scheduler are used instead.
+    `before` contains the script's rates at the time of the checkpoint. Checkpoints from earlier releases do not contain them;
+    the initial rates of a scheduler are used instead.
     """
     saved_rates = rates_of(saved)
     if before is None:

@@ -22,5 +22,6 @@ def has_placeholder(state: Any) -> bool:
     if isinstance(state, Mapping):
         return any(map(has_placeholder, state.values()))
     if isinstance(state, list | tuple):
-        return set(map(type, state)) != {int} and any(map(has_placeholder, state))  # the states of generators are long
+        # A list of integers, such as the state of a generator, may be long; it contains no placeholder.
+        return set(map(type, state)) != {int} and any(map(has_placeholder, state))
     return isinstance(state, ShardedPlaceholder)

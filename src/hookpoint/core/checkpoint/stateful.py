@@ -53,7 +53,7 @@ def user_state(state: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def gradients_of(model: Any) -> dict[str, Any]:
-    """Return the gradients accumulated so far, by the names of the parameters."""
+    """Return the gradients accumulated so far, by parameter name."""
     return {name: parameter.grad for name, parameter in named_parameters(model) if parameter.grad is not None}
 
 

@@ -22,8 +22,8 @@ class Store(Protocol):
 class Kept(NamedTuple):
     """An existing checkpoint, as seen by the rules that select which checkpoints to keep.
 
-    `elapsed` is in seconds of training. `moment` is the moment of the measurement that the checkpoint was saved for, if there
-    is one, otherwise the moment of the save.
+    `elapsed` is in seconds of training. `moment` is when the value was measured that the checkpoint was saved for, if there is
+    one, or else when it was saved.
     """
 
     name: str
@@ -92,10 +92,10 @@ class ResumableStore(Store, Protocol):
         """Store the state; return None if it is still being written in the background."""
 
     def collect(self, *, wait: bool = False) -> list[Saved]:
-        """Return the background saves that have finished since the last call, or raise their error."""
+        """Return the background saves that have finished since the last call, or raise the error of a failed one."""
 
     def describe(self, facts: Mapping[str, Any]) -> None:
-        """Add facts about the run, in plain types, to those already written."""
+        """Add facts about the run, in plain types, to the facts already written."""
 
     def close(self) -> None:
         """Unlock the location."""

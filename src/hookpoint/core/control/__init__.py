@@ -1,1 +1,1 @@
-"""Commands from outside: what a loop needs from their source, and what it offers in return."""
+"""Commands from outside: what a loop needs from a source of commands, and what it offers in return."""

@@ -11,27 +11,27 @@ from hookpoint.core.control.controlled_loop import ControlledLoop
 class Control(Protocol):
     """A source of commands. The machine calls it at step boundaries, outside accumulation windows, if it has work.
 
-    Iterations do not poll it: whoever has a command calls `ControlledLoop.wake`, which raises the flag that each iteration
-    already tests for pending saves. `has_work` keeps that flag raised.
+    Iterations do not poll it. When a command arrives, `ControlledLoop.wake` raises the flag that each iteration already checks
+    for pending saves. `has_work` keeps that flag raised.
     """
 
     @property
     def has_work(self) -> bool: ...
 
     def begin(self) -> None:
-        """Start taking commands, once the state is restored. All ranks call this."""
+        """Start accepting commands once the state is restored. All ranks call this."""
 
     def announce(self) -> None:
-        """Note on every rank that the chief has commands."""
+        """Record on every rank that the chief has commands."""
 
     def restore(self) -> None:
-        """Replay the commands that came at the boundary of the checkpoint, after it was written. All ranks call this."""
+        """Replay the commands that arrived at the checkpoint's boundary after it was written. All ranks call this."""
 
     def at_boundary(self) -> None:
-        """Apply what is due, before the checkpoint of this boundary is written."""
+        """Apply the commands that are due, before the checkpoint at this boundary is written."""
 
     def end(self) -> None:
-        """Stop taking commands, because the run is ending."""
+        """Stop accepting commands, because the run is ending."""
 
     def state_dict(self) -> dict[str, Any]: ...
 
@@ -39,7 +39,7 @@ class Control(Protocol):
 
 
 class NoControl:
-    """Control of a run that takes no commands."""
+    """Control for a run that accepts no commands."""
 
     has_work = False
 
@@ -47,7 +47,7 @@ class NoControl:
         self._loop, self._state = loop, dict[str, Any]()
 
     def begin(self) -> None:
-        self._loop.gather(None, "live control")  # other ranks may want commands
+        self._loop.gather(None, "live control")  # other ranks may accept commands
 
     def announce(self) -> None: ...
 
@@ -61,4 +61,4 @@ class NoControl:
         return self._state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._state = dict(state)  # for a later start that takes commands
+        self._state = dict(state)  # kept for a later start that accepts commands

@@ -1,4 +1,4 @@
-"""ControlledLoop: a loop as the source of commands sees it."""
+"""ControlledLoop: a loop as seen by the source of commands."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RunParts(Protocol):
 
 
 class Saves(Protocol):
-    """The component that saves. An iteration tests `is_due`."""
+    """The component that saves. Each iteration checks `is_due`."""
 
     is_due: bool
 
@@ -76,7 +76,7 @@ class Agrees(Protocol):
 
 
 class HostLimits(Protocol):
-    """A trainer of another library that drives the loop."""
+    """Another library's trainer that drives the loop."""
 
     @property
     def name(self) -> str: ...
@@ -86,7 +86,7 @@ class HostLimits(Protocol):
 
 
 class ControlledLoop:
-    """A loop as control sees it: what a command can change, and what ranks need to change it together."""
+    """A loop as seen by control: what a command can change, and what ranks need to change it together."""
 
     def __init__(
         self,
@@ -123,18 +123,18 @@ class ControlledLoop:
         return self._objects.verdicts.stop
 
     def wake(self) -> None:
-        """Have control called at the next boundary, on all ranks. Any thread of the chief may call this."""
+        """Request a call to control at the next boundary, on all ranks. Any thread on the chief may call this."""
         if self._agreement is None:
             self._saving.is_due = True
         else:
             self._agreement.request_control()
 
     def wake_here(self) -> None:
-        """Have control called at the next boundary on this rank. All ranks may call this at the same place."""
+        """Request a call to control at the next boundary, on this rank. All ranks may call this at the same place."""
         self._saving.is_due = True
 
     def gather(self, value: Any, what: str) -> list[Any]:
-        """Return the values of all ranks, in rank order. Does not change when other requests are agreed on."""
+        """Return the values of all ranks, in rank order. Does not affect when ranks agree on other requests."""
         return [value] if self._agreement is None else self._agreement.gather(value, what, counts=False)
 
     @property

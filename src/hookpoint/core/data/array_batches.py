@@ -25,11 +25,11 @@ def check_data(data: Any, batch_size: BatchSize = AUTO) -> None:
         elif _is_array(data):
             raise BadData(
                 f"data is a single {kind}, whose rows would be used as batches.",
-                give="the arrays of the samples as a tuple: fit((X, Y), epochs=..., batch_size=32)",
+                give="the arrays as a tuple: fit((X, Y), epochs=..., batch_size=32)",
                 write="batch_size=None if its rows are batches",
             )
         elif batch_size != AUTO and not takes_batch_size(data):
-            raise BadData("batch_size is for a tuple of tensors or a dataset; a loader has its own.", drop="batch_size")
+            raise BadData("batch_size applies to a tuple of tensors or a dataset; a loader has its own.", drop="batch_size")
         elif batch_size == AUTO and _yields_samples(data):
             cures = {"give": "batch_size=32", "write": "batch_size=None if its items are batches"}
             raise BadData(f"{kind} is a dataset of samples and needs a batch size.", **cures)
@@ -72,7 +72,7 @@ def as_batches(data: Any, batch_size: BatchSize = AUTO) -> Iterable[Any]:
 
 
 def _yields_samples(data: Any) -> bool:
-    """Return whether the items are samples, as in a map-style dataset of torch or Hugging Face."""
+    """Return whether the items are samples, as in a map-style dataset from torch or Hugging Face."""
     is_hugging_face = any(base.__module__.partition(".")[0] == "datasets" for base in type(data).__mro__)
     is_map_style = _is_torchs("Dataset", data) and not _is_torchs("IterableDataset", data)
     return is_map_style or (is_hugging_face and hasattr(data, "__getitem__"))

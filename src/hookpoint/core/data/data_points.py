@@ -66,11 +66,11 @@ class DataPoints:
                 raise NotACallback(why, give="it to the Runner or the Loop")
 
     def listens(self, point: str | None = None) -> bool:
-        """Return whether there are handlers for this point, or for any."""
+        """Return whether there are handlers for this point, or for any point if it is None."""
         return bool(self._calls[point]) if point is not None else any(self._calls.values())
 
     def fire(self, point: str, value: Any, offered: dict[str, Any]) -> Any:
-        """Call the handlers of a point; return the sample or the batch, or its replacement."""
+        """Call the handlers for a point; return the sample or batch, or its replacement."""
         name = "sample" if point == SAMPLE else "batch"
         for call in self._calls[point]:
             offered[name] = value
@@ -110,7 +110,7 @@ class _Call:
             return answer
         except BaseException as error:
             where = f"in callback {self._name} at {self._point} ({_where(offered)})"
-            if isinstance(error, StopIteration):  # a loader would interpret it as the end of the data
+            if isinstance(error, StopIteration):  # a loader would take it for the end of the data
                 raise RuntimeError(f"StopIteration was raised {where}") from error
             error.add_note(where)
             raise
@@ -122,7 +122,7 @@ def _where(offered: Mapping[str, Any]) -> str:
     return f"{index}batch {offered['batch_idx']} of epoch {offered['epoch']}, {worker}"
 
 
-ALIVE: weakref.WeakSet[DataPoints] = weakref.WeakSet()  # those of existing loaders
+ALIVE: weakref.WeakSet[DataPoints] = weakref.WeakSet()  # for the loaders that still exist
 
 
 def check_pass(hooks: Hooks, loader: Any, *, warns_idle: bool, saved: Any) -> None:

@@ -9,14 +9,14 @@ from typing import Any
 from hookpoint.core.errors import BadValue, UnknownSetting
 
 PLAIN = (bool, int, float, str, type(None))
-MAX_AHEAD = 1000  # batches that workers may be ahead of training: the settings of older batches are dropped
+MAX_AHEAD = 1000  # how many batches workers may be ahead of training; settings for older batches are dropped
 
 
 class DataSettings:  # not a Mapping: a checkpoint would store its items separately, not the object
     """Settings of a loader by name. A change applies from the next pass on, in every process; a running pass keeps its values.
 
-    With `per_batch`, a change applies from the next batch on, in training and in other passes. The settings of batches that
-    workers have already begun are stored, so that a resumed pass uses the same ones again.
+    With `per_batch`, a change applies from the next batch on, in training and in other passes. The settings for batches that
+    workers have already begun are saved, so that a resumed pass uses the same ones again.
 
     `is_resumed` tells `begin_pass` that the training pass is resumed and keeps its settings.
 
@@ -32,8 +32,8 @@ class DataSettings:  # not a Mapping: a checkpoint would store its items separat
         self.per_batch = per_batch
         self._values: dict[str, Any] = {name: _plain(name, value) for name, value in (values or {}).items()}
         self._of_pass: dict[str, Any] = {}
-        self._begun = 0  # number of batches of the training pass that were begun
-        self._changes: list[tuple[int, dict[str, Any]]] = []  # the first batch of each change, and the values from there on
+        self._begun = 0  # number of batches begun in the training pass
+        self._changes: list[tuple[int, dict[str, Any]]] = []  # the first batch after each change, and the values from there on
         self.is_resumed = False
 
     def __getitem__(self, name: str) -> Any:
@@ -69,7 +69,7 @@ class DataSettings:  # not a Mapping: a checkpoint would store its items separat
         return self._of_pass
 
     def of_batch(self, number: int, *, trains: bool) -> Mapping[str, Any]:
-        """Return the settings for a new batch: the current ones, or those it had before the run was resumed."""
+        """Return the settings for a new batch: the current ones, or the ones it had before the run was resumed."""
         if not trains:
             return copy.deepcopy(self._values)
         if number < self._begun:
@@ -82,7 +82,7 @@ class DataSettings:  # not a Mapping: a checkpoint would store its items separat
         return self._changes[-1][1]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the current settings, and those of the last training pass."""
+        """Return the current settings and the settings of the last training pass."""
         state = {"values": copy.deepcopy(self._values), "of_pass": copy.deepcopy(self._of_pass)}
         batches = {"begun": self._begun, "changes": [[first, copy.deepcopy(values)] for first, values in self._changes]}
         return {**state, **batches} if self.per_batch else state

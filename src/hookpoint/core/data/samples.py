@@ -1,4 +1,4 @@
-"""Count the samples of a batch, and the batches of a loader."""
+"""Count the samples in a batch and the batches in a loader."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def count_samples(batch: Any) -> int:
     it is the first dimension of that array. Any other tuple, list, mapping or dataclass is searched at any depth. The first
     rule that applies decides:
 
-    1. An attribute `num_graphs` or `batch_size`, an integer >= 0, of the batch or of the first object in it that has one.
-    2. The most frequent first dimension of its arrays; in a tie, the first. A list of tuples is a list of
+    1. An integer attribute `num_graphs` or `batch_size` >= 0, on the batch or on the first object in it that has one. 2. The
+    most frequent first dimension of its arrays; in a tie, the first. A list of tuples is a list of
        samples, and is not searched.
     3. Without arrays, the number of items: the samples in a list, or the items in the first column.
 
@@ -46,11 +46,13 @@ def count_samples(batch: Any) -> int:
 
 
 def counter(function: Callable[[Any], Any] | None) -> Callable[[Any], int]:
-    """Return the function that counts the samples of a batch: the user's, with its results checked, or `count_samples`."""
+    """Return the function that counts the samples in a batch: the user's, with its results checked, or `count_samples`."""
     if function is None:
         return count_samples
     if not callable(function):
-        raise BadArgument(f"samples must be a function of the batch, got {function!r}.", write="samples=lambda batch: ...")
+        raise BadArgument(
+            f"samples must be a function that takes the batch, got {function!r}.", write="samples=lambda batch: ..."
+        )
 
     def count(batch: Any) -> int:
         number = function(batch)
@@ -101,7 +103,7 @@ def _measure(part: Any, lengths: list[int]) -> int | None:
     stated = None if type(part) in PLAIN else _stated(part)
     if stated is None:
         for inner in _opened(part):
-            if not isinstance(inner, SCALARS):  # a column may have as many scalars as the batch has samples
+            if not isinstance(inner, SCALARS):  # a column may be a list with one scalar per sample
                 stated = _measure(inner, lengths)
                 if stated is not None:
                     break
@@ -137,7 +139,7 @@ def _opened(part: Any) -> Iterable[Any]:
 
 
 def _items(batch: Any) -> int:
-    """Return the number of items in a batch without an array that has a first dimension."""
+    """Return the number of items in a batch that has no array with a first dimension."""
     if isinstance(batch, list) and batch and isinstance(batch[0], tuple):
         return len(batch)
     columns = list(_opened(batch))
@@ -149,7 +151,7 @@ def _items(batch: Any) -> int:
 
 
 def length_of(loader: Any) -> int | None:
-    """Return the number of batches of a loader, or None if it is unknown."""
+    """Return the number of batches in a loader, or None if unknown."""
     try:
         return len(loader)
     except (AttributeError, NotImplementedError, TypeError):  # some loaders have a __len__ that raises

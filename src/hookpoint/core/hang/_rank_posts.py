@@ -15,14 +15,14 @@ SILENT_LOOKS = 4  # after this many checks without a new note, a rank counts as 
 class RankPosts:
     """Write a note for the other ranks at each check, and read their notes while this rank waits.
 
-    Only the lowest waiting rank that still responds logs a report.
+    Only the lowest rank that is waiting and still responds logs a report.
     """
 
     def __init__(self, rank: int, notes: Any) -> None:
         self._rank, self._notes = rank, notes
         self._host, self._count, self._waited = os.uname().nodename, 0, 0.0
         self._last: dict[int, Mapping[str, Any]] = {}
-        self._silent: dict[int, int] = {}  # the number of checks without a new note, by rank
+        self._silent: dict[int, int] = {}  # rank: the number of checks without a new note
         self._is_open = True
 
     def exchange(self, where: str, stack: list[str], waited: float, *, reads: bool) -> None:
@@ -47,7 +47,7 @@ class RankPosts:
     def report(self) -> list[str]:
         """Return lines that say where each other rank is, or that it does not respond."""
         if not self._is_open:
-            return ["the store of the process group does not answer: rank 0, which hosts it, may be stopped or gone"]
+            return ["the process group's store does not answer: rank 0, which hosts it, may be stopped or gone"]
         return [line for rank, note in sorted(self._last.items()) for line in self._lines(rank, note)]
 
     def _lines(self, rank: int, note: Mapping[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""HangWatch: report when the training thread waits too long for data or for other ranks, and end a wait for data.
+"""HangWatch: report when the training thread waits too long for data or for other ranks, and time out a wait for data.
 
 A thread reads the counters of the run and the stack of the training thread every few seconds. The training thread does no extra
 work.
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from hookpoint.core.schedule.clocks import Clocks
 
 
-LOOKS = 12  # per `report_seconds`, or `data_seconds` if that is shorter
-FRAMES = 8  # innermost frames of a stack in a report
-SHORT = 4  # the same if multiple ranks are shown
+LOOKS = 12  # checks per `report_seconds`, or per `data_seconds` if that is shorter
+FRAMES = 8  # innermost stack frames in a report
+SHORT = 4  # the same, if a report shows several ranks
 MODES = {"train": "", "val": "validation ", "pred": "prediction "}
 
 
@@ -33,9 +33,9 @@ class HangWatch:
     """Watch one run. The thread starts with the first pass that can hang: one with workers, in a team, or with a timeout.
 
     After `report_seconds` without progress, a report is logged; the interval doubles each time. After `data_seconds`, a wait
-    for data ends with one of the run's `signals`. `workers` knows the worker processes of a framework's loaders, as
-    TorchLoaderWorkers does; it may be None. `passes` contains the open passes, innermost last. `fetching` is the code that
-    fetches a batch from a loader; its variable `pass_` is the pass. `loop_folder` contains the code around it.
+    for data ends with one of the run's `signals`. `workers` finds the worker processes of a framework's loaders, like
+    TorchLoaderWorkers; it may be None. `passes` contains the open passes, innermost last. `fetching` is the code that fetches a
+    batch from a loader; its variable `pass_` is the pass. `loop_folder` contains the code around it.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class HangWatch:
         self._over.set()
 
     def explain(self, error: BaseException) -> None:
-        """Add notes to an error of a loader: the requested batch, and the worker that exited. Terminate the other workers."""
+        """Add notes to an error from a loader: the requested batch, and the worker that exited. Terminate the other workers."""
         frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][::-1]
         fetch = self._fetch_in(frames)
         if not isinstance(error, Exception) or isinstance(error, HookpointError | StopRun):
@@ -177,7 +177,7 @@ class HangWatch:
         return f"at {MODES[passes[-1].mode]}batch {passes[-1].batches_seen} of epoch {self._clocks.epoch}"
 
     def _is_fetching(self, frames: list[FrameType]) -> bool:
-        """Return whether the training thread is fetching a batch of this run's innermost pass."""
+        """Return whether the training thread is fetching a batch for this run's innermost pass."""
         fetch = self._fetch_in(frames)
         return fetch is not None and bool(self._passes) and _pass_of(fetch) is self._passes[-1]
 

@@ -90,7 +90,7 @@ class Resuming:
             self._objects.logbook.is_muted = run.monitors.is_muted = True
 
     def _check_crashes(self, store: ResumableStore, resume: Resume) -> None:
-        """Raise CannotResume if the run keeps crashing at the same step, unless `resume` is passed explicitly."""
+        """Raise CannotResume if the run keeps crashing at the same point in training, unless `resume` is passed explicitly."""
         described = getattr(store, "described", None)
         if described is not None:
             facts = described(resume)

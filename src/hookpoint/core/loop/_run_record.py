@@ -114,7 +114,7 @@ class RunRecord:
         if isinstance(failure, Exception):
             count = crashes.add(moment, type(failure).__name__, masked(str(failure)), _now())
             if count == crashes.limit and self._describe is not None and self._run.is_chief:
-                text = "%s has failed with this error at this step %d times, the limit of max_crashes; it will not start again"
+                text = "%s has failed with this error at this point %d times, the limit of max_crashes; it will not start again"
                 logger.error(text, self._run.name, count)
         elif status == "finished":
             crashes.rows = []

@@ -17,10 +17,10 @@ T = TypeVar("T")
 
 
 class CheckedTeam(Team):
-    """Forward collective calls to a team, and compare their labels: the same call, of the same callback, at the same point.
+    """Forward collective calls to a team. Check that all ranks make the same call, in the same callback, at the same point.
 
-    Ranks that make different calls, or wait for a rank that is gone, get an error that names where each rank is, instead of
-    hanging or mixing up values. `count` is the number of collective calls so far, equal on every rank.
+    Ranks that make different calls, or wait for a rank that is gone, get an error that says where each rank is. They do not
+    hang or mix up values. `count` is the number of collective calls so far, equal on every rank.
     """
 
     def __init__(self, team: Team, run: RunView) -> None:
@@ -57,7 +57,7 @@ class CheckedTeam(Team):
         iteration, epoch = self._run.iteration, self._run.epoch
 
         def label() -> str:
-            return f"the agreement of iteration {iteration}, epoch {epoch}"
+            return f"the agreement at iteration {iteration}, epoch {epoch}"
 
         answer = self._call(label, lambda: self._team.start_agreeing(number), counts=False)
         return lambda: self._call(label, answer, counts=False)
@@ -78,7 +78,7 @@ class CheckedTeam(Team):
 
     def _call(self, label: Callable[[], str], call: Callable[[], T], *, counts: bool = True) -> T:
         if self._end_reason:
-            raise OutOfStep(f"{label()}: no rank would answer, as {self._end_reason}.")
+            raise OutOfStep(f"{label()}: no rank would answer, because {self._end_reason}.")
         self.count += counts
         try:
             return call()

@@ -10,13 +10,13 @@ Answer = Callable[[], int]
 
 
 class Team:
-    """The rank of this process in a run, and its collective calls. This class is itself a team of one rank.
+    """The rank of this process in a run, and its collective calls. This class itself is a team with one rank.
 
     All ranks call the same methods in the same order, only from the training thread. Values must be JSON types. `data_rank` is
-    the index of the data shard and `model_rank` that of the model shard. A model shard is a part of each layer or, with
-    `has_stages`, some of the layers. A request of one rank takes effect on all ranks `lag` steps later; `lag` is greater than 1
-    if ranks need not be at the same step. `inexact` says why the team's results are not reproducible, if they are not. `notes`
-    holds the notes that ranks leave for each other, as in StoreNotes; None if not supported.
+    the index of the data shard, and `model_rank` is the index of the model shard. A model shard is a part of each layer or,
+    with `has_stages`, some of the layers. A request from one rank takes effect on all ranks `lag` steps later; `lag` is greater
+    than 1 if ranks need not be at the same step. `inexact` says why the team's results are not reproducible, if they are not.
+    `notes` is where ranks leave notes for each other, such as StoreNotes; None if not supported.
     """
 
     rank = local_rank = data_rank = model_rank = 0
@@ -38,13 +38,13 @@ class Team:
         return list(values)
 
     def to_chief(self, data: bytes) -> list[bytes]:
-        """Send bytes of any length to the chief. On the chief, return what each rank has sent; elsewhere, return nothing."""
+        """Send bytes of any length to the chief. Return what each rank has sent on the chief, and nothing on other ranks."""
         return [data]
 
     def start_agreeing(self, number: int) -> Answer:
         """Start computing the maximum of a number over all ranks; return a function that waits for the answer.
 
-        The number must fit in 62 bits, because one is sent with every step and this is the cheapest message.
+        The number must fit in 62 bits: one is sent with every step, so the message has to be as cheap as possible.
         """
         return lambda: number
 
@@ -60,6 +60,6 @@ class Team:
 
 
 def place_from_environment() -> dict[str, int]:
-    """Return the rank, local rank and world size that a launcher has set; without a launcher, those of a single process."""
+    """Return the rank, local rank and world size set by a launcher; without a launcher, the values for a single process."""
     variables = {"rank": ("RANK", 0), "local_rank": ("LOCAL_RANK", 0), "world_size": ("WORLD_SIZE", 1)}
     return {name: int(os.environ.get(variable, default)) for name, (variable, default) in variables.items()}

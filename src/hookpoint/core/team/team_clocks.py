@@ -20,7 +20,7 @@ class TeamClocks(Clocks):
         return self._agreed
 
     def milliseconds(self) -> int:
-        """Return the time of this rank alone."""
+        """Return the elapsed time on this rank."""
         return int(super().elapsed() * 1000)
 
     def agree(self, milliseconds: int) -> None:
