@@ -60,7 +60,7 @@ def test_earlier_starts_that_cannot_be_read_are_not_lost_silently(tmp_path, name
 
     with intercepted(broken):
         RunFile(tmp_path).update({"status": "running", "started": "two"})
-    assert "run.json could not be read; earlier starts of the run are lost: [Errno 5]" in caplog.text
+    assert "run.json could not be read; the record of earlier starts is lost: [Errno 5]" in caplog.text
     assert read_run_file(tmp_path)["started"] == "two"
 
 

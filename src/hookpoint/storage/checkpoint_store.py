@@ -35,19 +35,19 @@ from hookpoint.storage.workdir.retention import to_delete
 
 logger = logging.getLogger("hookpoint")
 
-SHARE_OF_FREE_MEMORY = 0.8  # how much of it a copy of the state may take
+SHARE_OF_FREE_MEMORY = 0.8  # how much of the available memory a copy of the state may use
 
 
 class CheckpointStore(ResumableStore):
     """Store the checkpoints of a run in `workdir/checkpoints`, safe against a kill at any moment.
 
     A checkpoint is a folder that is created atomically. A new checkpoint is read back before an old one is deleted. One store
-    owns the workdir at a time, from `open` to `close`. A save in the background costs the caller a copy to host memory; its
-    buffers are reused.
+    owns the workdir at a time, from `open` to `close`. A background save costs the caller a copy to host memory; the buffers
+    are reused.
 
-    `state["finite"]` names the tensors that must be finite, for each part in `state["parts"]`; None means all of them. It is
-    not saved. "auto" and "must" do not resume from a checkpoint with the tag "exception". A checkpoint saved with a different
-    world size raises unless `allow_world_change` is set.
+    `state["finite"]` names the tensors in each part of `state["parts"]` that must be finite; None means all of them. It is not
+    saved. "auto" and "must" do not resume from a checkpoint with the tag "exception". A checkpoint saved with a different world
+    size raises unless `allow_world_change` is set.
 
     >>> store = CheckpointStore("runs/mine")
     >>> store.open("auto", {})  # nothing to resume from
@@ -74,8 +74,8 @@ class CheckpointStore(ResumableStore):
     def open(self, resume: Resume, identity: Mapping[str, Any]) -> Checkpoint | None:
         """Lock the workdir, repair it after a kill, and return the checkpoint to resume from, or None for a new run.
 
-        "auto" and "must" select the newest good checkpoint, and a path selects the checkpoint there. Files of an earlier run
-        are moved to previous/. Raises CannotSave if nothing can be written, WorkdirInUse, or CannotResume; the lock is then
+        "auto" and "must" select the newest good checkpoint, and a path selects the checkpoint there. An earlier run's files are
+        moved to previous/. Raises CannotSave if nothing can be written, WorkdirInUse, or CannotResume; the lock is then
         released.
         """
         self._identity = json.loads(json.dumps(dict(identity), default=str))
@@ -144,7 +144,7 @@ class CheckpointStore(ResumableStore):
         return None
 
     def collect(self, *, wait: bool = False) -> list[Saved]:
-        """Return what was saved in the background since the last call, or raise an error. Each is reported once."""
+        """Return the background saves that have finished since the last call, or raise an error. Each is reported once."""
         if wait:
             self._background.wait()
         return self._background.collect()
@@ -183,7 +183,7 @@ class CheckpointStore(ResumableStore):
 
         return not_finite(named)
 
-    # For a team: its other ranks have no store
+    # For teams: only the chief has an open store
 
     def read(self, path: str | os.PathLike[str]) -> Checkpoint:
         """Verify and return a checkpoint. The workdir need not be open.
@@ -194,7 +194,7 @@ class CheckpointStore(ResumableStore):
         return Checkpoint(folder, state_files.read_state(folder, verified(folder, shards=False).files))
 
     def packed(self, rank_state: Mapping[str, Any]) -> bytes:
-        """Return the state of one rank as bytes. Raise NotSaveable if it could not be read back."""
+        """Return one rank's state as bytes. Raise NotSaveable if it could not be read back."""
         from hookpoint.storage.checkpoint.torch_file import write_tree
 
         memory = io.BytesIO()
@@ -202,14 +202,14 @@ class CheckpointStore(ResumableStore):
         return memory.getvalue()
 
     def unpacked(self, data: bytes) -> dict[str, Any]:
-        """Return the state of one rank from `packed` bytes."""
+        """Return one rank's state from the bytes that `packed` returned."""
         from hookpoint.storage.checkpoint.torch_file import read_tree
 
         rank_state: dict[str, Any] = read_tree(io.BytesIO(data))
         return rank_state
 
     def refuse_if_not_finite(self, parts: Mapping[str, Any], finite: Mapping[str, Iterable[str] | None]) -> None:
-        """Raise NotFinite if one of the named tensors of a part contains NaN or infinity; None means all."""
+        """Raise NotFinite if one of the named tensors in a part contains NaN or infinity; None means all of them."""
         if "torch" in sys.modules:
             from hookpoint.storage.checkpoint.check_finite import refuse_if_not_finite
 
@@ -269,14 +269,14 @@ class CheckpointStore(ResumableStore):
         """Delete old checkpoints. Each is hidden first, so that a half-deleted one is never visible."""
         folder = checkpoints(self.workdir)
         try:
-            hidden = [folder / name for name in disk.names(folder) if is_being_deleted(name)]  # left by a failure
+            hidden = [folder / name for name in disk.names(folder) if is_being_deleted(name)]  # left behind by a failure
             for entry in to_delete(entries(self.workdir), self._rules, self._limits):
                 new = entry.path.with_name(disk.hidden("deleting", entry.path.name))
                 disk.rename(entry.path, new)
                 hidden.append(new)
             if hidden:
                 disk.sync_folder(folder)
-        except Exception as error:  # even an error from a rule: the next save tries again
+        except Exception as error:  # even an error in a rule; the next save tries again
             logger.warning("old checkpoints in %s could not be deleted: %s", folder, error)
             return
         for path in hidden:
@@ -295,7 +295,7 @@ class CheckpointStore(ResumableStore):
 
     def _refuse_if_closed(self) -> None:
         if not self._is_open:
-            raise OutsideRun(f"the store of {self.workdir} is not open.", call='store.open("auto", {}) before it is used')
+            raise OutsideRun(f"the store for {self.workdir} is not open.", call='store.open("auto", {}) before it is used')
 
 
 def _read_back(target: Path) -> None:

@@ -24,7 +24,7 @@ from hookpoint.storage.checkpoint.tree import is_tensor, memory_of, named_tensor
 from hookpoint.storage.disk import disk
 from hookpoint.storage.workdir.find_checkpoint import search
 
-AVERAGES = ("averages", "statistics")  # keys in the state of a callback that averages; the second is for batch norm
+AVERAGES = ("averages", "statistics")  # keys in the state of a callback that averages weights; the second is for batch norm
 
 
 def load_weights(path: str | os.PathLike[str], *, averaged: bool | str = False) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def load_weights(path: str | os.PathLike[str], *, averaged: bool | str = False) 
         folder = resolved if is_like_a_checkpoint(resolved) else _newest_good(resolved)
         return dict(plain_state(_averaged_weights(folder, averaged) if averaged else _read_checkpoint(folder)))
     if disk.is_file(resolved) and averaged:
-        raise CannotResume(f"{path} is a weights file without averages.", give="the checkpoint's folder")
+        raise CannotResume(f"{path} is a weights file and contains no averages.", give="the checkpoint's folder")
     if disk.is_file(resolved):
         return dict(plain_state(_read_file(resolved)))
     raise CannotResume(f"{path} does not exist.", give="a workdir, a checkpoint, or a .safetensors file")

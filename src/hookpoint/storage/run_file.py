@@ -17,11 +17,11 @@ logger = logging.getLogger("hookpoint")
 NAME = "run.json"
 FORMAT = 1
 STATUSES = ("running", "finished", "stopped", "failed")
-MAX_BYTES = 16 * 2**20  # a longer file is not read
+MAX_BYTES = 16 * 2**20  # longer files are not read
 
 
 class RunFile:
-    """Update run.json atomically. A resumed run keeps the time of its first start and the reasons why it is inexact.
+    """Update run.json atomically. A resumed run keeps the time when it first started and the reasons why it is inexact.
 
     >>> disk.make_folder(Path("runs/mine"))
     >>> file = RunFile("runs/mine")
@@ -47,7 +47,7 @@ class RunFile:
         try:
             return _read(self._path)
         except OSError as error:
-            logger.warning("%s could not be read; earlier starts of the run are lost: %s", self._path, error)
+            logger.warning("%s could not be read; the record of earlier starts is lost: %s", self._path, error)
             return {}
 
     def _with_earlier_starts(self, facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from hookpoint.storage.disk import disk
 def save_checkpoint(save_obj: Any, ckpt_file_name: str | os.PathLike[str]) -> None:
     """Write the weights of a model, or a state dict, to one safetensors file. `load_weights` reads it.
 
-    The file is written atomically and contains only weights. To save a checkpoint to resume from, use `run.save("tag")`.
+    The file is written atomically and contains only weights. To save a checkpoint that a run can resume from, use
+    `run.save("tag")`.
 
     >>> import torch
     >>> save_checkpoint(torch.nn.Linear(2, 1), "0.75.ckpt")

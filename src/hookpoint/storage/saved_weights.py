@@ -1,4 +1,4 @@
-"""Saved weights: read the weights of a checkpoint to evaluate a model, without a lock, even while a run writes to the workdir.
+"""Saved weights: read a checkpoint's weights to evaluate a model. No lock is needed, even while a run writes to the workdir.
 
 That run may delete a checkpoint or replace a best-… folder while it is being read. This is not damage: `Gone` is raised, and
 the caller tries again.
@@ -30,14 +30,14 @@ MODEL = "model"
 
 
 class Gone(Exception):
-    """A checkpoint was deleted or replaced while it was read."""
+    """A checkpoint was deleted or replaced while it was being read."""
 
 
 def find(workdir: Path | None, resume: Resume, names: Collection[str]) -> Found | None:
     """Return these parts of the newest good checkpoint, or of the checkpoint at a path; None if there is none.
 
     Sharded tensors may be missing; `complete` loads them. Damaged checkpoints are logged and skipped. Raises Gone, and
-    CannotResume as when a run resumes.
+    CannotResume for the same reasons as a resuming run.
     """
     if resume == "never":
         return None
@@ -46,7 +46,7 @@ def find(workdir: Path | None, resume: Resume, names: Collection[str]) -> Found 
     found = None if workdir is None else _newest_good(workdir, names)
     if found is None and resume == "must":
         where = "resume='must' without a workdir: there" if workdir is None else f"there is no checkpoint in {workdir}: there"
-        raise CannotResume(f"{where} are no weights to load.", give="the workdir of a run that has saved some, or a path")
+        raise CannotResume(f"{where} are no weights to load.", give="a workdir with a checkpoint, or the path of a checkpoint")
     return found
 
 
@@ -62,7 +62,7 @@ def read(folder: Path, names: Collection[str]) -> Found:
 
 
 def complete(saved: Found, parts: Mapping[str, Any]) -> Found:
-    """Return the weights with sharded tensors, each with the layout of this rank.
+    """Return the weights with sharded tensors, each in this rank's layout.
 
     Raise Gone if they were deleted or replaced.
     """
@@ -72,7 +72,7 @@ def complete(saved: Found, parts: Mapping[str, Any]) -> Found:
 
 @contextmanager
 def _gone_if_changed(folder: Path, manifest: Manifest | None) -> Iterator[None]:
-    """Raise Gone instead of an error in the block if the folder was deleted or its manifest has changed."""
+    """Turn any error in the block into Gone if the folder was deleted or its manifest has changed."""
     try:
         yield
     except (DamagedCheckpoint, FileNotFoundError) as error:
@@ -115,7 +115,7 @@ def _at_path(path: Path, names: Collection[str]) -> Found:
 
 
 def _names_near(path: Path) -> list[str]:
-    """Return the names in a path and next to it, to detect a run that writes there."""
+    """Return the names inside a folder and next to it, to detect a run that is writing there."""
     folders = [folder for folder in (path.parent, path, checkpoints(path)) if disk.is_folder(folder, follow=True)]
     return [name for folder in folders for name in disk.names(folder)]
 
@@ -126,7 +126,7 @@ def _newest_good(workdir: Path, names: Collection[str]) -> Found | None:
         if not disk.is_folder(path):
             raise Gone(path) from error
     if found is None and damaged:
-        keep_current = 'or the current weights of the model with resume="never"'
+        keep_current = 'the current weights of the model with resume="never"'
         raise all_damaged(workdir, damaged, restore="them from a backup", keep=keep_current)
     for error in damaged.values():
         logger.warning("%s It is skipped.", error)

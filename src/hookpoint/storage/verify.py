@@ -60,9 +60,9 @@ class Verification:
 
 
 def verify(path: str | os.PathLike[str]) -> Verification:
-    """Compare every checkpoint and best-… folder of a workdir, or a single checkpoint, with its manifest.
+    """Compare every checkpoint and best-… folder in a workdir, or a single checkpoint, with its manifest.
 
-    Reads all files, but modifies and unpickles nothing. Does not need torch.
+    Reads all files, but does not modify or unpickle anything. Does not need torch.
     """
     folder = Path(path)
     if not disk.is_folder(folder, follow=True):

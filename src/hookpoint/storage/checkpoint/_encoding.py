@@ -19,7 +19,7 @@ from hookpoint.core.checkpoint.layer_versions import put_versions, versions_of
 from hookpoint.core.checkpoint.sharded_placeholder import ShardedPlaceholder
 from hookpoint.storage.checkpoint.tree import MAPPINGS, PLAIN, SEQUENCES, is_array
 
-MAX_JSON_BITS = 64  # of a plain number; other JSON readers round longer numbers
+MAX_JSON_BITS = 64  # the longest plain number; some JSON readers round longer ones
 MAX_TORCH_BITS = 1024  # torch.load with weights_only=True accepts fewer than 2040
 
 
@@ -53,7 +53,7 @@ def for_torch(value: Any) -> Any:
     kind = type(value)
     if kind is int and value.bit_length() > MAX_TORCH_BITS:
         return {"$int": hex(value)}
-    if kind is bytes and not value:  # pickled by a name that torch.load refuses
+    if kind is bytes and not value:  # pickle stores it under a name that torch.load refuses
         return {"$bytes": ""}
     if kind is ShardedPlaceholder:
         return {"$elsewhere": value.name}
@@ -88,7 +88,7 @@ def restored(value: Any) -> Any:
 def _are_ints(values: Collection[Any], max_bits: int) -> bool:
     """Return whether all values are integers of at most `max_bits` bits.
 
-    This is a fast path: random generators have 625 of them.
+    This is a fast path for random generators, whose states have 625 integers.
     """
     return set(map(type, values)) == {int} and max(max(values).bit_length(), min(values).bit_length()) <= max_bits
 
@@ -98,7 +98,7 @@ def _looks_tagged(value: dict[Any, Any]) -> bool:
 
 
 def _with_values(mapping: Any, convert: Callable[[Any], Any]) -> Any:
-    """Return a mapping of the same type with converted values and layer versions."""
+    """Return a mapping of the same type, with converted values and layer versions."""
     copy = type(mapping)()
     for key, value in mapping.items():
         copy[key] = convert(value)

@@ -20,7 +20,7 @@ def _of_system() -> int | None:
 
 
 def _of_cgroup() -> int | None:
-    """Return what is left of a container's limit, for cgroup version 2 only. The page cache counts as free."""
+    """Return how much memory a container's limit leaves, for cgroup version 2 only. The page cache counts as free."""
     found = re.search(r"^0::/(.*)$", _text(CGROUP), re.MULTILINE)
     folder = GROUPS / found[1] if found is not None else GROUPS
     limit, used = _text(folder / "memory.max").strip(), _text(folder / "memory.current").strip()

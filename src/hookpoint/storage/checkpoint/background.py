@@ -31,7 +31,7 @@ class Background:
             self._thread = None
 
     def collect(self) -> list[Saved]:
-        """Return what was saved since the last call, or raise an error.
+        """Return the saves that have finished since the last call, or raise an error.
 
         Each is reported once; after an error, call again for the rest.
         """

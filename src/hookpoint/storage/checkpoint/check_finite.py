@@ -38,7 +38,7 @@ def not_finite(named: Iterable[tuple[str, torch.Tensor]]) -> list[str]:
     """
     with torch.no_grad():
         tensors = [(name, _local(tensor)) for name, tensor in named if _is_checked(tensor)]
-        # A sum is the fastest test. It is not finite if a number is not finite, or if it overflows.
+        # Summing is the fastest test. The sum is not finite if a number is not finite, or if the sum overflows.
         sums = _are_finite([tensor.sum() for _, tensor in tensors])
         return [name for (name, tensor), ok in zip(tensors, sums, strict=True) if not (ok or tensor.isfinite().all())]
 

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 UNREADABLE = (DamagedCheckpoint, CannotResume, OSError)
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-LARGE_BYTES = 1 << 26  # a checkpoint whose files are written and verified in parallel
+LARGE_BYTES = 1 << 26  # from this size on, files are written and verified in parallel
 MAX_THREADS = 4
 SHOWN_STRAYS = 3
 FINDER = ".DS_Store"  # macOS creates it in every folder that is opened
@@ -47,7 +47,7 @@ def write_checkpoint(
     """Write the state to a new folder, and sync it. `describe(files=...)` returns the manifest.
 
     All files are written to a hidden folder and synced, the manifest last. Then the folder is renamed. After any failure, there
-    is either a complete checkpoint of this name or none.
+    is either a complete checkpoint with this name or none.
     """
     staging = new_staging(target) if staged is None else staged.folder
     with saving_to(target):
@@ -90,13 +90,13 @@ def new_staging(target: Path) -> Path:
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
-    """Verify all of a checkpoint's files, then read it. Raise DamagedCheckpoint if a file is damaged."""
+    """Verify all files in a checkpoint, then read it. Raise DamagedCheckpoint if a file is damaged."""
     folder = Path(path)
     return Checkpoint(folder, read_state(folder, verified(folder).files))
 
 
 def verified(folder: Path, *, shards: bool = True) -> Manifest:
-    """Verify all of a checkpoint's files and return its manifest, or raise DamagedCheckpoint. Reads everything once.
+    """Verify all files in a checkpoint and return its manifest, or raise DamagedCheckpoint. Reads everything once.
 
     Without `shards`, only the sizes of shard files are checked, because each shard is verified when it is read. Files that the
     manifest does not list are never read, so they do not count as damage: see `strays`.
@@ -147,7 +147,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def refuse_link(path: Path) -> None:
-    """Raise CannotResume for a symbolic link that has the name of a checkpoint. Other links are followed."""
+    """Raise CannotResume for a symbolic link that is named like a checkpoint. Other links are followed."""
     if is_refused_link(path):
         raise CannotResume(f"{path} is a symbolic link, not a checkpoint folder: move the folder here, or delete the link.")
 
@@ -157,12 +157,12 @@ def is_refused_link(path: Path) -> bool:
 
 
 def is_like_a_checkpoint(folder: Path) -> bool:
-    """Return whether this is the folder of a checkpoint, intact or not, rather than a workdir."""
+    """Return whether this is a checkpoint folder, intact or not, rather than a workdir."""
     return disk.exists(folder / MANIFEST) or Place.of(folder.name) is not None or folder.name.startswith(BEST)
 
 
 def problem_of(folder: Path, error: Exception) -> str:
-    """Return in one line why a checkpoint cannot be read, without its path."""
+    """Return one line that says why a checkpoint cannot be read, without its path."""
     if isinstance(error, OSError):
         return f"cannot be read: {error.strerror or error}"
     return str(error).splitlines()[0].removeprefix(f"{folder} is ").rstrip(".")
@@ -201,7 +201,7 @@ def _read(folder: Path, name: str, read: Callable[[Path], Any]) -> Any:
     except FileNotFoundError as error:  # a running process may be deleting it
         raise _damaged(folder, f"{name} is missing") from error
     except OSError as error:
-        if error.errno == errno.EIO:  # other errors do not mean damage
+        if error.errno == errno.EIO:  # other errors are not damage
             raise _damaged(folder, f"{name} cannot be read from the disk") from error
         raise
 

@@ -14,13 +14,13 @@ MAX_LISTED = 8
 
 
 class Fingerprint(str):
-    """A digest. `tensors` has the shape and type of each tensor by name; it is not stored in files."""
+    """A digest. `tensors` maps names to the shape and type of each tensor; it is not stored in files."""
 
     tensors: Mapping[str, str]
 
     @classmethod
     def of(cls, state: Any) -> Fingerprint:
-        """Return the fingerprint of one or more state dicts of models."""
+        """Return the fingerprint of one or more models, from their state dicts."""
         tensors = _tensors("", state)
         lines = sorted(f"{name} {kind}" for name, kind in tensors.items())
         fingerprint = cls(hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16])

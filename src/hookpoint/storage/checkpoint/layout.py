@@ -1,6 +1,6 @@
 """Layout: the names in a workdir.
 
-    checkpoints/step-00001200/    a checkpoint; step-00001200-2/ is the second one of the same step
+    checkpoints/step-00001200/    a checkpoint; step-00001200-2/ is the second one at the same step
     checkpoints/best-loss/        hard links to the newest checkpoint with the tag best-loss
     checkpoints/last              a symbolic link to the newest checkpoint, for users; never read here
     checkpoints/damaged-step-…/   a damaged checkpoint, kept for inspection
@@ -30,8 +30,8 @@ DAMAGED = "damaged-"
 MANIFEST, WEIGHTS = "manifest.json", "model.safetensors"
 SHARDS, SHARD = ".metadata", ".distcp"  # the index of sharded tensors, and the suffix of their files
 TENSOR_DUMPS = "tensor-dumps"
-HOST_STATE = "host.state"  # of callbacks under a trainer that cannot store it
-JOURNAL = ".control/journal.jsonl"  # of commands to the run
+HOST_STATE = "host.state"  # state of callbacks, for a trainer that cannot store it
+JOURNAL = ".control/journal.jsonl"  # the commands sent to the run
 SCALARS, EVENTS = "scalars.jsonl", "events.jsonl"
 # The files of a run, in the order in which they are moved to previous/.
 RUN_FILES = (CHECKPOINTS, HOST_STATE, JOURNAL, "run.json", SCALARS, EVENTS, "tensorboard", TENSOR_DUMPS, "curves.png")
@@ -45,7 +45,7 @@ _LEFTOVER = re.compile(r"\.(?:staging|deleting|probe)-.*-[0-9a-f]{16}", re.DOTAL
 
 
 class Place(NamedTuple):
-    """The step of a checkpoint, and its number among checkpoints of the same step. Later checkpoints compare greater."""
+    """The step of a checkpoint, and its number among checkpoints at the same step. Later checkpoints compare greater."""
 
     step: int
     number: int = 1
@@ -72,7 +72,7 @@ def workdir_of(path: Path) -> Path:
 
 
 def next_place(names: list[str], step: int) -> Place:
-    """Return the place of a new checkpoint, after all others of its step."""
+    """Return the place of a new checkpoint, after all others at its step."""
     numbers = [place.number for name in names if (place := Place.of(name)) is not None and place.step == step]
     return Place(step, max(numbers, default=0) + 1)
 
@@ -103,7 +103,7 @@ def next_previous(names: list[str]) -> str:
 
 
 def best_name(tag: str) -> str:
-    """Return the folder name of a best-… tag, with `--` for a slash. A tag that contains `--` gets a hash.
+    """Return the folder name for a best-… tag, with `--` for a slash. A tag that contains `--` gets a hash.
 
     >>> best_name("best-val_loss"), best_name("best-val/loss")
     ('best-val_loss', 'best-val--loss')

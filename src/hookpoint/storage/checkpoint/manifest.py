@@ -24,9 +24,9 @@ from hookpoint.storage.checkpoint.layout import MANIFEST
 from hookpoint.storage.checkpoint.tree import copied
 
 FORMAT = 1  # incremented when older releases cannot read the files
-FULL, EXCEPTION = "full", "exception"  # kinds of checkpoints; the second is also the tag
+FULL, EXCEPTION = "full", "exception"  # the kinds of checkpoints; the second one is also a tag
 LIBRARIES = ("numpy", "safetensors", "torch")
-FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}|\.metadata")  # .metadata and names with _ are torch's
+FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}|\.metadata")  # torch writes .metadata and names with _
 SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -48,8 +48,8 @@ def _versions() -> dict[str, str]:
 class Manifest:
     """The description of a checkpoint.
 
-    `elapsed` is in seconds of training. `created` is for display only. `measured` has, by tag, the value that the checkpoint
-    was saved for: metric, mode, value, and the moment of its measurement.
+    `elapsed` is in seconds of training. `created` is for display only. `measured` maps a tag to the value that the checkpoint
+    was saved for: metric, mode, value, and when it was measured.
     """
 
     step: int
@@ -64,12 +64,12 @@ class Manifest:
 
     @property
     def moment(self) -> Moment:
-        """The moment of the run at which the checkpoint was saved."""
+        """The moment at which the checkpoint was saved."""
         return Moment.of({**self.clocks, "step": self.step})
 
     @property
     def is_of_exception(self) -> bool:
-        """Whether it was saved after an exception, for inspection only."""
+        """Whether the checkpoint was saved after an exception, for inspection only."""
         return EXCEPTION in self.tags
 
     def encoded(self) -> bytes:
@@ -94,11 +94,11 @@ def parse_manifest(data: bytes, folder: str) -> Manifest:
         )
     try:
         return _from_content(content)
-    except Exception as error:  # the digest matches, so it was written by hand: any value is possible
+    except Exception as error:  # the digest matches, so somebody wrote it on purpose: any value is possible
         raise DamagedCheckpoint(f"the {MANIFEST} of {folder} is invalid: {error!r}.") from error
 
 
-@lru_cache(maxsize=256)  # each save reads the manifests of all checkpoints that are kept
+@lru_cache(maxsize=256)  # cached, because each save reads the manifests of all checkpoints
 def _is_intact(data: bytes) -> bool:
     try:
         content = json.loads(data)
@@ -136,7 +136,7 @@ def _digest(content: dict[str, Any]) -> str:
 
 
 def _without_digest(data: bytes, digest: Any) -> bytes:
-    """Return canonical data as it is without the digest, which has a line of its own: encoding all of it again takes longer."""
+    """Return canonical data without the digest, which has its own line. This is faster than encoding the data again."""
     return data.replace(f'\n "digest": {json.dumps(digest)},'.encode(), b"", 1)
 
 

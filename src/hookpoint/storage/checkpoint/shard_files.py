@@ -46,11 +46,12 @@ ALLOWED_IN_METADATA = {
     "torch.serialization": ("_get_layout",),
 }
 
-Like = Callable[[str, torch.Size], torch.Tensor | None]  # returns a tensor with the wanted sharding, for a name and a shape
+# Takes a name and a shape, and returns a tensor with the wanted sharding.
+Like = Callable[[str, torch.Size], torch.Tensor | None]
 
 
 def write_shards(folder: Path, tensors: Mapping[str, torch.Tensor], group: Any) -> dict[str, File]:
-    """Write this rank's shards, sync them, and return the files of this rank.
+    """Write this rank's shards, sync them, and return this rank's files.
 
     All ranks of the group call it with the same names. An error on one rank is raised on all. The files are verified.
     """
@@ -170,9 +171,9 @@ class _Reader(FileSystemReader):
 class _Metadata(pickle._Unpickler):
     """Unpickle only descriptions of tensors.
 
-    A pickle may only use the allowed names, and only set attributes of instances of the allowed dataclasses. Setting attributes
-    of a class, a function or a constant would change it for the whole process. The C unpickler has no method to override for
-    this check.
+    A pickle may only use the allowed names, and may set attributes only on instances of the allowed dataclasses. Setting
+    attributes on a class, a function or a constant would change it for the whole process. The C unpickler has no method to
+    override for this check.
     """
 
     dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)

@@ -20,8 +20,8 @@ class Snapshots:
         self._buffers: dict[Where, tuple[Any, Any]] = {}  # layout and buffer
 
     def missing_bytes(self, state: Mapping[str, Any]) -> int:
-        """Return how much new host memory a copy of the state needs, beyond the buffers of the last one."""
-        needed: dict[tuple[Any, ...], int] = {}  # by memory: tied weights are copied once
+        """Return how much new host memory a copy of the state needs, beyond the buffers of the last snapshot."""
+        needed: dict[tuple[Any, ...], int] = {}  # keyed by memory, so that tied weights are copied once
 
         def leaf(value: Any, where: Where) -> Any:
             if is_tensor(value):
@@ -38,7 +38,7 @@ class Snapshots:
         Raises NotSaveable for the first value that a checkpoint cannot store, and names it.
         """
         old, self._buffers = self._buffers, {}
-        copies: dict[tuple[Any, ...], Any] = {}  # by memory: tied weights stay tied
+        copies: dict[tuple[Any, ...], Any] = {}  # keyed by memory, so that tied weights stay tied
         devices = set()
 
         def leaf(value: Any, where: Where) -> Any:
@@ -47,7 +47,7 @@ class Snapshots:
             tensor = value.detach().resolve_conj().resolve_neg()
             if tensor.device.type == "cpu" and not outlives_the_call:
                 return tensor
-            memory = memory_of(value) or where  # not of `tensor`, whose memory may be reused
+            memory = memory_of(value) or where  # `value`, not `tensor`, whose memory may be reused
             if memory not in copies:
                 self._buffers[where] = _copy(tensor, *old.get(where, (None, None)))
                 copies[memory] = self._buffers[where][1]
@@ -60,7 +60,7 @@ class Snapshots:
             for device in devices:
                 sys.modules["torch"].cuda.current_stream(device).synchronize()
         except BaseException:
-            self._buffers = {}  # memory may be short: leave it for training
+            self._buffers = {}  # memory may be scarce: leave it for training
             raise
         return snapshot
 

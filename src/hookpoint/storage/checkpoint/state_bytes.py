@@ -16,7 +16,8 @@ KINDS = {b"pt": state_files.TORCH, b"json": state_files.JSON}
 
 
 def packed(state: Mapping[str, Any]) -> bytes:
-    """Return the state as a header with a digest and the content of state.pt or state.json. A model in it is rejected.
+    """Return the state as a header with a digest and the content of state.pt or state.json. A state that contains a model is
+    rejected.
 
     Raises NotSaveable for the first value that could not be read back, and names it.
     """

@@ -1,8 +1,8 @@
 """State files: write a state to the files of a checkpoint, and read it.
 
 The model's weights are in `model.safetensors`, or in one file per model. Everything else is in `state.pt`, which torch.save
-writes and torch.load reads, always with weights_only=True. Without tensors it is `state.json`, which needs no torch. Sharded
-tensors have separate files: see `hookpoint.storage.checkpoint.shard_files`.
+writes and torch.load reads, always with weights_only=True. A state without tensors is in `state.json`, which does not need
+torch. Sharded tensors have separate files: see `hookpoint.storage.checkpoint.shard_files`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def files_of(state: dict[str, Any]) -> Iterator[tuple[str, Callable[[Any], None]
         from hookpoint.storage.checkpoint.weights_file import is_writable, write_weights
 
         def split_off_weights(model: Any, names: tuple[Any, ...]) -> Any:
-            """Return the state of one or more models without the weights that get separate files."""
+            """Return the state of one or more models, without the weights, which get separate files."""
             if is_writable(model):
                 file = WEIGHTS if not names else f"{safe_name('model-' + '.'.join(names))}.safetensors"
                 if file not in weights:

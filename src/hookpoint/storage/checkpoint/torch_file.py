@@ -24,7 +24,7 @@ def read_tree(source: Any) -> Any:
 def _compact(tree: Any) -> Any:
     """Clone tensors that are small views of a large storage, because torch.save would write the whole storage."""
     used_bytes: Counter[int] = Counter()  # by storage
-    written: dict[int, torch.Tensor] = {}  # by the id of the tensor
+    written: dict[int, torch.Tensor] = {}  # keyed by the tensor's id
 
     def count(tensor: Any, where: Where) -> Any:
         if isinstance(tensor, torch.Tensor) and id(tensor) not in written:

@@ -27,8 +27,8 @@ def copied(state: Any, leaf: Leaf = lambda value, where: value, placeholder: Lea
 
     Replace each tensor and array with `leaf(value, where)`, and each placeholder with `placeholder(value, where)`.
 
-    Raises NotSaveable for any other type that is not plain, and names its place. A subclass of dict or int is not plain. NumPy
-    scalars become Python numbers.
+    Raises NotSaveable for any other type that is not plain; the error says where it is. A subclass of dict or int is not plain.
+    NumPy scalars become Python numbers.
     """
 
     def replace(value: Any, where: Where) -> Any:
@@ -38,7 +38,7 @@ def copied(state: Any, leaf: Leaf = lambda value, where: value, placeholder: Lea
 
 
 def is_tensor(value: Any) -> bool:
-    torch = sys.modules.get("torch")  # not imported: there are no tensors
+    torch = sys.modules.get("torch")  # torch is not imported, so there are no tensors
     return torch is not None and isinstance(value, torch.Tensor)
 
 
@@ -99,7 +99,7 @@ def _copied(value: Any, where: Where, leaf: Leaf) -> Any:
     if kind in MAPPINGS:
         return _mapping(value, where, leaf)
     if kind in SEQUENCES:
-        if PLAIN.issuperset(map(type, value)):  # such as the 625 numbers of each random generator
+        if PLAIN.issuperset(map(type, value)):  # such as the 625 numbers in the state of a random generator
             return kind(value)
         return kind(_copied(item, (*where, index), leaf) for index, item in enumerate(value))
     if is_tensor(value):

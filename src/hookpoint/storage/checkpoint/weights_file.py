@@ -1,7 +1,7 @@
 """Weights file: named tensors in the safetensors format.
 
-The file is streamed directly from the memory of the tensors, and read with the safetensors library. A tensor with more than one
-name, such as a tied weight, is stored once. The header lists its other names under `hookpoint.aliases`.
+The file is written directly from the tensors' memory, and read with the safetensors library. A tensor with more than one name,
+such as a tied weight, is stored once. The header lists its other names under `hookpoint.aliases`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def read_weights(path: Path) -> dict[str, torch.Tensor]:
     from safetensors import safe_open
 
     with safe_open(path, framework="pt", device="cpu") as file:
-        weights = {name: file.get_tensor(name).clone() for name in file.offset_keys()}  # get_tensor returns mapped memory
+        weights = {name: file.get_tensor(name).clone() for name in file.offset_keys()}  # get_tensor returns memory-mapped data
         aliases = json.loads((file.metadata() or {}).get(ALIASES, "{}"))
     return weights | {alias: weights[name] for alias, name in aliases.items()}
 

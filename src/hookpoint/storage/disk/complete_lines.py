@@ -1,4 +1,4 @@
-"""Read complete lines of a file from its end. A last line without a newline is incomplete."""
+"""Read complete lines from the end of a file. A last line without a newline is incomplete."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 PIECE_BYTES = 2**16
-MAX_LINE_BYTES = 16 * 2**20  # a longer line is not a record
+MAX_LINE_BYTES = 16 * 2**20  # longer lines are not records
 
 
 def end_of_complete_lines(file: BinaryIO, max_bytes: int | None = None) -> int:

@@ -1,4 +1,4 @@
-"""Disk: all file operations of checkpoints, built on `hookpoint.storage.disk.fs_calls`.
+"""Disk: all file operations for checkpoints, built on `hookpoint.storage.disk.fs_calls`.
 
 Folders have mode 0700 and files 0600. A new file never replaces an existing one, and is never written through a symbolic link.
 """
@@ -82,7 +82,7 @@ def sync_file(path: Path) -> int:
 
 
 def link(source: Path, target: Path) -> None:
-    """Create a hard link, or a copy if the file system has no links."""
+    """Create a hard link, or a copy if the file system does not support links."""
     try:
         perform(lambda: os.link(source, target), "link", source, target=os.fspath(target))
     except OSError as error:
@@ -147,7 +147,7 @@ def rename(source: Path, target: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, or a folder with its content. Symbolic links are not followed."""
+    """Remove a file, or a folder with its contents. Symbolic links are not followed."""
     if is_folder(path):
         for name in names(path):
             remove(path / name)
@@ -208,7 +208,7 @@ def hidden(kind: str, name: str) -> str:
 
 
 def free_bytes(path: Path) -> int | None:
-    """Return the free bytes on the disk of a path, even if the path does not exist; None if unknown."""
+    """Return the free bytes on a path's disk, even if the path does not exist; None if unknown."""
     for folder in (path, *path.absolute().parents):
         with suppress(OSError, AttributeError):
             return shutil.disk_usage(folder).free

@@ -1,7 +1,7 @@
 """File system calls that can be intercepted one by one.
 
-`hookpoint.storage.disk.disk` uses them for all file operations of checkpoints. Tests use `intercepted` to watch or change the
-calls of all threads:
+`hookpoint.storage.disk.disk` uses them for all file operations on checkpoints. Tests use `intercepted` to watch or change the
+calls from all threads:
 
     def full_at_the_third(operation, proceed):
         seen.append(operation.name)
@@ -13,8 +13,8 @@ calls of all threads:
         store.write(...)
 
 `proceed()` runs the operation and returns its result. An interceptor can raise an error instead, kill the process before or
-after it, write part of `operation.data` to `operation.descriptor` and then raise, or record operations to replay a power loss.
-Every operation has the path of its file, even if the file is already open. The operations are:
+after the operation, write part of `operation.data` to `operation.descriptor` and then raise, or record operations to replay a
+power loss. Every operation has the path of its file, even if the file is already open. The operations are:
 
     change   mkdir create write fsync rename replace link symlink unlink rmdir
     read     open read list stat
@@ -48,7 +48,7 @@ class Operation:
 
     @property
     def changes(self) -> bool:
-        """Whether it may change the disk."""
+        """Whether the operation may change the disk."""
         return self.name in CHANGES
 
 
@@ -59,7 +59,7 @@ _interceptor: Interceptor | None = None
 
 @contextmanager
 def intercepted(by: Interceptor) -> Iterator[None]:
-    """Inside the block, call `by(operation, proceed)` in place of every operation of every thread."""
+    """Inside the block, call `by(operation, proceed)` in place of every operation on every thread."""
     global _interceptor
     before, _interceptor = _interceptor, by
     try:

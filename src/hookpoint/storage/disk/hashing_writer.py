@@ -21,7 +21,7 @@ class NewFile:
     """Write a new file sequentially, and compute its size and SHA-256. Use it in a `with` statement.
 
     The file is synced when the block ends without an error. If a write fails, later writes are dropped, and the error is raised
-    at the end of the block. An error raised earlier would be replaced by torch.save.
+    at the end of the block. If it were raised earlier, torch.save would replace it with its own error.
     """
 
     def __init__(self, path: Path) -> None:
@@ -66,7 +66,7 @@ class NewFile:
                 perform(lambda: sync(self._descriptor), "fsync", self._path, descriptor=self._descriptor)
         finally:
             os.close(self._descriptor)
-        if self._error is not None:  # the cause of any other error
+        if self._error is not None:  # it caused any later error
             raise self._error
 
     def _add(self, view: memoryview) -> None:

@@ -18,7 +18,7 @@ logger = logging.getLogger("hookpoint")
 
 
 def update(checkpoint: Path, tag: str) -> None:
-    """Replace the folder of a tag with a new one that links to the files of this checkpoint.
+    """Replace a tag's folder with a new one that links to the files of this checkpoint.
 
     After a kill between the two renames, there is no such folder. `heal` creates it at the next start.
     """
@@ -45,7 +45,7 @@ def update(checkpoint: Path, tag: str) -> None:
 
 
 def point_last(checkpoint: Path) -> None:
-    """Make `last` a link to this checkpoint, if the file system has symbolic links and nothing else has that name."""
+    """Make `last` a link to this checkpoint, if the file system supports symbolic links and nothing else has that name."""
     try:
         disk.point(checkpoint.with_name(LAST), checkpoint.name)
     except OSError as error:
@@ -75,7 +75,7 @@ def heal(workdir: Path, found: Sequence[Entry]) -> None:
 
 
 def _rename_earlier(earlier: Path, folder: Path) -> None:
-    """Rename the folder of a tag that an earlier release created under another name."""
+    """Rename a tag's folder that an earlier release created under another name."""
     if earlier != folder and disk.is_folder(earlier) and not disk.exists(folder):
         try:
             disk.rename(earlier, folder)

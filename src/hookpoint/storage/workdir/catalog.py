@@ -1,4 +1,4 @@
-"""Catalog: the checkpoints of a workdir."""
+"""Catalog: the checkpoints in a workdir."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ class Entry:
 
 
 def places(workdir: Path) -> list[tuple[Place, Path]]:
-    """Return the checkpoint folders of a workdir, oldest first. Links with such a name are included but never read."""
+    """Return the checkpoint folders in a workdir, oldest first. Links with such names are included but never read."""
     folder = checkpoints(workdir)
     named = [(place, folder / name) for name in disk.names(folder) if (place := Place.of(name)) is not None]
     return sorted((place, path) for place, path in named if _is_folder_or_link(path))
 
 
 def entries(workdir: Path) -> list[Entry]:
-    """Return the checkpoints of a workdir with their manifests, oldest first. Files are not verified."""
+    """Return the checkpoints in a workdir with their manifests, oldest first. Files are not verified."""
     return [Entry(path, place, manifest_of(path)) for place, path in places(workdir)]
 
 
 def best_folders(workdir: Path) -> Iterator[Path]:
-    """Yield the best-… folders of a workdir. Links with such a name are included but never read."""
+    """Yield the best-… folders in a workdir. Links with such names are included but never read."""
     folder = checkpoints(workdir)
     for name in disk.names(folder):
         if name.startswith(BEST) and _is_folder_or_link(folder / name):

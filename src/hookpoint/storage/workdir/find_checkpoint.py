@@ -1,4 +1,4 @@
-"""Find the checkpoint from which a run resumes."""
+"""Find the checkpoint that a run resumes from."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Found:
 
 
 def find(workdir: Path, resume: Resume) -> Found | None:
-    """Return the checkpoint to resume from: the newest good one in the workdir for "auto" and "must", or the one at a path."""
+    """Return the checkpoint to resume from: the newest good one in the workdir ("auto", "must") or the one at a path."""
     if resume not in ("auto", "must"):
         return at_path(Path(resume))
     found = newest_good(workdir)
@@ -85,17 +85,17 @@ def all_damaged(workdir: Path, damaged: Mapping[Path, DamagedCheckpoint], **cure
 
 
 def at_path(path: Path) -> Found:
-    """Return the checkpoint at a path, or the newest one of a workdir. Raise CannotResume if it is damaged."""
+    """Return the checkpoint at a path, or the newest one in a workdir. Raise CannotResume if it is damaged."""
     try:
         return read(folder_at(path))
     except DamagedCheckpoint as error:
-        raise CannotResume(str(error), resume='with "auto" from the newest good checkpoint of a workdir') from error
+        raise CannotResume(str(error), resume='with "auto" from the newest good checkpoint in a workdir') from error
     except OSError as error:
         raise unreadable(path, error) from error
 
 
 def folder_at(path: Path) -> Path:
-    """Return the checkpoint folder at a path: the path itself, or the newest checkpoint of a workdir, damaged or not."""
+    """Return the checkpoint folder at a path: the path itself, or the newest checkpoint in a workdir, damaged or not."""
     refuse_link(path)
     if not disk.is_folder(path, follow=True):
         raise CannotResume(

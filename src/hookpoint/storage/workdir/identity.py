@@ -20,15 +20,15 @@ GIT_HEAD = "# branch.oid "
 GIT_NO_COMMIT = "(initial)"
 
 
-# The consequences of a difference: why the run may not resume, and what will differ if it does.
+# What a difference means: why the run may not resume, or what will differ if it does.
 REFUSED = {
     "format": "saved by a newer release, which this one cannot read",
-    "world_size": "each rank has a shard of the data and of the state",
-    "model_size": "other ranks have the same samples",
+    "world_size": "each rank has a shard of the data and the state",
+    "model_size": "different ranks have the same samples",
     "layout": "each rank has different layers of the model",
-    "copies": "each rank may have its own model, and merges it differently",
+    "copies": "each rank may have its own model, and models are merged differently",
     "model": "its weights have different names, shapes or types",
-    "optimizer": "its state does not fit another class",
+    "optimizer": "its state only fits the same class",
     "optimizer_parameters": "its state is stored by position, and the order differs",
 }
 WARNED = {
@@ -51,11 +51,11 @@ class Row(NamedTuple):
     saved: Any
     now: Any
     verdict: Verdict
-    why: str = ""  # instead of the one above
+    why: str = ""  # replaces the reason in the tables above
 
 
 def collect(*, world_size: int, seed: int | None, **more: Any) -> dict[str, Any]:
-    """Return what is compared when this run is resumed, as plain types. Takes up to four seconds if git is slow."""
+    """Return the facts to compare when this run is resumed, as plain types. Takes up to four seconds if git is slow."""
     identity: dict[str, Any] = {
         "format": FORMAT,
         "hookpoint": __version__,
@@ -72,7 +72,7 @@ def collect(*, world_size: int, seed: int | None, **more: Any) -> dict[str, Any]
 def compare(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[Row]:
     """Return the differences, worst first.
 
-    A name that only one of the two runs has is ignored, because it comes from another release.
+    Names that only one of the two runs has are ignored, because they come from another release.
     """
     rows = [Row(name, saved.get(name), now.get(name), _verdict(name, saved, now)) for name in {**now, **saved}]
     differing = [row for row in rows if _plain(row.saved) != _plain(row.now)]
@@ -112,7 +112,7 @@ def _revision() -> dict[str, Any]:
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     folder = os.path.dirname(os.path.abspath(script)) if script else None  # None: the current folder, as in a notebook
     status = _git(folder, "status", "--porcelain=v2", "--branch", "--no-ahead-behind", "--untracked-files=no")
-    if status is None:  # it may time out in a large repository
+    if status is None:  # git may time out in a large repository
         revision = _git(folder, "rev-parse", "HEAD")
         return {"git": revision} if revision else {}
     lines = status.splitlines()

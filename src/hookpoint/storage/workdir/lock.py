@@ -32,12 +32,12 @@ _held: dict[tuple[Path, int], WorkdirLock] = {}
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The process that writes to a workdir. Its start time distinguishes it from a later process with the same pid."""
+    """The process that is writing to a workdir. Its start time distinguishes it from a later process with the same pid."""
 
     host: str
     pid: int
     boot: str | None
-    started: int | None  # clock ticks after the boot
+    started: int | None  # clock ticks since boot
     since: str
 
     @classmethod
@@ -126,7 +126,7 @@ class WorkdirLock:
             holder = Holder.parsed(os.read(descriptor, MAX_BYTES))
             if locked is False:
                 raise self._in_use(holder)
-            if holder is not None and holder.runs():  # on a file system without locks
+            if holder is not None and holder.runs():  # on a file system that does not support locks
                 raise self._in_use(holder, delete=f"{self._path} if that process is no longer running")
             if holder is not None and warn:
                 logger.warning("%s was held by %s, which has ended; taking it over", self._workdir, holder)
@@ -150,7 +150,7 @@ class WorkdirLock:
 
 def holder_of(workdir: str | os.PathLike[str]) -> Holder | None:
     """Return the process that is writing to a workdir, or None. One on another host is assumed to be running."""
-    if (Path(workdir).resolve(), os.getpid()) in _held:  # closing the file would release that lock
+    if (Path(workdir).resolve(), os.getpid()) in _held:  # closing the file would release our own lock
         return Holder.this_process()
     try:
         path = Path(workdir) / NAME
@@ -172,7 +172,7 @@ def _lock(descriptor: int) -> bool | None:
 
 
 def _boot() -> str | None:
-    """Return the id of this boot, or None if the system has none. Pids are reused after a boot."""
+    """Return the id of this boot, or None if the system has none. Pids are reused after a reboot."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -180,9 +180,9 @@ def _boot() -> str | None:
 
 
 def _started(pid: int) -> int | None:
-    """Return the start time of a process in clock ticks after the boot; None if the process has ended or is unknown."""
+    """Return the start time of a process in clock ticks since boot; None if the process has ended or is unknown."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()  # its name may contain spaces and brackets
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()  # the name may contain spaces and brackets
         return None if fields[0] in b"ZX" else int(fields[19])  # a zombie holds no lock
     except (OSError, IndexError, ValueError):
         return None

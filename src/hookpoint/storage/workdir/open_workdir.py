@@ -34,7 +34,7 @@ def local_folder(workdir: str | os.PathLike[str]) -> Path:
         raise BadArgument(
             f"workdir={str(workdir)!r} is a URL; a workdir must be a local folder.",
             give='workdir="runs/mine", and copy it when the run has ended',
-            mount="the bucket with s3fs, gcsfuse or blobfuse, and give the mount point",
+            mount="the bucket with s3fs, gcsfuse or blobfuse, and pass the mount point",
         )
     return Path(workdir)
 
@@ -48,7 +48,7 @@ def prepare(
 ) -> Checkpoint | None:
     """Prepare the workdir for writing, and return the checkpoint to resume from, or None for a new run.
 
-    Files of an earlier run are moved only once it is certain that this run can start.
+    An earlier run's files are moved only once it is certain that this run can start.
     """
     for folder in (workdir, checkpoints(workdir)):
         if disk.is_folder(folder, follow=True):
@@ -86,7 +86,7 @@ def _check_identity(
 ) -> None:
     """Raise CannotResume if this run cannot resume from a checkpoint. Warn about other differences.
 
-    `tensors` are those of the model by name, if known. The error lists those that differ.
+    `tensors` are the model's tensors by name, if known. The error lists the tensors that differ.
     """
     saved, model = found.manifest.identity, found.state.get("parts", {}).get("model")
     if fits(model, identity.get("model")):
@@ -102,7 +102,7 @@ def _check_identity(
         differing = differences(model, tensors) if "model" in refused and tensors and not has_placeholder(model) else []
         if differing:
             rows = [row._replace(saved="see below", now="see below") if row.name == "model" else row for row in rows]
-            rows = [row for row in rows if row.name != "optimizer_parameters"]  # it follows from the model
+            rows = [row for row in rows if row.name != "optimizer_parameters"]  # a consequence of the different model
         listed = "".join(f"\n  {line}" for line in differing)
         raise CannotResume(f"{found.path} does not match this run.\n{table(rows)}{listed}", **cures)
     warned = [row for row in rows if row.verdict == "warned"]

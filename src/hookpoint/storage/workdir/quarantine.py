@@ -1,4 +1,4 @@
-"""Quarantine: move files that obstruct a run. They are never deleted."""
+"""Quarantine: move files out of a run's way. They are never deleted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger("hookpoint")
 def move_run(workdir: Path) -> None:
     """Move an earlier run's files from this workdir to previous/001 or the next free number.
 
-    Checkpoints are moved first, so that no run is left to resume by mistake if the process is killed meanwhile.
+    Checkpoints are moved first, so that nothing can be resumed by mistake if the process is killed meanwhile.
     """
     moved = _move([workdir / name for name in layout.RUN_FILES], workdir)
     if moved is not None:
@@ -36,9 +36,9 @@ def move_foreign(workdir: Path) -> None:
 
 
 def move_later(workdir: Path, place: layout.Place, moment: Moment) -> None:
-    """Move checkpoints and best-… folders that are later than the checkpoint from which the run resumes.
+    """Move checkpoints and best-… folders that are later than the checkpoint that the run resumes from.
 
-    `place` and `moment` are those of that checkpoint. The step alone is not enough, because a loop may have no steps.
+    `place` and `moment` describe that checkpoint. The step alone is not enough, because a loop may have no steps.
     """
 
     def is_later(manifest: Manifest | None) -> bool:
@@ -50,7 +50,7 @@ def move_later(workdir: Path, place: layout.Place, moment: Moment) -> None:
         manifest = manifest_of(path)
         if is_later(manifest) or (manifest is not None and any(manifest == entry.manifest for entry in after)):
             later.append(path)
-    moved = _move([*later, workdir / layout.JOURNAL], workdir)  # commands after the checkpoint are not replayed
+    moved = _move([*later, workdir / layout.JOURNAL], workdir)  # commands that came after the checkpoint are not replayed
     if moved is not None and later:
         names = ", ".join(path.name for path in later)
         logger.warning("the run resumes from %s; later checkpoints were moved to %s: %s", place.name, moved, names)

@@ -1,7 +1,7 @@
 """Retention: rules that select the checkpoints to keep. The store deletes the others.
 
-A rule is called with the checkpoints of one tag, oldest first, and returns those to keep. It has no state, so a resumed run
-keeps the same checkpoints as an uninterrupted run.
+A rule is called with the checkpoints that have one tag, oldest first, and returns the ones to keep. It has no state, so a
+resumed run keeps the same checkpoints as an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hookpoint.core.schedule.moment import Moment
 from hookpoint.storage.checkpoint.manifest import Manifest
 from hookpoint.storage.workdir.catalog import Entry
 
-OWN_TAGS = frozenset({"end", "signal", "stop"})  # of checkpoints that are saved to resume from, not to keep
+OWN_TAGS = frozenset({"end", "signal", "stop"})  # checkpoints with these tags are saved to resume from, not to keep
 ALWAYS_KEPT = 2  # 1 if a saver has a limit
 
 
@@ -37,9 +37,9 @@ class KeepNewest:
 
 @dataclass(frozen=True, slots=True)
 class KeepEvery:
-    """Keep the first checkpoint of every `minutes` of training. Time between runs does not count.
+    """Keep the first checkpoint in every `minutes` of training. Time between runs does not count.
 
-    With `waits`, it keeps none in the first `minutes`, so a short run has no more checkpoints than another rule allows.
+    With `waits`, it keeps none from the first `minutes`, so a short run keeps no more checkpoints than another rule allows.
     """
 
     minutes: float
