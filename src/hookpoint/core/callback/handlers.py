@@ -33,7 +33,7 @@ def declared_only(function: AnyFunction) -> AnyFunction:
 
 
 class Parameter(NamedTuple):
-    """One parameter of a handler; `source` is the name of the point's argument that is passed for it."""
+    """One parameter of a handler; `source` names the argument of the point that is passed for it."""
 
     name: str
     source: str
@@ -88,7 +88,7 @@ class Handler:
 
 
 def find_handlers(subject: Any) -> list[Handler]:
-    """Return an object's handlers in the order of the table, custom points last; raise for misspelled points."""
+    """Return an object's handlers in table order, custom points last; raise for misspelled points."""
     handlers = in_table_order(_scan(subject))
     _check_two_spellings(handlers)
     return handlers

@@ -17,7 +17,7 @@ BY_KIND = {MAIN: "first: the MainCallback", PLAIN: IN_LIST_ORDER, MONITOR: "last
 
 
 class Constraint(NamedTuple):
-    """`first` must run before `second`. `owner` is the one of the two that declares the constraint, and the one that moves."""
+    """`first` must run before `second`. One of the two, `owner`, declares the constraint and is moved."""
 
     first: Entry
     second: Entry

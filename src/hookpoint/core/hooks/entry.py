@@ -161,7 +161,7 @@ class Entry:
                 armed.load_state(saved["schedules"][key])
 
     def not_restored(self) -> str:
-        """Return what happens to saved state if the class lacks `state_dict` or `load_state_dict`; empty if it has both."""
+        """Return what happens to saved state if the class has no `state_dict` or `load_state_dict`; empty if it has both."""
         holder = holder_of_state(self.subject, proxies_of(self.path))
         saves, loads = (_has_own(holder, method) for method in ("state_dict", "load_state_dict"))
         if loads:
@@ -275,7 +275,7 @@ def _entry(subject: Any, path: tuple[Callback, ...]) -> Entry:
                 derive=f"class {handlers[0].owner}(MainCallback), or use another point",
             )
     options = _marked_options(subject) if inspect.isfunction(subject) else subject
-    is_monitor = "on_records" in has  # by default, a monitor never ends a run, and only the chief has it
+    is_monitor = "on_records" in has  # by default, a monitor never ends a run and exists only on the chief
     is_of_chief = next((owner.chief_only for owner in (*proxies, subject) if hasattr(owner, "chief_only")), is_monitor)
     ranks = _option(name, "ranks", _setter(proxies, "ranks", options), RANKS, default="chief" if is_of_chief is True else "all")
     for flag in ("collective", "may_skip") if ranks != "all" else ():

@@ -53,7 +53,7 @@ class Hooks:
         for entry in self.entries:
             entry.watchers = self._watchers
         self._contexts = Contexts(self.entries)
-        self.remarks: list[Callable[[], list[str]]] = []  # lines of others at the end of `explain`
+        self.remarks: list[Callable[[], list[str]]] = []  # lines that other objects append to `explain`
         self._logged_moves: set[str] = set()
         self._calls = self._ordered()
         self._dispatches: dict[tuple[tuple[str, ...], str | None, bool], Dispatch | None] = {}

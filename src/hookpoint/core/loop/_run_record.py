@@ -67,7 +67,7 @@ class RunRecord:
         )
 
     def end_epoch(self) -> None:
-        """Write the costs of callbacks for readers, at most once per second: epochs may be short."""
+        """Write the costs of callbacks for readers, at most once per second because epochs may be short."""
         if self._describe is not None and monotonic() >= self._next_costs:
             self._write(costs=self._costs())
             self._next_costs = monotonic() + 1.0

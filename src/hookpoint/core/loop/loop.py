@@ -30,8 +30,8 @@ EVERYWHERE: list[Any] = []  # callbacks added to every loop of this process, at 
 class Loop:
     """The loop without default callbacks. `hookpoint.Loop` adds them and documents how to use a loop.
 
-    Options are passed as `options` or by keyword. The team of a run is created when the loop is entered, which all ranks must
-    do together, and closed when the loop is left.
+    Options are passed as `options` or by keyword. The team of a run is created when the loop is entered and closed when it is
+    left. All ranks must enter together.
 
     What a loop needs is imported when one is created: importing the class stays within its time budget.
     """
