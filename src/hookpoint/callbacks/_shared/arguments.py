@@ -47,7 +47,7 @@ def function(owner: str, argument: str, value: Any, *, or_none: bool = False, **
 
 
 def parameters_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """Return the parameters of a function; empty for a builtin without a signature."""
+    """Return the parameters of a function, or an empty mapping for a builtin without a signature."""
     try:
         return list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
@@ -55,10 +55,10 @@ def parameters_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def misfit(function: Callable[..., Any], *arguments: Any) -> str:
-    """Return why a function cannot be called with these arguments; empty if it can, or if it has no signature."""
+    """Return why a function cannot be called with these arguments, or "" if it can or has no signature."""
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some functions written in C have none
+    except (TypeError, ValueError):  # some functions written in C have no signature
         return ""
     try:
         signature.bind(*arguments)

@@ -7,17 +7,17 @@ from typing import Any
 
 from hookpoint.callbacks._shared.async_array import AsyncArray
 
-# About the number of steps between two log steps. Step costs are sampled every 64th iteration from the eighth on. With 50, the
-# copy would land on sampled iterations and count as the cost of every step. Multiples of 48 never do.
+# About the number of steps between two log steps. Step costs are sampled at iteration 8 and every 64 iterations after it. With
+# groups of 50, some copies would fall on sampled iterations and inflate the measured step cost. Multiples of 48 never do.
 MAX_PENDING = 48
 
 
 class AsyncScalars:
     """Collect tagged values and return them as floats, in order, once they are on the host.
 
-    Host values are available immediately. GPU values are collected until `start` is called or there are 48 of them. Then a
-    single copy of all of them is queued behind the work of training. Other devices have no event to query, so their values are
-    read once two later groups have started. `take(wait=True)` waits for everything.
+    Host values are available immediately. GPU values are collected until `start` is called or there are 48 of them. Then one
+    copy of all of them is queued behind the training work. Other devices have no event to query, so their values are read once
+    two later groups have started. `take(wait=True)` waits for everything.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ def is_on_host(value: Any) -> bool:
 
 
 def _copy(values: tuple[Any, ...]) -> Any:
-    """Return one AsyncArray of values on one GPU, and any other values as they are."""
+    """Return values on the same GPU as one AsyncArray, and any other values unchanged."""
     if not all(getattr(value, "is_cuda", False) for value in values) or len({value.device for value in values}) > 1:
         return values
     import torch

@@ -14,7 +14,7 @@ from hookpoint.core.schedule.moment import Moment
 
 
 class Decision(Protocol):
-    """The object that decides for a watcher. Its state is part of the watcher's state."""
+    """The object that makes a watcher's decisions. Its state is part of the watcher's state."""
 
     def reset(self) -> None: ...
     def state_dict(self) -> dict[str, Any]: ...
@@ -25,8 +25,8 @@ class MetricWatcher(Callback):
     """Pass each new value of a metric to `take`, once.
 
     Triggered at the end of each complete epoch or by a schedule. Without a schedule, epochs that end with a `break` also count,
-    so that loops that always break still produce values. With a step schedule, a value is the mean of what was logged since the
-    last trigger.
+    so that loops that always break still produce values. With a step schedule, a value is the mean of the values logged since
+    the last trigger.
     """
 
     reads_windows = True

@@ -1,4 +1,4 @@
-"""The modules, parameters and buffers of a model under all their names, without the prefixes of torch.compile."""
+"""The modules, parameters and buffers of a model under all their names, without the prefixes that torch.compile adds."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from hookpoint.core.checkpoint.stateful import named_items
 
 
 def named_modules(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the modules that have a forward, for a model or each model in a list or mapping; '' is the model itself.
+    """Yield each module with a forward method, in a model or in each model of a list or mapping; '' is the model itself.
 
-    A shared module is yielded under each of its names. Containers without a forward and the wrappers of torch.compile are
-    left out.
+    A shared module is yielded under each of its names. Containers without a forward method and torch.compile wrappers are left
+    out.
     """
     for name, module in named_items(model, "named_modules", remove_duplicate=False):
         if not hasattr(module, COMPILED) and _has_forward(module):
@@ -34,7 +34,7 @@ def named_buffers(model: Any) -> Iterator[tuple[str, Any]]:
 
 
 def is_compiled(model: Any) -> bool:
-    """Return whether a model, or a module in it, is compiled with torch.compile."""
+    """Return whether a model or one of its modules is compiled with torch.compile."""
     modules = (module for _, module in named_items(model, "named_modules"))
     return any(hasattr(module, COMPILED) or getattr(module, "_compiled_call_impl", None) is not None for module in modules)
 

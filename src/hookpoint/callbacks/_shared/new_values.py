@@ -17,7 +17,7 @@ class NewValues:
     """Return the newest final value of a metric, but only once, because patience counts observations, not triggers.
 
     Final values are the means of finished passes and values logged between iterations. A reader with a step schedule does not
-    wait for the end of a training pass: it gets the mean of what was logged since its last read.
+    wait for the end of a training pass: it gets the mean of the values logged since its last read.
     """
 
     def __init__(self, metric: str) -> None:
@@ -55,7 +55,7 @@ class NewValues:
             return new
         if not self._has_warned:
             self._has_warned = True
-            warn_outdated(self.metric, new[0], run, "the measured weights are gone and cannot be saved")
+            warn_outdated(self.metric, new[0], run, "the weights it measured are gone and cannot be saved")
         return None
 
     def state_dict(self) -> dict[str, Any]:
@@ -67,7 +67,7 @@ class NewValues:
 
 
 def is_current(moment: Moment, run: Run) -> bool:
-    """Return whether a value of this moment was measured with the current weights.
+    """Return whether a value logged at this moment was measured with the current weights.
 
     The weights at the end of the same iteration count as current, because a loop may evaluate first and step afterwards.
     """
@@ -79,7 +79,7 @@ def is_current(moment: Moment, run: Run) -> bool:
 
 
 def warn_outdated(metric: str, measured: Moment, run: Run, consequence: str) -> None:
-    """Warn that a metric was not measured with the current weights. The first clock that differs names the moments."""
+    """Warn that a metric was not measured with the current weights. The text gives the first clock that differs."""
     now = run.moment
     clock = next((name for name in ("step", "epoch") if getattr(measured, name) != getattr(now, name)), "iteration")
     then, later = getattr(measured, clock), getattr(now, clock)

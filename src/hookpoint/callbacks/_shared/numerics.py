@@ -15,7 +15,7 @@ MAX_LISTED = 3
 
 
 def largest(values: Iterable[Any]) -> Any:
-    """Return the largest magnitude in tensors, arrays and numbers, on its device. It is finite if all values are finite.
+    """Return the largest magnitude in tensors, arrays and numbers, on their device. It is finite if all values are finite.
 
     Integers are ignored. The result is 0 if there is no value. Each rank checks its local shards only.
 
@@ -40,7 +40,7 @@ def largest(values: Iterable[Any]) -> Any:
 
 
 def nonfinite_names(named: Iterable[tuple[str, Any]]) -> str:
-    """Return the names of values with NaN or infinity, joined for a message; empty if there are none. Waits for the device."""
+    """Return the names of values with NaN or infinity, joined for a message, or "" if all are finite. Waits for the device."""
     magnitudes = AsyncScalars()
     for name, value in named:
         magnitudes.add(name, largest([value]))

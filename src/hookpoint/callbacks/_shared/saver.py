@@ -18,23 +18,23 @@ FILES = (".ckpt", ".h5", ".hdf5", ".keras", ".npz", ".pkl", ".pt", ".pth", ".saf
 
 
 class SaverOptions(Options, total=False):
-    """The options of all savers."""
+    """The options that all savers accept."""
 
     async_save: bool
 
 
 class Saver(Callback):
-    """Request checkpoints with its own tags, at most one per tag and moment. Subclasses decide when.
+    """Request checkpoints under its own tags, at most one per tag and moment. Subclasses decide when.
 
-    `rules` maps each tag to its retention rule, or to None to keep all. `limits` names the tags whose rule also counts the
-    checkpoint at the end of the run. on_setup raises if two savers use the same tag, because they would delete each other's
-    checkpoints. With `async_save`, checkpoints are written in the background. A saver runs on all ranks and ignores `ranks`:
-    the store decides which ranks write.
+    `rules` maps each tag to its retention rule, or to None to keep all checkpoints. `limits` names the tags whose rule also
+    counts the checkpoint written at the end of the run. on_setup raises if two savers use the same tag, because they would
+    delete each other's checkpoints. With `async_save`, checkpoints are written in the background. A saver runs on all ranks and
+    ignores `ranks`: the store decides which ranks write.
     """
 
     saves = same_on_all_ranks = True
     limits: tuple[str, ...] = ()
-    keeps: ClassVar[str] = "the moment of its last save"
+    keeps: ClassVar[str] = "when the last checkpoint was saved"
     step_cost: ClassVar[str] = "nothing; with a step schedule, one integer comparison"
 
     def __init__(self, rules: Mapping[str, Keep | None], *, async_save: bool = True, **options: Unpack[Options]) -> None:
@@ -67,7 +67,7 @@ class Saver(Callback):
         self._requested, self._unconfirmed = {}, {}
 
     def request(self, run: Run, tag: str, *, measured: Mapping[str, Any] | None = None) -> None:
-        """Request a checkpoint of this moment, at most once. `measured` is the manifest entry for the metric value."""
+        """Request a checkpoint for the current moment, at most once. `measured` is the manifest entry for the metric value."""
         last, now = self._requested.get(tag), run.moment
         if last is None or not last.is_same(now):
             self._requested[tag] = self._unconfirmed[tag] = now
@@ -77,10 +77,10 @@ class Saver(Callback):
         self._unconfirmed = {tag: moment for tag, moment in self._unconfirmed.items() if tag not in tags}
 
     def was_lost(self, run: Run, tag: str) -> bool:
-        """Return whether the last requested checkpoint was not written. Each loss is reported once.
+        """Return whether the last requested checkpoint failed to be written. Each failure is reported once.
 
-        A request in the middle of an accumulation window is served at the next step. While a checkpoint is being written in
-        the background, nothing is known yet.
+        A request in the middle of an accumulation window is served at the next step. While a checkpoint is still being written
+        in the background, this returns False.
         """
         moment = self._unconfirmed.get(tag)
         if moment is None or (run.step <= moment.step + 1 and run.epoch <= moment.epoch):
@@ -94,7 +94,7 @@ class Saver(Callback):
         return {"asked": {tag: list(moment) for tag, moment in self._requested.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        epoch = 0 if self._run is None else self._run.epoch  # older checkpoints have the step only
+        epoch = 0 if self._run is None else self._run.epoch  # older checkpoints store only the step
         self._requested = {
             tag: Moment(epoch, None, at) if isinstance(at, int) else Moment(*at) for tag, at in state["asked"].items()
         }
@@ -113,13 +113,13 @@ def is_claimed(run: Run, tag: str, besides: Callback) -> bool:
 
 
 def is_in_training(run: Run) -> bool:
-    """Return whether the current pass runs inside a training pass, such as a validation pass in the body of an iteration."""
+    """Return whether the current pass runs inside a training pass, such as a validation pass inside an iteration."""
     passes = machine_of(run).scopes.passes
     return bool(passes) and passes[0].mode == "train"
 
 
 def reject_path(owner: str, argument: str, path: object) -> None:
-    """Raise if a path for checkpoints is passed. Checkpoints are always in the workdir, so that a run can resume from them."""
+    """Raise if the user passes a path for checkpoints. They are always in the workdir, so that a run can resume from them."""
     if path is not None:
         leave = f"{argument} out, and pass workdir={_folder(path)!r} to the Runner or Loop"
         raise BadArgument(f"{owner}: {argument} is not supported; checkpoints are in the workdir.", leave=leave)

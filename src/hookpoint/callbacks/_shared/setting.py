@@ -17,12 +17,12 @@ NEVER_NEGATIVE = ("lr", "momentum", "weight_decay")
 class Setting:
     """Read and change a setting, given by its name in `run.hyper` or as an object such as ObjAttrParam.
 
-    Each change sends the event "setting" and logs a line. A learning rate is that of the first parameter group; the other
-    groups keep their ratios to it. Any other setting is changed separately in each group. If two callbacks change the same
-    setting, one warning names both. A checkpoint stores the value unless the optimizer already does.
+    Each change sends the event "setting" and logs a line. A learning rate refers to the first parameter group; the other groups
+    keep their ratios to it. Any other setting is changed separately in each group. If two callbacks change the same setting,
+    one warning names both. A checkpoint stores the value, unless the optimizer's state already contains it.
 
-    In a distributed run, all ranks apply a new value at the same step: immediately with `same_on_all_ranks`, which promises
-    that every rank sets the same value, otherwise one step later.
+    In a distributed run, all ranks apply a new value at the same step. With `same_on_all_ranks`, which promises that every rank
+    sets the same value, this happens immediately; otherwise, one step later.
     """
 
     def __init__(self, param: str | HyperParam, *, same_on_all_ranks: bool = False) -> None:
@@ -42,7 +42,7 @@ class Setting:
     def begin(self, run: Run, by: str, *, takes_over: bool = False) -> None:
         """Look up the setting, or raise. Discard the state of the previous run, unless this run is resumed.
 
-        A callback that `takes_over` from a scheduler sets the value before each step and needs no warning.
+        A callback that `takes_over` from a scheduler sets the value before each step, so it does not cause a warning.
         """
         self.owner = by
         if self._param is None:
@@ -74,7 +74,7 @@ class Setting:
         return self.adjust(run, lambda old: value, quietly=quietly)
 
     def adjust(self, run: Run, function: Callable[[Any], Any], *, quietly: bool = False) -> bool:
-        """Set the value to `function(old)` unless that is None; return whether it changed.
+        """Set the value to `function(old)` unless the result is None; return whether the value changed.
 
         The function is called once for each distinct value of the parameter groups, and once for a learning rate. A quiet
         change sends no event.
@@ -86,7 +86,7 @@ class Setting:
         return self._change(run, names, old, new, quietly=quietly)
 
     def set_each(self, run: Run, values: list[Any]) -> bool:
-        """Set each parameter group to its own value, which changes their ratios. Return whether any value changed."""
+        """Set a separate value for each parameter group, which changes their ratios. Return whether any value changed."""
         names = run.hyper.group_names(self.name)
         return self._change(run, names, [self._get(run, name) for name in names], values)
 
@@ -115,7 +115,7 @@ class Setting:
         return True
 
     def log(self, run: Run) -> None:
-        """Log the value as a metric, unless this epoch already has one: a Runner logs the learning rate itself."""
+        """Log the value as a metric unless this epoch already has one. A Runner, for example, logs the learning rate itself."""
         if self.name not in run.logs:
             run.put_scalar(self.name, self.value(run))
 
@@ -134,7 +134,7 @@ class Setting:
         return split_name(self.name)[0]
 
     def targets(self, run: Run) -> frozenset[Any]:
-        """Return identifiers of what the setting changes: an object, or entries of parameter groups."""
+        """Return identifiers for what the setting changes: an object, or entries in parameter groups."""
         if self._own is not None:
             return frozenset([getattr(self._own, "identity", id(self._own))])
         return frozenset((self._key, address) for address in run.hyper.addresses(self.name))
@@ -171,7 +171,7 @@ def _plain(value: Any) -> Any:
 
 
 def _like(old: Any, value: Any) -> Any:
-    """Return a number with the type of the old one, if that does not change it."""
+    """Convert a number to the type of the old one, if that does not change its value."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value
     if type(old) is float and type(value) is int:

@@ -17,7 +17,7 @@ def is_replicated(tensor: Any) -> bool:
 
 
 def local_shard(tensor: Any) -> Any:
-    """Return this rank's values of a tensor, without a copy."""
+    """Return this rank's part of a tensor, without a copy."""
     return tensor.to_local() if is_sharded(tensor) else tensor
 
 
@@ -49,7 +49,7 @@ def shard_like(tensor: Any, other: Any) -> Any:
 
 
 def all_gather(values: Any, like: Any) -> Any:
-    """Return the values of every rank in the mesh of a DTensor, one row per rank. This is a collective call."""
+    """Gather the values from every rank in a DTensor's mesh, one row per rank. This is a collective call."""
     import torch
     import torch.distributed as dist
 

@@ -10,19 +10,19 @@ from hookpoint.core.run.run import Run, loop_of
 
 
 def has_step_hooks(run: Run) -> bool:
-    """Return whether the run knows each step of its optimizer, from its hooks or from the trainer that drives the run."""
+    """Return whether the run is notified of each optimizer step, by optimizer hooks or by the trainer that drives the run."""
     return loop_of(run).reports_steps
 
 
 def require_step_hooks(run: Run, owner: str, purpose: str) -> None:
-    """Raise unless the run knows each step of its optimizer."""
+    """Raise unless the run is notified of each optimizer step."""
     if not has_step_hooks(run):
         raise BadLoop(f"{owner} needs an optimizer to {purpose} before its step.", give="optimizer=...")
 
 
 def step_gradients(run: Run, named: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
     """Yield the gradients of named parameters at on_step_begin, clipped and unscaled. Skip parameters without a gradient."""
-    scale = getattr(_first_optimizer(run), "grad_scale", None)  # set if the optimizer itself divides by it
+    scale = getattr(_first_optimizer(run), "grad_scale", None)  # set if the optimizer itself divides gradients by the scale
     for name, parameter in named:
         if parameter.grad is not None:
             yield name, parameter.grad if scale is None else parameter.grad / scale

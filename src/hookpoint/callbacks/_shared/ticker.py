@@ -9,7 +9,7 @@ from hookpoint.core.logger import logger
 
 
 class Ticker:
-    """Call `tick` every `seconds` on a thread until `stop`. A failure is logged and ends the thread."""
+    """Call `tick` every `seconds` on a background thread until `stop` is called. A failure is logged and ends the thread."""
 
     def __init__(self, owner: str, seconds: float, tick: Callable[[], None]) -> None:
         self._owner = owner

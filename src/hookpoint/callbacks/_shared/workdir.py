@@ -1,4 +1,4 @@
-"""Files of callbacks in the workdir."""
+"""Files that callbacks read and write in the workdir."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def require_workdir(owner: str, run: Run) -> None:
 
 
 def rank_suffix(run: Run) -> str:
-    """Return "-rank1" and so on, which distinguishes the files of the ranks; empty for rank 0."""
+    """Return a file name suffix such as "-rank1", so that ranks write to different files. It is empty for rank 0."""
     return f"-rank{run.rank}" if run.rank else ""
 
 
 def file_problem(status: os.stat_result) -> str:
-    """Return why a file must not control the run, such as "is a symbolic link"; empty if it is a regular file of this user."""
+    """Return why a file must not control the run, such as "is a symbolic link", or "" if it is a regular file of this user."""
     if stat.S_ISLNK(status.st_mode):
         return "is a symbolic link"
     if not stat.S_ISREG(status.st_mode):
