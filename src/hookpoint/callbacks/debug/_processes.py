@@ -15,7 +15,7 @@ from typing import Any
 
 from hookpoint.core.logger import logger
 
-LOOP_SIGNALS = ("SIGTERM", "SIGHUP", "SIGUSR1")  # handled by the loop; a forked process would inherit the handlers
+LOOP_SIGNALS = ("SIGTERM", "SIGHUP", "SIGUSR1")  # the Loop handles these; a forked process would inherit its handlers
 
 _forking = threading.local()
 
@@ -59,14 +59,14 @@ def described(worker: Any) -> str:
 
 
 def was_started(worker: Any) -> bool:
-    """Return whether a process or thread was already started; neither can be started twice."""
-    from multiprocessing.process import BaseProcess  # not at the top: it gives the main module a second name
+    """Return whether a process or thread was already started. Neither can be started twice."""
+    from multiprocessing.process import BaseProcess  # imports the main module under a second name, so not at the top
 
     return isinstance(worker, threading.Thread | BaseProcess) and worker.ident is not None
 
 
 def start(worker: Any) -> None:
-    """Start a worker so that it does not receive Ctrl-C and SIGTERM ends it."""
+    """Start a worker that ignores Ctrl-C and ends on SIGTERM."""
     with _own_signals():
         worker.start()
 
@@ -101,7 +101,7 @@ def _join(worker: Any, seconds: float) -> None:
         deadline = monotonic() + seconds
         try:
             join(timeout=seconds)
-        except TypeError:  # it takes no timeout: wait in a thread that can be abandoned
+        except TypeError:  # this join takes no timeout, so it runs in a thread that can be abandoned
             waiter = threading.Thread(target=join, daemon=True)
             waiter.start()
             waiter.join(max(0.0, deadline - monotonic()))
@@ -109,9 +109,9 @@ def _join(worker: Any, seconds: float) -> None:
 
 @contextmanager
 def _own_signals() -> Iterator[None]:
-    """Block and ignore SIGINT in processes that are started here. multiprocessing unblocks it on its first spawn.
+    """Block and ignore SIGINT in processes that start inside this block. A SIGINT to this process is delivered after it.
 
-    A SIGINT to this process is delivered afterwards.
+    multiprocessing unblocks SIGINT on its first spawn, so blocking alone is not enough.
     """
     if sys.platform == "win32":
         yield

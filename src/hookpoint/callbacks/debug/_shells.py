@@ -17,7 +17,7 @@ HOW_TO_LEAVE = "`run` is the run. exit() or Ctrl-D resumes it."
 
 
 def is_at_terminal() -> bool:
-    """Return whether stdin and stdout are a terminal from which this process may read."""
+    """Return whether stdin and stdout are a terminal that this process may read from."""
     try:
         if not all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout)):
             return False
@@ -25,7 +25,7 @@ def is_at_terminal() -> bool:
         return False
     try:
         return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
-    except OSError:  # not the terminal of this session: reading from it does not suspend the process
+    except OSError:  # not this session's terminal, so reading from it does not suspend the process
         return True
 
 
@@ -71,7 +71,7 @@ SHELLS: dict[str, Callable[[Run], None]] = {"ipython": ipython, "pdb": debugger,
 
 
 class Leave:
-    """Replace `exit` and `quit`, because those of the site module close stdin."""
+    """Replace `exit` and `quit`, because the versions from the site module close stdin."""
 
     def __call__(self, code: object = None) -> None:
         raise SystemExit(code)

@@ -22,9 +22,9 @@ class InjectShell(Callback):
 
     The run waits until you leave the shell with exit(), `q` or Ctrl-D. In the shell, you can read and change `run`. `shell` is
     "ipython" (`pip install 'hookpoint[shell]'`; without it, Python's prompt), "pdb" or "python". The file is removed when the
-    shell opens. It must be a regular file, not a link, and belong to the user who runs the training, because anyone who can
-    create it can run code. Without a terminal, a warning is logged and the run continues. Ctrl-C in the shell interrupts the
-    typed command. The progress bar is hidden while the shell is open. Other ranks wait at their next collective call until
+    shell opens. It must be a regular file, not a link, and it must belong to the user who started the run, because anyone who
+    can create it can run code. Without a terminal, a warning is logged and the run continues. Ctrl-C in the shell interrupts
+    the typed command. The progress bar is hidden while the shell is open. Other ranks wait at their next collective call until
     their timeouts expire. The time in the shell is included in `run.elapsed`.
 
     Triggered at the end of each complete epoch, unless `.when(...)` says otherwise.
@@ -34,7 +34,7 @@ class InjectShell(Callback):
     """
 
     ranks = "chief"
-    step_cost = "nothing; a trigger checks for the file"
+    step_cost = "nothing; each trigger checks whether the file exists"
 
     def __init__(
         self, file: str = "INJECT_SHELL.tmp", shell: Literal["ipython", "pdb", "python"] = "ipython", **options: Unpack[Options]
@@ -75,9 +75,9 @@ class InjectShell(Callback):
 
 
 class TriggerFile:
-    """Check for a file. It must be a regular file of this user with one hard link, not a symbolic link.
+    """Check for a file. It must be a regular file owned by this user, with one hard link, and not a symbolic link.
 
-    No method raises. Anything else at that path is ignored and logged once, until it is removed.
+    Anything else at that path is ignored and logged once until it is removed. No method raises.
     """
 
     def __init__(self, path: Path) -> None:
@@ -95,7 +95,7 @@ class TriggerFile:
             self.warn(f"cannot be checked: {error.strerror}")
             return False
         problem = file_problem(status)
-        if not problem and status.st_nlink != 1:  # another user may have linked a file of this user
+        if not problem and status.st_nlink != 1:  # another user may have created a link to this user's file
             problem = "has more than one hard link"
         if problem:
             self.warn(f"{problem}; it is ignored")

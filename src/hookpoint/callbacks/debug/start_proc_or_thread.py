@@ -26,7 +26,7 @@ class StartProcOrThread(Callback):
     - a function without arguments that returns any of these. It is called for each run, because a process or thread can be
       started only once.
 
-    Processes that are started here do not receive Ctrl-C, except those of a fork server that was already running.
+    These processes do not receive Ctrl-C, unless they come from a fork server that was already running.
 
     With `stop_at_last`, the `stop` or `terminate` method is called, then `join`. A process that has not ended after
     `stop_seconds` is killed if possible. A thread without a `stop` method cannot be stopped, and a warning is logged. Without
