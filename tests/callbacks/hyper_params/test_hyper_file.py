@@ -76,7 +76,7 @@ def test_what_is_no_finite_number_is_a_problem(number):
     assert values(reading) == {"momentum": 0.9}
     (problem,) = reading.problems
     assert problem.line == 2
-    assert problem.reason.startswith("has no finite number for 'lr': ")
+    assert problem.reason.startswith("needs a finite number for 'lr': ")
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from hookpoint.callbacks._shared.workdir import file_problem
 
 MAX_BYTES = 64 * 1024
 MAX_SHOWN = 40
-FRESH_SECONDS = 2.0  # after a change, during which a last line without a line break may be incomplete
-SETTLE_SECONDS = 0.05  # without a change, after which such a file counts as complete
+FRESH_SECONDS = 2.0  # for this long after a change, a last line without a line break may be incomplete
+SETTLE_SECONDS = 0.05  # without a change for this long, the file counts as complete
 ATTEMPTS = 3
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 
@@ -30,7 +30,7 @@ class Line(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """A problem with a line, or with the file if `line` is 0. `content` stays the same when the line moves."""
+    """A problem with a line, or with the whole file if `line` is 0. `content` does not depend on the line number."""
 
     line: int
     reason: str
@@ -148,7 +148,7 @@ def _parse_line(number: int, raw: bytes) -> Line | Problem | None:
     value = float(written) if NUMBER.fullmatch(written) else math.nan
     underflows = value == 0 and re.search("[1-9]", written.lower().partition("e")[0])  # 1e-999
     if not math.isfinite(value) or underflows:
-        return Problem(number, f"has no finite number for {_short(name)}: {_short(written)}", _short(text))
+        return Problem(number, f"needs a finite number for {_short(name)}: {_short(written)}", _short(text))
     return Line(number, name, value)
 
 

@@ -15,11 +15,12 @@ from hookpoint.core.run.run import Run
 class HyperParamSetter(Callback):
     """Change a setting during the run. Subclasses decide when, and to which value.
 
-    `same_on_all_ranks` is True if the value depends on the clocks alone, so every rank sets the same value at the same step.
+    `same_on_all_ranks` is True if the value depends only on the epoch or step, so that every rank sets the same value at the
+    same step.
     """
 
     same_on_all_ranks = False
-    keeps: ClassVar[str] = "the value, unless the optimizer stores it"
+    keeps: ClassVar[str] = "the value, unless the optimizer's state contains it"
     step_cost: ClassVar[str] = "nothing"
 
     def __init__(self, param: str | HyperParam, **options: Unpack[Options]) -> None:
@@ -43,7 +44,7 @@ class HyperParamSetter(Callback):
 
 
 class MetricParamSetter(MetricWatcher):
-    """Change a setting depending on a metric."""
+    """Change a setting based on a metric."""
 
     def __init__(self, monitor: str, setting: Setting, **options: Unpack[Options]) -> None:
         super().__init__(monitor, **options)

@@ -24,9 +24,9 @@ class HumanHyperParamSetter(HyperParamSetter):
         learning_rate: 0.001
 
     The line applies while it is in the file, and overrides other callbacks. When it is deleted, the value stays. Blank lines
-    and comments after `#` are ignored. An invalid line is reported once, with its number, and the other lines still count. NaN,
-    infinity and values that the setting rejects are invalid. A file that is being written is read again later. Symbolic links,
-    other users' files and files larger than 64 KiB are not read.
+    and comments after `#` are ignored. An invalid line is reported once, with its number; the other lines still apply. NaN,
+    infinity and values that the setting rejects are invalid. If the file is being written, it is read again later. Symbolic
+    links, files owned by other users and files larger than 64 KiB are not read.
 
     Multiple HumanHyperParamSetters may share a file, with one line each. `param` is a name in `run.hyper`, or a HyperParam. The
     file is read at on_epoch_begin and on trigger, after the callbacks that compute settings. Sends the events "setting" and
@@ -71,7 +71,7 @@ class HumanHyperParamSetter(HyperParamSetter):
                 try:
                     self.setting.set(run, line.value)
                     break
-                except Exception as error:  # of any kind: a rejected value must not end the run
+                except Exception as error:  # any exception: a rejected value must not end the run
                     reason = str(error).partition("\n")[0]
                     content = f"{line.name} refused {line.value!r}"
                     problems.append(Problem(line.number, f"was rejected: {reason} The value is {line.value!r}", content))

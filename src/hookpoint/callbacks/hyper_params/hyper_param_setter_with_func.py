@@ -1,4 +1,4 @@
-"""HyperParamSetterWithFunc: set a hyper-parameter by a function of the epoch."""
+"""HyperParamSetterWithFunc: set a hyper-parameter with a function of the epoch."""
 
 from __future__ import annotations
 

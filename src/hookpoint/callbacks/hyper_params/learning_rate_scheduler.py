@@ -1,4 +1,4 @@
-"""LearningRateScheduler: set the learning rate by a function of the epoch, as in Keras."""
+"""LearningRateScheduler: set the learning rate with a function of the epoch, as in Keras."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ EXAMPLE = "lambda epoch, lr: ..."
 class LearningRateScheduler(HyperParamSetter):
     """Set the learning rate at the start of each epoch to `schedule(epoch, lr)`, with epochs counted from 0 as in Keras.
 
-    A function with one parameter gets the epoch only. It returns the rate of the first parameter group; the other groups keep
-    their ratios to it. `verbose=1` prints each change. `param` may name another setting. When a run resumes inside an epoch,
-    that epoch keeps the restored rate. Sends the event "setting", and logs `learning_rate` at on_epoch_end unless it is logged
-    already.
+    If the function has one parameter, it gets only the epoch. It returns the rate for the first parameter group; the other
+    groups keep their ratios to it. `verbose=1` prints each change. `param` may name another setting. When a run resumes inside
+    an epoch, that epoch keeps the restored rate. Sends the event "setting", and logs `learning_rate` at on_epoch_end unless it
+    is already logged.
 
     >>> class Model: dropout = 0.5
     >>> dropout = ObjAttrParam(Model, "dropout")
@@ -69,9 +69,9 @@ class LearningRateScheduler(HyperParamSetter):
 
 
 def _takes_rate(schedule: Callable[..., Any]) -> bool:
-    """Return whether a schedule takes two arguments. A function without a signature is assumed to.
+    """Return whether a schedule takes two arguments. If a function has no signature, assume that it does.
 
-    A function of the rate and the step, as in MindSpore, raises, because it would get the epoch as the rate.
+    Raise for a function of the rate and the step, as in MindSpore, because it would get the epoch as the rate.
     """
     first = next((parameter.name for parameter in parameters_of(schedule)), "")
     if first in ("lr", "learning_rate"):

@@ -20,22 +20,22 @@ from hookpoint.core.text.terminal import say
 class ReduceLROnPlateau(MetricParamSetter):
     """Multiply the learning rate by `factor` when a metric stops improving.
 
-        monitor: Name of the metric. A missing metric raises.
+        monitor: Name of the metric. Raises if the metric is missing.
         factor: Number between 0 and 1.
         patience: Number of values without improvement before a reduction.
         mode: "min", "max", or "auto", which infers it from the metric's name.
         min_delta: Smallest change that counts as an improvement.
         min_delta_mode: "abs", or "rel" for a `min_delta` relative to the best value, like torch's `threshold_mode`.
         cooldown: Number of values after a reduction that do not count.
-        min_lr: Lower bound of the rate.
+        min_lr: Lower bound for the rate.
         verbose: 1 prints each reduction.
-        param: Another setting, such as "lr@critic".
+        param: Name of another setting to change instead, such as "lr@critic".
 
-    The rate and `min_lr` are those of the first parameter group. The other groups, of every optimizer, keep their ratios to it.
-    The rates are the same as in Keras. Unlike in Keras, NaN is never the best value, and an epoch without a new value does not
-    count. With a step schedule, a value is the mean of what was logged since the last trigger.
+    The rate and `min_lr` refer to the first parameter group. All other groups, including those of other optimizers, keep their
+    ratios to it. The resulting rates are the same as in Keras. Unlike in Keras, NaN is never the best value, and an epoch
+    without a new value does not count. With a step schedule, a value is the mean of the values logged since the last trigger.
 
-    Reads `monitor` and sends the event "setting". Logs `learning_rate` at on_epoch_end unless it is logged already.
+    Reads `monitor` and sends the event "setting". Logs `learning_rate` at on_epoch_end unless it is already logged.
 
     >>> reduce_lr = ReduceLROnPlateau(monitor="val_loss", factor=0.2, patience=5, min_lr=0.001)
     >>> reduce_lr.name
@@ -44,10 +44,10 @@ class ReduceLROnPlateau(MetricParamSetter):
 
     knobs = (
         Knob("patience", int, low=0, about="values without improvement before a reduction"),
-        Knob("factor", float, low=0.0, high=1.0, about="what the rate is multiplied by"),
-        Knob("min_lr", float, low=0.0, about="lower bound of the rate"),
+        Knob("factor", float, low=0.0, high=1.0, about="factor by which the rate is multiplied"),
+        Knob("min_lr", float, low=0.0, about="lower bound for the rate"),
     )
-    keeps: ClassVar[str] = "the best value, and the numbers of values waited and cooled down"
+    keeps: ClassVar[str] = "the best value, and the counts towards patience and cooldown"
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class Plateau:
     def take(self, value: float, at: Moment | int) -> bool:
         """Add a value; return whether to reduce now.
 
-        Call `start_cooling` after a reduction, or the next call also returns True.
+        After a reduction, call `start_cooling`; otherwise, the next call also returns True.
         """
         if self.cools_for:
             self.cools_for -= 1

@@ -23,9 +23,10 @@ Interpolation = Literal["linear"] | None
 class ScheduledHyperParamSetter(HyperParamSetter):
     """Set a hyper-parameter from a table: `[(30, 1e-2), (60, 1e-3)]` sets 0.01 after epoch 30 and 0.001 after epoch 60.
 
-    Epoch 0 is before training. With `interp="linear"`, the value changes from each point to the next with every epoch. With
-    `step_based`, the table counts optimizer steps, and the trigger is on_iter_end of training. `param` is a name in
-    `run.hyper`, or a HyperParam. A learning rate is set in the first parameter group; the other groups keep their ratios to it.
+    Epoch 0 means before training. With `interp="linear"`, the value changes every epoch and moves linearly from each point to
+    the next. With `step_based`, the table counts optimizer steps, and the callback is triggered at on_iter_end of training.
+    `param` is a name in `run.hyper`, or a HyperParam. A learning rate is set in the first parameter group; the other groups
+    keep their ratios to it.
 
     A run that resumes from its own checkpoint keeps the restored value until the next point. A run that resumes without this
     callback's state gets the value that applies at its step.
@@ -43,7 +44,7 @@ class ScheduledHyperParamSetter(HyperParamSetter):
     """
 
     same_on_all_ranks = True
-    keeps: ClassVar[str] = "the position in the table, and the value, unless the optimizer stores it"
+    keeps: ClassVar[str] = "the position in the table, and the value unless the optimizer's state contains it"
     step_cost: ClassVar[str] = 'one or two comparisons; about ten microseconds with both interp="linear" and step_based'
 
     def __init__(
@@ -68,7 +69,7 @@ class ScheduledHyperParamSetter(HyperParamSetter):
 
     def on_run_begin(self, run: Run) -> None:
         super().on_run_begin(run)
-        self._is_behind = run.resuming  # until the state is loaded, or restoring is over
+        self._is_behind = run.resuming  # until the state is loaded or the restore has finished
         if not run.resuming:
             self._advance(run, 0)
 
@@ -109,7 +110,7 @@ class ValueSchedule:
 
     A value applies from its point on; "linear" interpolates to the next one.
 
-    There is no value before the first point. After the last point, its value stays.
+    Before the first point, there is no value. After the last point, its value remains.
 
     >>> schedule = ValueSchedule([(0, 1.0), (10, 0.0)], "linear")
     >>> schedule.due(-1, 0), schedule.due(0, 5), schedule.due(5, 12), schedule.due(12, 13)

@@ -18,12 +18,12 @@ from hookpoint.core.schedule.moment import Moment
 class StatMonitorParamSetter(MetricParamSetter):
     """Set a hyper-parameter to `value_func(old)` when a metric has not decreased by `threshold` in its last `last_k` values.
 
-    With `reverse`, the metric must increase instead. The best of the last values is compared with the first of them. After a
-    change, the values are discarded, so the next change comes `last_k` values later at the earliest. NaN is not progress. An
-    epoch without a new value does not count, and a missing metric raises. `param` is a name in `run.hyper`, or a HyperParam.
+    With `reverse`, the metric must increase instead. The best of these values is compared with the first one. After a change,
+    the values are discarded, so the next change comes `last_k` values later at the earliest. NaN is not progress. An epoch
+    without a new value does not count. Raises if the metric is missing. `param` is a name in `run.hyper`, or a HyperParam.
 
-    Reads `stat_name` and sends the event "setting". With a step schedule, a value is the mean of what was logged since the last
-    trigger.
+    Reads `stat_name` and sends the event "setting". With a step schedule, a value is the mean of the values logged since the
+    last trigger.
 
     >>> setter = StatMonitorParamSetter("learning_rate", "val_error", lambda old: old * 0.1, threshold=0.0, last_k=10)
     >>> setter.name
@@ -58,7 +58,7 @@ class StatMonitorParamSetter(MetricParamSetter):
 
 
 class Stagnation:
-    """Detect that none of the last `last_k` values beats the first of them by more than `threshold`; then start over.
+    """Detect when none of the last `last_k` values beats the first of them by more than `threshold`, then start over.
 
     Lower values are better; with `reverse`, higher values are. NaN is worse than any number.
 
