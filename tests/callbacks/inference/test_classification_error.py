@@ -202,7 +202,7 @@ def test_outputs_that_cannot_be_measured_are_refused(wrong, outputs, targets, me
 
 
 def test_a_forward_that_leaves_no_outputs_is_told_so():
-    with pytest.raises(BadLoop, match="the forward set no outputs"):
+    with pytest.raises(BadLoop, match="the forward function set no outputs"):
         measure(ClassificationError(), [(None, TARGETS)])
 
 

@@ -1,1 +1,1 @@
-"""Validation passes during training, and what they measure."""
+"""Validation passes during training, and the metrics they measure."""

@@ -1,4 +1,4 @@
-"""Read the outputs and targets of an iteration for inferencers."""
+"""Read an iteration's outputs and targets for inferencers."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ def check_source(owner: str, argument: str, source: Any) -> None:
 
 
 def outputs_of(reader: str, run: Run) -> Any:
-    """Return the outputs of the batch, or raise BadLoop."""
+    """Return the outputs for the batch, or raise BadLoop."""
     if run.outputs is None:
-        raise BadLoop(f"{reader}: the forward set no outputs.", set="run.outputs in it, or return them from forward=")
+        raise BadLoop(f"{reader}: the forward function set no outputs.", set="run.outputs in it, or return them from forward=")
     return run.outputs
 
 
 def targets_of(run: Run) -> Any:
-    """Return the targets that the forward set, or the targets in the batch, or None."""
+    """Return the targets that the forward function set, or else the targets in the batch, or else None."""
     return targets_in(run.batch) if run.targets is None else run.targets
 
 
 def read(reader: str, run: Run, source: Source) -> Any:
-    """Return the output with this name, or the result of the function on outputs and targets."""
+    """Return the output with this name, or the function's result for the outputs and targets."""
     outputs = outputs_of(reader, run)
     if not isinstance(source, str):
         return source(outputs, targets_of(run))

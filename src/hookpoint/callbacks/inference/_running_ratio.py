@@ -28,7 +28,7 @@ class RunningRatio:
         self._empty = self._value = empty
 
     def add(self, numerator: Any, denominator: Any) -> None:
-        assert self._sums is not None, "the result was read already"
+        assert self._sums is not None, "the result has already been read"
         self._sums = (self._sums[0] + numerator, self._sums[1] + denominator)
 
     def add_mean(self, value: Any, weight: int) -> None:
@@ -39,8 +39,8 @@ class RunningRatio:
             self.add((value.sum() if hasattr(value, "sum") else value) * (weight / size), weight)
 
     def share(self, run: Run) -> None:
-        """Add up the sums of all ranks. This is a collective call."""
-        assert self._sums is not None, "the result was read already"
+        """Add up the sums from all ranks. This is a collective call."""
+        assert self._sums is not None, "the result has already been read"
         self._sums = (run.reduce(self._sums[0]), run.reduce(self._sums[1]))
 
     def __float__(self) -> float:
@@ -56,7 +56,7 @@ class RunningRatio:
 
 
 def to_double(value: Any) -> Any:
-    """Return a value detached and in double precision if possible, because half-precision sums stop growing."""
+    """Detach a value and convert it to double precision if possible, because half-precision sums stop growing."""
     if hasattr(value, "detach"):
         value = value.detach()
         if not value.is_floating_point():

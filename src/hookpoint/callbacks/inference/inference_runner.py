@@ -29,16 +29,16 @@ class InferenceRunner(Callback):
 
         data: Batches, or a tuple of arrays or a dataset with `batch_size`.
         infs: An inferencer or a list of them: `ClassificationError`, `ScalarStats`, `BinaryClassificationStats`, or your own.
-        metrics: Functions of outputs and targets by name, or objects with update, compute and reset.
+        metrics: Mapping from names to functions of outputs and targets, or to objects with update, compute and reset.
         forward: Function of the batch that returns the outputs, or function of the run, which may also set the run's outputs,
-            targets and loss. By default, a Runner's MainCallback computes a batch; in your own loop, the model and criterion of
-            the Loop do.
+            targets and loss. By default, a Runner's MainCallback computes the batch. In your own loop, the Loop's model and
+            criterion do.
 
-    Each trigger runs a validation pass in eval mode and without gradients, and fires the points of validation. Modes and random
-    generators are restored. Values that other callbacks log in the pass are not added to the metrics, unless a `ScalarStats`
-    names them. A pass that a signal interrupts logs nothing. A list may contain any number of InferenceRunners. Writes the
-    metrics that its inferencers name. In a distributed run, each rank evaluates its shard of the data. Results are converted to
-    floats when they are read, so no batch waits for the device.
+    Each trigger runs a validation pass in eval mode without gradients, and fires the validation points. Train or eval modes and
+    random number generators are restored afterwards. Values that other callbacks log during the pass are not added to the
+    metrics, unless a `ScalarStats` names them. If a signal interrupts the pass, nothing is logged. A run may have any number of
+    InferenceRunners. Writes the metrics that its inferencers name. In a distributed run, each rank evaluates its shard of the
+    data. Results are converted to floats when they are read, so no batch waits for the device.
 
     >>> odd = InferenceRunner([[1, 2], [3]], metrics={"odd": lambda outputs, targets: sum(outputs) / len(outputs)},
     ...                       forward=lambda batch: [number % 2 for number in batch])
@@ -50,7 +50,7 @@ class InferenceRunner(Callback):
     """
 
     step_cost: ClassVar[str] = "nothing; one pass over the data per trigger"
-    is_internal = True  # its time is not reported as a cost of the step
+    is_internal = True  # its time is not reported as step cost
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class InferenceRunner(Callback):
         self.data, self.batch_size = data, batch_size
         self.infs: list[Inferencer] = [*inferencers, *(MetricStats(name, metric) for name, metric in by_name(metrics).items())]
         self.writes = tuple(name for inferencer in self.infs for name in inferencer.names)
-        # Other inferencers may return more than their names.
+        # Other inferencers may return more results than `names` lists.
         self.writes_anything = any(not is_ours(type(inf)) or getattr(inf, "writes_anything", False) for inf in self.infs)
         duplicates = [name for name in self.writes if self.writes.count(name) > 1]
         if duplicates:
@@ -142,7 +142,7 @@ def _check(inferencer: Any) -> None:
 class MetricStats:
     """Measure a metric over the dataset: an object with update, compute and reset, as in torchmetrics, or a function.
 
-    An object is copied, so that it covers only this pass, and moved to the device of the run if possible. The results of a
+    An object is copied, so that it covers only this pass, and moved to the run's device if possible. The results of a
     function `(outputs, targets) -> number or tensor` are averaged, weighted by samples. In a distributed run, torchmetrics
     objects synchronize themselves; other results are averaged over the ranks, weighted by samples.
     """
@@ -189,7 +189,7 @@ class MetricStats:
             self._is_shared = True
             for name, value in metric_objects.computed(self._name, self._metric) if self._samples else ():
                 if name not in self._means:
-                    give = "metrics that return a single number, or those of torchmetrics"
+                    give = "metrics that return a single number, or torchmetrics objects"
                     raise BadValue(f"'{name}': in a distributed run, names must be known before compute().", give=give)
                 self._means[name].add_mean(value, self._samples)
         for mean in self._means.values():

@@ -1,4 +1,4 @@
-"""Inferencer: the protocol of objects that measure something over a dataset."""
+"""Inferencer: the protocol for objects that measure something over a dataset."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Inferencer(Protocol):
     `names` are the names of the results; they must be known before the run begins. `update` reads `run.outputs`, `run.targets`,
     `run.loss` and `run.batch`, and should accumulate without waiting for a device. A result is a number, a tensor with one
     element, or any object with `__float__`. In a distributed run, each rank has a shard of the data, and the optional method
-    `share(run)` is called before `results`. Use it to add up the sums of all ranks with `run.reduce` or `run.gather`.
+    `share(run)` is called before `results`. Use it to add up the sums from all ranks with `run.reduce` or `run.gather`.
 
     >>> class Largest:
     ...     names = ("largest",)
@@ -29,11 +29,11 @@ class Inferencer(Protocol):
     ...         return {"largest": self.value}
     """
 
-    if TYPE_CHECKING:  # not at run time: a subclass may set it in __init__
+    if TYPE_CHECKING:  # not declared at run time, because a subclass may set it in __init__
 
         @property
         def names(self) -> tuple[str, ...]:
-            """The names of what `results` returns."""
+            """The names of the results."""
 
     def reset(self) -> None:
         """Start from scratch at the beginning of a pass over the dataset."""
@@ -42,4 +42,4 @@ class Inferencer(Protocol):
         """Add the batch that was just computed."""
 
     def results(self, logged: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the results by name. `logged` contains the means of what was logged in the pass."""
+        """Return the results by name. `logged` contains the means of the values logged during the pass."""

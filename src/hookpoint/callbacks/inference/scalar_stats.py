@@ -13,7 +13,7 @@ from hookpoint.core.run.run import Run, now_of
 
 
 class ScalarStats:
-    """Measure the means of outputs, of the loss or of logged metrics over the dataset, weighted by samples.
+    """Average outputs, the loss or logged metrics over the dataset, weighted by samples.
 
     Each of `names` is an output, "loss", or a name logged in the pass, such as a metric of the Runner; the first match counts.
     An array contributes its mean, weighted by the number of samples in the batch. The means are logged as `<prefix>_<name>`, or
@@ -46,7 +46,7 @@ class ScalarStats:
             mean.add_mean(number("ScalarStats", name, values[name]), samples)
 
     def share(self, run: Run) -> None:
-        """Add up the sums of all ranks. A rank without data learns the names from the others."""
+        """Add up the sums from all ranks. A rank without data gets the names from the others."""
         known = [self._known, self._kind] if self._means is not None else None
         (self._known, self._kind), names = next(
             gathered for gathered in run.gather([known, list(self._means or ())]) if gathered[0] is not None
