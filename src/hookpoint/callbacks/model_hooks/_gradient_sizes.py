@@ -9,7 +9,7 @@ from typing import Any
 from hookpoint.callbacks._shared.numerics import largest
 from hookpoint.callbacks._shared.sharded_tensors import all_gather, is_replicated, is_sharded, local_shard
 
-MIN_NORM = 1e-12  # avoids a division by zero if all weights are 0
+MIN_NORM = 1e-12  # avoids division by zero if all weights are 0
 
 
 def dense(tensor: Any) -> Any:
@@ -42,7 +42,7 @@ def sizes(gradients: Iterable[Any]) -> dict[str, Any]:
 
 
 def update_ratio(pairs: Iterable[tuple[Any, Any]]) -> Any:
-    """Return the norm of the change from old to new weights, relative to the norm of the old ones."""
+    """Return the norm of the weight change, relative to the norm of the old weights."""
     import torch
 
     pairs = list(pairs)
@@ -55,7 +55,7 @@ def update_ratio(pairs: Iterable[tuple[Any, Any]]) -> Any:
 
 
 def update_norms(pairs: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
-    """Return the norm of the change from old to new weights, and the norm of the old ones."""
+    """Return the norm of the weight change and the norm of the old weights."""
     import torch
 
     with torch.no_grad():
@@ -64,7 +64,7 @@ def update_norms(pairs: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
 
 
 def joined_sizes(ranks: list[list[float]]) -> dict[str, float]:
-    """Combine the sizes of ranks with different layers.
+    """Combine the gradient sizes from ranks with different layers.
 
     Each rank provides norm, maximum, nonfinite fraction and count, or only a count.
 
@@ -83,7 +83,7 @@ def joined_sizes(ranks: list[list[float]]) -> dict[str, float]:
 
 
 def joined_ratio(ranks: list[list[float]]) -> float:
-    """Combine the norms of the change and of the weights of ranks with different layers into a ratio."""
+    """Combine the norms of weight changes and weights from ranks with different layers into one ratio."""
     change, size = (math.hypot(*norms) for norms in zip(*ranks, strict=True))
     return change / max(size, MIN_NORM)
 
@@ -101,7 +101,7 @@ def _local_sizes(tensors: Sequence[tuple[Any]]) -> tuple[Any, Any, Any]:
 
 
 def _rows(tensors: Sequence[tuple[Any, ...]], measure: Callable[..., tuple[Any, ...]]) -> Any:
-    """Return one row of measurements per rank for the shards, and one row for replicated tensors, which count once."""
+    """Return one row of measurements per rank for its shards, and one row for replicated tensors, which count only once."""
     import torch
 
     like = next(item[-1] for item in tensors if is_sharded(item[-1]))

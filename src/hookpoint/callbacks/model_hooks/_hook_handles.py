@@ -16,7 +16,7 @@ Function = Callable[..., Any]
 
 MAX_LISTED = 5
 
-# Our name, the method of torch, and the number of arguments of the hook; in the order of the calls.
+# Our name, torch's method, and the number of arguments that the hook takes, in the order in which torch calls the hooks.
 KINDS = {
     "forward_pre": ("register_forward_pre_hook", 2),
     "forward": ("register_forward_hook", 3),
@@ -28,7 +28,7 @@ KINDS = {
 
 
 class HookHandles:
-    """Register hooks, and remove all of them.
+    """Register hooks and remove them together.
 
     A compiled model ignores hooks that are registered after its first call (torch 2.13). Registering hooks therefore discards
     the compiled code. The next call compiles the model again, with graph breaks around the hooks.
@@ -37,12 +37,12 @@ class HookHandles:
     def __init__(self) -> None:
         self._handles: list[Any] = []
         self._calls: list[HookCall] = []
-        self._hooked: dict[int, Any] = {}  # holds the modules themselves: another object may get the same id
+        self._hooked: dict[int, Any] = {}  # stores the modules too, because another object may get the same id
 
     def register(
         self, model: Any, owner: str, items: Mapping[str, Any], functions: Mapping[str, Function], *, with_kwargs: bool = False
     ) -> None:
-        """Register functions, by kind, as hooks of modules or parameters. If one fails, register none."""
+        """Register functions, given by kind, as hooks on modules or parameters. If one fails, register none."""
         compiled = is_compiled(model)
         try:
             for (name, item), (kind, function) in product(items.items(), functions.items()):
@@ -74,7 +74,7 @@ class HookHandles:
         called = {call.name for call in self._calls if call.was_called}
         names = [name for name in dict.fromkeys(call.name for call in self._calls) if name not in called]
         if names:
-            reasons = "not called in forward (such as the out_proj of an attention), without gradients, or compiled before"
+            reasons = "not called in forward (such as out_proj in an attention layer), without gradients, or compiled earlier"
             logger.warning("%s was never called for %s: %s", owner, few(names, MAX_LISTED), reasons)
 
     def __bool__(self) -> bool:
@@ -92,7 +92,7 @@ def _not_compiled(call: HookCall) -> Function:
 
 
 class HookCall:
-    """Call a function with the arguments of a torch hook, plus `name=` if it has such a parameter.
+    """Call a function with a torch hook's arguments, plus `name=` if it has such a parameter.
 
     Exceptions get a note that names the callback and the module. In a copied or pickled model, the hook does nothing.
     """
@@ -122,7 +122,7 @@ def _do_nothing(*args: Any) -> None: ...
 
 
 def takes_name(function: Function, arguments: int) -> bool:
-    """Return whether a function has a parameter `name` after those for the arguments of torch.
+    """Return whether a function has a parameter `name` after the parameters for torch's arguments.
 
     >>> takes_name(lambda module, args, output, *, name: None, 3), takes_name(lambda name, args, output: None, 3)
     (True, False)

@@ -42,11 +42,11 @@ class MeasuredSteps:
         self.every = None if every is None else integer(owner, "every", every, least=1)
 
     def check(self, owner: str, run: Run) -> None:
-        """Raise if there are no log steps to measure at."""
+        """Raise if the run has no log steps to measure at."""
         if self.every is None and not machine_of(run).options.log_every:
             raise BadLoop(f"{owner} measures at log steps, but log_every=0 disables them.", give=f"{owner}(every=100)")
 
     def has_next(self, run: Run) -> bool:
-        """Return whether the next step is measured. With gradient accumulation, this holds for each of its batches."""
+        """Return whether the next step is measured. With gradient accumulation, the answer applies to each of its batches."""
         step = run.step + 1
         return step >= machine_of(run).logbook.next_log_step if self.every is None else step % self.every == 0

@@ -23,7 +23,7 @@ class TensorStats:
     """
 
     def __init__(self) -> None:
-        self._measured: list[tuple[Any, ...]] = []  # of each tensor: size, mean, variance, number of zeros, largest magnitude
+        self._measured: list[tuple[Any, ...]] = []  # for each tensor: size, mean, variance, number of zeros, largest magnitude
 
     def add(self, tensor: Any) -> None:
         """Measure a tensor now. Integer tensors and empty tensors are ignored."""
@@ -38,7 +38,7 @@ class TensorStats:
             self._measured.append((tensor.numel(), mean, variance, zeros, largest([tensor])))
 
     def values(self) -> dict[str, Any]:
-        """Return the statistics over all tensors, by name, as tensors; empty if there are none."""
+        """Return the statistics over all tensors by name, as tensors. The result is empty if no tensor was measured."""
         import torch
 
         if not self._measured:

@@ -15,16 +15,16 @@ from hookpoint.core.run.run import Run
 
 
 class ActivationStats(PatternCallback):
-    """Log the mean, standard deviation, fraction of zeros and largest magnitude of module outputs in training.
+    """Log the mean, standard deviation, fraction of zeros and largest magnitude of module outputs during training.
 
         pattern: Names of modules, as for `ModuleHooks`.
-        every: Measure the batches of every n-th step; by default, those of the log steps (`log_every` of the Runner or Loop).
+        every: Measure the batches of every n-th step; by default, of each log step (`log_every` of the Runner or Loop).
         stats: Which of "mean", "std", "zeros" and "max" to log, as `activation/<module>/mean` and so on.
 
     A logged value is the mean since the last log step. If a module returns multiple values, the first tensor counts. If it is
     called more than once, its outputs are measured together; calls that activation checkpointing repeats count once. The
-    callback runs on the chief and measures its batches. In a compiled model, the hooks stay for the whole run, with graph
-    breaks as with `ModuleHooks`.
+    callback runs on the chief and measures only the chief's batches. In a compiled model, the hooks stay for the whole run,
+    with graph breaks as with `ModuleHooks`.
 
     >>> import torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
@@ -36,8 +36,8 @@ class ActivationStats(PatternCallback):
     """
 
     ranks = "chief"
-    writes_anything = True  # the names of the modules are known only in the run
-    step_cost: ClassVar[str] = "two comparisons; a measured step adds hooks and a few passes over each output on its device"
+    writes_anything = True  # the module names are known only during the run
+    step_cost: ClassVar[str] = "two comparisons; on a measured step, also hooks and a few passes over each output on its device"
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""FeatureTap: collect module outputs during a prediction."""
+"""FeatureTap: collect module outputs during prediction."""
 
 from __future__ import annotations
 
@@ -16,29 +16,30 @@ from hookpoint.core.callback.callback import Options
 from hookpoint.core.errors import BadLoop, CompileError
 from hookpoint.core.run.run import Run
 
-MAX_COPYING = 2  # batches whose copies may still be running
+MAX_COPYING = 2  # batches that may still be copying to the host
 
 
 class FeatureTap(PatternCallback):
-    """Collect module outputs on the host during a prediction: `tap.features["layer"]` has one row per sample.
+    """Collect module outputs on the host during prediction: `tap.features["layer"]` has one row per sample.
 
         pattern: Names of modules, as for `ModuleHooks`.
         pool: Function that reduces an output on its device before it is copied.
-        modes: "pred", "val" or both: the passes to collect in.
+        modes: The passes to collect in: "pred", "val" or both.
         file: Name of a file in the workdir, such as "features.safetensors". Each pass overwrites it. Ranks other than the chief
             write `rank1-features.safetensors` and so on.
 
     `features` has the rows of the last complete pass, in the order of the data and in their original dtype. If a module returns
     multiple values, the first tensor is collected. If it is called more than once per batch, the rows are `layer`, `layer#2`
-    and so on. A skipped batch is left out, as in the predictions. Shapes must not differ between batches; `pool` can make them
-    equal. In a distributed run, each rank collects its own samples.
+    and so on. A skipped batch is left out, as in the predictions. Shapes per sample must be the same in all batches; `pool` can
+    make them equal. In a distributed run, each rank collects its own samples.
 
-    The host needs memory for the pooled outputs of all samples, for a second copy of each layer while its rows are concatenated
-    and, with a GPU, pinned memory for three batches. A `TransformerEncoderLayer` does not use its fast path, and a compiled
-    model is compiled again, as with `ModuleHooks`. Nested tensors of a `TransformerEncoder` are padded with 0.
+    The host needs memory for the pooled outputs of all samples, plus a second copy of each layer while its rows are
+    concatenated. With a GPU, it also needs pinned memory for three batches. A `TransformerEncoderLayer` does not use its fast
+    path, and a compiled model is compiled again, as with `ModuleHooks`. Nested tensors of a `TransformerEncoder` are padded
+    with 0.
 
-    Listens to on_pred_epoch_begin, on_pred_iter_begin, on_pred_iter_end and on_pred_epoch_end, or to the same points of
-    `modes`.
+    Listens to on_pred_epoch_begin, on_pred_iter_begin, on_pred_iter_end and on_pred_epoch_end, or to the same points of the
+    passes in `modes`.
 
     >>> import torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 1))
@@ -48,7 +49,7 @@ class FeatureTap(PatternCallback):
     torch.Size([7, 3])
     """
 
-    step_cost: ClassVar[str] = "nothing; in a prediction, asynchronous copies per batch"
+    step_cost: ClassVar[str] = "nothing in training; asynchronous copies for each predicted batch"
 
     def __init__(
         self,
@@ -186,7 +187,7 @@ class FeatureRows:
         self._batch = {}
 
     def joined(self) -> dict[str, Any]:
-        """Return all rows by name, and discard them. Concatenating a name needs twice its memory."""
+        """Return all rows by name and discard them. Concatenating the rows of one name temporarily needs twice their memory."""
         import torch
 
         while self._copying:

@@ -18,16 +18,17 @@ class GradientStats(PatternCallback):
 
         pattern: Names of parameters, as for `ModuleHooks`.
         per_parameter: Also log `gradient/<parameter>/norm` and so on.
-        updates: Also log `gradient/update_ratio`, the norm of the weight change relative to that of the weights. About 0.001 is
-            healthy.
+        updates: Also log `gradient/update_ratio`, the norm of the weight change relative to the norm of the weights. About
+            0.001 is healthy.
         every: Measure every n-th step; by default, the log steps (`log_every` of the Runner or Loop).
 
     The metrics are `gradient/norm`, `gradient/max` and `gradient/nonfinite`. A logged value is the mean since the last log
-    step. Gradients are those at on_step_begin: accumulated over all batches of the step, clipped and unscaled. A step that the
-    fp16 scaler skips is not measured. A step that a fused optimizer skips itself is measured, with nonfinite values.
+    step. Gradients are read at on_step_begin: accumulated over all batches of the step, clipped and unscaled. A step that the
+    fp16 scaler skips is not measured. A step that a fused optimizer itself skips is still measured, and its values are
+    nonfinite.
 
-    All ranks log the same values, including those of sharded parameters. If ranks have different layers, they wait for each
-    other at measured steps. Otherwise only sparse gradients make a step wait for the GPU.
+    All ranks log the same values, also for sharded parameters. If ranks have different layers, they wait for each other at
+    measured steps. Otherwise, a step waits for the GPU only if gradients are sparse.
 
     >>> import torch
     >>> model = torch.nn.Linear(1, 1)
@@ -40,7 +41,9 @@ class GradientStats(PatternCallback):
     (5.0, 4.0, 0.0)
     """
 
-    step_cost: ClassVar[str] = "one comparison; three passes over the gradients if measured, and a copy with `updates`"
+    step_cost: ClassVar[str] = (
+        "one comparison; on a measured step, three passes over the gradients and, with `updates`, a copy of the weights"
+    )
 
     def __init__(
         self,

@@ -18,12 +18,12 @@ class ModuleHooks(PatternCallback):
     """Register functions as torch hooks on the modules that match a pattern, and remove them at the end of the run.
 
         pattern: Glob over dotted names (`*` also matches dots), compiled regular expression (matched with `search`), or list of
-            these. "" is the model itself. A pattern without a match raises.
+            these. "" is the model itself. Raises if a pattern has no match.
         forward_pre: Called as `forward_pre(module, args)`.
         forward: Called as `forward(module, args, output)`.
         backward_pre: Called as `backward_pre(module, grad_output)`.
         backward: Called as `backward(module, grad_input, grad_output)`.
-        with_kwargs: Also pass the keyword arguments of the forward to the first two, after `args`.
+        with_kwargs: Also pass the forward's keyword arguments to the two forward hooks, after `args`.
 
     A value that a function returns replaces the input, output or gradient, as in torch. A function with a parameter `name` gets
     the module's name. An exception in a function ends the run, with a note that names the module, regardless of `on_error`.

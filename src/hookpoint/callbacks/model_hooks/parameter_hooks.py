@@ -23,13 +23,13 @@ class ParameterHooks(PatternCallback):
             tensor replaces it.
         post_accumulate_grad: Called as `post_accumulate_grad(parameter)` afterwards.
 
-    A function with a parameter `name` gets the parameter's name. With fp16, gradients are still scaled here. With accumulation,
-    they belong to a single batch. For the gradients of the step, use `GradientStats` or on_step_begin. An exception in a
-    function ends the run, with a note that names the parameter, regardless of `on_error`.
+    A function with a parameter `name` gets the parameter's name. With fp16, gradients are still scaled here. With gradient
+    accumulation, each call sees the gradient of a single batch. To see the gradients that a step uses, use `GradientStats` or
+    on_step_begin. An exception in a function ends the run, with a note that names the parameter, regardless of `on_error`.
 
     A frozen parameter has no gradient and no hook. A parameter that is unfrozen or replaced during the run gets its hooks with
-    the next training pass. A tied parameter has one hook, under the first name that matches. Sharded parameters raise, because
-    torch does not call their hooks.
+    the next training pass. A tied parameter has one hook, under the first name that matches. Raises for sharded parameters,
+    because torch does not call their hooks.
 
     >>> import torch
     >>> model = torch.nn.Linear(1, 1)
