@@ -19,7 +19,7 @@ LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 
 class AppriseTransport:
-    """Send a title and a text to Apprise URLs. An unencrypted URL raises if its scheme has an encrypted form."""
+    """Send a title and a text to Apprise URLs. Raise for an unencrypted URL if its scheme has an encrypted form."""
 
     def __init__(self, owner: str, urls: str | Sequence[str], timeout_seconds: float) -> None:
         self._urls = [urls] if isinstance(urls, str) else list(urls)
@@ -35,7 +35,7 @@ class AppriseTransport:
                 text(f"{owner}(url=...) needs Apprise, which is not installed.", run="pip install 'hookpoint[notify]'")
             )
         with warnings.catch_warnings():  # not in send: filters are process-wide, and send runs on a thread
-            warnings.filterwarnings("ignore", "'imghdr' is deprecated", DeprecationWarning)  # raised on import of Apprise
+            warnings.filterwarnings("ignore", "'imghdr' is deprecated", DeprecationWarning)  # raised when Apprise is imported
             self._services()
 
     def send(self, message: Message) -> None:
@@ -46,7 +46,7 @@ class AppriseTransport:
             notify_type=message.tone,
             timeout=self._timeout_seconds,
         )
-        if not result:  # not a bool: it has a status
+        if not result:  # not a plain bool, because it also has a status
             status = getattr(getattr(result, "status", None), "name", "FAILURE")
             raise SendFailed(status, f"Apprise did not deliver a message: {status}")
 

@@ -1,4 +1,4 @@
-"""Command: a program and its arguments, with fields to fill with values."""
+"""Command: a program and its arguments, with fields that are replaced by values."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Command:
     """Split a command into arguments, and fill fields such as `{loss}` or `{loss:.3f}`. Write `{{` and `}}` for braces.
 
     A field is the name of a value, never an expression. `numbers` and `texts` are the allowed field names. A string is split by
-    shlex before fields are filled, so a value always stays within its argument. Shell syntax raises, except for `> /dev/null
+    shlex before fields are filled, so a value always stays within its argument. Raises for shell syntax, except `> /dev/null
     2>&1` at the end, which has no effect. With `shell`, the string is a script, and the values are passed as quoted positional
     parameters.
 
@@ -65,7 +65,7 @@ class Command:
         self.program = "the command" if shell else os.path.basename(words[0])
 
     def arguments(self, values: Mapping[str, Value]) -> list[str]:
-        """Return the program and its arguments, filled. Raise if a text would be read as an option."""
+        """Return the program and its arguments with all fields filled. Raise if a text could be read as an option."""
         for name in self._leading:
             value = str(values[name])
             if value.startswith(OPTION_PREFIXES):

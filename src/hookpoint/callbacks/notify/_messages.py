@@ -17,7 +17,7 @@ from hookpoint.core.text.terminal import printable
 Tone = Literal["info", "success", "warning", "failure"]
 
 MAX_METRICS = 20
-MAX_LENGTH = 1000  # of an error's text; services truncate or reject long messages
+MAX_LENGTH = 1000  # length of an error's text; services truncate or reject long messages
 MAX_LINE = 256
 MAX_NOTES = 3
 
@@ -32,7 +32,7 @@ class Message:
 
 
 def run_message(run: Run, event: str, *lines: str, tone: Tone = "info", names: Iterable[str] | None = None) -> Message:
-    """Return a message about an event of a run, with its progress and its metrics: all of them, or those in `names`."""
+    """Return a message about an event, with the run's progress and its metrics: all of them, or only those in `names`."""
     epochs = f"/{run.max_epochs}" if run.max_epochs is not None else ""
     progress = [f"epoch {run.epoch}{epochs}, step {run.step}, after {clock(run.elapsed)}"]
     if run.workdir is not None:
@@ -55,7 +55,7 @@ def command_line() -> str:
 
 
 def clean_text(text: str) -> str:
-    """Return a text with secrets masked, control characters replaced, and at most 1000 characters."""
+    """Return at most 1000 characters of a text, with secrets masked and control characters replaced."""
     text = masked(text)
     cut = text if len(text) <= MAX_LENGTH else f"{text[:MAX_LENGTH]} ..."
     return "\n".join(printable(line) for line in cut.splitlines())

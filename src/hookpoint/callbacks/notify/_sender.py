@@ -1,4 +1,4 @@
-"""Sender: the base class of callbacks that send messages, and the queue it sends them from."""
+"""Sender: the base class of callbacks that send messages, and its message queue."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hookpoint.core.logger import logger
 from hookpoint.core.run.run import Run
 
 CAPACITY = 100  # messages
-WAIT_SECONDS = 5.0  # at the end of a run, for messages that are not sent yet
+WAIT_SECONDS = 5.0  # how long the end of a run waits for unsent messages
 
 
 class Sender(Callback):
@@ -33,7 +33,7 @@ class Sender(Callback):
         """Create the transport, or raise if its arguments are wrong."""
 
     def check_transport(self) -> None:
-        """Create a transport to check its arguments; errors start with the name of the class."""
+        """Create a transport to check its arguments. Errors start with the class name."""
         try:
             self.transport()
         except (TypeError, ValueError) as error:
@@ -54,7 +54,7 @@ class Sender(Callback):
 
 
 class SendFailed(Exception):
-    """A message was not sent. Failures of one `kind` are logged once."""
+    """A message was not sent. Failures of the same `kind` are logged once."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(text)
@@ -102,11 +102,11 @@ class SendQueue:
             self._changed.notify_all()
 
     def finish(self, seconds: float) -> None:
-        """Wait at most `seconds` until all messages are sent, drop the rest, end the thread and log what was not sent."""
+        """Wait at most `seconds` for all messages to be sent. Drop the rest, end the thread and log how many were lost."""
         deadline = monotonic() + seconds
         with self._changed:
             while (self._messages or self._is_sending) and monotonic() < deadline:
-                self._changed.wait(0.05)  # short, so that Ctrl-C gets through
+                self._changed.wait(0.05)  # a short wait, so that Ctrl-C gets through
             unsent = len(self._messages) + self._is_sending
             self._messages.clear()
             self._is_closed = True
@@ -134,7 +134,7 @@ class SendQueue:
                 self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        if self._is_closed:  # the message was cancelled and already counted as not sent
+        if self._is_closed:  # the message was cancelled and is already counted as not sent
             return
         self.failed += 1
         kind = error.kind if isinstance(error, SendFailed) else type(error).__name__

@@ -21,18 +21,18 @@ from hookpoint.core.run.verdicts import Reached
 class Notify(Sender):
     """Send a message to a phone, a chat or a mailbox when a run starts, ends or fails, or when a metric reaches a new best.
 
-    - `url`: an Apprise URL such as `"ntfys://topic"`, or a list of them (`pip install 'hookpoint[notify]'`). Unencrypted URLs
-      raise.
-    - `on`: the events to report: "start" (also a resume), "end", "failure", "stop" (the end of a run that was stopped, which
-      "end" includes) and "best", which needs `best`.
+    - `url`: an Apprise URL such as `"ntfys://topic"`, or a list of them (`pip install 'hookpoint[notify]'`). Raises for
+        unencrypted URLs.
+    - `on`: the events to report: "start" (also a resume), "end", "failure", "stop" (a run was stopped early; "end" includes
+        this) and "best", which needs `best`.
     - `best`: the metric to watch. `mode` is "min", "max" or "auto", which infers it from the metric's name.
     - `minutes_between`: the shortest time between two messages about a new best. The next message says how many new bests were
       skipped.
     - `names`: the metrics to include. Default: all.
 
-    A message contains the run's name, its progress, its workdir and its metrics. The message of a stop gives the reason. The
-    message of a failure contains the error, the callback at fault, and the command that resumes the run, as it was typed, with
-    secrets masked. All of this leaves the machine.
+    A message contains the run's name, its progress, its workdir and its metrics. A message about a stop gives the reason. A
+    message about a failure contains the error, the callback at fault, and the command that resumes the run, as it was typed,
+    with secrets masked. All of this information leaves the machine.
 
     Messages are sent on a background thread. Each kind of failure is logged once. The end of a run waits up to five seconds for
     the remaining messages. A failure never stops or delays a run. A run killed with `kill -9` sends nothing.

@@ -8,7 +8,7 @@ from hookpoint.callbacks.notify.send_stat import SendStat
 class SendMonitorData(SendStat):
     """Send metrics like SendStat, but only when every metric has a new value since the last message, as in tensorpack.
 
-    A message therefore never mixes values of this epoch with older ones. Everything else works as in SendStat.
+    A message therefore never mixes new and old values. Everything else works as in SendStat.
 
     Triggered at the end of each complete epoch, unless `.when(...)` says otherwise.
 
