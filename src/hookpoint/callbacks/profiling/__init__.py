@@ -1,1 +1,1 @@
-"""Traces of a run, and timeouts for slow steps."""
+"""Traces of runs, and timeouts for slow steps."""

@@ -15,16 +15,16 @@ from hookpoint.core.logger import logger
 
 _quoted = lru_cache(maxsize=1024)(json.dumps)
 
-FLUSH_EVERY = 512  # events; at most this many are lost when the process is killed
+FLUSH_EVERY = 512  # events in memory; at most this many are lost if the process is killed
 
 
 class ChromeTrace:
     """Write events in the Trace Event Format, as one JSON array.
 
-    Times are nanoseconds of `perf_counter_ns`. A short span is one `complete` event. A long span is a `begin` and an `end`, so
-    its start is on disk even if the process is killed. The closing bracket is then missing, but readers of the format accept
-    this. After `max_events`, `is_full` is set: the owner then begins no new spans and only ends the open ones. Any thread may
-    write. If the disk fails, a warning is logged and nothing more is written.
+    Times are in nanoseconds, from `perf_counter_ns`. A short span is one `complete` event. A long span is a `begin` and an
+    `end`, so its start is on disk even if the process is killed. The closing bracket is then missing, but readers of the format
+    accept this. After `max_events`, `is_full` is set: the owner then begins no new spans and only ends the open ones. Any
+    thread may write. If the disk fails, a warning is logged and nothing more is written.
     """
 
     def __init__(self, path: Path, *, process: int, title: str, began: int, max_events: int) -> None:
@@ -38,8 +38,8 @@ class ChromeTrace:
         self._threads: dict[int, int] = {}
         self._lock = Lock()
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Unbuffered: a forked process would write the contents of an inherited buffer again.
-        self._file: Any = open(path, "xb", buffering=0)  # noqa: SIM115 - open during the run
+        # Unbuffered, because a forked process would write the contents of an inherited buffer a second time.
+        self._file: Any = open(path, "xb", buffering=0)  # noqa: SIM115 - stays open during the run
         self._write("[" + self._metadata("process_name", 0, title))
 
     def begin(self, name: str, at: int, **args: int | str) -> None:

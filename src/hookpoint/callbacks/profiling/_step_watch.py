@@ -16,7 +16,7 @@ from hookpoint.core.text.thread_frames import frames_by_thread
 
 DEBUGGERS = ("pdb", "bdb", "code", "IPython", "ipdb", "pydevd", "debugpy", "_pydevd_bundle")
 
-_timer = Lock()  # faulthandler has one timer per process: the first watch gets it
+_timer = Lock()  # faulthandler has one timer per process, and the first watch gets it
 
 
 class StepWatch:
@@ -40,7 +40,7 @@ class StepWatch:
         self._stuck = stuck
         self._file: Any = None
         if stuck is not None and _timer.acquire(blocking=False):
-            self._file = open(stuck, "ab", buffering=0)  # noqa: SIM115 - the timer writes to it
+            self._file = open(stuck, "ab", buffering=0)  # noqa: SIM115 - stays open for the timer
         self._reported: float | None = None
         self._check()
         self._ticker = Ticker(owner, pause, self._check)
@@ -73,7 +73,7 @@ class StepWatch:
 
 
 def thread_dump(first: int) -> str:
-    """Return the stacks of all threads except the caller, with thread `first` at the top and the most recent call last."""
+    """Return the stacks of all threads except the calling one: thread `first` at the top, the most recent call last."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     frames = {ident: frame for ident, frame in frames_by_thread().items() if ident != threading.get_ident()}
     return "\n".join(

@@ -69,7 +69,7 @@ class TorchProfile:
         """Return the most expensive operations as lines, with their own time and number of calls."""
         averages = self._profile.key_averages()
         kind = "device" if self.uses_device and any(event.self_device_time_total for event in averages) else "cpu"
-        # An operation includes the time of its kernels. A row for the kernel would count that time again.
+        # An operation's time includes its kernels, so separate rows for kernels would count that time twice.
         operations = [
             (float(getattr(event, f"self_{kind}_time_total")), event.count, str(event.key)[:60])
             for event in averages

@@ -23,18 +23,18 @@ LAST = ("on_exception", "on_run_end")
 class HookTrace(Watcher):
     """Write a trace of the run and of every callback, for Perfetto and chrome://tracing.
 
-    The trace has spans for the run from on_setup on, its epochs, passes, data fetches, iterations, forwards, backwards and
-    optimizer steps. Inside them are the points, and inside the points the handlers of callbacks. Monitors appear on their own
-    threads. A forward without a point is the time between an iteration's start and its backward. Times are measured on the
-    host: a GPU may still be working. Use `ProfilerTrace` to see the GPU.
+    The trace has spans for the run from on_setup on, and for its epochs, passes, data fetches, iterations, forward and backward
+    passes and optimizer steps. These spans contain the points, and the points contain the callbacks' handlers. Monitors appear
+    on their own threads. If the forward pass has no point, its span is the time between the start of the iteration and its
+    backward pass. Times are measured on the host: a GPU may still be working. Use `ProfilerTrace` to see the GPU.
 
-    Files are `profile/hooks-1.json` in the workdir, `hooks-2.json` for the next start, and so on. Iterations are recorded in
-    the first `steps` steps of a start, and in the same number of steps after each `every` steps; with `steps=None`, always.
-    Epochs, passes and their points are always recorded. Recording ends after `max_events` events of about 130 bytes each.
-    Events are written after each pass and every 512 events, so a killed run leaves a trace. A full disk ends the trace, not the
-    run.
+    The first start of a run writes `profile/hooks-1.json` in the workdir, the next start `hooks-2.json`, and so on. Iterations
+    are recorded in the first `steps` steps after each start, and again for `steps` steps after each `every` steps; with
+    `steps=None`, all iterations are recorded. Epochs, passes and their points are always recorded. Recording ends after
+    `max_events` events of about 130 bytes each. Events are written after each pass and every 512 events, so a killed run leaves
+    a trace. A full disk ends the trace, not the run.
 
-    Listens to on_setup, and watches each call of every other callback. With `ranks="all"`, each rank writes its own file.
+    Listens to on_setup, and traces every call to the other callbacks. With `ranks="all"`, each rank writes its own file.
 
     >>> import json
     >>> with Loop([HookTrace(steps=20)], workdir="runs/traced") as run:
@@ -46,7 +46,7 @@ class HookTrace(Watcher):
 
     ranks = "chief"
 
-    step_cost = "four microseconds per span while recorded, otherwise three in total"
+    step_cost = "four microseconds per recorded span; three microseconds for a step that is not recorded"
 
     def __init__(
         self, steps: int | None = 100, *, every: int | None = None, max_events: int = 200_000, **options: Unpack[Options]
@@ -77,7 +77,7 @@ class HookTrace(Watcher):
         return watched
 
     def around_points(self, points: tuple[str, ...], dispatch: Dispatch | None) -> Dispatch | None:
-        point = max(points, key=len)  # on_train_iter_begin, which is fired together with on_iter_begin
+        point = max(points, key=len)  # on_train_iter_begin, which fires together with on_iter_begin
         if dispatch is None and point not in BEGINS and point not in ENDS and point != "on_setup":
             return None
         decides, follows = point in DECIDE, point in FOLLOW

@@ -23,14 +23,15 @@ if TYPE_CHECKING:
 class ProfilerTrace(Callback):
     """Record a few training steps with torch's profiler: write a Chrome trace, and print the most expensive operations.
 
-    It skips the first `wait` steps after a start or resume, warms up for `warmup` steps, and records `steps` steps. With `at`,
-    it records from optimizer step `at` on instead. The trace includes what happens between these steps, such as a validation
-    pass. The file is `profile/trace-step-00000012.json` in the workdir, named after its first step, or .json.gz with
-    `compress`. The `rows` most expensive operations are printed to stderr. CPU and, if available, CUDA are recorded. `shapes`,
-    `memory` and `stacks` add details, and slow the steps down. A run that ends during the recording writes what it has.
+    ProfilerTrace skips the first `wait` steps after a start or resume, warms up for `warmup` steps, and records `steps` steps.
+    With `at`, it starts recording at optimizer step `at` instead. The trace includes everything that happens between these
+    steps, such as a validation pass. The file is `profile/trace-step-00000012.json` in the workdir, named after its first step,
+    or .json.gz with `compress`. The `rows` most expensive operations are printed to stderr. CPU and, if available, CUDA are
+    recorded. `shapes`, `memory` and `stacks` add details, and slow the steps down. If the run ends during the recording, the
+    steps so far are written.
 
-    Profiled steps are slower, and a GPU is synchronized when a recording begins and ends. A process has one profiler: if it is
-    in use, nothing is recorded, and a warning is logged. A failure never ends a run.
+    Profiled steps are slower, and a GPU is synchronized when a recording begins and ends. A process has only one profiler. If
+    it is already in use, nothing is recorded and a warning is logged. A failure never ends a run.
 
     Listens to on_setup, on_run_begin, on_train_iter_begin, on_train_iter_end and on_run_end. Sends the event "profile". With
     `ranks="all"`, each rank writes its own file.
@@ -70,7 +71,7 @@ class ProfilerTrace(Callback):
         self._profile: TorchProfile | None = None
         self._next = math.inf  # the step at which something is due next
         self._record_at: int | None = None
-        self._first_step = 0  # of the recording: after a resume, it may come after `_record_at`
+        self._first_step = 0  # first step of the recording; after a resume, it may be later than `_record_at`
 
     def on_setup(self, run: Run) -> None:
         require_workdir(self.name or "ProfilerTrace", run)
@@ -109,7 +110,7 @@ class ProfilerTrace(Callback):
                     profile.record()
         except BaseException:
             self._next = math.inf
-            with suppress(Exception):  # the first error is the one to report
+            with suppress(Exception):  # report only the first error
                 self._stop()
             raise
 

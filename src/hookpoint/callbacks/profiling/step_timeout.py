@@ -36,9 +36,9 @@ class StepTimeout(Callback):
 
     A step is a training iteration, including the wait for its batch. Validation passes, checkpoints and the time between epochs
     do not count. `covers=["train", "val"]` also watches validation iterations. The first iteration of each pass, in which
-    workers start and kernels are compiled, may take `first_seconds`. A step that is paused in a debugger or a shell is not
-    late, but a step that is suspended with Ctrl-Z is. If the interpreter itself hangs, in code that never releases the GIL,
-    faulthandler's timer writes `stacks-interpreter.txt`, and "exit" exits with code 1. A process has only one such timer.
+    workers start and kernels are compiled, may take `first_seconds`. A step that is paused in a debugger or a shell does not
+    count as late. A step that is suspended with Ctrl-Z does. If the interpreter itself hangs, in code that never releases the
+    GIL, faulthandler's timer writes `stacks-interpreter.txt`, and "exit" exits with code 1. A process has only one such timer.
 
     Listens to the beginning and end of passes, on_batch_fetch_begin, the end of iterations, on_iter_skip, on_run_begin,
     on_exception and on_run_end. Sends the event "step timeout".
@@ -47,7 +47,7 @@ class StepTimeout(Callback):
     600.0
     """
 
-    step_cost = "storing the time, less than a microsecond; a thread checks it"
+    step_cost = "less than a microsecond to store the time; a thread checks it"
 
     EXIT_CODE = 75  # EX_TEMPFAIL: try again
 
@@ -96,7 +96,7 @@ class StepTimeout(Callback):
         self.on_batch_fetch_begin(run)  # a retry does not fetch a batch
 
     def on_train_epoch_begin(self) -> None:
-        """Stop watching until the next batch is fetched. The first batch of a pass may take longer."""
+        """Stop watching until the next batch is fetched. The first batch of a pass has a longer limit."""
         if self._watch is not None:
             self._watch.began = None
             self._watch.limit = self.first_seconds
@@ -121,7 +121,7 @@ class StepTimeout(Callback):
             watch.limit = self.seconds
 
     def _report(self, seconds: float) -> None:
-        """Log the stacks and do what `then` says. Called by the watching thread."""
+        """Log the stacks and do what `then` says. Called on the watching thread."""
         run, watch = self._run, self._watch
         if run is None or watch is None:
             return

@@ -12,5 +12,5 @@ class StepTooSlow(HookpointError, TimeoutError):
     True
     """
 
-    def __init__(self, words: str = "a step took longer than StepTimeout allows; the log has the stacks") -> None:
+    def __init__(self, words: str = "a step took longer than StepTimeout allows; the log contains the stacks") -> None:
         super().__init__(words)
