@@ -1,1 +1,1 @@
-"""The progress bar, the remaining time and the throughput."""
+"""Progress bar, remaining time and throughput."""

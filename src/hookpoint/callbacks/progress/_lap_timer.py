@@ -17,8 +17,8 @@ UNITS = ("seconds", "steps", "samples")
 class LapTimer(Callback):
     """Measure named laps of training time. Subclasses decide when a lap starts.
 
-    Validation, prediction, checkpoints, pauses and the time between passes do not count, but the time that training waits for a
-    background checkpoint does. A GPU works asynchronously, so the timer waits for it when a training pass ends or pauses and
+    Validation, prediction, checkpoints, pauses and the time between passes do not count. Time that training spends waiting for
+    a background checkpoint does. A GPU works asynchronously, so the timer waits for it when a training pass ends or pauses and
     when a checkpoint is written. Its work then counts in the right lap. The checkpoint stores the laps so far, and a resumed
     lap continues from there. The time to resume counts only if data has to be read again.
     """
@@ -30,8 +30,8 @@ class LapTimer(Callback):
     def __init__(self, *laps: str, **options: Unpack[Options]) -> None:
         super().__init__(**options)
         self.time = TrainingTime()
-        self._starts = dict.fromkeys(laps, Elapsed())  # a lap is the work since its start
-        self._end = Elapsed()  # of the last run
+        self._starts = dict.fromkeys(laps, Elapsed())  # a lap is the work done since it started
+        self._end = Elapsed()  # the end of the last run
         self._saving: tuple[int, float] | None = None
 
     def on_run_begin(self, run: Run) -> None:
@@ -87,7 +87,7 @@ class LapTimer(Callback):
         if self._run is not None:
             if self.time.is_running:
                 wait_for(self._run.device)
-            self._saving = (self._run.iteration, self.time.seconds)  # this call means that a checkpoint is being written
+            self._saving = (self._run.iteration, self.time.seconds)  # state_dict is called when a checkpoint is being written
         laps = {name: self.elapsed(name) for name in self._starts}
         return {unit: {name: getattr(lap, unit) for name, lap in laps.items()} for unit in UNITS}
 
@@ -98,7 +98,7 @@ class LapTimer(Callback):
 
 
 def wait_for(device: Any) -> None:
-    """Wait until a GPU has finished its work: this device or, by default, the current device of this thread."""
+    """Wait until a GPU has finished its work: the given device or, by default, this thread's current device."""
     torch: Any = sys.modules.get("torch")
     if torch is None:
         return
@@ -112,14 +112,14 @@ def wait_for(device: Any) -> None:
 
 
 class TrainingTime:
-    """A clock that runs during training passes, and stops between them and while it is paused.
+    """Measure time during training passes, but not between them or during pauses.
 
     `is_unknown` is set if a pause never ended because a validation pass failed and the loop continued.
     """
 
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
         self.clock = clock
-        self.paused: Callable[[], float] = no_pause  # seconds for which a command has paused the run
+        self.paused: Callable[[], float] = no_pause  # seconds that commands have paused the run
         self._seconds = 0.0
         self._since: float | None = None
         self.is_paused = False
@@ -170,7 +170,7 @@ class TrainingTime:
 
 
 def no_pause() -> float:
-    """Return the paused seconds of a run that cannot be paused."""
+    """Return 0: this run cannot be paused."""
     return 0.0
 
 

@@ -53,19 +53,19 @@ class TerminalDisplay(Display):
         super().__init__(seconds)
         _restore_streams_after_fork()
         self._text = Text
-        self._console = Console(  # prints other output unchanged
+        self._console = Console(  # other output is printed unchanged
             stderr=True, force_jupyter=False, markup=False, emoji=False, highlight=False, soft_wrap=True
         )
-        to_terminal = _is_terminal(sys.stdout)  # piped lines stay in the pipe
+        to_terminal = _is_terminal(sys.stdout)  # redirected output stays redirected
         self._live = Live(console=self._console, auto_refresh=False, redirect_stdout=to_terminal)
         self._live.start()
-        self._console.show_cursor(True)  # rich hides it, and a killed process could not show it again
+        self._console.show_cursor(True)  # rich would hide the cursor, and a killed process could not show it again
         terminal.claim(self._say)
 
     def show(self, view: View) -> None:
-        width = self._console.width - 1  # a full line wraps on some terminals
+        width = self._console.width - 1  # a line of full width wraps on some terminals
         line = self._text.assemble(*as_line(view, width, ascii_only=self._console.options.ascii_only))
-        line.truncate(width)  # names may have characters that are two columns wide
+        line.truncate(width)  # names may contain characters that are two columns wide
         self._live.update(line, refresh=True)
 
     def close(self) -> None:
@@ -77,7 +77,7 @@ class TerminalDisplay(Display):
 
 
 class NotebookDisplay(Display):
-    """Replace one output of a notebook cell; needs no widgets."""
+    """Update one output of a notebook cell in place. Needs no widgets."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(seconds)

@@ -15,10 +15,10 @@ from hookpoint.core.text.terminal import say
 class EstimatedTimeLeft(Callback):
     """Print and log the remaining time of the run, estimated from its last `last_k_epochs` epochs.
 
-    The time of an epoch is measured from the end of the previous one, so it includes validation, checkpoints and callbacks. For
-    a resumed epoch, both parts count, but not the time between them. The estimate uses the median, which one slow epoch does
-    not change, or with `median=False` the mean. Epochs that are cut short do not count. Nothing is printed after the last
-    epoch, or if the number of epochs is unknown.
+    An epoch's time is measured from the end of the previous epoch, so it includes validation, checkpoints and callbacks. For a
+    resumed epoch, the time before the interruption and after the resume counts, but not the time in between. The estimate uses
+    the median, which a single slow epoch hardly affects, or the mean with `median=False`. Epochs that are cut short do not
+    count. Nothing is printed after the last epoch, or if the number of epochs is unknown.
 
     >>> EstimatedTimeLeft(last_k_epochs=3, median=False)  # doctest: +ELLIPSIS
     <...EstimatedTimeLeft object at ...>
@@ -26,7 +26,7 @@ class EstimatedTimeLeft(Callback):
 
     ranks = "chief"
     may_write = ("time_left_seconds",)
-    keeps: ClassVar[str] = "the times of the last epochs"
+    keeps: ClassVar[str] = "the durations of the last epochs"
     step_cost: ClassVar[str] = "nothing"
 
     def __init__(self, last_k_epochs: int = 5, median: bool = True, **options: Unpack[Options]) -> None:

@@ -23,10 +23,10 @@ from hookpoint.core.run.run_loop import Progress
 class ProgressBar(Callback):
     """Show the progress of the run: epoch, batches, rate, remaining time of the epoch, latest loss and the metrics in `names`.
 
-    In a terminal, it is one line of stderr, drawn at most every `refresh_seconds`. In a notebook, it is an output of the cell.
-    In a file or pipe, it is one line every `plain_every_seconds` and one at the end of longer epochs, so short runs print
-    nothing. Validation and prediction are also shown. The values are those of the last record, read outside the training
-    thread. If a command pauses the run, the bar shows "paused". A failure never ends the run.
+    In a terminal, the bar is one line on stderr, redrawn at most every `refresh_seconds`. In a notebook, it is a cell output.
+    If stderr is a file or a pipe, a line is printed every `plain_every_seconds` and at the end of longer epochs, so short runs
+    print nothing. Validation and prediction are also shown. The values come from the last record and are read outside the
+    training thread. If a command pauses the run, the bar shows "paused". A failure never ends the run.
 
     >>> ProgressBar(["accuracy"]).names
     ('loss', 'accuracy')
@@ -70,7 +70,7 @@ class ProgressBar(Callback):
     def on_train_epoch_end(self, run: Run) -> None:
         if self._drawing is not None:
             self._drawing.end_pass()
-            if not self._in_run:  # a separate pass, by validate() or predict()
+            if not self._in_run:  # a separate pass, started by validate() or predict()
                 self._close()
 
     on_val_epoch_end = on_pred_epoch_end = on_train_epoch_end
@@ -111,7 +111,7 @@ class ProgressBar(Callback):
 
 
 class Drawing:
-    """A bar on the screen: its display, the thread that draws it, and the last progress of training."""
+    """A bar on the screen: its display, the thread that draws it, and the last training progress."""
 
     def __init__(self, bar: ProgressBar, run: Run) -> None:
         self._bar = bar
@@ -144,8 +144,8 @@ class Drawing:
             self._show(self._view_of(self._last, self._last_rate))
 
     def close(self) -> None:
-        """Leave the last progress of training on the screen."""
-        self._ticker.stop(timeout_seconds=1)  # a terminal that is halted with Ctrl-S blocks the thread
+        """Leave the last training progress on the screen."""
+        self._ticker.stop(timeout_seconds=1)  # a terminal that is stopped with Ctrl-S blocks the thread
         try:
             view = self._shown if self._last is None else self._view_of(self._last, self._last_rate)
             if self._display.shows_at_once and view is not None:
@@ -161,9 +161,9 @@ class Drawing:
 
     def _show(self, view: View) -> None:
         with self._showing:
-            if view != self._shown:  # draw nothing without progress, for example over the prompt of a debugger
+            if view != self._shown:  # without progress, draw nothing: the line could overwrite a debugger prompt
                 self._shown = view
-                with suppress(OSError, ValueError):  # the stream or the terminal is closed
+                with suppress(OSError, ValueError):  # the stream or terminal is closed
                     self._display.show(view)
 
     def _view(self, progress: Progress | None) -> View | None:
@@ -189,7 +189,7 @@ class Drawing:
 class Meter:
     """Measure the rate of a pass over its last samples. A new `key`, or fewer batches done, starts a new measurement."""
 
-    SAMPLES = 40  # ten seconds at four per second; longer with slow batches, because only changes count
+    SAMPLES = 40  # ten seconds at four samples per second; longer with slow batches, because only changes count
 
     def __init__(self) -> None:
         self._key: object = None

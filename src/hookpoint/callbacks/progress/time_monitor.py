@@ -1,4 +1,4 @@
-"""TimeMonitor: the time of epochs and steps."""
+"""TimeMonitor: how long epochs and steps take."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ class TimeMonitor(LapTimer):
     """Print the duration of each epoch and its mean step time in milliseconds, as in MindSpore, and log both in seconds.
 
         data_size: Also print a line every `data_size` steps.
-        data_time: Also measure the time per step spent waiting for data.
+        data_time: Also measure the time that each step spends waiting for data.
 
     A line reads `Train epoch time: 5120.125 ms, per step time: 20.001 ms`. A validation pass prints a line that begins with
-    `Eval` and is not logged. Steps are optimizer steps, while MindSpore uses the size of the dataset. Only training time
-    counts: validation, checkpoints and callbacks between epochs are left out. If a validation pass fails and the run
-    continues, that epoch has no time. The time of a resumed epoch includes both parts, and the time to read data again.
+    `Eval` and is not logged. The step time is the mean over optimizer steps, while MindSpore divides by the size of the
+    dataset. Only training time counts: validation, checkpoints and callbacks between epochs are left out. If a validation pass
+    fails and the run continues, no time is reported for that epoch. For a resumed epoch, the time covers both parts of the
+    epoch, including the time spent reading data again.
 
-    Logs `epoch_seconds`, `step_seconds` and `data_seconds`, and at each log step the `step_seconds` since the last one.
+    Logs `epoch_seconds`, `step_seconds` and `data_seconds` for each epoch. At each log step, also logs the mean `step_seconds`
+    since the last log step.
 
     >>> monitor = TimeMonitor(data_size=100, data_time=True)
     """
@@ -84,7 +86,7 @@ class TimeMonitor(LapTimer):
     def _end_step(self, run: Run) -> None:
         if run.step % (self.data_size or 1) == 0:
             line = self.elapsed("line")
-            if line.seconds_per_step is not None:  # no step in the middle of an accumulation window
+            if line.seconds_per_step is not None:  # in the middle of an accumulation window, no step is done
                 self.start("line")
                 say(f"epoch: {run.epoch} step: {run.batch_idx + 1}, per step time: {_ms(line.seconds_per_step)}")
 
