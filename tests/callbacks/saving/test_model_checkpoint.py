@@ -156,7 +156,7 @@ def test_the_newest_checkpoint_is_known_by_name(train_on_disk):
             {"save_weights_only": True},
             (
                 "ModelCheckpoint: save_weights_only=True is not supported; a run resumes from a complete checkpoint."
-                "\n  leave     it out; each checkpoint has model.safetensors"
+                "\n  leave     it out; each checkpoint contains model.safetensors"
             ),
         ),
         (

@@ -1,4 +1,4 @@
-"""MetricSaver: the base class of MinSaver, MaxSaver and TopKSaver, and what it shares with ModelCheckpoint."""
+"""MetricSaver: the base class of MinSaver, MaxSaver and TopKSaver, and the code it shares with ModelCheckpoint."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from hookpoint.storage.workdir.retention import KeepNewest
 
 
 class TopK:
-    """Rank the `k` best values with their moments, best first. Of equal values, the earlier one ranks higher. NaN never ranks.
+    """Rank the `k` best values, best first. Ties go to the earlier value, and NaN is never ranked.
 
-    A moment or a step is `in` the ranking while its value ranks. As a retention rule, a TopK keeps the checkpoints of ranked
-    values.
+    Each value is stored with the moment or step at which it was logged. `step in top` tells whether the value logged at that
+    step is among the best. As a retention rule, a TopK keeps the checkpoints that were saved for ranked values.
 
     >>> top = TopK(2, "max")
     >>> [top.take(value, step) for step, value in enumerate([0.1, 0.3, 0.3, 0.1, 0.5])]
@@ -47,23 +47,23 @@ class TopK:
 
     @property
     def best(self) -> Best:
-        """The best value, with its moment."""
+        """The best value and the moment it was logged."""
         best = Best(self.mode)
         for value, at in self._ranked[:1]:
             best.take(value, at)
         return best
 
     def __contains__(self, at: object) -> bool:
-        if isinstance(at, Moment):  # older checkpoints have the steps only
+        if isinstance(at, Moment):  # older checkpoints store only the steps
             return any(at.is_same(known) if isinstance(known, Moment) else at.step == known for _, known in self._ranked)
         return any(at == step for _, step in self.ranking)
 
     def __call__(self, kept: Sequence[Kept]) -> Iterable[Kept]:
-        """Return the checkpoints to keep: those of the ranked values."""
+        """Return the checkpoints to keep, which are those saved for ranked values."""
         return [entry for entry in kept if (entry.step if entry.moment is None else entry.moment) in self]
 
     def take(self, value: float, at: Moment | int) -> bool:
-        """Add a value; return whether it ranks. A second value of the same moment replaces the first."""
+        """Add a value; return whether it is among the best. A second value for the same moment replaces the first."""
         if math.isnan(value):
             return False
         sign = 1 if self.mode == "min" else -1
@@ -72,7 +72,7 @@ class TopK:
         return at in self
 
     def place(self, at: Moment | int) -> int:
-        """Return the rank of a moment, starting from 1."""
+        """Return the rank of the value logged at this moment, starting from 1."""
         return [known for _, known in self._ranked].index(at) + 1
 
     def state_dict(self) -> dict[str, Any]:
@@ -90,12 +90,12 @@ class TopK:
 class TrackingSaver(Saver):
     """Rank the values of a metric, with Best or TopK, and request a checkpoint whenever there is a new best.
 
-    `tag` is the tag of these checkpoints. Without a metric, nothing is tracked. A validation inside a training iteration is
-    handled immediately, regardless of the schedule, because the next step changes the weights.
+    The checkpoints get the tag `tag`. Without a metric, nothing is tracked. The result of a validation pass inside a training
+    iteration is handled immediately, regardless of the schedule, because the next step changes the weights.
     """
 
     reads_windows = True
-    keeps: ClassVar[str] = "the best value, and the moments of the best value and of the last save"
+    keeps: ClassVar[str] = "the best value, when it was logged, and when the last checkpoint was saved"
     step_cost: ClassVar[str] = "nothing; with a step schedule, one addition per step that logs the metric"
 
     def __init__(
@@ -118,9 +118,9 @@ class TrackingSaver(Saver):
             self.save_best(run, final_only=True)
 
     def take_best(self, run: Run, *, final_only: bool) -> tuple[Moment, float] | None:
-        """Return the newest value and its moment if the ranking accepts it.
+        """Return the newest value and the moment it was logged, if it is among the best.
 
-        If the checkpoint of the last accepted value was not written, the ranking is restored first.
+        If the checkpoint for the previous best value was not written, that value is removed from the ranking first.
         """
         if self._metric is None:
             return None
@@ -161,7 +161,7 @@ class TrackingSaver(Saver):
 
 
 class MetricSaver(TrackingSaver):
-    """Save new best values on trigger; the tag is `<prefix>-<metric or filename>`."""
+    """Save a checkpoint for each new best value when triggered. The tag is `<prefix>-<metric or filename>`."""
 
     def __init__(
         self, prefix: str, monitor_stat: str, ranking: Best | TopK, filename: str | None, **options: Unpack[SaverOptions]
@@ -175,7 +175,7 @@ class MetricSaver(TrackingSaver):
 
     @property
     def best(self) -> Best:
-        """The best value so far, and its step and moment."""
+        """The best value so far, with the step and moment at which it was logged."""
         return self._ranking.best if isinstance(self._ranking, TopK) else self._ranking
 
     def on_trigger(self, run: Run) -> None:

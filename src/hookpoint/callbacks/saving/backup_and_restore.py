@@ -17,12 +17,13 @@ from hookpoint.storage.workdir.retention import KeepNewest
 class BackupAndRestore(Saver):
     """Save every epoch, or every `save_freq` steps, and keep only the newest checkpoint.
 
-    Restoring needs no callback: a run that is started again in the same workdir resumes, even in the middle of an epoch.
-    `save_freq` is "epoch" or a number of optimizer steps, which correspond to Keras's batches. For MindSpore's epochs, write
+    Restoring needs no callback: if you start the run again in the same workdir, it resumes, even in the middle of an epoch.
+    `save_freq` is "epoch" or a number of optimizer steps, where Keras counts batches. For MindSpore's epochs, write
     `.when(Every(epochs=n))`. `double_checkpoint` also keeps the previous checkpoint. `async_save` works as in ModelSaver.
 
-    `backup_dir` raises, because checkpoints are always in the workdir. `delete_checkpoint=True` also raises, because a longer
-    run resumes from the last state. If `save_freq` is a number, the callback is triggered at on_iter_end of training.
+    `backup_dir` is not supported, because checkpoints are always in the workdir. `delete_checkpoint=True` is not supported
+    either, because a run with more epochs resumes from the last checkpoint. If `save_freq` is a number, the callback is
+    triggered at on_iter_end of training.
 
     >>> BackupAndRestore(save_freq=500).schedule
     Every(steps=500)

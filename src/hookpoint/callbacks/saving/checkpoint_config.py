@@ -14,14 +14,14 @@ from hookpoint.storage.workdir.retention import KeepAny, KeepEvery, KeepNewest
 class CheckpointConfig:
     """Set how often ModelCheckpoint saves and which checkpoints it keeps, as in MindSpore. 0 or None disables a rule.
 
-    Saves every `save_checkpoint_steps` optimizer steps or `save_checkpoint_seconds` of training, whichever comes first. If
-    seconds are given, the default of one step is ignored. Keeps the newest `keep_checkpoint_max` checkpoints, including the one
-    at the end of the run. The first checkpoint of each `keep_checkpoint_per_n_minutes` of training is kept permanently. With
-    neither rule, only the newest checkpoint is kept. With `async_save=False`, training also waits for the disk. With
+    Saves every `save_checkpoint_steps` optimizer steps or `save_checkpoint_seconds` of training, whichever comes first. If you
+    pass seconds only, the default of one step does not apply. Keeps the newest `keep_checkpoint_max` checkpoints, including the
+    one at the end of the run. The first checkpoint of each `keep_checkpoint_per_n_minutes` of training is kept permanently.
+    With neither rule, only the newest checkpoint is kept. With `async_save=False`, training also waits for the disk. With
     `exception_save`, a run that ends with an exception is also saved.
 
     A checkpoint always contains everything, with checksums. Therefore `integrated_save`, `saved_network`, `append_info`,
-    `enc_key`, `enc_mode`, `incremental` and `enable_redundance` must have their defaults; `crc_check` has no effect.
+    `enc_key`, `enc_mode`, `incremental` and `enable_redundance` must keep their default values; `crc_check` has no effect.
 
     >>> config = CheckpointConfig(save_checkpoint_steps=500, save_checkpoint_seconds=600, keep_checkpoint_max=3)
     >>> config.schedule, config.keep
@@ -48,7 +48,7 @@ class CheckpointConfig:
     ) -> None:
         _refuse("integrated_save", integrated_save, True, "checkpoints are never split")
         _refuse("saved_network", saved_network, None, "the run's model is saved")
-        _refuse("append_info", append_info, None, 'clocks are always saved; Loop(state={"name": thing}) adds an object')
+        _refuse("append_info", append_info, None, 'clocks are always saved; Loop(state={"name": thing}) also saves an object')
         _refuse("enc_key", enc_key, None, "checkpoints are not encrypted; put the workdir on an encrypted disk")
         _refuse("enc_mode", enc_mode, "AES-GCM", "checkpoints are not encrypted; put the workdir on an encrypted disk")
         _refuse("incremental", incremental, False, "every checkpoint is complete")

@@ -12,7 +12,7 @@ from hookpoint.core.log.best import Best
 
 
 class MaxSaver(MetricSaver):
-    """Save whenever a metric reaches a new maximum, as `checkpoints/best-<metric>/`.
+    """Save to `checkpoints/best-<metric>/` whenever a metric reaches a new maximum.
 
     Otherwise it works like MinSaver: it reads `monitor_stat` and sends the event "best" with metric, value and previous.
 

@@ -19,7 +19,7 @@ from hookpoint.core.run.run import Run
 from hookpoint.core.schedule.when import Every
 from hookpoint.storage.workdir.retention import KeepNewest
 
-EXCEPTION = "exception"  # the tag that a loop uses after an exception
+EXCEPTION = "exception"  # the tag that a Loop uses after an exception
 
 
 class ModelCheckpoint(TrackingSaver):
@@ -29,14 +29,14 @@ class ModelCheckpoint(TrackingSaver):
     five checkpoints, while MindSpore saves after every step. `save_freq` is "epoch" or a number, as in Keras; a number counts
     optimizer steps. It replaces the schedule of the config. `.when(...)` replaces both.
 
-    With `monitor`, a new best value of that metric is also saved as `checkpoints/best-<metric>/`. With `save_best_only`,
-    nothing else is saved on schedule. `mode` is "min", "max", or "auto", which infers it from the metric's name. The first
-    value must be better than `initial_value_threshold`. Equal values and NaN are not better, and a missing metric raises. With
-    a step schedule, the value is the mean of what was logged since the last trigger.
+    With `monitor`, a new best value of that metric is also saved as `checkpoints/best-<metric>/`. With `save_best_only`, no
+    other checkpoints are saved on schedule. `mode` is "min", "max", or "auto", which infers it from the metric's name. The
+    first value must be better than `initial_value_threshold`. Equal values and NaN are not better. Raises if the metric is
+    missing. With a step schedule, the value is the mean of the values logged since the last trigger.
 
-    `prefix` is the tag of checkpoints saved on schedule. `directory` and `filepath` raise, because checkpoints are always in
-    the workdir. `save_weights_only` also raises: a run needs a complete checkpoint to resume, and the weights are a separate
-    file in it. Instead of Orca's `by_epoch` and `interval`, write `.when(Every(epochs=n))`.
+    `prefix` is the tag of checkpoints saved on schedule. `directory` and `filepath` are not supported, because checkpoints are
+    always in the workdir. `save_weights_only` is not supported either: a run needs a complete checkpoint to resume, and each
+    checkpoint has the weights in a separate file. Instead of Orca's `by_epoch` and `interval`, write `.when(Every(epochs=n))`.
 
     Reads `monitor` and sends the event "best". Saves at on_exception if the config sets exception_save.
 
@@ -45,7 +45,7 @@ class ModelCheckpoint(TrackingSaver):
     {'resnet': KeepNewest(number=3), 'best-val_loss': KeepNewest(number=1)}
     """
 
-    keeps: ClassVar[str] = "the best value, and the moments of the best value and of the last saves"
+    keeps: ClassVar[str] = "the best value, when it was logged, and when the last checkpoints were saved"
     step_cost: ClassVar[str] = "one comparison; with a step schedule, one addition per step that logs the metric"
 
     def __init__(
@@ -96,7 +96,7 @@ class ModelCheckpoint(TrackingSaver):
 
     @property
     def best(self) -> Best | None:
-        """The best value so far, and its step; None without `monitor`."""
+        """The best value so far and its step, or None without `monitor`."""
         return None if self._metric is None else self._best
 
     def on_trigger(self, run: Run) -> None:
@@ -105,7 +105,7 @@ class ModelCheckpoint(TrackingSaver):
         self.save_best(run)
 
     def on_epoch_end(self, run: Run) -> None:
-        if run.epoch_complete:  # on any schedule: validation measures the weights of this step
+        if run.epoch_complete:  # regardless of the schedule: the validation results belong to the current weights
             self.save_best(run, final_only=True)
 
     def on_exception(self, run: Run) -> None:
@@ -130,7 +130,7 @@ def _check_arguments(prefix: Any, save_weights_only: bool, by_epoch: bool | None
         raise BadArgument(f"ModelCheckpoint: prefix must be a name, not a path or a template, got {prefix!r}.", write=write)
     if save_weights_only:
         problem = "save_weights_only=True is not supported; a run resumes from a complete checkpoint"
-        raise BadArgument(f"ModelCheckpoint: {problem}.", leave="it out; each checkpoint has model.safetensors")
+        raise BadArgument(f"ModelCheckpoint: {problem}.", leave="it out; each checkpoint contains model.safetensors")
     if by_epoch is not None or interval is not None:
         unit = "epochs" if by_epoch in (None, True) else "iterations"
         schedule = f".when(Every({unit}={max(interval or 1, 1)}))"

@@ -16,15 +16,16 @@ from hookpoint.storage.workdir.retention import KeepAny, KeepEvery, KeepNewest
 
 
 class ModelSaver(Saver):
-    """Save when triggered. Keep the newest `max_to_keep`, and one per `keep_checkpoint_every_n_hours` of training permanently.
+    """Save when triggered. Keep the newest `max_to_keep` checkpoints, and one per `keep_checkpoint_every_n_hours` permanently.
 
-    `max_to_keep=None` keeps all. With `keep_checkpoint_every_n_hours=None`, or in a shorter run, no checkpoint is kept
-    permanently. A run with a saver is also saved when it ends, stops or is interrupted; that checkpoint counts towards
-    `max_to_keep`. Checkpoints of other savers, the best one and the newest one are never deleted.
+    `max_to_keep=None` keeps all checkpoints. Hours are hours of training. With `keep_checkpoint_every_n_hours=None`, or in a
+    shorter run, no checkpoint is kept permanently. A run with a saver is also saved when it ends, stops or is interrupted; that
+    checkpoint counts towards `max_to_keep`. ModelSaver never deletes the checkpoints of other savers, the best checkpoint or
+    the newest one.
 
-    `checkpoint_dir` raises, because checkpoints are always in the workdir. Checkpoints are written in the background: training
-    waits for the copy to host memory, not for the disk. With `async_save=False`, it waits for both. A second ModelSaver in a
-    list needs its own `tag`.
+    `checkpoint_dir` is not supported, because checkpoints are always in the workdir. Checkpoints are written in the background:
+    training waits until the state is copied to host memory, but not until it is on disk. With `async_save=False`, training
+    waits for both. A second ModelSaver in a list needs its own `tag`.
 
     >>> ModelSaver(max_to_keep=3).when(Every(minutes=10) | Every(epochs=1)).schedule
     (Every(minutes=10) | Every(epochs=1))

@@ -15,21 +15,21 @@ from hookpoint.storage.workdir.retention import KeepNewest
 class TopKSaver(MetricSaver):
     """Save whenever a metric reaches one of its `k` best values so far, and delete checkpoints that drop out of the top k.
 
-    The checkpoints have the tag `top-<metric>`; `filename` replaces the metric in it. `mode` is "min", "max", or "auto", which
-    infers it from the metric's name. Of equal values, the earlier one stays; NaN never counts. A missing metric raises. Values
-    are saved under the same conditions as with MinSaver, and `async_save` works the same. The best checkpoint is also available
-    as `checkpoints/best-<metric>/`, unless another saver owns that folder. Each manifest contains the value that its checkpoint
-    was saved for.
+    The checkpoints have the tag `top-<metric>`; `filename` replaces the metric in the tag. `mode` is "min", "max", or "auto",
+    which infers it from the metric's name. If two values tie, the earlier one is kept; NaN is never ranked. Raises if the
+    metric is missing. A value leads to a checkpoint under the same conditions as in MinSaver, and `async_save` works the same.
+    The best checkpoint is also available as `checkpoints/best-<metric>/`, unless another saver owns that folder. Each
+    checkpoint's manifest contains the value it was saved for.
 
     Reads `monitor_stat`, after the callbacks that write it. Sends the event "top" with metric, value and place. With a step
-    schedule, the value is the mean of what was logged since the last trigger.
+    schedule, the value is the mean of the values logged since the last trigger.
 
     >>> saver = TopKSaver("val_accuracy", k=5, mode="max")
     >>> saver.name, saver.tag
     ('TopKSaver(val_accuracy)', 'top-val_accuracy')
     """
 
-    keeps: ClassVar[str] = "the ranking, and the moment of the last save"
+    keeps: ClassVar[str] = "the ranking, and when the last checkpoint was saved"
 
     def __init__(
         self,
