@@ -95,7 +95,7 @@ def test_a_loss_that_comes_late_is_told_with_its_step(train_on_losses):
 
 
 def test_without_any_loss_it_says_so(train_on_losses):
-    with pytest.raises(MissingMetric, match=r"^LossMonitor reads 'loss', and run.loss was not set either"):
+    with pytest.raises(MissingMetric, match=r"^LossMonitor reads 'loss', and run.loss is not set either"):
         train_on_losses([LossMonitor()], [1.0], how="neither")
 
 

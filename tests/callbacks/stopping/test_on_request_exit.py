@@ -138,8 +138,8 @@ def test_saving_needs_a_place(train):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"sig": signal.SIGKILL}, "no program can handle it"),
-        ({"sig": signal.SIGSTOP}, "no program can handle it"),
+        ({"sig": signal.SIGKILL}, "no program can handle this signal"),
+        ({"sig": signal.SIGSTOP}, "no program can handle this signal"),
         ({"sig": signal.SIGUSR1}, "already requests a checkpoint"),
         ({"sig": 12345}, "is not a signal"),
         ({"save_mindir": True}, "there is no MindIR"),

@@ -14,7 +14,7 @@ from hookpoint.core.run.run import Run
 
 
 class Loss(NamedTuple):
-    """A loss with its epoch, its batch in the epoch (from 1), its step, and its position in a tuple of losses."""
+    """A loss, and where it occurred: epoch, batch in the epoch (from 1), step, and position in a tuple of losses."""
 
     epoch: int
     batch: int
@@ -24,7 +24,7 @@ class Loss(NamedTuple):
 
 
 class LossCallback(Callback):
-    """Read `run.loss` after each step, or the value logged as "loss" if it is not set, and check it once it is on the host.
+    """Read `run.loss` after each step, or the value logged as "loss" if `run.loss` is not set. Check it once it is on the host.
 
     A loss is a tensor, a number, or a tuple, list or dict of them. For a tensor with multiple elements, the mean is used.
     """
@@ -50,7 +50,7 @@ class LossCallback(Callback):
     def on_train_epoch_end(self, run: Run) -> None:
         if self._iterations and not self._losses:
             reader = self.name or type(self).__name__
-            raise MissingMetric("loss", run.metrics, reader=reader, why="and run.loss was not set either")
+            raise MissingMetric("loss", run.metrics, reader=reader, why="and run.loss is not set either")
         self._check_ready(run, wait=True)
 
     def _read(self, run: Run, *, shown: bool = False) -> None:
@@ -62,7 +62,7 @@ class LossCallback(Callback):
         self._iterations += 1
         loss = loss_of(run)
         if not shown and getattr(loss, "is_cpu", False) and loss.numel() == 1 and math.isfinite(loss.item()):
-            self._losses += 1  # the usual case, three times as fast
+            self._losses += 1  # fast path for the usual case: three times as fast
             if not self._scalars:
                 return
         else:
@@ -80,7 +80,7 @@ class LossCallback(Callback):
 
 
 def loss_of(run: Run) -> Any:
-    """Return the loss of this iteration without waiting for a device; None if there is none."""
+    """Return this iteration's loss without waiting for a device, or None if it has no loss."""
     return run.loss if run.loss is not None else run.metrics.as_logged("loss")
 
 

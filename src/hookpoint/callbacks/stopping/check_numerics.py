@@ -25,11 +25,11 @@ class CheckNumerics(Callback):
 
         run_as_trigger: Check parameters when triggered, as in tensorpack.
         run_step: Also check parameters after each step.
-        parameters: Check parameters, also before training. False overrides the two arguments above.
+        parameters: Check parameters, including before training. False overrides the two arguments above.
         gradients: Check gradients before each optimizer step.
         loss: Check the loss after each iteration.
-        tensors: Functions of the run, by name, such as `{"logits": lambda run: run.outputs}`. Each returns a tensor or a
-            collection of tensors, which are checked after each iteration.
+        tensors: Mapping from names to functions of the run, such as `{"logits": lambda run: run.outputs}`. Each returns a
+            tensor or a collection of tensors, which are checked after each iteration.
 
     No step waits for a GPU: results are read once they are on the host, within about 50 steps, and by the end of the epoch at
     the latest.
@@ -41,7 +41,7 @@ class CheckNumerics(Callback):
     hookpoint.core.errors.NotFinite: CheckNumerics: NaN or infinity in error at step 2...
     """
 
-    step_cost: ClassVar[str] = "two calls, and one pass over everything that is checked after each step"
+    step_cost: ClassVar[str] = "two calls, and one pass over the tensors that are checked after each step"
 
     def __init__(
         self,

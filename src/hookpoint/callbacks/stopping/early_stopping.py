@@ -26,25 +26,26 @@ from hookpoint.storage.workdir.retention import KeepNewest
 class EarlyStopping(MetricWatcher):
     """Stop the run when a metric stops improving.
 
-        monitor: Name of the metric. A missing metric raises.
+        monitor: Name of the metric. Raises if the metric is missing.
         min_delta: Smallest change that counts as an improvement.
         patience: Number of values without improvement before stopping. 0 and 1 both stop at the first one.
         mode: "min", "max", or "auto", which infers it from the metric's name.
         min_delta_mode: "abs", or "rel" for a `min_delta` relative to the best value: 0.01 is one percent.
         baseline: If given, values must also beat it; otherwise the run stops once patience runs out.
         restore_best_weights: Load the best weights at the end of the run, unless an exception ended it.
-        start_from_epoch: Number of epochs to ignore at first.
-        verbose: 1 prints the stop.
+        start_from_epoch: Number of epochs at the start of the run to ignore.
+        verbose: 1 prints a line when the run is stopped.
 
     NaN is never an improvement. The first value that is not NaN becomes the best, even if it is infinite. An epoch without a
-    new value does not count. With a step schedule, a value is the mean of what was logged since the last trigger.
+    new value does not count. With a step schedule, a value is the mean of the values logged since the last trigger.
 
-    The best weights are stored in host memory and in the checkpoint. The last checkpoint contains the last weights, so that a
-    longer run can resume from them. EarlyStopping itself requests no checkpoint for a new best. If a saver writes one at that
-    moment, it also becomes `checkpoints/best-<metric>/`, with the value in its manifest, and no retention limit deletes it.
+    The best weights are stored in host memory and in the checkpoint. The last checkpoint contains the last weights, so that you
+    can resume the run with more epochs. EarlyStopping itself requests no checkpoint for a new best. If a saver writes one at
+    that moment, it also becomes `checkpoints/best-<metric>/`, with the value in its manifest, and no retention limit deletes
+    it.
 
-    Reads `monitor` and sends the event "stop". If you resume a run that it has stopped, it stops the run again, unless you
-    raise `patience`.
+    Reads `monitor` and sends the event "stop". If you resume a stopped run, EarlyStopping stops it again unless you raise
+    `patience`.
 
     >>> with Loop([EarlyStopping("score", patience=2, mode="max")]) as run:
     ...     for epoch in run.epochs(10):
@@ -54,7 +55,7 @@ class EarlyStopping(MetricWatcher):
     """
 
     knobs = (Knob("patience", int, low=0, about="values without improvement before stopping"),)
-    keeps: ClassVar[str] = "the best value, the number of values waited, and the best weights"
+    keeps: ClassVar[str] = "the best value, the number of values since then, and the best weights"
     step_cost: ClassVar[str] = f"{MetricWatcher.step_cost}; with `restore_best_weights`, a copy of the weights per new best"
 
     def __init__(
@@ -103,7 +104,7 @@ class EarlyStopping(MetricWatcher):
 
     @property
     def stopped(self) -> bool:
-        """Whether it has stopped the run."""
+        """Whether this callback has stopped the run."""
         return self._patience.is_over
 
     def on_setup(self, run: Run) -> None:
@@ -142,7 +143,7 @@ class EarlyStopping(MetricWatcher):
         self._has_failed = True
 
     def on_run_end(self, run: Run) -> None:
-        moment = self.best.moment  # older checkpoints have the step only
+        moment = self.best.moment  # older checkpoints store only the step
         is_best = self.best.step == run.step if moment is None else moment.is_same(run.moment)
         if self._weights is not None and not self._has_failed and not is_best:
             machine_of(run).saving.before_restoring()
@@ -151,7 +152,7 @@ class EarlyStopping(MetricWatcher):
             run.put_event("restore", metric=self.monitor, value=self.best.value, step_of_best=self.best.step)
 
     def _mark_best(self, run: Run, moment: Moment, value: float) -> None:
-        """Tag the checkpoint of this moment as the best, if a saver writes one."""
+        """If a saver writes a checkpoint at this moment, tag it as the best."""
         (tag, keep), saving = next(iter(self.marks.items())), machine_of(run).saving
         if saving.savers and is_current(moment, run) and not is_claimed(run, tag, besides=self):
             saving.mark(tag, keep, measured(self.monitor, self.best.mode, value, moment))
@@ -228,5 +229,5 @@ class Patience:
         if "progress" in state:
             self._progress.load_state_dict(state["progress"])
         elif self.best.value is not None and self._progress.is_beaten_by(self.best.value):
-            self._progress.load_state_dict(state["best"])  # in older checkpoints, the best counted once it beat the baseline
+            self._progress.load_state_dict(state["best"])  # older checkpoints: set only once a value beat the baseline
         self.waited = state["waited"]

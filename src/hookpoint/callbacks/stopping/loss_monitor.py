@@ -16,13 +16,14 @@ from hookpoint.core.text.terminal import say
 class LossMonitor(LossCallback):
     """Print the loss of every `per_print_times`-th step, and raise NonFiniteLoss if a loss is NaN or infinite.
 
-    As in MindSpore, a line reads `epoch: 1 step: 2, loss is 0.5`, with the step in the epoch. `per_print_times=0` prints
-    nothing. Only the chief prints. Of a tuple of losses, the first is printed, and all are checked.
+    As in MindSpore, a line reads `epoch: 1 step: 2, loss is 0.5`, where steps count from the start of the epoch.
+    `per_print_times=0` prints nothing. Only the chief prints. If the loss is a tuple, the first loss is printed and all of them
+    are checked.
 
     A loss on the host is checked after its step. A loss on a GPU is checked once it has been copied to the host. Training does
-    not wait for the copy, so lines appear about a step later. If nothing is printed, a bad loss is found within about 50 steps,
-    and by the end of the epoch at the latest. The error names its step. Nonfinite weights are never saved as a good checkpoint,
-    so the newest checkpoint is always good.
+    not wait for the copy, so lines appear about a step later. If nothing is printed, a nonfinite loss is found within about 50
+    steps, and by the end of the epoch at the latest. The error names the step. Nonfinite weights are never saved as a good
+    checkpoint, so the newest checkpoint is always good.
 
     Reads `run.loss`, or the metric "loss" if `run.loss` is not set. Raises if neither exists.
 

@@ -26,7 +26,7 @@ class MaxSteps(Callback):
     2
     """
 
-    knobs = (Knob("n", int, low=0, about="optimizer steps of the whole run"),)
+    knobs = (Knob("n", int, low=0, about="total optimizer steps, counted across resumes"),)
     step_cost: ClassVar[str] = "one comparison"
 
     def __init__(self, n: int, **options: Unpack[Options]) -> None:

@@ -20,9 +20,9 @@ from hookpoint.core.run.run import Run
 
 LOOP_SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP")
 REFUSED_SIGNALS = {
-    "SIGKILL": "no program can handle it",
-    "SIGSTOP": "no program can handle it",
-    "SIGUSR1": "it already requests a checkpoint",
+    "SIGKILL": "no program can handle this signal",
+    "SIGSTOP": "no program can handle this signal",
+    "SIGUSR1": "this signal already requests a checkpoint",
 }
 CHECK_SECONDS = 1.0
 
@@ -32,11 +32,11 @@ class OnRequestExit(Callback):
 
     SIGTERM, SIGHUP and Ctrl-C always end a loop. With `save_ckpt`, the loop also saves before it ends, as with any saver in the
     list; this requires a workdir. Any other `sig`, such as SIGUSR2, is handled during the run, in the main thread only. The run
-    ends as after any stop, without SystemExit. It also ends within a second after `file` is created; the file is deleted. If
-    you start the run again, it resumes. Sends the event "stop".
+    ends as after any stop, without SystemExit. It also ends within a second after `file` is created, and the file is then
+    deleted. If you start the run again, it resumes. Sends the event "stop".
 
-    MindSpore's arguments `file_name` and `directory` raise, because checkpoints are always in the workdir. `save_mindir` also
-    raises.
+    MindSpore's arguments `file_name` and `directory` are not supported, because checkpoints are always in the workdir.
+    `save_mindir` is not supported either.
 
     >>> import os, signal
     >>> with Loop([OnRequestExit(save_ckpt=False, sig=signal.SIGUSR2)]) as run:
@@ -46,7 +46,7 @@ class OnRequestExit(Callback):
     3
     """
 
-    step_cost: ClassVar[str] = "reading the clock; a check for the file once per second"
+    step_cost: ClassVar[str] = "reading the clock; once per second, a check for the file"
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class OnRequestExit(Callback):
             try:
                 self._path.unlink()
             except OSError as error:
-                logger.warning("Cannot delete %s: %s; it will stop the next run too", self._path, error.strerror)
+                logger.warning("Cannot delete %s: %s; it will also stop the next run", self._path, error.strerror)
             run.stop(f"{self.name or 'OnRequestExit'}: found {self.file}")
 
     def on_run_end(self) -> None:

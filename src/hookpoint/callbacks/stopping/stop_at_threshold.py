@@ -14,14 +14,14 @@ from hookpoint.core.schedule.moment import Moment
 
 
 class StopAtThreshold(MetricWatcher):
-    """Stop the run when a metric falls to `threshold` or, in the mode "max", rises to it.
+    """Stop the run when a metric falls to `threshold` or, with `mode="max"`, rises to it.
 
-    `mode` is "min", "max", or "auto", which infers it from the metric's name. NaN never reaches the threshold, and a missing
-    metric raises. With a step schedule, such as `.when(Every(steps=100))`, the value is the mean of what was logged since the
-    last trigger.
+    `mode` is "min", "max", or "auto", which infers it from the metric's name. NaN never reaches the threshold. Raises if the
+    metric is missing. With a step schedule, such as `.when(Every(steps=100))`, the value is the mean of the values logged since
+    the last trigger.
 
-    Reads `monitor` and sends the event "stop". If you resume a run that it has stopped, it stops the run again, unless you set
-    a stricter threshold.
+    Reads `monitor` and sends the event "stop". If you resume a stopped run, StopAtThreshold stops it again unless you set a
+    stricter threshold.
 
     >>> with Loop([StopAtThreshold("accuracy", 0.75)]) as run:
     ...     for epoch in run.epochs(10):

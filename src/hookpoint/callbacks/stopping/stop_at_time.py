@@ -17,15 +17,15 @@ UNTIL = 'until="2030-01-31 08:00"'
 class StopAtTime(Callback):
     """Stop the run after `run_time` minutes plus `seconds` plus `hours` of training, or at the time `until`.
 
-    `run_time` may be a timedelta. `until` is a datetime, or a string such as "2030-01-31 08:00", in the local time zone unless
-    it names one. Training time counts across resumes: a run that has used up its time stops immediately when it is resumed. The
+    `run_time` may be a timedelta. `until` is a datetime or a string such as "2030-01-31 08:00". Without a time zone, it is
+    local time. Training time counts across resumes: a run that has used up its time stops immediately when it is resumed. The
     current step runs to completion, and the run is saved if the callbacks include a saver. Sends the event "stop".
 
     >>> StopAtTime(90).seconds, StopAtTime(hours=8, seconds=30).seconds, StopAtTime(until="2030-01-31 08:00").seconds
     (5400.0, 28830.0, None)
     """
 
-    step_cost: ClassVar[str] = "reading the clock, half a microsecond"
+    step_cost: ClassVar[str] = "half a microsecond to read the clock"
 
     def __init__(
         self,

@@ -16,10 +16,11 @@ class TerminateOnNaN(LossCallback):
 
     The end points fire as after any stop. If the weights are no longer finite, the last state is not saved, and the last good
     checkpoint remains the newest. A loss on the host is checked after its step. A loss on a GPU is checked once it is on the
-    host, within about 50 steps, and by the end of the epoch at the latest. All losses of a tuple are checked.
+    host, within about 50 steps, and by the end of the epoch at the latest. If the loss is a tuple, all of its losses are
+    checked.
 
-    Reads `run.loss`, or the metric "loss" if `run.loss` is not set. Raises if neither exists. Sends the event "stop". A run
-    that it has stopped can be resumed.
+    Reads `run.loss`, or the metric "loss" if `run.loss` is not set. Raises if neither exists. Sends the event "stop". You can
+    resume the run afterwards.
 
     >>> with Loop([TerminateOnNaN()]) as run:
     ...     for batch in run.batches([0.5, float("nan"), 0.25]):
