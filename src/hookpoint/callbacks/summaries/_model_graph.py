@@ -12,7 +12,7 @@ from hookpoint.callbacks._shared.sharded_tensors import is_sharded
 from hookpoint.core.callback.current import CURRENT
 from hookpoint.core.checkpoint.randomness import PlainRandomness
 
-GRAPH_VERSION = 22  # of TensorFlow's graphs, which TensorBoard reads
+GRAPH_VERSION = 22  # version of TensorFlow's graph format, which TensorBoard reads
 
 
 class ModelGraph(str):
@@ -22,7 +22,7 @@ class ModelGraph(str):
 
     @classmethod
     def of(cls, model: Any, inputs: tuple[Any, ...]) -> ModelGraph:
-        """Trace a model with inputs that it was called with. Raise if it cannot be traced.
+        """Trace a model with the inputs of an earlier call. Raise if it cannot be traced.
 
         The model is called once, in eval mode and without gradients. Its hooks also run. Modes, buffers and random number
         generators are restored, and values that the model logs are dropped.
@@ -30,14 +30,14 @@ class ModelGraph(str):
         import torch
         from tensorboard.compat.proto.graph_pb2 import GraphDef
         from tensorboard.compat.proto.versions_pb2 import VersionDef
-        from torch.utils.tensorboard._pytorch_graph import parse  # add_graph uses it, but writes to a file
+        from torch.utils.tensorboard._pytorch_graph import parse  # add_graph uses this function too, but writes to a file
 
-        if any(map(is_sharded, model.parameters())):  # a call would gather shards from other ranks
+        if any(map(is_sharded, model.parameters())):  # calling the model would gather shards from other ranks
             raise TypeError("its parameters are sharded")
         with restored(model), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # tracing warns a lot, and is deprecated
+            warnings.simplefilter("ignore")  # tracing is deprecated and emits many warnings
             model.eval()
-            # check_trace calls the model a second time, which fails if it draws random numbers.
+            # check_trace would call the model a second time, which fails if the model draws random numbers.
             trace: Any = torch.jit.trace(model, inputs, strict=False, check_trace=False)  # type: ignore[no-untyped-call]
             nodes = parse(trace.inlined_graph, trace, inputs)  # type: ignore[no-untyped-call]
         graph = cls(f"```\n{model}\n```")
@@ -46,7 +46,7 @@ class ModelGraph(str):
 
 
 def as_positional(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return a model's arguments as positional arguments, which tracing requires. Raise if that is impossible."""
+    """Convert a model's arguments to positional arguments, which tracing requires. Raise if that is impossible."""
     bound = inspect.signature(model.forward).bind(*args, **kwargs)
     if bound.kwargs:
         raise TypeError(f"it is called with {', '.join(bound.kwargs)} by keyword")
@@ -55,7 +55,7 @@ def as_positional(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
 
 @contextmanager
 def restored(model: Any) -> Iterator[None]:
-    """Restore modes, buffers and random number generators after a model was called, and compute no gradients."""
+    """Compute no gradients inside the block, and restore modes, buffers and random number generators afterwards."""
     import torch
 
     modes = {module: module.training for module in model.modules()}

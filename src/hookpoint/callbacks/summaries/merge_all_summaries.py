@@ -13,10 +13,10 @@ from hookpoint.core.schedule.when import Every
 class MergeAllSummaries(Callback):
     """Call each function registered with `run.summary(name, function)` and log its value under its name.
 
-    Triggered at the end of each complete epoch, and every `period` steps if that is above 0; `.when(...)` replaces both.
-    Values may be tensors on a device: nothing waits for them. None is not logged, so a function may send an image or a
-    histogram instead. A value belongs to the step at which it is computed, and is never averaged. Runs on all ranks, so a
-    function may use collectives.
+    Triggered at the end of each complete epoch and, if `period` is above 0, every `period` steps; `.when(...)` replaces both.
+    Values may be tensors on a device: nothing waits for them. A function that returns None logs nothing, so it can send an
+    image or a histogram instead. A value belongs to the step at which it is computed, and is never averaged. Runs on all ranks,
+    so a function may use collectives.
 
     >>> with Loop([MergeAllSummaries()]) as run:
     ...     run.summary("temperature", lambda: 36.6)

@@ -13,11 +13,11 @@ from hookpoint.core.run.run import Run
 
 
 class MovingAverageSummary(Callback):
-    """Log the exponential moving average of each training metric as `name/ema`, with every log step.
+    """Log the exponential moving average of each training metric as `name/ema` at every log step.
 
-    Averages the means of log steps: at each log step, the previous average is weighted by `decay`. A bias correction makes the
-    first average equal to the first mean. A mean that is not finite is skipped. `names` selects metrics; default: all. Values
-    on a device are read by the monitors' thread. Registers at on_run_begin.
+    The average is computed from each log step's mean, and the previous average is weighted by `decay`. With bias correction,
+    the first average equals the first mean. Nonfinite means are skipped. `names` selects metrics; default: all. Values on a
+    device are read by the monitors' thread. Starts at on_run_begin.
 
     >>> MovingAverageSummary(["loss"], decay=0.9)  # doctest: +ELLIPSIS
     <...MovingAverageSummary object at ...>
@@ -70,11 +70,11 @@ class Average:
 
     @property
     def is_pending(self) -> bool:
-        """Whether reading it now may have to wait for a device."""
+        """Whether reading the average now may have to wait for a device."""
         return self.known_sums is None and (getattr(self._mean, "is_pending", False) or self.pending_previous() is not None)
 
     def pending_previous(self) -> Average | None:
-        """Return the previous average if it is not computed yet."""
+        """Return the previous average if it has not been computed yet."""
         return None if self._previous is None or self._previous.known_sums is not None else self._previous
 
     def sums(self) -> tuple[float, float]:

@@ -32,7 +32,7 @@ class RunOp(Callback):
     """
 
     writes_anything = True
-    step_cost = "the function with `run_step`, otherwise nothing"
+    step_cost = "with `run_step`, the function; otherwise nothing"
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ def _name_of(op: Callable[..., object]) -> str:
 
 
 def _run_name(op: Callable[..., object]) -> str | None:
-    """Return the name of the parameter for the run, or None if there is none; raise for other required parameters."""
+    """Return the name of the parameter that takes the run, or None if there is none. Raise for other required parameters."""
     params = parameters_of(op)
     name = next((param.name for param in params if param.name in RUN_NAMES and param.kind is not param.POSITIONAL_ONLY), None)
     variadic = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)

@@ -11,7 +11,7 @@ from hookpoint.core.run.run import Run
 class RunUpdateOps(Callback):
     """Call each function registered with `run.update_op(function)` after each optimizer step, in the order of registration.
 
-    Listens to on_step_end. If the optimizer has no hooks, on_step_end never fires and each batch counts as a step, so
+    Listens to on_step_end. If the optimizer has no hooks, on_step_end never fires. Each batch then counts as a step, and
     on_train_iter_end is used instead.
 
     >>> with Loop([RunUpdateOps()]) as run:
@@ -23,7 +23,7 @@ class RunUpdateOps(Callback):
     updated after step 2
     """
 
-    step_cost = "the functions; without any, about 0.2 microseconds"
+    step_cost = "the registered functions; without any, about 0.2 microseconds"
 
     def __init__(self, **options: Unpack[Options]) -> None:
         super().__init__(**options)
@@ -40,7 +40,7 @@ class RunUpdateOps(Callback):
             function()
 
     def on_train_iter_end(self, run: Run) -> None:
-        if not self._has_step_hooks and run.step != self._step:  # the same step: gradients are being accumulated
+        if not self._has_step_hooks and run.step != self._step:  # the step is unchanged while gradients are accumulated
             self._step = run.step
             for function in run.update_ops:
                 function()

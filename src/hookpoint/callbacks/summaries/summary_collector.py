@@ -1,4 +1,4 @@
-"""SummaryCollector: send loss, learning rate, weights, gradients, inputs and the graph of a model to monitors."""
+"""SummaryCollector: send loss, learning rate, weights, gradients, inputs and the model graph to monitors."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ Selection = str | int | None  # a regular expression for parameter names, the nu
 class SummaryCollector(Callback):
     """Send loss, learning rate, and histograms of weights and gradients to the monitors every `collect_freq` steps.
 
-    The first step is always collected, with up to 16 images of the first batch and the graph of the model. TensorBoard shows
-    all of it, other monitors show what they support. The graph is also sent as text. Scalars are the values of the step, named
-    `loss/auto` and `learning_rate/auto`. Histograms are named `weights/<name>` and `gradients/<name>`, and images `input`.
-    Monitors write files to the workdir; `summary_dir` raises.
+    The first step is always collected, with up to 16 images from the first batch and the model graph. TensorBoard shows all of
+    this data; other monitors show what they support. The graph is also sent as text. Scalars are values from that single step,
+    named `loss/auto` and `learning_rate/auto`. Histograms are named `weights/<name>` and `gradients/<name>`, and images
+    `input`. Monitors write files to the workdir, so `summary_dir` is not supported.
 
     `collect_specified_data` selects the data. "collect_metric", "collect_graph" and "collect_input_data" are True or False.
     "histogram_regular" and "gradient_regular" are regular expressions for the names of parameters; None selects the first five.
-    Data that is not named is also collected, unless `keep_default_action` is False. Gradients are those of the optimizer step,
-    after clipping; in your own loop, pass `optimizer=` to `Loop`. The graph is traced in eval mode, with the inputs of the
-    first training batch. If the model cannot be traced, a warning is logged. For sharded parameters, the chief's shard is
+    Data that is not named is also collected, unless `keep_default_action` is False. Gradients are those that the optimizer step
+    uses, after clipping; in your own loop, pass `optimizer=` to `Loop`. The graph is traced in eval mode, with the inputs of
+    the first training batch. If the model cannot be traced, a warning is logged. For sharded parameters, the chief's shard is
     collected.
 
     Listens to on_setup, on_train_epoch_begin, on_train_iter_end and on_run_end, and for gradients to on_step_begin.
@@ -49,7 +49,7 @@ class SummaryCollector(Callback):
     """
 
     ranks = "chief"
-    keeps = "the step it collected last"
+    keeps = "the step that was collected last"
     step_cost = "one or two comparisons; a collected step queues copies to the host, without waiting for a GPU"
 
     def __init__(
@@ -191,7 +191,7 @@ class CollectedData:
 
     @classmethod
     def of(cls, specified: Mapping[str, Any] | None, keep_default_action: bool) -> CollectedData:
-        """Convert MindSpore's arguments. Data that they do not name is collected only with `keep_default_action`."""
+        """Convert MindSpore's arguments. Data that the arguments do not name is collected only with `keep_default_action`."""
         data = dict(specified or {})
         _check(data)
         default = FIRST if keep_default_action else None
