@@ -11,8 +11,8 @@ from hookpoint.core.logger import logger
 class Sampler:
     """Call `add(read())` every `seconds` while the sampler is on.
 
-    A sample describes the time before it: the first one is read `seconds` after the sampler is turned on. A sample that is
-    being read when the sampler is turned off is dropped. A failure is logged and ends the sampler.
+    A sample describes the interval before it, so the first one is read `seconds` after the sampler is turned on. If the sampler
+    is turned off while a sample is being read, that sample is dropped. A failure is logged and ends the sampler.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Sampler:
             self._is_closing = True
             self._turns += 1
             self._change.notify_all()
-        self._thread.join(timeout=10)  # limited: a driver that hangs must not block the end of a run
+        self._thread.join(timeout=10)  # with a timeout: a driver that hangs must not block the end of a run
 
     def _work(self) -> None:
         try:
@@ -59,7 +59,7 @@ class Sampler:
             logger.warning("%s failed: %s: %s; the run continues without it", self._owner, type(error).__name__, error)
 
     def _wait(self) -> int | None:
-        """Wait until the sampler has been on for `seconds`. Return the current turn, or None when the sampler closes."""
+        """Wait until the sampler has been on for `seconds`. Return the current turn, or None if the sampler is closed."""
         with self._change:
             while not self._is_closing:
                 turn, is_on = self._turns, self._is_on

@@ -13,25 +13,25 @@ from hookpoint.core.errors import BadArgument
 
 
 class Gpus:
-    """GPUs of this machine, by the device numbers of this process. Close it after use."""
+    """This machine's GPUs, by the device numbers of this process. Close the object after use."""
 
     def __init__(self, nvml: Any, handles: dict[int, Any]) -> None:
         self._nvml = nvml
         self._handles = handles
 
     def utilization(self) -> dict[int, float]:
-        """Return the percentage of the last second or less in which each GPU was busy."""
+        """Return the percentage of time that each GPU was busy, over the last second at most."""
         return {number: float(self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu) for number, handle in self._handles.items()}
 
     def close(self) -> None:
         try:
             self._nvml.nvmlShutdown()
-        except self._nvml.NVMLError:  # the driver is gone
+        except self._nvml.NVMLError:  # the driver is no longer available
             pass
 
 
 def open_gpus(owner: str, devices: Sequence[int] | None) -> Gpus | None:
-    """Open these GPUs, or all visible ones. Return None if there are none, and log this once if `devices` were requested."""
+    """Open these GPUs, or all visible ones. Return None if there are none, and log a warning once if `devices` is given."""
     nvml = optional(owner, "pynvml", extra="system", name="nvidia-ml-py")
     if nvml is None:
         return None
@@ -63,7 +63,7 @@ def _opened(owner: str, nvml: Any, devices: Sequence[int] | None) -> Gpus | None
         number = f"{len(known)} GPU{'s' * (len(known) > 1)}"
         raise BadArgument(f"{owner}: devices={devices!r}, but this process sees {number}.", give=f"numbers below {len(known)}")
     gpus = Gpus(nvml, {number: _handle(nvml, known[number]) for number in wanted})
-    gpus.utilization()  # fails now, and not in the first epoch, if a device does not support it
+    gpus.utilization()  # if a device does not support this query, fail now and not in the first epoch
     return gpus
 
 
@@ -81,7 +81,7 @@ def visible(setting: str | None, count: int) -> list[int | str]:
 
 
 def _addresses(nvml: Any) -> list[int | str]:
-    """Return the indices or UUIDs of the GPUs. Use torch's order, because the order of CUDA may differ from NVML's."""
+    """Return the indices or UUIDs of the GPUs in torch's order, because CUDA's order may differ from NVML's."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         return [f"GPU-{torch.cuda.get_device_properties(number).uuid}" for number in range(torch.cuda.device_count())]

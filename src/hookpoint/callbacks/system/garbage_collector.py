@@ -19,15 +19,15 @@ class GarbageCollector(Callback):
     """Disable Python's automatic garbage collection during the run, and collect every `every` steps instead.
 
     Python's automatic collection can start in the middle of a step, whenever enough objects have been created, and takes longer
-    the more objects exist. In a distributed run, ranks collect at different moments, and the other ranks wait each time. With
-    this callback, all ranks collect after the same step, when its work is queued on the device: objects up to `generation`
-    every `every` steps, and all objects at the end of each epoch. `.when(...)` sets another schedule. With `freeze`, objects
-    that exist when the run begins are excluded, which makes collections faster. Only objects in reference cycles have to wait
-    for a collection.
+    the more objects exist. In a distributed run, ranks collect at different times, and each collection makes the other ranks
+    wait. With this callback, all ranks collect after the same step, once its work is queued on the device. Every `every` steps,
+    they collect objects up to `generation`; at the end of each epoch, they collect all objects. `.when(...)` sets another
+    schedule. With `freeze`, objects that exist when the run begins are excluded, which makes collections faster. Only objects
+    in reference cycles have to wait for a collection; all others are freed as usual.
 
-    The previous state is restored at the end: whether the collection was enabled, and which objects were frozen. Thresholds are
-    never changed. If more than one callback disables the collection, even in nested runs, the last one restores it. A forked
-    process, such as a loader worker, collects as usual.
+    At the end of the run, the previous state is restored: whether collection was enabled, and which objects were frozen.
+    Thresholds are never changed. If several callbacks disable collection, even in nested runs, the last one to end restores it.
+    A forked process, such as a loader worker, collects as usual.
 
     Listens to on_run_begin, on_epoch_end and on_run_end; triggered by steps.
 
@@ -72,7 +72,7 @@ class GarbageCollector(Callback):
 
 
 class AutomaticGc:
-    """Disable the automatic collection of this process while at least one holder exists.
+    """Disable this process's automatic collection while at least one holder exists.
 
     The last holder restores the previous state: whether collection was enabled, and which objects were frozen. Thresholds are
     never changed. If other code has frozen objects, they stay frozen, and no others are added. A forked process, such as a

@@ -15,13 +15,13 @@ MB = 1e6
 
 
 class GPUMemoryTracker(Callback):
-    """Log the peak memory of tensors on each GPU, per epoch.
+    """Log the peak memory that tensors use on each GPU, per epoch.
 
-    The metrics are `PeakMemory(MB)/gpu:0` and so on, tensorpack's names. A MB is a million bytes. `devices` are PyTorch's
-    device numbers; default: the first one. The peak is that of PyTorch's allocator in this process, from the beginning to the
-    end of the epoch, including validation. `torch.cuda.max_memory_allocated` is reset at the beginning of each epoch. Without
-    torch or without a GPU, the callback does nothing, and logs this once if torch or requested `devices` are missing. For a
-    resumed epoch, the higher peak of its two parts is logged.
+    The metrics are named `PeakMemory(MB)/gpu:0` and so on, as in tensorpack. One MB is a million bytes. `devices` are PyTorch's
+    device numbers; default: the first one. The peak is measured by PyTorch's allocator in this process, from the beginning to
+    the end of the epoch, including validation. `torch.cuda.max_memory_allocated` is reset at the beginning of each epoch.
+    Without torch or without a GPU, the callback does nothing. It logs a warning once if torch is missing, or if you pass
+    `devices` and there is no GPU. For a resumed epoch, the higher peak of its two parts is logged.
 
     Listens to on_setup, on_epoch_begin and on_epoch_end.
 
@@ -51,7 +51,7 @@ class GPUMemoryTracker(Callback):
 
     def on_epoch_begin(self) -> None:
         self._peaks, self._in_epoch = {}, True
-        if self._cuda is not None and self._cuda.is_initialized():  # before that there is nothing to reset
+        if self._cuda is not None and self._cuda.is_initialized():  # nothing to reset before CUDA is initialized
             for device in self.devices:
                 self._cuda.reset_peak_memory_stats(device)
 

@@ -1,4 +1,4 @@
-"""GPUUtilizationTracker: log the utilization of GPUs."""
+"""GPUUtilizationTracker: log GPU utilization."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from hookpoint.core.run.run import Run
 class GPUUtilizationTracker(Callback):
     """Log the percentage of each epoch's training time in which each GPU was busy.
 
-    The metrics are `GPUUtil/0` and so on, tensorpack's names. `devices` are device numbers of this process, in the order of
+    The metrics are named `GPUUtil/0` and so on, as in tensorpack. `devices` are this process's device numbers, in the order of
     CUDA_VISIBLE_DEVICES. None means all of them. The value is NVIDIA's figure for the whole device, including other processes:
-    the percentage of time in which anything ran, however little. It is sampled every second during training passes, not during
-    validation. A pass shorter than a second has no sample. The average of a resumed epoch includes the samples from before.
+    the percentage of time in which at least one kernel was running. It is sampled every second during training passes, not
+    during validation. A pass shorter than a second has no sample. In a resumed epoch, the average includes the samples from
+    before the interruption.
 
-    Without nvidia-ml-py (extra `system`) or without a GPU, the callback does nothing, and logs this once if the package or
-    requested `devices` are missing. If the driver fails, the run continues without these metrics.
+    Without nvidia-ml-py (extra `system`) or without a GPU, the callback does nothing. It logs a warning once if the package is
+    missing, or if you pass `devices` and there is no GPU. If the driver fails, the run continues without these metrics.
 
     Listens to the beginning and end of passes, on_epoch_end, on_run_begin and on_run_end.
 
@@ -38,7 +39,7 @@ class GPUUtilizationTracker(Callback):
         self.devices = None if devices is None else device_indices("GPUUtilizationTracker", devices)
         self.may_write = tuple(f"GPUUtil/{number}" for number in self.devices or ())
         self.writes_anything = devices is None
-        self._sums: dict[int, tuple[float, int]] = {}  # of percentages, with the number of samples, by GPU
+        self._sums: dict[int, tuple[float, int]] = {}  # sum of percentages and number of samples, by GPU
         self._gpus: Gpus | None = None
         self._sampler: Sampler | None = None
         self._in_training = False
@@ -85,7 +86,7 @@ class GPUUtilizationTracker(Callback):
         self._run = None
 
     def _add(self, sample: Mapping[int, float]) -> None:
-        if self._run is not None and not self._run.resuming:  # no training while the data is read up to the checkpoint
+        if self._run is not None and not self._run.resuming:  # while resuming, data is read without training
             for number, percent in sample.items():
                 total, count = self._sums.get(number, (0.0, 0))
                 self._sums[number] = (total + percent, count + 1)

@@ -13,9 +13,9 @@ GB = 1024**3
 
 
 class HostMemoryTracker(Callback):
-    """Log the free memory of this machine, and the memory of this process and its children.
+    """Log this machine's free memory, and the memory that this process and its children use.
 
-    The metrics are `HostFreeMemory (GB)`, tensorpack's name, and `HostMemory (GB)`. Loader workers share most of their memory
+    The metrics are `HostFreeMemory (GB)`, as in tensorpack, and `HostMemory (GB)`. Loader workers share most of their memory
     with their parent process. On Linux, shared memory counts once; elsewhere, it counts for each process. Without psutil (extra
     `system`), the callback does nothing and logs this once.
 
@@ -26,7 +26,7 @@ class HostMemoryTracker(Callback):
     """
 
     ranks = "chief"
-    step_cost = "nothing; a trigger takes some milliseconds per process"
+    step_cost = "nothing; a trigger takes a few milliseconds per process"
     may_write = ("HostFreeMemory (GB)", "HostMemory (GB)")
 
     def on_trigger(self, run: Run) -> None:
@@ -37,13 +37,13 @@ class HostMemoryTracker(Callback):
 
 
 def used_bytes(psutil: Any) -> int:
-    """Return the memory of this process and its children. A process that has ended counts as 0."""
+    """Return the memory that this process and its children use. A process that has ended counts as 0."""
     own = psutil.Process()
     return sum(_bytes_of(psutil, process) for process in [own, *own.children(recursive=True)])
 
 
 def _bytes_of(psutil: Any, process: Any) -> int:
-    for read in (process.memory_full_info, process.memory_info):  # the first one may be denied
+    for read in (process.memory_full_info, process.memory_info):  # access to the first one may be denied
         with suppress(psutil.Error):
             memory = read()
             return int(getattr(memory, "pss", 0) or memory.rss)
