@@ -1,1 +1,1 @@
-"""Print, dump and average any tensor of a step."""
+"""Print, dump and average the tensors of a step."""

@@ -19,7 +19,7 @@ from hookpoint.core.run.run import Run
 from hookpoint.storage.checkpoint.layout import SAFE, TENSOR_DUMPS, is_leftover
 from hookpoint.storage.disk import disk
 
-MAX_WAITING = 8  # writes whose values are held in memory
+MAX_WAITING = 8  # pending writes whose values are held in memory
 
 # Returns files by name. Called on the background thread.
 MakeFiles = Callable[[], Iterable[tuple[str, bytes]]]
@@ -28,8 +28,8 @@ MakeFiles = Callable[[], Iterable[tuple[str, bytes]]]
 class TensorDumps:
     """Write files to the workdir's tensor-dumps folder atomically, on a background thread.
 
-    An existing file of the same name is replaced. If too many files are waiting to be written, `put` waits for the oldest. A
-    file that cannot be written is skipped, and the first of consecutive failures is logged. Other errors are raised on the
+    An existing file of the same name is replaced. If too many files are waiting to be written, `put` waits for the oldest. If a
+    file cannot be written, it is skipped; in a series of failures, only the first is logged. Other errors are raised on the
     training thread.
     """
 
@@ -47,7 +47,7 @@ class TensorDumps:
         self._is_failing = False
 
     def open(self, run: Run, is_later: Callable[[str], bool]) -> None:
-        """Prepare for a run. A resumed run first removes files that are newer than its checkpoint."""
+        """Prepare for a run. If the run resumes, first remove files that are newer than its checkpoint."""
         self.close()
         self._folder = Path(run.workdir) / TENSOR_DUMPS
         self._is_failing = False
@@ -56,7 +56,7 @@ class TensorDumps:
                 disk.remove(self._folder / name)
 
     def put(self, make_files: MakeFiles) -> None:
-        """Queue files to be built and written, after those that are already waiting."""
+        """Add files to the queue of files to be built and written."""
         assert self._folder is not None
         while self._waiting and (len(self._waiting) >= MAX_WAITING or self._waiting[0].done()):
             self._waiting.popleft().result()
@@ -65,7 +65,7 @@ class TensorDumps:
         self._waiting.append(self._thread.submit(self._write, self._folder, make_files))
 
     def wait(self) -> None:
-        """Wait until everything is on disk; raise any error that occurred."""
+        """Wait until all files are on disk; raise any error that occurred."""
         while self._waiting:
             self._waiting.popleft().result()
 
@@ -95,8 +95,8 @@ class TensorDumps:
 class TensorDumper(TensorReader):
     """Write tensors to files named `<prefix>...<file_type>`. Subclasses build the files.
 
-    `name_pattern` matches a file's name after the prefix, and captures its `epoch` or `step`. `package` is imported lazily: if
-    it is missing, the callback does nothing and logs that once.
+    `name_pattern` matches a file's name after the prefix, and captures its `epoch` or `step`. `package` is imported lazily. If
+    it is missing, the callback does nothing and logs one warning.
     """
 
     name_pattern: ClassVar[str]

@@ -23,30 +23,30 @@ Names = str | Iterable[str] | Mapping[str, Source]
 ITERATION_FIELDS = ("loss", "outputs", "batch", "targets")
 GRADIENT = ".grad"
 MAX_LISTED = 10
-MIN_SIMILARITY = 0.7  # from 0 to 1, of a name that is suggested
+MIN_SIMILARITY = 0.7  # from 0 to 1: how similar a suggested name must be
 MISSING: Any = object()
 
 
 class TensorReader(Callback):
-    """Read tensors of a run by name. Subclasses decide when, and what to do with them.
+    """Read a run's tensors by name. Subclasses decide when, and what to do with them.
 
-    A name is the first of these that exists:
+    A name refers to the first of these that exists:
 
         loss  outputs  batch  targets     fields of the training iteration; if `run.loss` is not set, the metric "loss"
         outputs/logits  batch/0           values inside them, by key, field name or index, at any depth
-        fc.weight  norm.running_mean      a parameter or buffer of the model, as it is now
+        fc.weight  norm.running_mean      the current value of a parameter or buffer of the model
         fc.weight.grad                    the gradient that the last optimizer step used, clipped and unscaled
         accuracy                          the latest value of a metric, as it was logged
 
-    A mapping gives names of your choice to these, or to functions of the run.
+    A mapping gives names of your choice to these values, or to functions of the run.
 
     Values are detached but not copied, so the next step changes them. Gradients are copied before the step, because a loop may
-    clear them right after it. Fields are those of the iteration that has just ended. Between epochs, they are copies from the
-    epoch's last iteration. With gradient accumulation, that is the last batch of a window, and gradients are those of the whole
-    window. Reading never waits for a device, unless a metric is the mean of a pass that is not computed yet.
+    clear them right after it. Fields belong to the iteration that has just ended. Between epochs, they are copies from the
+    epoch's last iteration. With gradient accumulation, fields belong to the last batch of a window, and gradients belong to the
+    whole window. Reading never waits for a device, unless it reads a pass's mean of a metric that is not computed yet.
 
-    A misspelled parameter raises at on_setup. A field that the first iteration does not set raises after that iteration. Any
-    other name may be a metric, and raises when it is first read.
+    A misspelled parameter name raises at on_setup. A field that the first iteration does not set raises after that iteration.
+    Any other unknown name could be a metric, so it raises when it is first read.
     """
 
     ranks = "chief"
@@ -100,7 +100,7 @@ class TensorReader(Callback):
         self._clear()
 
     def read(self, run: Run) -> dict[str, Any] | None:
-        """Return the values by name, or None before the first iteration, or before the first step if gradients are read."""
+        """Return the values by name, or None before the first iteration (before the first step if gradients are read)."""
         if self._copied and not self._gradients:
             return None
         last: dict[str, Any] | None = {}
@@ -109,7 +109,7 @@ class TensorReader(Callback):
         if last is None:
             if not self._has_warned:
                 self._has_warned = True
-                logger.warning("%s has nothing to read: no training iteration of this epoch was completed", self.owner)
+                logger.warning("%s has nothing to read: this epoch completed no training iteration", self.owner)
             return None
         return {name: last[name] if name in last else self._value(run, name) for name in self.sources}
 

@@ -21,29 +21,31 @@ from hookpoint.storage.checkpoint.layout import safe_name
 class DumpTensorAsImage(TensorDumper):
     """Write a tensor to `tensor-dumps/<prefix>-ep001.png` in the workdir, and send it to the monitors as an image.
 
-    `tensor_name` is one of the names of `ProcessTensors`, or a function of the run. `prefix` defaults to the tensor's name. A
-    tensor with multiple images is written to multiple files, the second to `<prefix>-ep001-1.png`. The monitors get at most 16
-    of them, under the prefix. If triggered in the middle of an epoch, the name contains the step: `<prefix>-ep001-step200.png`.
+    `tensor_name` is a name as in `ProcessTensors`, or a function of the run. `prefix` defaults to the tensor's name. A tensor
+    with multiple images is written to multiple files; the second image goes to `<prefix>-ep001-1.png`. The monitors get at most
+    16 of them, under the prefix. If triggered in the middle of an epoch, the name contains the step:
+    `<prefix>-ep001-step200.png`.
 
-    An image is height x width, with 1 or 3 channels first or last; if both fit, channels come first. A tensor is one image or a
-    batch of them. `map_func` converts the array to images, on a background thread; bfloat16 is passed to it as float32. Values
-    are multiplied by `scale`, unless they are bytes, and clipped to 0 and 255. Colours are red, green, blue.
+    An image has shape height x width, with 1 or 3 channels first or last; if both are possible, channels come first. A tensor
+    is one image or a batch of images. `map_func` converts the array to images on a background thread; it gets bfloat16 tensors
+    as float32. Values are multiplied by `scale`, unless they are bytes, and clipped to 0 and 255. The channels are red, green
+    and blue.
 
-    Files are written atomically. A resumed run first removes the files of epochs after its checkpoint. A file that cannot be
-    written, as on a full disk, is logged and skipped. Needs a workdir and pillow (extra `tensorboard`). Without pillow, the
-    callback does nothing and logs this once.
+    Files are written atomically. A resumed run first removes the files from epochs after its checkpoint. If a file cannot be
+    written, for example because the disk is full, a warning is logged and the file is skipped. Needs a workdir and pillow
+    (extra `tensorboard`). Without pillow, the callback does nothing and logs one warning.
 
     Triggered at the end of each complete epoch, with the values of its last iteration, unless `.when(...)` says otherwise.
-    Listens to on_train_iter_end and on_run_end, and for gradients to on_step_begin. A checkpoint waits until the files before
-    it are on disk.
+    Listens to on_train_iter_end and on_run_end, and for gradients to on_step_begin. A checkpoint is written only after all
+    earlier files are on disk.
 
     >>> DumpTensorAsImage("batch/0", prefix="inputs").when(Every(steps=100)).name
     'DumpTensorAsImage(batch/0)'
     """
 
     step_cost = (
-        "one microsecond; the last step of an epoch, or every step if the loader has no length, copies the tensor, without"
-        " waiting for a GPU or the disk"
+        "one microsecond; at the last step of an epoch, or at every step if the loader has no length, "
+        "a copy of the tensor that waits for neither a GPU nor the disk"
     )
     name_pattern = r"-ep(?P<epoch>\d+)(?:-step(?P<step>\d+))?(?:-\d+)?"
     file_type = ".png"
@@ -79,7 +81,7 @@ def _function_name(source: Any) -> str:
 
 
 class Images:
-    """Convert an array to images of bytes from 0 to 255, each height x width or height x width x 3, on the first read.
+    """Convert an array to images on the first read: bytes from 0 to 255, of shape height x width or height x width x 3.
 
     A two-dimensional array is one gray image. A three-dimensional array is one image if its first or last dimension has size 1
     or 3, otherwise a batch of gray images. A four-dimensional array is a batch of images with channels first or last. A list
@@ -130,7 +132,7 @@ class Images:
 
 
 def images_of(array: Any) -> list[Any]:
-    """Return the images in an array, each height x width or height x width x 3, or raise BadValue."""
+    """Return the images in an array, each of shape height x width or height x width x 3, or raise BadValue."""
     if array.dtype.kind in "biuf" and 0 not in array.shape:
         if array.ndim == 2:
             return [array]

@@ -1,4 +1,4 @@
-"""DumpTensors: write tensors of each step to a file."""
+"""DumpTensors: write the tensors of each step to a file."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ class DumpTensors(TensorDumper):
 
     `names` are the same as for `ProcessTensors`. They are the keys in the file, with `_` in place of characters such as a
     colon. `numpy.load(path)` reads the file without pickle. bfloat16 and 8-bit floats, which numpy lacks, are stored as
-    float32. For a sharded tensor, the file contains the chief's shard; for a sparse tensor, its values. A second DumpTensors
-    needs another `prefix`.
+    float32. For a sharded tensor, the file contains only the chief's shard; for a sparse tensor, only the values. A second
+    DumpTensors needs another `prefix`.
 
-    Files are written atomically. A resumed run first removes the files of steps after its checkpoint, and writes them again. A
-    file that cannot be written, as on a full disk, is logged and skipped. Needs a workdir and numpy.
+    Files are written atomically. A resumed run first removes the files from steps after its checkpoint, and writes them again.
+    If a file cannot be written, for example because the disk is full, a warning is logged and the file is skipped. Needs a
+    workdir and numpy.
 
     Triggered after each optimizer step, unless `.when(...)` says otherwise. Listens to on_train_iter_end and on_run_end, and
-    for gradients to on_step_begin. A checkpoint waits until the files before it are on disk. Files of other ranks end with
-    `-rank1`.
+    for gradients to on_step_begin. A checkpoint is written only after all earlier files are on disk. The names of files from
+    other ranks end with `-rank1` and so on.
 
     >>> with Loop([DumpTensors(["batch"]).when(Every(steps=2))], workdir="runs/dumped") as run:
     ...     for batch in run.batches([1.0, 2.0]): pass
@@ -41,7 +42,7 @@ class DumpTensors(TensorDumper):
     2.0
     """
 
-    step_cost = "a copy of each tensor; waits for neither a GPU nor the disk, unless eight files wait to be written"
+    step_cost = "a copy of each tensor; waits for neither a GPU nor the disk, unless eight files are waiting to be written"
     name_pattern = r"-(?P<step>\d+)"
     file_type = ".npz"
     package: ClassVar = {"package": "numpy", "extra": "torch"}
@@ -68,7 +69,7 @@ def archive_key(name: str) -> str:
 
 
 def archive_keys(owner: str, names: Iterable[str]) -> dict[str, str]:
-    """Return the key of each name; raise if two names have the same key."""
+    """Return the archive key for each name; raise if two names have the same key."""
     owners: dict[str, str] = {}
     for name in names:
         key = archive_key(name)

@@ -1,4 +1,4 @@
-"""ProcessTensors: call a function with tensors of each step."""
+"""ProcessTensors: call a function with the tensors of each step."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class ProcessTensors(TensorReader):
     metrics. A mapping renames them, or maps names to functions of the run: `{"logits": lambda run: run.outputs[0]}`. An unknown
     name raises before the first step if possible, otherwise when it is first read.
 
-    Values are detached, on their device, and not copied: clone a value to keep it. Only gradients are copies. Converting a
-    value to a float waits for the device.
+    Values are detached and stay on their device. They are not copied, except for gradients: clone a value to keep it.
+    Converting a value to a float waits for the device.
 
     Triggered after each optimizer step, unless `.when(...)` says otherwise. At the end of an epoch, the function gets the
     values of its last iteration. Listens to on_train_iter_end, and for gradients to on_step_begin.
@@ -33,7 +33,7 @@ class ProcessTensors(TensorReader):
     2 1.0
     """
 
-    step_cost = "the function, two microseconds plus one per name, and a copy of each gradient"
+    step_cost = "the function, two microseconds plus one per name, and a copy of each requested gradient"
 
     def __init__(self, names: Names, fn: Callable[..., object], **options: Unpack[Options]) -> None:
         super().__init__(names, **options)

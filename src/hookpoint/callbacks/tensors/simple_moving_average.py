@@ -16,9 +16,9 @@ class SimpleMovingAverage(TensorReader):
     """Log the mean of the last `window_size` values as `<name>/SMA`, whenever the step is a multiple of `window_size`.
 
     `tensors` are names of metrics, or of one-element tensors as in `ProcessTensors`. Each optimizer step contributes one value;
-    with gradient accumulation, the value of the last batch. The mean is logged without averaging it again over log steps, and a
-    saver may monitor it. A window is skipped if the callback missed its start, as in a run that is resumed with this callback
-    for the first time. The means of a resumed run are exactly those of an uninterrupted run.
+    with gradient accumulation, it is the value of the last batch. The mean is logged without averaging it again over log steps,
+    and a saver may monitor it. A window is skipped if the callback missed its start, as in a run that is resumed with this
+    callback for the first time. A resumed run logs exactly the same means as an uninterrupted run.
 
     Listens to on_train_iter_end, and for gradients to on_step_begin. Writes `<name>/SMA`.
 
@@ -29,8 +29,8 @@ class SimpleMovingAverage(TensorReader):
     [(2, 1.5), (4, 5.5)]
     """
 
-    keeps = "the sums of the window"
-    step_cost = "about three microseconds per name, and a small copy of a value on a GPU, which is read later on another thread"
+    keeps = "the sums of the current window"
+    step_cost = "about three microseconds per name; for a value on a GPU, also a small copy that another thread reads later"
 
     def __init__(self, tensors: Names, window_size: int, **options: Unpack[Options]) -> None:
         super().__init__(tensors, **options)
@@ -40,7 +40,7 @@ class SimpleMovingAverage(TensorReader):
         self._step = 0
         self._is_complete = False
         self._means: dict[str, Mean] = {}
-        self._sums: dict[str, list[float]] = {}  # of the part of the window before this run
+        self._sums: dict[str, list[float]] = {}  # sums over the part of the window before this run
 
     def on_run_begin(self, run: Run) -> None:
         super().on_run_begin(run)
@@ -83,7 +83,8 @@ class SimpleMovingAverage(TensorReader):
         return {**self._sums, **{name: mean.state() for name, mean in self._means.items()}}
 
     def state_dict(self) -> dict[str, Any]:
-        # If the loader has no length, an epoch's last step may follow its last iteration: the run can be ahead of self._step.
+        # If the loader has no length, an epoch's last step may come after its last iteration, so the run can be ahead of
+        # self._step.
         saved_at = self._step if self._run is None else self._run.step
         return {"is_whole": self._is_complete, "sums": self._all_sums(), "step": self._step, "saved_at": saved_at}
 

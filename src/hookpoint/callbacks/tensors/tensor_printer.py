@@ -1,4 +1,4 @@
-"""TensorPrinter: print tensors of each step."""
+"""TensorPrinter: print the tensors of each step."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class TensorPrinter(TensorReader):
 
     `names` are the same as for `ProcessTensors`. If a tensor has more than `most` elements, only the first ones are copied and
     printed. Training does not wait for values on a GPU: they are printed once they are on the host, usually one step later, and
-    by the end of the epoch at the latest. bfloat16 is printed as float32. Lines go to stderr, above a progress bar.
+    by the end of the epoch at the latest. bfloat16 is printed as float32. Lines go to stderr, above the progress bar.
 
     Triggered after each optimizer step, unless `.when(...)` says otherwise. Listens to on_train_iter_end, on_train_epoch_end
     and on_run_end, and for gradients to on_step_begin.
@@ -86,7 +86,7 @@ class ShownTensor:
 
     @property
     def is_ready(self) -> bool:
-        """Whether reading it returns immediately."""
+        """Whether the values can be read without waiting."""
         return getattr(self._values, "is_ready", True)
 
     def __str__(self) -> str:
