@@ -50,11 +50,11 @@ class AveragedWeights(Callback):
 
     @property
     def copies(self) -> list[Any]:
-        """The averages, for strategies that synchronize copies of a model that have diverged."""
+        """The averages, for strategies that synchronize diverged model copies."""
         return list(self.average.averages.values())
 
     def model_of(self, run: Run) -> Any:
-        """Return the model that is averaged."""
+        """Return the model whose weights are averaged."""
         return run.model if self._model is None else self._model
 
     def on_setup(self, run: Run) -> None:
@@ -86,7 +86,7 @@ class AveragedWeights(Callback):
             run.at_leave(lambda: write(*self.exchanged(model)))  # after the last checkpoint, which has the training weights
 
     def swap_in(self, run: Run) -> None:
-        """Load the averages into the model until the pass, or the end of the epoch, is over."""
+        """Load the averages into the model until the pass or the end of the epoch is over."""
         model = self.model_of(run)
         if not self.average.averages or (not self._is_running and not self._is_unchanged(model)):
             return
@@ -112,7 +112,7 @@ class AveragedWeights(Callback):
             self._note_versions()
 
     def exchanged(self, model: Any) -> tuple[list[Any], list[Any]]:
-        """Return the tensors of the model that are replaced, and their new values."""
+        """Return the model's tensors to replace, and their new values."""
         self.average.follow(model)
         return self.average.sources, list(self.average.averages.values())
 

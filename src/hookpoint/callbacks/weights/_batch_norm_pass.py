@@ -1,4 +1,4 @@
-"""Measure batch norm statistics for the current weights of a model in a pass over the data."""
+"""Measure batch norm statistics for a model's current weights in a pass over the data."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from hookpoint.core.run.run import Run, now_of, set_now, stepper_of
 
 
 def batch_norm_buffers(model: Any) -> dict[str, Any]:
-    """Return the batch norm statistics of a model by name."""
+    """Return a model's batch norm statistics by name."""
     from torch.nn.modules.batchnorm import _BatchNorm
 
     return dict(named_buffers(model, of=_BatchNorm))
 
 
 def measured_statistics(run: Run, model: Any, data: Any, forward: Callable[[Any], object] | None) -> dict[str, Any]:
-    """Return the statistics over the data, measured with torch's update_bn; empty if there is no batch.
+    """Return statistics over the data, measured with torch's update_bn. The result is empty if there is no batch.
 
-    The model's own statistics and modes and the random generators are restored. Logged values are dropped.
+    The model's own statistics, its modes and the random number generators are restored. Logged values are dropped.
     """
     from torch import nn
     from torch.optim.swa_utils import update_bn
@@ -31,7 +31,7 @@ def measured_statistics(run: Run, model: Any, data: Any, forward: Callable[[Any]
     prepare = machine.options.prepare
 
     class WholeBatchModel(nn.Module):
-        """A wrapper of the model for update_bn. It has the same modules and is called with a whole batch."""
+        """A wrapper around the model for update_bn. It has the same modules and is called with a whole batch."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -47,7 +47,7 @@ def measured_statistics(run: Run, model: Any, data: Any, forward: Callable[[Any]
         nonlocal count
         for batch in loader:
             count += 1
-            yield [batch if prepare is None else prepare(batch)]  # of a longer list, update_bn would use the first item only
+            yield [batch if prepare is None else prepare(batch)]  # update_bn would use only the first item of a longer list
 
     models = model.values() if hasattr(model, "values") else model if isinstance(model, list | tuple) else [model]
     models = [module for module in models if hasattr(module, "modules")]
@@ -75,7 +75,7 @@ def _cloned(buffers: dict[str, Any]) -> dict[str, Any]:
 
 
 def _over_all_ranks(run: Run, statistics: dict[str, Any], batches: int) -> dict[str, Any]:
-    """Return the statistics over the batches of all ranks. The ranks of a pipeline see the same batches."""
+    """Return the statistics over the batches on all ranks. The ranks of a pipeline see the same batches."""
     if run.team.size > 1 and not run.team.has_stages:
         # Floating-point statistics are means over batches; integers count batches.
         sums = [value.double() * batches if value.is_floating_point() else value for value in statistics.values()]

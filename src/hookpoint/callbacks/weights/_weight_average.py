@@ -1,4 +1,4 @@
-"""WeightAverage: averages of the weights of a model, by name."""
+"""WeightAverage: averages of a model's weights, by name."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class WeightAverage:
 
     Tied weights are averaged once, frozen weights not at all. Half-precision weights are averaged in float32, because small
     changes would otherwise be lost. Integers, such as counts of batches, are not averaged. Each rank averages its shards of
-    sharded weights. `averages` maps names to tensors on the devices of the weights. These tensors are updated in place.
-    `sources` are the tensors of the model in the same order.
+    sharded weights. `averages` maps names to tensors, which are on the same devices as the weights and are updated in place.
+    `sources` are the model's tensors in the same order.
     """
 
     def __init__(self, *, buffers: bool) -> None:
@@ -25,7 +25,7 @@ class WeightAverage:
         self.forget_model()
 
     def forget_model(self) -> None:
-        """Release the tensors of the model; keep the averages."""
+        """Release the model's tensors; keep the averages."""
         self.model: Any = None
         self.sources: list[Any] = []
         self._groups: list[tuple[list[Any], list[Any]]] = []
@@ -75,7 +75,7 @@ class WeightAverage:
                 torch._foreach_lerp_(averages, values, weight)
 
     def load(self, averages: Mapping[str, Any]) -> None:
-        """Load averages; `follow` moves them to the devices of the model."""
+        """Load averages; `follow` moves them to the model's devices."""
         self.forget_model()
         self.averages = {plain_name(name): tensor.detach().clone() for name, tensor in averages.items()}
 
@@ -97,7 +97,7 @@ def averaged_tensors(model: Any, *, buffers: bool) -> Iterator[tuple[str, Any]]:
 
 
 def named_buffers(model: Any, of: type[Any] = object) -> Iterator[tuple[str, Any]]:
-    """Yield the persistent buffers of a model with their state dict names; with `of`, only those of one kind of module."""
+    """Yield a model's persistent buffers with their state dict names; with `of`, only those in one kind of module."""
     for path, module in named_items(model, "named_modules"):
         for name, buffer in module._buffers.items() if isinstance(module, of) else ():
             if buffer is not None and name not in module._non_persistent_buffers_set:

@@ -36,7 +36,7 @@ class WeightSwap:
             write(tensors, values)
 
     def restore(self) -> None:
-        """Restore the original values, if any; raise if weights were changed in the meantime."""
+        """Restore the original values, if there are any. Raise if weights were changed in the meantime."""
         import torch
 
         if not self._originals:
@@ -58,7 +58,7 @@ def changed() -> BadLoop:
 
 
 def write(tensors: Sequence[Any], values: Sequence[Any]) -> None:
-    """Copy values into tensors, hidden from autograd."""
+    """Copy values into tensors without autograd noticing."""
     import torch
 
     if tensors:

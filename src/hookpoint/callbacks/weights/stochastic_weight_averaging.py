@@ -1,4 +1,4 @@
-"""StochasticWeightAveraging: average the weights at the ends of the last epochs."""
+"""StochasticWeightAveraging: average the weights from the ends of the last epochs."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from hookpoint.core.run.run import Run
 
 
 class StochasticWeightAveraging(AveragedWeights):
-    """Average the weights at the ends of the last epochs; the model ends with the averages.
+    """Average the weights from the ends of the last epochs, and load the averages into the model at the end of the run.
 
         start: First epoch to average, counted from 1, or the fraction of all epochs before it.
-        lr: Learning rate from then on; it overrides the scheduler of the run. By default, the rate is unchanged.
+        lr: Learning rate from that epoch on; it overrides the run's scheduler. By default, the rate is unchanged.
         anneal_epochs: Number of epochs in which the rate reaches `lr`.
         anneal: "cos" or "linear".
         data: Data to measure batch norm statistics with; by default, one epoch of the training data.
-        forward: Function of a batch that calls the model; by default, it is called as in validation.
-        model: What to average, if not the whole model of the run.
+        forward: Function of a batch that calls the model; by default, the model is called as in validation.
+        model: The module to average; by default, the run's whole model.
 
-    If the model has batch norm, torch's update_bn measures its statistics for the averages, with one pass over the data. The
-    validation of the last epoch uses the averages. The last checkpoint contains the training weights, so that a longer run can
-    resume; the averages are loaded into the model after it is written. `load_weights(path, averaged=True)` returns the averages
-    of a checkpoint, and `weights()` those of this object. A run that is stopped early ends with the averages so far. After an
-    exception or a signal, the model has its training weights. Epochs that are cut short do not count. Sends the event
-    "setting".
+    If the model has batch norm layers, torch's update_bn measures their statistics for the averages, with one pass over the
+    data. The validation of the last epoch uses the averages. The last checkpoint contains the training weights, so that a
+    longer run can resume; the averages are loaded into the model after it is written. `load_weights(path, averaged=True)`
+    returns the averages in a checkpoint, and `weights()` returns the current ones. A run that is stopped early ends with the
+    averages so far. After an exception or a signal, the model has its training weights. Epochs that are cut short do not count.
+    Sends the event "setting".
 
     >>> import torch
     >>> model = torch.nn.Linear(1, 1, bias=False)
@@ -58,7 +58,7 @@ class StochasticWeightAveraging(AveragedWeights):
     """
 
     keeps_at_end = True
-    keeps: ClassVar[str] = "the averages, their batch norm statistics, and the learning rates from before"
+    keeps: ClassVar[str] = "the averages, their batch norm statistics, and the previous learning rates"
     step_cost: ClassVar[str] = "nothing, or setting the rate if the run has a scheduler; one pass over the weights per epoch"
 
     def __init__(
@@ -113,7 +113,7 @@ class StochasticWeightAveraging(AveragedWeights):
             self.setting.set_each(run, self._targets(run))
 
     def on_train_iter_begin(self, run: Run) -> None:
-        if run.lr_scheduler is not None and self._rates:  # the scheduler also writes, between epochs or after each step
+        if run.lr_scheduler is not None and self._rates:  # the scheduler also sets the rate, between epochs or after each step
             for group, rate in zip(run.optimizer.param_groups, self._targets(run), strict=False):
                 put(group, "lr", rate)
 
@@ -182,7 +182,7 @@ class StochasticWeightAveraging(AveragedWeights):
             finally:
                 self._swap.restore()
         if norms and not self._statistics:
-            problem = "no data to measure batch norm with; the averages keep the statistics of other weights. Pass data=..."
+            problem = "no data to measure batch norm statistics with; the statistics belong to other weights. Pass data=..."
             logger.warning("%s: %s", self.name, problem)
 
     def state_dict(self) -> dict[str, Any]:
@@ -209,7 +209,8 @@ class SWASchedule:
     """Return the first averaged epoch, and the learning rate of each epoch.
 
     `start` is the first averaged epoch, counted from 1, or the fraction of all epochs before it. The rate reaches its target in
-    `anneal_epochs` epochs; with 0 or 1, immediately. In the first epoch, it is the rate after the first step of torch's SWALR.
+    `anneal_epochs` epochs; with 0 or 1, immediately. In the first epoch, it equals the rate after the first step of torch's
+    SWALR.
 
     >>> SWASchedule(0.75, 10, "cos").first_epoch(8)
     7
@@ -227,7 +228,7 @@ class SWASchedule:
         self.anneal_epochs = integer("StochasticWeightAveraging", "anneal_epochs", anneal_epochs)
 
     def first_epoch(self, epochs: int | None) -> int:
-        """Return the first averaged epoch of a run with this number of epochs."""
+        """Return the first averaged epoch for a run with this number of epochs."""
         if isinstance(self.start, int):
             return self.start
         if epochs is None:
@@ -235,7 +236,7 @@ class SWASchedule:
         return int(self.start * epochs) + 1
 
     def rate(self, old: Any, target: float, *, epoch: int, first: int) -> Any:
-        """Return the rate of an epoch, between the old rate and the target."""
+        """Return the rate for an epoch, between the old rate and the target."""
         progress = min(1.0, (epoch - first + 1) / max(1, self.anneal_epochs))
         share = (1 - math.cos(math.pi * progress)) / 2 if self.anneal == "cos" else progress
         return target if share == 1 else target * share + old * (1 - share)

@@ -19,27 +19,27 @@ from hookpoint.core.run.stepper import Stepper
 class SwapEMAWeights(AveragedWeights):
     """Keep an exponential moving average of the weights, and use it for validation and prediction.
 
-        decay: After a step, an average is `decay` times itself plus `1 - decay` times the weight.
+        decay: Each update sets an average to `decay` times its old value plus `1 - decay` times the weight.
         every: Number of steps between two updates of the averages.
-        start: Step after which averaging begins, with the weights at that time.
-        warmup: Begin with a lower decay: (1 + n) / (10 + n) after n updates, as long as that is lower.
-        buffers: "average" also averages batch norm statistics; "copy" uses those of the model.
+        start: Step after which averaging begins, starting from the weights at that step.
+        warmup: Begin with a lower decay: (1 + n) / (10 + n) after n updates, until that reaches `decay`.
+        buffers: "average" also averages batch norm statistics; "copy" uses the model's current statistics.
         swap_on_epoch: Also use the averages at on_epoch_end, for the callbacks after this one in the list, such as
             EarlyStopping with its best weights.
         keep_at_end: Load the averages into the model at the end of the run, after the last checkpoint.
-        model: What to average, if not the whole model of the run.
+        model: The module to average; by default, the run's whole model.
 
-    The training weights are restored after each validation and prediction, however it ends, so training is not affected. In a
-    checkpoint, the model always has its training weights. `load_weights(path, averaged=True)` returns the averages of a
-    checkpoint, and `weights()` those of this object. `validate` and `predict` after the run use the averages, unless the
-    weights of the model have changed since. Frozen weights are not averaged; weights that are unfrozen or added are averaged
-    from the next epoch on.
+    The training weights are restored after each validation or prediction pass, even if it fails, so training is not affected.
+    In a checkpoint, the model always has its training weights. `load_weights(path, averaged=True)` returns the averages in a
+    checkpoint, and `weights()` returns the current ones. `validate` and `predict` after the run use the averages, unless the
+    model's weights have changed since. Frozen weights are not averaged; weights that are unfrozen or added are averaged from
+    the next epoch on.
 
-    If the step never advances (with an optimizer that the run does not know, or epochs without batches), changed weights count
-    as one step: at the end of an iteration, before a validation or at the end of an epoch. A complete epoch counts as at least
-    one step, even if autograd sees no change, as with fused optimizers.
+    If the step count never advances (with an optimizer that the run does not know, or in epochs without batches), weights that
+    have changed count as one step at the end of an iteration, before a validation pass or at the end of an epoch. A complete
+    epoch counts as at least one step, even if autograd sees no change, as with fused optimizers.
 
-    The averages take as much memory as the weights. A validation pass takes the same amount again.
+    The averages take as much memory as the weights. A validation pass needs the same amount again.
 
     >>> import torch
     >>> model = torch.nn.Linear(1, 1, bias=False)
@@ -57,7 +57,7 @@ class SwapEMAWeights(AveragedWeights):
     """
 
     knobs = (
-        Knob("decay", float, low=0.0, high=0.999999, about="what an average keeps of itself per update"),
+        Knob("decay", float, low=0.0, high=0.999999, about="weight of the old average in each update"),
         Knob("every", int, low=1, about="steps between two updates"),
     )
     keeps: ClassVar[str] = "the averages and the number of updates"
