@@ -119,7 +119,7 @@ def test_a_stopped_worker_is_named_and_can_be_continued(reported):
     assert run.step == 8
     (report,) = [one for one in seen if "is stopped" in one]
     assert re.search(r"Linear has waited \d+ s for data, at batch \d of epoch 1\.", report)
-    assert re.search(r"DataLoader worker \d \(process \d+\) is stopped; it loads this batch", report)
+    assert re.search(r"DataLoader worker \d \(process \d+\) is stopped; it is loading this batch", report)
     assert re.search(r"continue  it with kill -CONT \d+", report)
     assert "end       such a wait with data_timeout_seconds=300" in report
 
@@ -145,7 +145,7 @@ def test_a_timeout_ends_a_run_whose_worker_is_stopped():
 
 @pytest.mark.parametrize(
     ("happens", "how"),
-    [(die, r"was killed by SIGKILL \(possibly out of memory\)"), (leave, "ended with exit code 3")],
+    [(die, r"was killed by SIGKILL \(possibly out of memory\)"), (leave, "exited with code 3")],
 )
 def test_a_worker_that_dies_is_named_with_the_batches_it_owed(happens, how):
     with pytest.raises(DIED) as raised:

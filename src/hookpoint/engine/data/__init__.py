@@ -1,1 +1,1 @@
-"""Loaders: their order, their position, and how they resume."""
+"""Loaders: their order, their position and how they resume."""

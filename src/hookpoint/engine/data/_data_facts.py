@@ -1,4 +1,4 @@
-"""Data facts: what is known about training data without reading it, compared with a checkpoint."""
+"""Data facts: what is known about training data without reading it, for comparison with a checkpoint."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hookpoint.core.errors import CannotResume
 from hookpoint.parallel.data.distribute_loader import team_sampler_of
 from hookpoint.parallel.data.sampler import TeamBatchSampler
 
-ROWS, COLUMNS = 8, 64  # of each tensor of a TensorDataset, enough to distinguish datasets
+ROWS, COLUMNS = 8, 64  # read from each tensor of a TensorDataset, enough to distinguish datasets
 IN_ORDER, SHUFFLED = "in order", "shuffled"
 NAMES = {"SequentialSampler": IN_ORDER, "RandomSampler": SHUFFLED}
 WARNED = {
@@ -45,7 +45,7 @@ def facts_of(loader: Any) -> dict[str, Any]:
 
 
 def facts_of_order(order: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the facts in a checkpoint of an earlier release, for a DataLoader with the default samplers."""
+    """Return the facts stored in a checkpoint from an earlier release, for a DataLoader with the default samplers."""
     if order is None or order["kind"] not in ("plain", "team"):
         return {}
     shuffled = SHUFFLED if order["shuffle"] else IN_ORDER
@@ -53,7 +53,7 @@ def facts_of_order(order: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def batch_size_of(loader: Any) -> int | None:
-    """Return the batch size of a loader; None if a custom sampler decides."""
+    """Return the batch size of a loader, or None if a custom sampler decides it."""
     batches = loader.batch_sampler if isinstance(loader, DataLoader) else None
     return batches.batch_size if type(batches) in (BatchSampler, TeamBatchSampler) else None  # type: ignore[union-attr]
 
@@ -85,7 +85,7 @@ def compared(saved: Mapping[str, Any], now: Mapping[str, Any], *, in_epoch: bool
 
 
 def _named(dataset: Any) -> str:
-    """Return the class of a dataset; for a TensorDataset also the shapes of its tensors and a digest of some rows."""
+    """Return the class name of a dataset and, for a TensorDataset, the shapes of its tensors and a digest of some rows."""
     name = type(dataset).__name__
     if type(dataset) is not TensorDataset:
         return name

@@ -1,8 +1,8 @@
-"""Hooked dataset: create the samples and batches of a HookedLoader and fire their points.
+"""Hooked dataset: create samples and batches for a HookedLoader and fire their points.
 
-The index sampler of a loader runs in the main process, one item per batch, in order. Each item gets the position of its batch
-there and carries it to the worker that creates the batch. No clock or shared memory is read at a time that depends on
-prefetching.
+A loader's index sampler runs in the main process and yields one item per batch, in order. There, each item gets the position of
+its batch and carries it to the worker that creates the batch. Prefetching therefore never changes the position that a handler
+sees.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class TaskSampler:
 class HookedDataset:
     """A dataset for torch's fetchers. It creates a batch for a task; as a stream, it creates samples.
 
-    All other attributes are those of the wrapped dataset, for a `worker_init_fn` that reads `get_worker_info().dataset`.
+    All other attributes come from the wrapped dataset, for a `worker_init_fn` that reads `get_worker_info().dataset`.
     """
 
     def __init__(self, dataset: Any, points: DataPoints, collate: Callable[[Any], Any], *, in_batches: bool) -> None:
@@ -79,7 +79,7 @@ class HookedDataset:
         vars(self).update(dataset=dataset, _points=points, _collate=collate, _in_batches=in_batches, _seeded=seeded, _worker=())
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or "dataset" not in vars(self):  # the second while it is unpickled
+        if name.startswith("__") or "dataset" not in vars(self):  # the second one while the dataset is being unpickled
             raise AttributeError(name)
         return getattr(self.dataset, name)
 
@@ -110,7 +110,7 @@ class HookedDataset:
             yield self._sample(sample, number, Task.latest.place.offered(self._worker_id()))
 
     def collate_stream(self, samples: Any) -> Any:
-        """Create a batch from samples of the stream."""
+        """Create a batch from the stream's samples."""
         assert Task.latest is not None
         return self._batch(self._collate(samples), None, Task.latest.place)
 

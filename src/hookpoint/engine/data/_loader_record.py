@@ -1,4 +1,4 @@
-"""LoaderRecord: what a run remembers about a loader, and what kind of loader it is."""
+"""LoaderRecord: what a run remembers about a loader, and functions that tell what kind of loader it is."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from hookpoint.parallel.data.distribute_loader import team_sampler_of
 
 
 class LoaderRecord:
-    """The state of a loader when it was first used, and when its last pass began.
+    """The state of a loader at its first use and at the beginning of its last pass.
 
-    The script may set the order of each pass itself, by seeding a generator or by creating a new loader. A checkpoint then does
-    not apply to later passes. This is known from the second pass on.
+    The script may set the order of each pass itself, by seeding a generator or by creating a new loader. The order stored in a
+    checkpoint then does not apply to later passes. The run can tell from the second pass on.
     """
 
     def __init__(self, loader: Any, reference: weakref.ref[Any], *, trains: bool, is_made_anew: bool) -> None:
@@ -45,7 +45,7 @@ class LoaderRecord:
     def begin(self, loader: Any) -> None:
         """Record the state of the loader before a pass."""
         seeds, is_first = _loader_state.seeds(loader), self._seeds is None
-        if self._was_used and self.trains and is_stateful(loader):  # not before: state_dict might create an iterator
+        if self._was_used and self.trains and is_stateful(loader):  # not before first use: state_dict might create an iterator
             self._own_before = loader.state_dict()
         self._was_used = True
         if not is_first:
@@ -59,8 +59,8 @@ class LoaderRecord:
         _load_dataset(loader, record)
         order, sampler = record.get("order"), team_sampler_of(loader)
         if sampler is not None and order is not None and order["kind"] == "team":
-            sampler.load_order(order)  # a pass that an earlier release has begun was not drawn from the generators
-        # The current counters: a batch size that the script has changed since is not a change of the run.
+            sampler.load_order(order)  # an earlier release did not draw the order of its pass from the generators
+        # The current counters: if the script has changed a batch size since, the run itself did not change it.
         self.begun = {**record["begun"], "counters": _loader_state.read(loader)["counters"]}
         self.had_iterator, self._seeds = record["had_iterator"], record["seeds"]
         self._own_before, self._was_used = record["own_before"], True
@@ -71,7 +71,7 @@ class LoaderRecord:
         return {
             "trains": self.trains,
             "is_made_anew": self.is_made_anew,
-            # A generator whose seed changes during a pass seeds itself: the script does not.
+            # If a generator's seed changes during a pass, the generator seeds itself and the script does not.
             "is_seeded_anew": self._is_seeded_anew and _loader_state.seeds(loader) == self._seeds,
             "seeds": self._seeds,
             "first": self._first,
@@ -100,7 +100,7 @@ def has_index(loader: Any) -> TypeGuard[DataLoader[Any]]:
 
 
 def is_stateful(loader: Any) -> bool:
-    """Return whether a loader resumes itself, with its own state dict."""
+    """Return whether a loader resumes by itself, with its own state dict."""
     return _has_state(loader) and not has_index(loader)
 
 

@@ -1,8 +1,8 @@
-"""Loader state: what determines a loader's order, apart from the global generators, as plain types and tensors.
+"""Loader state: everything except the global generators that determines a loader's order, as plain types and tensors.
 
-This includes generators of torch, NumPy or Python in the loader or its samplers, and the samplers' counters: attributes that
-are numbers, strings or None, such as an epoch. The `state_dict` of a sampler is not used, because it holds the position in a
-pass: a state read at the end of a pass would make the next pass empty.
+This includes torch, NumPy and Python generators in the loader or its samplers, and the samplers' counters: attributes that are
+numbers, strings or None, such as an epoch. A sampler's `state_dict` is not used, because it contains the position in a pass: a
+state read at the end of a pass would make the next pass empty.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def put_generators(loader: Any, state: Mapping[str, Any]) -> None:
 def put_counters(loader: Any, state: Mapping[str, Any], first: Mapping[str, Any], *, in_pass: bool) -> None:
     """Restore the samplers' counters. `first` is their state when the loader was first used.
 
-    Inside a pass, restore the counters that the run had changed. Before a pass, restore only the untouched counters: the others
-    were set for this pass, by `set_epoch` or by a change to the script.
+    Inside a pass, restore the counters that the run had changed. Before a pass, restore only the counters that still have their
+    first value: the others were set for this pass, by `set_epoch` or by a change to the script.
     """
     for path, owner in _owners(loader).items():
         attributes = vars(owner)
@@ -63,7 +63,7 @@ def put_counters(loader: Any, state: Mapping[str, Any], first: Mapping[str, Any]
 
 
 def seeds(loader: Any) -> list[int]:
-    """Return the initial seeds of the loader's generators, which change when they are reseeded."""
+    """Return the initial seeds of the loader's generators. A seed changes when its generator is reseeded."""
     return [one.initial_seed() for one in _generators(loader).values() if isinstance(one, torch.Generator)]
 
 
@@ -73,7 +73,8 @@ def _owners(loader: Any) -> dict[str, Any]:
     is_plain = isinstance(loader, DataLoader)
     queue = [(name, getattr(loader, name, None)) for name in SAMPLERS] if is_plain else [("loader", loader)]
     for path, owner in queue:
-        is_owner = hasattr(owner, "__dict__") and not isinstance(owner, type | TeamBatchSampler)  # which has its own state
+        # A TeamBatchSampler stores its own state.
+        is_owner = hasattr(owner, "__dict__") and not isinstance(owner, type | TeamBatchSampler)
         if is_owner and all(owner is not other for other in found.values()):
             found[path] = owner
             queue.extend((f"{path}.{name}", inner) for name, inner in _inner_samplers(owner))

@@ -2,9 +2,9 @@
 
 How the order of the epoch is found depends on the loader that was saved:
 
-- A loader that a Runner has sharded stores its order, and how many samples were seen.
-- The order of a DistributedSampler is computed from its seed and epoch.
-- The order of a single process is drawn again, from the state of the generators when the pass began.
+- A loader that a Runner has sharded stores its order, and how many samples were seen. - The order of a DistributedSampler is
+    computed from its seed and epoch. - The order of a single process is drawn again, from the state of the generators when the
+    pass began.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DEFAULTS = {"order": None, "start": 0, "first": 0, "seed": 0, "epoch": 0, "shuff
 
 
 def order_of(loader: Any) -> dict[str, Any] | None:
-    """Return what determines the order of samples in this pass, for any number of ranks; None if it is unknown.
+    """Return what determines the order of samples in this pass for any number of ranks, or None if it is unknown.
 
     The order of a custom sampler ("own") is unknown to other ranks.
     """
@@ -63,7 +63,7 @@ def rest_of(loader: Any, order: State, batches: int, rank: int, size: int) -> tu
 def as_team_state(
     order: State | None, record: State, put_generators: Callable[[], None], loader: Any, *, is_same_team: bool = False
 ) -> State:
-    """Return the order of a pass of any kind as the state of a TeamBatchSampler.
+    """Convert the order of a pass to the state of a TeamBatchSampler.
 
     `put_generators` restores the generators to the beginning of the pass, for an order that is drawn from them.
     """
@@ -102,11 +102,11 @@ def unknown_order(loader: Any) -> CannotResume:
 
 
 def _draw(sampler: Any, record: State, put_generators: Callable[[], None], generator: torch.Generator | None) -> list[Any]:
-    """Return what a sampler yields in a pass, after everything that its loader draws first."""
+    """Return what a sampler yields in a pass, after drawing the random numbers that its loader draws first."""
     put_generators()
     if record["had_iterator"]:  # persistent workers draw no seed
         return list(sampler)
-    # In a DataLoader, which draws its seed before a sampler that draws as soon as it is iterated.
+    # In a DataLoader, because it draws its seed before the sampler, which draws as soon as it is iterated.
     return list(DataLoader(IndexDataset(), sampler=sampler, batch_size=1, generator=generator, collate_fn=_only))
 
 

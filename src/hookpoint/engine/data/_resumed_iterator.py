@@ -1,8 +1,8 @@
-"""Resumed iterators: begin in the middle of a pass, by the kind of loader.
+"""Resumed iterators: start iterating in the middle of a pass, for each kind of loader.
 
-Loaders with `state_dict` and `load_state_dict` resume themselves. One of them is torchdata's StatefulDataLoader over an
-IterableDataset. It resumes from a loaded state in its next iteration, even if that state is the end of a pass. The code that
-loads such a state must consume that end.
+Loaders with `state_dict` and `load_state_dict` resume by themselves. One of them is torchdata's StatefulDataLoader over an
+IterableDataset. Its next iteration continues from the loaded state, even if that state is the end of a pass and the iteration
+yields nothing. The code that loads such a state must run this empty iteration first.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hookpoint.parallel.data.distribute_loader import loader_with
 
 Restore = Callable[[], None]
 
-# In the state of a StatefulDataLoader: whether its pass is over, and whether its dataset has ended, without workers.
+# Keys in the state of a StatefulDataLoader: whether its pass is over and, without workers, whether its dataset has ended.
 PASS_IS_OVER = "_iterator_finished"
 FETCHER, HAS_ENDED = "fetcher_state", "fetcher_ended"
 
@@ -29,7 +29,7 @@ FETCHER, HAS_ENDED = "fetcher_state", "fetcher_ended"
 
 
 class ResumedSampler:
-    """Yield what a sampler yields after its first `batches` items, with the generators restored by `begin`.
+    """Yield a sampler's items after the first `batches`. `begin` restores the generators.
 
     The sampler is iterated whenever the loader iterates it, as in a pass from the beginning, so that it draws the same numbers.
     A loader with persistent workers iterates it once and draws no seed for the workers. In that case, `begin` is called last,
@@ -56,7 +56,7 @@ class ResumedSampler:
 
     def start(self) -> None:
         """Skip the first items, once."""
-        begin, self._begin = self._begin, None  # it refers to the loader, which refers to this sampler
+        begin, self._begin = self._begin, None  # breaks a cycle: it refers to the loader, which refers to this sampler
         if begin is not None:
             if self._iterates_once:
                 begin()
@@ -96,11 +96,11 @@ class ResumedSampler:
 def resumed_iterator(
     loader: DataLoader[Any], batches: int, begin: Restore, save: Callable[[], Restore] | None, *, had_iterator: bool
 ) -> Iterator[Any]:
-    """Return an iterator over the batches after the first `batches`. A loader with persistent workers keeps it.
+    """Return an iterator over the batches after the first `batches`. A loader with persistent workers stores this iterator.
 
     `begin` restores the generators to the beginning of the pass. When this function returns, as many numbers have been drawn as
-    in the original pass. A loader with its own __iter__ may create its iterator only for the first batch. All of this then
-    happens at that time, and the function that `save` returns restores the generators afterwards.
+    in the original pass. A loader with its own __iter__ may create its iterator only for the first batch. In that case, all of
+    this happens with the first batch, and the function that `save` returns restores the generators afterwards.
     """
     name = "sampler" if loader.batch_sampler is None else "batch_sampler"
     sampler = getattr(loader, name)
@@ -114,7 +114,7 @@ def resumed_iterator(
             inside = vars(created)
             if inside["_index_sampler"] is resumed:
                 inside["_index_sampler"] = sampler
-            else:  # that of a HookedLoader, which wraps it
+            else:  # the sampler of a HookedLoader, which wraps the loader's own
                 inside["_index_sampler"].sampler = sampler
             loader._iterator = created
     elif batches and save is not None:
@@ -153,7 +153,7 @@ def batches_after(loader: DataLoader[Any], samples: int, batch_size: int) -> int
 
 
 def rest_of_pass(loader: Any, record: Mapping[str, Any], batches: int, begin: Restore) -> Iterator[Any]:
-    """Resume in the middle of a pass. `record` has the state of the loader, and the state before the pass if there was one."""
+    """Resume in the middle of a pass. `record` contains the loader's state and, if it had one, its state before the pass."""
     is_begin = isinstance(loader, DataLoader) and not batches
     if is_begin and record["own_before"] is not None:
         return next_pass(loader, record["own_before"], begin)
@@ -161,7 +161,7 @@ def rest_of_pass(loader: Any, record: Mapping[str, Any], batches: int, begin: Re
     if not is_begin:
         _load(loader, record["own"])
         if not isinstance(loader, DataLoader) and batches >= (length_of(loader) or batches + 1):
-            return iter(())  # it might begin the next pass
+            return iter(())  # iterating the loader might begin the next pass
     return iter(loader)
 
 
@@ -177,7 +177,7 @@ def next_pass(loader: Any, state: Mapping[str, Any], begin: Restore) -> Iterator
         return iter(loader)
     _load(loader, state)
     first = next(iterator := iter(loader), END)
-    return iter(loader) if first is END else chain([first], iterator)  # the first iteration may be the end of the last pass
+    return iter(loader) if first is END else chain([first], iterator)  # the first iteration may only finish the last pass
 
 
 def _load(loader: Any, state: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""as_loader: turn the data of `fit`, `validate` and `predict` into a loader, and move batches to the device."""
+"""as_loader: turn the data passed to `fit`, `validate` and `predict` into a loader, and move batches to the device."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def as_loader(data: Any, batch_size: BatchSize = AUTO, *, shuffle: bool) -> Iter
 
 
 def loaders_of_fit(train: Any, val: Any, batch_size: BatchSize) -> tuple[Iterable[Any], Iterable[Any] | None]:
-    """Return the training and validation loaders of a fit. The batch size applies to each of them that accepts one."""
+    """Return the training and validation loaders for a fit. The batch size applies to those that accept one."""
     train = as_loader(train, batch_size if takes_batch_size(train) or not takes_batch_size(val) else AUTO, shuffle=True)
     if val is None:
         return train, None
@@ -49,7 +49,7 @@ def unchanged(batch: Any) -> Any:
 def move(batch: Any, device: torch.device, *, waits: bool = False) -> Any:
     """Return a batch with every tensor on the device, in nested tuples, lists, mappings and dataclasses.
 
-    An object with a `to` method, such as a packed sequence, moves itself. Pass `waits` for a copy to the host; otherwise its
+    An object with a `to` method, such as a packed sequence, moves itself. Pass `waits` when copying to the host; otherwise, the
     values could be read before they arrive.
     """
     return map_tensors(batch, lambda tensor: tensor.to(device, non_blocking=not waits), lambda other: other.to(device))
@@ -70,7 +70,7 @@ def map_tensors(batch: Any, function: Callable[[torch.Tensor], Any], move: Calla
         return {key: again(value) for key, value in batch.items()}
     if isinstance(batch, MutableMapping):
         mapped = copy.copy(batch)
-        for key, value in batch.items():  # not `update`: a ModelOutput of Hugging Face refuses it
+        for key, value in batch.items():  # not `update`, because Hugging Face's ModelOutput does not support it
             mapped[key] = again(value)
         return mapped
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):

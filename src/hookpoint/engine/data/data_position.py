@@ -3,12 +3,12 @@
 - A DataLoader over a map-style dataset: the generators are restored to the beginning of the pass, and the sampler, not the
   data, is skipped forward. This includes torchdata's StatefulDataLoader, whose own method loses the order of later epochs if it
   has a `generator` and no workers. The state of its dataset is stored if there are no workers.
-- Anything else with `state_dict` and `load_state_dict` resumes itself.
+- Anything else with `state_dict` and `load_state_dict` resumes by itself.
 - Any other iterable, and a DataLoader over an IterableDataset, is read from the beginning and skipped forward.
 
 The batches of this pass and of all later passes are exact, with two exceptions. Random numbers that worker processes draw
-inside a dataset are not restored, unless the dataset is wrapped in `SeededSamples`. Neither are indices that a sampler draws
-one by one, in advance for workers, from a global generator that training also uses.
+inside a dataset are not restored, unless the dataset is wrapped in `SeededSamples`. The same applies to indices that a sampler
+draws one by one, ahead of time for workers, from a global generator that training also uses.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ from hookpoint.parallel.data.distribute_loader import team_sampler_of
 from hookpoint.parallel.data.padded_loader import PaddedLoader
 from hookpoint.parallel.data.sampler import TeamBatchSampler
 
-INEXACT = "from here on the run is not bitwise identical to the saved one"
+INEXACT = "from here on, the run is not bitwise identical to the saved one"
 
 
 class TorchPositions(Positions):
-    """Save and restore the position in the data of a run with torch. Costs about 200 microseconds per pass."""
+    """Save and restore a run's position in its data, for torch loaders. Costs about 200 microseconds per pass."""
 
     def __init__(self, randomness: PlainRandomness) -> None:
         super().__init__(randomness)
         self._records: list[LoaderRecord] = []
         self._last: LoaderRecord | None = None
-        self._unclaimed: list[State] = []  # records of a checkpoint whose loaders have not been used yet
+        self._unclaimed: list[State] = []  # records from the checkpoint for loaders that have not been used yet
         self._rest: TeamBatchSampler | None = None
-        self._stream_start = (0, 0)  # samples and batches of a stream that were seen with a different batch size
+        self._stream_start = (0, 0)  # samples and batches already read from a stream with a different batch size
         self._facts: dict[str, Any] | None = None
         self._facts_vary = False
         self._expected: State = {}
@@ -74,7 +74,7 @@ class TorchPositions(Positions):
         return self._iterator(loader, self._last, saved)
 
     def visit(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """Return `iter(loader)` for a pass other than training. It draws the same numbers as in an uninterrupted run."""
+        """Return `iter(loader)` for a pass that does not train. It draws the same random numbers as an uninterrupted run."""
         if not self.remembers:
             return iter(loader)
         return self._iterator(loader, *self._record_of(loader, trains=False))
@@ -95,7 +95,7 @@ class TorchPositions(Positions):
 
     def load_state_dict(self, state: State) -> None:
         self._begun = state["begun"]
-        self._unclaimed = list(state.get("loaders", ()))  # missing if torch was not in use when it was saved
+        self._unclaimed = list(state.get("loaders", ()))  # missing if torch was not in use when the checkpoint was saved
         self._facts_vary = state.get("facts_vary", False)
         self._expected = {} if self._facts_vary else _facts_in(state)
 
@@ -110,7 +110,7 @@ class TorchPositions(Positions):
         _begin_pass(loader, epoch, resumes=True)
         self._last, _ = self._record_of(loader, trains=True, claims=False)
         if saved is not None:
-            _loader_state.put_counters(loader, saved["begun"], saved["first"], in_pass=True)  # a batch size may be one
+            _loader_state.put_counters(loader, saved["begun"], saved["first"], in_pass=True)  # may include the batch size
         self._expected = expected = _facts_in(state)
         self._compare_facts(loader, in_epoch=True)
         if self._last is not None and saved is not None:
@@ -141,7 +141,7 @@ class TorchPositions(Positions):
             rest = f"the rest of epoch {epoch} is split into batches of {new}, from batch {entered.done} on"
             self.notes.append(f"the batch size is {new}, but was {old}: {rest}; {INEXACT}")
         if saved is not None and saved["ahead"] == batches_ahead(loader):
-            # Other code than the sampler also draws from these generators.
+            # Code other than the sampler also draws from these generators.
             _loader_state.put_generators(loader, saved["now"])
         return entered
 
@@ -216,7 +216,7 @@ class TorchPositions(Positions):
         return seen if length is None else min(seen, length)
 
     def _compare_facts(self, loader: Any, *, in_epoch: bool) -> None:
-        """Compare the data with that of the checkpoint, once after a resume. Record its facts."""
+        """Compare the data with the data in the checkpoint, once after a resume, and record its facts."""
         facts, expected = facts_of(loader), self._expected
         self._expected = {}
         if changed := compared(expected, facts, in_epoch=in_epoch):
@@ -228,7 +228,7 @@ class TorchPositions(Positions):
         self._facts = facts
 
     def _record_of(self, loader: Any, *, trains: bool, claims: bool = True) -> tuple[LoaderRecord | None, State | None]:
-        """Return the record of a loader, and its state in the checkpoint if this is its first pass after a resume.
+        """Return a loader's record and, in its first pass after a resume, its state from the checkpoint.
 
         Loaders have no names. They are matched by the order of their first use.
         """
@@ -237,7 +237,7 @@ class TorchPositions(Positions):
                 return record, None
         try:
             reference = weakref.ref(loader)
-        except TypeError:  # a list, or another builtin, has no state
+        except TypeError:  # a list or another builtin has no state
             return None, None
         had_another = any(record.trains == trains and record.reference() is None for record in self._records)
         new = LoaderRecord(loader, reference, trains=trains, is_made_anew=had_another)
@@ -291,7 +291,7 @@ class TorchPositions(Positions):
 
 
 def _facts_in(state: State) -> State:
-    """Return the facts about the data of the last training pass of a checkpoint."""
+    """Return the facts about the data of the last training pass in a checkpoint."""
     if state.get("last") is None or "facts" in state:
         return state.get("facts") or {}
     return facts_of_order(state["loaders"][state["last"]].get("order"))

@@ -19,17 +19,18 @@ class HookedLoader(DataLoader[Any]):
     """Load data like torch's DataLoader, with the same arguments, and fire on_sample and on_batch_made as data is created.
 
     The points fire in the workers, or in the main process without workers. Handlers get the `epoch`, `mode` and `batch_idx` of
-    the pass that the data is for, even if it was prefetched or the run has resumed. Outside a run, `mode` is None and `epoch`
-    is the argument of `set_epoch`.
+    the pass that uses the data, even if the data was prefetched or the run has resumed. Outside a run, `mode` is None and
+    `epoch` is the argument of `set_epoch`.
 
     Handlers also get `settings`, which training callbacks can change. With `settings_per="pass"`, a change reaches all workers
-    in the next pass. With "batch", it reaches the next batch that is started: without workers, the batch of the next step; with
-    workers, `num_workers * prefetch_factor` batches later. Both are reproduced after a resume. A Runner stores the settings in
-    its checkpoints. In your own loop, pass `state={"data": loader.settings}`. If the dataset is a `SeededSamples`, random
-    numbers in handlers also depend only on the sample.
+    in the next pass. With "batch", it applies to the next batch whose loading starts: without workers, this is the batch of the
+    next step; with workers, it comes `num_workers * prefetch_factor` batches later. Both are reproduced after a resume. A
+    Runner stores the settings in its checkpoints. In your own loop, pass `state={"data": loader.settings}`. If the dataset is a
+    `SeededSamples`, random numbers in handlers also depend only on the sample.
 
-    Workers have copies of the callbacks, so attributes that a handler sets in a worker stay there. With handlers, a sample
-    costs 1 microsecond and a batch 4, or 80 each if they are seeded. Without handlers, there is no overhead.
+    Workers have copies of the callbacks, so attributes that a handler sets in a worker stay there. With handlers, each sample
+    costs 1 microsecond and each batch 4 microseconds, or 80 microseconds each if they are seeded. Without handlers, there is no
+    overhead.
 
     >>> class Harder(Callback):
     ...     def on_sample(self, sample, settings):
@@ -54,11 +55,11 @@ class HookedLoader(DataLoader[Any]):
             raise BadArgument(f"HookedLoader: settings_per must be 'pass' or 'batch', got {settings_per!r}.")
         self.data_points = DataPoints(callbacks)
         self.settings = DataSettings(settings, per_batch=settings_per == "batch")
-        self._epoch_outside = [0]  # a list, which copies of the loader share
+        self._epoch_outside = [0]  # a list, so that copies of the loader share it
         super().__init__(dataset, batch_size, **options)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next passes, outside a run. A run sets it itself."""
+        """Set the epoch for the next passes outside a run. A run sets it automatically."""
         self._epoch_outside[0] = epoch
         for samples in seeded_samples_of(self.dataset):
             samples.set_epoch(epoch)
@@ -75,11 +76,11 @@ class HookedLoader(DataLoader[Any]):
         else:
             changes = {"collate_fn": unchanged, "batch_sampler": None, "sampler": tasks}
         plain: DataLoader[Any] = DataLoader.__new__(DataLoader)
-        plain.__dict__.update(self.__dict__ | changes, dataset=hooked)  # DataLoader refuses to set these attributes
+        plain.__dict__.update(self.__dict__ | changes, dataset=hooked)  # DataLoader does not allow setting these attributes
         return plain._get_iterator()
 
 
 def settings_of(train: Any, val: Any) -> dict[str, Any]:
-    """Return the settings of the loaders, for the checkpoint."""
+    """Return the loaders' settings for the checkpoint."""
     loaders = {"fit/data": train, "fit/validation data": val}
     return {name: one.settings for name, one in loaders.items() if isinstance(one, HookedLoader) and one.settings}

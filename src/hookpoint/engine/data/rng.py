@@ -1,4 +1,4 @@
-"""Random generators: seed, save and restore all of them."""
+"""Random number generators: seed, save and restore all of them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Item = TypeVar("Item")
 
 
 class TorchRandomness(PlainRandomness):
-    """Save and restore the generators of Python, NumPy and torch, on the host and on every CUDA device.
+    """Save and restore the random number generators of Python, NumPy and torch, on the host and on every CUDA device.
 
-    Unused devices are skipped. If the number of devices has changed, those that exist in both runs are restored. Reading takes
-    50 to 100 microseconds, and the same again for each device.
+    Unused devices are skipped. If the number of devices has changed, those that exist in both runs are restored. Reading the
+    state takes 50 to 100 microseconds, plus the same for each device.
     """
 
     def state_dict(self) -> dict[str, Any]:
@@ -31,7 +31,7 @@ class TorchRandomness(PlainRandomness):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
-        if "torch" in state:  # missing if torch was not in use when it was saved
+        if "torch" in state:  # missing if torch was not in use when the checkpoint was saved
             torch.set_rng_state(state["torch"].cpu())
         if "cuda" in state and torch.cuda.is_available():
             for device, kept in zip(range(torch.cuda.device_count()), state["cuda"], strict=False):
@@ -42,7 +42,7 @@ RANDOMNESS = TorchRandomness()
 
 
 def seed_all(seed: int) -> None:
-    """Seed the generators of Python, NumPy and torch, including those of all devices."""
+    """Seed the generators of Python, NumPy and torch, including those on all devices."""
     random.seed(seed)
     torch.manual_seed(seed)
     if "numpy" in sys.modules:
@@ -60,7 +60,7 @@ def rng_kept() -> Iterator[None]:
 
 
 def separate_rng(source: Generator[Item, None, None]) -> Generator[Item, None, None]:
-    """Yield from a source that draws from its own copy of the random generators."""
+    """Yield from an iterator that draws from its own copy of the random number generators."""
     own = RANDOMNESS.state_dict()
     with closing(source):
         while True:

@@ -18,9 +18,9 @@ from hookpoint.core.errors import BadData
 
 
 class SeededSamples(Dataset[Any]):
-    """Seed the random generators for each sample of a dataset, from a seed, the epoch and the index.
+    """Seed the random number generators for each sample of a dataset, from a seed, the epoch and the index.
 
-    A sample is then the same for any number of workers and wherever a run resumes, and different in each epoch. The global
+    A sample is then the same for any number of workers and wherever a run resumes, but different in each epoch. The global
     generators of Python, NumPy and torch on the host are seeded during `dataset[index]` and then restored. Generators inside
     the dataset are not seeded. Costs about 70 microseconds per sample, or 25 if NumPy is not imported. A Runner or Loop sets
     the epoch. Otherwise call `set_epoch`; it takes effect immediately in running worker processes.
@@ -55,7 +55,7 @@ class SeededSamples(Dataset[Any]):
     def seeding(self, index: Any) -> Iterator[None]:
         """Seed the generators from an index, or a string, inside the block; then restore them."""
         numpy = sys.modules["numpy"].random if "numpy" in sys.modules else None
-        host = torch.default_generator  # torch.manual_seed would access CUDA, which a worker must not
+        host = torch.default_generator  # torch.manual_seed would access CUDA, which is not allowed in a worker
         before = random.getstate(), host.get_state(), state_of(numpy) if numpy is not None else None
         number = self._number(index)
         try:
@@ -70,7 +70,7 @@ class SeededSamples(Dataset[Any]):
             if numpy is not None:
                 put_state(numpy, before[2])
 
-    # There is no __getitems__, even if the dataset has one: samples read together would share one seed.
+    # Does not define __getitems__, even if the dataset does: samples read together would share one seed.
 
     def __len__(self) -> int:
         return len(self.dataset)

@@ -1,4 +1,4 @@
-"""TorchLoaderWorkers: report what the workers of a DataLoader do while a run waits for them, and why a worker exited.
+"""TorchLoaderWorkers: report what a DataLoader's workers do while a run waits for them, and why a worker exited.
 
 torch reports neither. Private attributes of its iterator tell which worker is loading which batch. Without them, a report has
 less detail.
@@ -34,16 +34,16 @@ class TorchLoaderWorkers:
     """The workers of torch's DataLoader and its subclasses."""
 
     def prepare(self, loader: Any) -> None:
-        """Make the workers that a loader is about to start able to report their stack."""
+        """Prepare the workers that a loader is about to start, so that they can report their stack."""
         if isinstance(loader, DataLoader) and loader.num_workers and not isinstance(loader.worker_init_fn, StackOnRequest):
             loader.worker_init_fn = StackOnRequest(loader.worker_init_fn)
 
     def is_worker_exit(self, error: BaseException) -> bool:
-        """Return whether an error, raised anywhere in training, reports a worker that has ended."""
+        """Return whether an error, raised anywhere in training, reports that a worker has exited."""
         return isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker (pid")
 
     def stall(self, frames: list[FrameType]) -> WorkerStall | None:
-        """Return the loader that these frames, innermost first, wait for; None if it has no workers."""
+        """Return the loader that these frames (innermost first) are waiting for, or None if it has no workers."""
         for frame in frames:
             iterator = frame.f_locals.get("self")
             if getattr(iterator, "_workers", None) and hasattr(iterator, "_task_info"):
@@ -52,25 +52,25 @@ class TorchLoaderWorkers:
 
 
 class WorkerStall:
-    """The iterator of a DataLoader that the run waits for, or that has failed."""
+    """The DataLoader iterator that the run is waiting for, or that has failed."""
 
     def __init__(self, iterator: Any) -> None:
         init = getattr(iterator, "_worker_init_fn", None)
         self._stacks = init if isinstance(init, StackOnRequest) else None
         self._iterator = iterator
         self._workers = dict(enumerate(getattr(iterator, "_workers", ())))
-        self._owed = dict(getattr(iterator, "_task_info", {}))  # by batch: its worker, and its data once it has arrived
+        self._owed = dict(getattr(iterator, "_task_info", {}))  # for each batch: its worker, and its data once it has arrived
         self._awaited: int = getattr(iterator, "_rcvd_idx", 0)
 
     def report(self) -> list[str]:
-        """Return lines about the worker that the run waits for, with its stack if it still responds."""
+        """Return lines about the worker that the run is waiting for, with its stack if it still responds."""
         number = self._worker_of(self._awaited)
         if number is None:
             return [f"DataLoader worker {one} {_process(worker)}" for one, worker in self._workers.items()]
         worker = self._workers[number]
         can_answer = not state_of_process(worker.pid).startswith((GONE, STOPPED))
         stack = self._stacks.of(worker.pid) if self._stacks is not None and can_answer else []
-        return [f"DataLoader worker {number} {_process(worker)}; it loads this batch", *stack]
+        return [f"DataLoader worker {number} {_process(worker)}; it is loading this batch", *stack]
 
     def cures(self) -> dict[str, str]:
         """Return what the user can do, by verb."""
@@ -81,7 +81,7 @@ class WorkerStall:
     def failure(self, batch_idx: int, error: BaseException) -> str:
         """Return which worker exited and which batches it was working on. `batch_idx` is the batch that the run waited for."""
         self._forget_pids()
-        if isinstance(error, OSError | EOFError):  # the connection to a worker broke; the worker ends a moment later
+        if isinstance(error, OSError | EOFError):  # the connection to a worker broke; the worker exits a moment later
             deadline = monotonic() + END_SECONDS
             while all(worker.is_alive() for worker in self._workers.values()) and monotonic() < deadline:
                 sleep(0.01)
@@ -89,7 +89,7 @@ class WorkerStall:
         for number, worker in self._workers.items():
             code = None if worker.is_alive() else worker.exitcode
             if code:
-                how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+                how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
                 hint = " (possibly out of memory)" if code == -signal.SIGKILL else ""
                 owed = sorted(batch for batch in self._owed if self._worker_of(batch) == number) or [self._awaited]
                 batches = " and ".join(str(batch_idx + batch - self._awaited) for batch in owed)
@@ -118,7 +118,7 @@ class WorkerStall:
             getattr(signal_handling, "_set_worker_pids", _nothing)(id(self._iterator), ())
 
     def _worker_of(self, batch: int) -> int | None:
-        """Return the number of the worker that is loading a batch; None if unknown."""
+        """Return the number of the worker that is loading a batch, or None if it is unknown."""
         info = self._owed.get(batch, ())
         return info[0] if len(info) == 1 and info[0] in self._workers else None
 
@@ -141,11 +141,11 @@ class StackOnRequest:
             self.init(number)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        is_for_worker = get_spawning_popen() is not None  # a pipe can be sent only to a process that is being started
+        is_for_worker = get_spawning_popen() is not None  # a pipe can be passed only to a process that is being started
         return StackOnRequest, (self.init, self._answers) if is_for_worker else (self.init,)
 
     def of(self, pid: int) -> list[str]:
-        """Return the stack of a worker, innermost frame first; empty if it does not answer."""
+        """Return a worker's stack, innermost frame first, or nothing if the worker does not answer."""
         if signal.getsignal(ASK) is not signal.SIG_DFL or not _catches(pid, ASK):
             return []
         self._read(0.0)
