@@ -197,7 +197,7 @@ def test_explain_says_what_hooks_do(fit):
             tables.append(run.hooks.explain())
 
     fit(callbacks=[Explains()], compile=EAGER)
-    assert tables[0].endswith("while modules have hooks, batches run uncompiled and differ in the last bits")
+    assert tables[0].endswith("while modules have hooks, batches run uncompiled, with different last bits")
 
 
 def test_checkpoints_have_the_plain_names(fit, tmp_path):

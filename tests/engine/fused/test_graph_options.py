@@ -65,7 +65,7 @@ def options(**changes):
         (
             True,
             {"optimizer": {"a": torch.optim.SGD(WEIGHTS, lr=0.1), "b": torch.optim.SGD(WEIGHTS, lr=0.1)}},
-            "cuda_graph=True supports one optimizer, got 2.\n  give      one optimizer with a parameter group each",
+            "cuda_graph=True supports one optimizer, got 2.\n  give      one optimizer with multiple parameter groups",
         ),
         (
             True,

@@ -226,7 +226,7 @@ def test_numbers_drawn_on_the_host_are_refused(fit, monkeypatch):
     with pytest.raises(BadLoop) as error:
         fit(Drops(), cuda_graph=True)
     expected = (
-        "the forward draws random numbers on the CPU: a CUDA graph would repeat those of its capture.\n"
+        "the forward draws random numbers on the CPU: a CUDA graph would repeat the numbers from its capture.\n"
         "  draw      them on the GPU: torch.rand(..., device=x.device)"
     )
     assert str(error.value) == expected

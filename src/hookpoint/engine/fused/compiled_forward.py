@@ -1,4 +1,4 @@
-"""CompiledForward: forward and loss as one function of torch.compile."""
+"""CompiledForward: forward and loss as one compiled function."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ Compute = Callable[[Any, "str | None"], tuple[Any, Any, Any]]
 
 
 class CompiledForward:
-    """Compute outputs, targets and loss with a compiled function, or without it while modules have hooks.
+    """Compute outputs, targets and loss with a compiled function, or uncompiled while modules have hooks.
 
-    The model itself is not wrapped: its weights keep their names. torch.compile ignores hooks that are registered after it has
-    compiled, so a batch with hooks runs uncompiled. Its results may differ in the last bits.
+    The model itself is not wrapped, so its weights keep their names. torch.compile ignores hooks that are registered after it
+    has compiled, so a batch with hooks runs uncompiled. Its results may differ in the last bits.
 
     With `detaches`, the outputs have no gradients, so no code between forward and backward can use them for the loss.
     """
@@ -44,7 +44,8 @@ class CompiledForward:
 def _forward_and_loss(forward: Forward, detaches: bool) -> Compute:
     """Return a function with its own code object, because torch.compile limits how often it compiles the same code.
 
-    Outputs that require gradients would add a backward pass over zero gradients, so they are detached if that is safe.
+    If outputs required gradients, backward would also run over their zero gradients. Outputs are therefore detached if that is
+    safe.
     """
 
     def forward_and_loss(batch: Any, mode: str | None) -> tuple[Any, Any, Any]:
@@ -56,7 +57,7 @@ def _forward_and_loss(forward: Forward, detaches: bool) -> Compute:
 
 
 def compile_options(compile: Any, device: torch.device, strategy: Any = None, main: Any = None) -> dict[str, Any]:
-    """Return the options for torch.compile. Raise for what cannot be compiled in this run or on this machine.
+    """Return the options for torch.compile. Raise if compilation cannot work in this run or on this machine.
 
     >>> compile_options({"backend": "eager"}, torch.device("cpu"))
     {'dynamic': False, 'backend': 'eager'}

@@ -13,10 +13,10 @@ from hookpoint.engine.fused.static_batch import Signature, StaticBatch, is_on_ho
 
 
 class CopyStream:
-    """Move batches to the device. Batches of a captured signature are copied on a separate stream, into a staging buffer.
+    """Move batches to the device. Batches with a captured signature are copied to a staging buffer on a separate stream.
 
-    The stream of the steps waits for the copy, and the copy waits for the step that reads the previous batch. The host waits
-    for neither. Only copies from pinned memory overlap with a step: `DataLoader(..., pin_memory=True)`.
+    The step's stream waits for the copy, and the copy waits for the step that reads the previous batch. The host waits for
+    neither. Only copies from pinned memory overlap with a step: `DataLoader(..., pin_memory=True)`.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -25,7 +25,7 @@ class CopyStream:
         self._stream: Any = None
         self._staging: dict[Signature, StaticBatch] = {}
         self._consumed: Any = None
-        self._is_unread = False  # whether the last copy has not been recorded as consumed
+        self._is_unread = False  # whether the last copy is not yet recorded as consumed
 
     def begin(self, run: Run) -> None:
         """Use staging buffers for the training batches of a run from now on, until `end`."""
@@ -55,7 +55,7 @@ class CopyStream:
             return move(batch, self._device)
         try:
             staging = self._staging.get(signature_of(batch))
-        except BadData:  # the step refuses it
+        except BadData:  # the step raises for this batch
             staging = None
         if staging is None:
             return move(batch, self._device)

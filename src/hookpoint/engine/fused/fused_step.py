@@ -1,4 +1,4 @@
-"""FusedStep: check the options `compile` and `cuda_graph` of a Runner, and create the stepper for them."""
+"""FusedStep: check a Runner's options `compile` and `cuda_graph`, and create the stepper for them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hookpoint.core.hooks.hooks import Hooks
     from hookpoint.engine.step.forward import Forward
 
-COMPILED = "forward and loss are compiled; while modules have hooks, batches run uncompiled and differ in the last bits"
+COMPILED = "forward and loss are compiled; while modules have hooks, batches run uncompiled, with different last bits"
 
 
 class FusedStep:
@@ -48,7 +48,7 @@ class FusedStep:
         self._copies = CopyStream(device) if self._cuda_graph else None
 
     def mover(self) -> Callable[[Any], Any] | None:
-        """Return the function that moves a batch to the device; None if it is already there."""
+        """Return the function that moves a batch to the device, or None if batches are already there."""
         if self._device.type == "cpu":
             return None
         return partial(move, device=self._device) if self._copies is None else self._copies
@@ -59,7 +59,7 @@ class FusedStep:
 
             hooks.remarks.append(lambda: ["", COMPILED])
             detaches = not hooks.calls("on_backward_begin") and not overrides(hooks.main, "on_iter_backward")
-            if detaches not in self._compiled:  # each run of a Runner uses the code that was compiled for the first
+            if detaches not in self._compiled:  # each run of a Runner uses the code that was compiled for its first run
                 compiled = CompiledForward(forward, self._compile, [model, forward.criterion], detaches=detaches)
                 self._compiled[detaches] = forward, compiled
             forward, options["compiled"] = self._compiled[detaches]

@@ -54,11 +54,11 @@ def _check_run(device: torch.device, precision: str, strategy: Any, main: Any) -
 def check_graph_optimizer(optimizer: Any) -> None:
     """Raise for an optimizer whose step cannot be captured.
 
-    Its options are never changed, because other kernels give different bits.
+    The optimizer's options are never changed, because other kernels compute different bits.
     """
     if isinstance(optimizer, Mapping):
         what = f"cuda_graph=True supports one optimizer, got {len(optimizer)}."
-        raise BadArgument(what, give="one optimizer with a parameter group each")
+        raise BadArgument(what, give="one optimizer with multiple parameter groups")
     kind = type(optimizer).__name__
     for group in getattr(optimizer, "param_groups", ()):
         if "capturable" in group and not group["capturable"]:

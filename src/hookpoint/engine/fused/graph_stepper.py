@@ -36,7 +36,7 @@ logger = logging.getLogger("hookpoint")
 WARM_UP_STEPS = 3
 MAX_SIGNATURES = 4
 MAX_CHANGES = 3
-Key = tuple[bool, bool]  # whether the batch begins an accumulation window, and whether a step follows
+Key = tuple[bool, bool]  # whether the batch begins an accumulation window, and whether an optimizer step follows it
 
 
 @cache
@@ -47,11 +47,11 @@ def stream_of(device: torch.device) -> Any:
 
 @dataclass(slots=True, eq=False)
 class Captured:
-    """What the batches of one signature share: the input buffers, and a graph per place in the accumulation window."""
+    """What batches with the same signature share: the input buffers, and one graph per place in the accumulation window."""
 
     inputs: StaticBatch
     staging: Any  # the batch that the copy stream fills
-    batches: int = 0  # computed outside the graph since the last discard
+    batches: int = 0  # batches computed outside the graph since the last discard
     graphs: dict[Key, StepGraph] = field(default_factory=dict)
     not_captured: set[Key] = field(default_factory=set)
 
@@ -59,9 +59,9 @@ class Captured:
 class GraphStepper(TorchStepper):
     """Replay forward, loss, backward, clipping and optimizer step as one CUDA graph.
 
-    The first three steps of a signature run outside the graph. So does a step that a callback, a hook or a skip needs to access
-    from inside. The weights are bit for bit those of the same steps without a graph: a capture executes nothing, and a replay
-    runs the same kernels. All steps run on a separate stream, as a capture requires.
+    The first three steps with a new signature run outside the graph. So does any step that a callback, a hook or a skip request
+    must interrupt. The weights are bit for bit the same as without a graph: a capture executes nothing, and a replay runs the
+    same kernels. All steps run on a separate stream, as a capture requires.
     """
 
     def __init__(
@@ -78,9 +78,9 @@ class GraphStepper(TorchStepper):
         self._policy, self._copies = policy, copies
         self._device = torch.device("cuda", torch.cuda.current_device()) if device.index is None else device
         self._is_off = self._is_stale = False
-        self._steps = 0  # made outside the graph since the last discard: they create the state of the optimizer
+        self._steps = 0  # steps outside the graph since the last discard; they create the optimizer's state
         self._captured: dict[Signature, Captured] = {}
-        self._begin_graph: StepGraph | None = None  # the first: its gradient buffers serve all graphs that add to gradients
+        self._begin_graph: StepGraph | None = None  # the first graph; all graphs that add to gradients use its gradient buffers
         self._epoch: int | None = None
         self._changes = 0
         self._settings = Settings([], [])
@@ -99,7 +99,7 @@ class GraphStepper(TorchStepper):
     def training(self, run: Run) -> Iterator[None]:
         """Train on a separate stream, and free the graphs afterwards."""
         try:
-            check_graph_optimizer(self._optimizer)  # a resume may have changed its options
+            check_graph_optimizer(self._optimizer)  # a resume may have changed the optimizer's options
         except HookpointError as error:
             self._give_up(error)
         self._watch = HookWatch(self._modules, self._optimizer)
@@ -151,7 +151,7 @@ class GraphStepper(TorchStepper):
         self._steps += run.step - step
 
     def _captured_for(self, run: Run, now: Iteration) -> Captured | None:
-        """Return what was captured for batches like this one; None if this batch runs without static buffers."""
+        """Return what was captured for batches like this one, or None if this batch runs without static buffers."""
         if self._epoch != run.epoch or self._is_stale or self._loads.has_loaded:
             self._check_storages(run)
         for captured in self._captured.values():
@@ -180,7 +180,7 @@ class GraphStepper(TorchStepper):
         return known
 
     def _graph_for(self, run: Run, now: Iteration, captured: Captured, key: Key) -> StepGraph | None:
-        """Return the graph for this step, and capture it first if it is time to. None if the step runs outside the graph."""
+        """Return the graph for this step, capturing it first if necessary, or None if the step runs outside the graph."""
         if self._watch.is_hooked():
             self._say(f"{self._watch.owner} has hooks: steps run outside the CUDA graph while it has them")
             return None
@@ -204,7 +204,7 @@ class GraphStepper(TorchStepper):
     def _is_ready(self, captured: Captured, key: Key) -> bool:
         """Return whether it is time to capture a step."""
         begins, steps = key
-        is_rare = self._accumulate > 1 and begins and steps  # a window of one batch, at the end of an epoch
+        is_rare = self._accumulate > 1 and begins and steps  # an accumulation window of one batch, at the end of an epoch
         is_warm = captured.batches >= WARM_UP_STEPS and self._steps > 0
         return is_warm and not is_rare and key not in captured.not_captured and (begins or self._begin_graph is not None)
 
@@ -216,10 +216,10 @@ class GraphStepper(TorchStepper):
             self._pool = torch.cuda.graph_pool_handle()
         elif not begins:
             self._begin_graph.bind_gradients(adds=True)
-        sync_mode = torch.cuda.get_sync_debug_mode()  # set by strict_sync=True; freeing memory waits once
+        sync_mode = torch.cuda.get_sync_debug_mode()  # set by strict_sync=True; freeing memory synchronizes once
         if sync_mode:
             torch.cuda.set_sync_debug_mode("default")
-        torch.cuda.empty_cache()  # the graph needs the memory that earlier steps have cached
+        torch.cuda.empty_cache()  # free the memory that earlier steps have cached, because the graph needs it
         owned = {id(parameter): parameter for group in self._optimizer.param_groups for parameter in group["params"]}
         parameters = list({**owned, **{id(p): p for module in self._modules for p in module.parameters()}}.values())
         before = [parameter.grad for parameter in parameters]
@@ -231,9 +231,9 @@ class GraphStepper(TorchStepper):
         def work() -> Any:
             self._compute_step(run, now, steps=steps)
             if host.state_dict() != drawn or not torch.equal(torch.get_rng_state(), drawn_by_torch):
-                what = "the forward draws random numbers on the CPU: a CUDA graph would repeat those of its capture."
+                what = "the forward draws random numbers on the CPU: a CUDA graph would repeat the numbers from its capture."
                 raise BadLoop(what, draw="them on the GPU: torch.rand(..., device=x.device)")
-            # Autograd nodes that stay alive would tie later steps to this capture.
+            # If autograd nodes stayed alive, they would tie later steps to this capture.
             return map_tensors([now.outputs, now.targets, now.loss], torch.Tensor.detach), recorded
 
         try:
@@ -246,7 +246,8 @@ class GraphStepper(TorchStepper):
             if sync_mode:
                 torch.cuda.set_sync_debug_mode(sync_mode)
         if not begins and any(old is None and new is not None for old, new in zip(before, graph.gradients, strict=True)):
-            # It has parameters that no batch of this window used: a replay would overwrite their gradients instead of adding.
+            # It has parameters that no batch in this window has used yet: a replay would overwrite their gradients instead of
+            # adding.
             for parameter, gradient in zip(parameters, before, strict=True):
                 parameter.grad = gradient
             graph.release()
@@ -279,7 +280,7 @@ class GraphStepper(TorchStepper):
             (now.outputs, now.targets, loss), logged = graph.results
             for name, tensor in logged:
                 self._logbook.log(name, tensor, now.samples)
-            now.loss = loss.clone()  # callbacks keep losses over steps
+            now.loss = loss.clone()  # callbacks may keep a loss for several steps
             self._logged.log_copy("loss", now.loss, now.samples)
             self._in_window = 0 if steps else 1 if begins else self._in_window + 1
             self._was_computed = True
@@ -296,7 +297,7 @@ class GraphStepper(TorchStepper):
     # When graphs are discarded
 
     def _check_storages(self, run: Run) -> None:
-        """At the start of an epoch and after a load, discard graphs that are bound to storages no longer in use."""
+        """At the start of an epoch and after a load, discard graphs that are bound to storages that are no longer in use."""
         self._epoch = run.epoch
         is_stale = self._is_stale or self._loads.has_loaded
         if is_stale or (self._begin_graph is not None and self._storages != self._current_storages()):

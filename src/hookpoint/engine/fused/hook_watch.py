@@ -14,11 +14,11 @@ MODULE_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_bac
 PARAMETER_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 OPTIMIZER_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 GLOBAL_OPTIMIZER_HOOKS = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
-REPARAMETRIZATIONS = "torch.nn.utils."  # modules of hooks that only compute weights, as spectral_norm does
+REPARAMETRIZATIONS = "torch.nn.utils."  # modules that define hooks which only compute weights, such as spectral_norm
 
 
 class HookWatch:
-    """Detect hooks. Each new hook takes a number from one counter in torch, so a step without new hooks costs one comparison.
+    """Detect hooks. torch numbers all hooks with a single counter, so a step without new hooks costs one comparison.
 
     Hooks that torch.nn.utils registers, for example for spectral_norm, are part of the model: they are compiled and captured.
     """
@@ -38,7 +38,7 @@ class HookWatch:
 
     @property
     def owner(self) -> str | None:
-        """What has a hook, as text for messages; None if nothing has one."""
+        """The object that has a hook, as text for messages, or None if there are no hooks."""
         return self._owner
 
     def _hooked(self) -> Iterator[str]:

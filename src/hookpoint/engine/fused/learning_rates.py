@@ -13,14 +13,14 @@ SAME_BITS = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
 
 
 class Settings(NamedTuple):
-    """The settings of an optimizer that are fixed by a capture."""
+    """The optimizer settings that are fixed by a capture."""
 
     rates: list[Any]
     others: list[Any]
 
 
 class LearningRates:
-    """The settings of an optimizer's parameter groups, as a captured step uses them.
+    """The settings of an optimizer's parameter groups, in the form that a captured step uses.
 
     The groups keep their rates as floats, so schedulers, `run.hyper`, logs and checkpoints never see a tensor. A fused
     optimizer gets tensors while it is captured; its kernels compute the same bits with floats and tensors. Other optimizers
@@ -34,7 +34,7 @@ class LearningRates:
         self._tensors: list[torch.Tensor] = []
 
     def settings(self) -> Settings:
-        """Return what is fixed by a capture: the rates that do not become tensors, and all other settings."""
+        """Return the settings that a capture fixes: the rates that do not become tensors, and all other settings."""
         rates: list[Any] = []
         others: list[Any] = []
         for group in self._optimizer.param_groups:

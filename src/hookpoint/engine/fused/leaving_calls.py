@@ -1,4 +1,4 @@
-"""LeavingCalls: the handlers inside a step, for which the step must run outside the CUDA graph when they are due."""
+"""LeavingCalls: handlers inside a step. When one of them is due, the step must run outside the CUDA graph."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from hookpoint.engine.fused.hook_watch import HookWatch
 
 logger = logging.getLogger("hookpoint")
 
-NAMED_AFTER = 10  # consecutive steps outside the graph after which a callback that could be due less often is named
+NAMED_AFTER = 10  # after this many consecutive steps outside the graph, log which callback causes them
 POINTS = ("on_backward_begin", "on_backward_end", "on_step_begin")
 
 
 class LeavingCalls:
-    """Tell before a step whether a handler at on_backward_begin, on_backward_end or on_step_begin is due.
+    """Tell, before a step, whether a handler at on_backward_begin, on_backward_end or on_step_begin is due.
 
-    A handler with a schedule is due when its schedule is. A callback that decides for itself has a method `leaves_graph(run)`,
-    which returns whether it needs the next step. All other handlers are due at every step. So are those whose schedule or
-    wrapper calls a function of the run, because the function could read the loss of this step.
+    A handler with a schedule is due when its schedule is. A callback can decide for itself with a method `leaves_graph(run)`,
+    which returns whether the next step must run outside the graph. All other handlers are due at every step. So are handlers
+    whose schedule or wrapper calls a function of the run, because the function could read this step's loss.
     """
 
     def __init__(self, hooks: Hooks) -> None:
@@ -52,7 +52,7 @@ class LeavingCalls:
         return bool(due)
 
     def settle(self, run: Any, *, steps: bool) -> None:
-        """Advance the schedules past a step that was replayed, as calling its handlers would."""
+        """Advance the schedules past a replayed step, as calling the handlers would have done."""
         for call in self._scheduled:
             if call.armed is not None and (steps or call.point != "on_step_begin"):
                 call.armed.settle(run, call.moment, False)
@@ -64,10 +64,10 @@ class LeavingCalls:
                 logger.warning("%s listens to %s: every step runs outside the CUDA graph", name, point)
 
     def lines(self) -> list[str]:
-        """Return the steps that run outside the graph, for `explain()`."""
+        """Describe which steps run outside the graph, for `explain()`."""
         rows = [(call, "every step") for call in self._always]
         rows += [(call, f"steps of {call.when}") for call in self._scheduled]
-        rows += [(call, "steps that it reads") for call in self._declared]
+        rows += [(call, "the steps it reads") for call in self._declared]
         listed = [f"  {call.entry.name} at {call.point}: {when}" for call, when in rows]
         if self._watch is not None and self._watch.is_hooked():
             listed.append(f"  {self._watch.owner} has hooks: every step, while it has them")

@@ -1,4 +1,4 @@
-"""LoadWatch: detect calls of `load_state_dict` of a module or an optimizer."""
+"""LoadWatch: detect calls to `load_state_dict` on a module or an optimizer."""
 
 from __future__ import annotations
 

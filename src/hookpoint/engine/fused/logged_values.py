@@ -18,15 +18,15 @@ from hookpoint.engine.data.as_loader import map_tensors
 class LoggedValues:
     """Copy every logged tensor, because the next replay overwrites it. During a capture, record it instead.
 
-    A value logged in the forward is recorded once, at capture, and logged again after each replay. Python numbers cannot be
-    logged, because the code that computes them does not run in a replay.
+    A value that the forward logs is recorded once, during the capture, and logged again after each replay. Python numbers
+    cannot be logged, because the code that computes them does not run in a replay.
     """
 
     def __init__(self, logbook: Logbook, monitors: Monitors) -> None:
         self._logbook, self._monitors = logbook, monitors
 
     def begin(self, wait: Callable[[], None]) -> None:
-        """Copy tensors from now on. `wait` makes the stream of the monitors' threads wait for the current stream."""
+        """Copy tensors from now on. `wait` makes the monitor threads' stream wait for the current stream."""
         logbook, monitors = self._logbook, self._monitors
         log_one, put_some, send = logbook.log, logbook.put, monitors.put
 

@@ -1,4 +1,4 @@
-"""StaticBatch: device buffers at fixed addresses for the batches of one signature."""
+"""StaticBatch: device buffers at fixed addresses for batches with the same signature."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Signature = tuple[Hashable, ...]
 
 
 def signature_of(batch: Any) -> Signature:
-    """Return what all batches of one graph have in common: structure, shapes, strides and dtypes, and the values of numbers.
+    """Return what all batches for one graph have in common: structure, shapes, strides, dtypes and the values of numbers.
 
     >>> signature_of((torch.zeros(4, 2), 1)) == signature_of((torch.ones(4, 2), 1))
     True

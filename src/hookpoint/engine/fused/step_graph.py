@@ -14,14 +14,14 @@ from hookpoint.core.errors import BadLoop, HookpointError, StopRun
 
 NOT_THE_USERS = (f"{Path(torch.__file__).parent}{os.sep}", f"{Path(__file__).parent.parent.parent}{os.sep}")
 
-AS_THEY_ARE = (HookpointError, StopRun, torch.OutOfMemoryError)  # errors that say themselves what is wrong
+AS_THEY_ARE = (HookpointError, StopRun, torch.OutOfMemoryError)  # errors that already say what is wrong
 
 
 class StepGraph:
     """A captured step. `replay` runs its kernels again on the current contents of the static buffers.
 
-    `gradients` are the buffers to which a replay writes the gradient of each parameter. `adds` tells for which parameters it
-    adds to an existing gradient instead.
+    `gradients` are the buffers that a replay writes each parameter's gradient to. `adds` tells for which parameters it adds to
+    an existing gradient instead.
     """
 
     def __init__(
@@ -31,14 +31,14 @@ class StepGraph:
         self._graph = torch.cuda.CUDAGraph()
         generator = torch.cuda.default_generators[device.index]
         random_state = generator.get_state()
-        # Other threads may call CUDA meanwhile: a loader's that pins memory, a monitor's that waits for a value.
+        # Other threads may call CUDA meanwhile, such as a loader thread that pins memory or a monitor that waits for a value.
         self._graph.capture_begin(pool=pool, capture_error_mode="thread_local")
         try:
             self.results = work()
             self._graph.capture_end()
         except BaseException as error:
             _abandon(self._graph, device, pool)
-            # A generator that has begun a capture refuses every later random number; a fresh state ends that.
+            # A generator that has begun a capture raises for every later random number, until it gets a fresh state.
             generator.graphsafe_set_state(torch.Generator(device))
             generator.set_state(random_state)
             if isinstance(error, AS_THEY_ARE) or not isinstance(error, Exception):
@@ -69,7 +69,7 @@ class StepGraph:
                 parameter.grad = buffer
 
     def release(self) -> None:
-        """Free the graph. Gradients that the parameters still have are copied out of its memory."""
+        """Free the graph. Gradients that parameters still refer to are copied out of its memory first."""
         for parameter, buffer in zip(self._parameters, self.gradients, strict=True):
             if buffer is not None and parameter.grad is buffer:
                 parameter.grad = buffer.clone()
@@ -93,6 +93,6 @@ def _failed(error: Exception) -> BadLoop:
     reason = str(error).splitlines()[0] if str(error) else type(error).__name__
     return BadLoop(
         f"the step cannot be captured in a CUDA graph{where} ({reason}).",
-        avoid=".item(), .cpu(), print(tensor) and branches on values of tensors in the forward and the loss",
+        avoid=".item(), .cpu(), print(tensor) and branches on tensor values in the forward and the loss",
         drop='cuda_graph=True, or pass cuda_graph="auto" to train without a graph in this case',
     )
