@@ -64,7 +64,7 @@ def test_the_first_job_loads_the_weights_and_says_which(resume, tmp_path, capsys
     given = {"path": newest, "workdir": workdir}.get(resume, resume)
     runner = runner_of(workdir if resume in ("auto", "must") else None, seed=1, resume=given)
     assert runner.validate(DATA) == wanted[0]
-    assert f"using the weights of {newest} (epoch 2, step 8)" in capsys.readouterr().err
+    assert f"using the weights from {newest} (epoch 2, step 8)" in capsys.readouterr().err
     assert results(runner) == wanted
     assert capsys.readouterr().err.count("has the weights") == 0
     other = runner_of(workdir if resume in ("auto", "must") else None, seed=1, resume=given)
@@ -79,7 +79,7 @@ def test_the_best_weights_are_loaded_by_their_path(tmp_path, capsys):
     runner.validate(DATA)
     weights = hookpoint.load_weights(best)
     assert all(torch.equal(one, weights[name]) for name, one in runner.model.state_dict().items())
-    assert f"using the weights of {best}" in capsys.readouterr().err
+    assert f"using the weights from {best}" in capsys.readouterr().err
 
 
 def test_never_loads_nothing_and_moves_nothing(tmp_path, capsys):
@@ -187,7 +187,7 @@ def test_a_checkpoint_that_is_deleted_while_it_is_read_is_no_damage(file, tmp_pa
     newest, second = sorted((tmp_path / "run" / "checkpoints").glob("step-*"))[:-3:-1]
     with before_reading(f"{newest.name}/{file}", lambda: newest.rename(newest.with_name(".deleting-x"))):
         runner_of(tmp_path / "run", seed=1, resume="must").validate(DATA)
-    assert f"using the weights of {second}" in capsys.readouterr().err
+    assert f"using the weights from {second}" in capsys.readouterr().err
     assert not caplog.records
 
 
@@ -217,7 +217,7 @@ def test_a_damaged_checkpoint_is_named_and_passed_over_and_stays(file, tmp_path,
     (newest / file).unlink()  # best-loss has the same file
     (newest / file).write_bytes(content)
     runner_of(tmp_path / "run", seed=1).validate(DATA)
-    assert f"using the weights of {second}" in capsys.readouterr().err
+    assert f"using the weights from {second}" in capsys.readouterr().err
     assert f"{newest} is damaged" in caplog.text
     assert newest.exists()
     with pytest.raises(CannotResume, match="is damaged"):

@@ -394,7 +394,7 @@ def test_several_models_or_optimizers_without_a_main_callback_are_refused(net, b
     with pytest.raises(BadLoop) as caught:
         runner.fit(batches, epochs=1)
     assert str(caught.value) == (
-        "there are multiple optimizers: the default step cannot tell when each of them steps.\n"
+        "there are multiple optimizers, and the default step cannot tell when each of them steps.\n"
         "  write     a MainCallback whose on_iter_backward uses run.optimizer['name']"
     )
 
@@ -1332,7 +1332,7 @@ def test_an_optimizer_that_needs_a_closure_is_refused_and_works_with_a_main_call
     with pytest.raises(BadLoop) as caught:
         Runner(model, optimizer, mse).fit(batches, epochs=1)
     assert str(caught.value) == (
-        "LBFGS needs a closure: it computes the loss multiple times in a step, and the default step does so once.\n"
+        "LBFGS needs a closure: it computes the loss multiple times per step, but the default step computes it once.\n"
         "  write     main=a MainCallback whose on_iter_backward calls run.optimizer.step(closure)"
     )
     assert same(weights(model), before)

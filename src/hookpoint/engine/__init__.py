@@ -1,1 +1,1 @@
-"""The runner's step on PyTorch."""
+"""The Runner: training steps with PyTorch."""

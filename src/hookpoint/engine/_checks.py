@@ -1,4 +1,4 @@
-"""Checks of the arguments of a Runner and of a fit, before anything runs."""
+"""Checks for the arguments of a Runner and a fit, before anything runs."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ def check_instances(**arguments: Any) -> None:
 
 def check_steps(optimizer: Any) -> None:
     """Raise if the default step cannot use the optimizer: it is a mapping, needs a closure or has no param_groups."""
-    kind, write = type(optimizer).__name__, "main=a MainCallback whose on_iter_backward makes the step"
+    kind, write = type(optimizer).__name__, "main=a MainCallback whose on_iter_backward does the step"
     if isinstance(optimizer, Mapping):
-        what = "there are multiple optimizers: the default step cannot tell when each of them steps."
+        what = "there are multiple optimizers, and the default step cannot tell when each of them steps."
         write = "a MainCallback whose on_iter_backward uses run.optimizer['name']"
     elif _needs_closure(optimizer):
-        what = f"{kind} needs a closure: it computes the loss multiple times in a step, and the default step does so once."
+        what = f"{kind} needs a closure: it computes the loss multiple times per step, but the default step computes it once."
         write = "main=a MainCallback whose on_iter_backward calls run.optimizer.step(closure)"
     elif not hasattr(optimizer, "param_groups"):
-        what = f"{kind} has no param_groups, whose gradients the default step clears."
+        what = f"{kind} has no param_groups, which the default step needs to clear gradients."
     else:
         return
     raise BadArgument(what, write=write)
@@ -73,14 +73,14 @@ def check_schedule(name: str, value: Any) -> None:
 
 
 def stop_at(run: Run, max_steps: int | None, *, before: bool = False) -> None:
-    """End a fit that has reached max_steps. With `before`, warn that it has nothing to do."""
+    """End a fit that has reached max_steps. With `before`, warn that there is nothing to train."""
     if before and run.step and run.is_chief:
         logger.warning("max_steps=%s is already reached: nothing to train; pass a higher value to extend the run", max_steps)
     run.stop(Reached(f"max_steps={max_steps} is reached"), same_on_all_ranks=True)
 
 
 def check_prefix(prefix: Any) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
-    """Return a function that gives the metrics of a validation pass this prefix."""
+    """Return a function that adds this prefix to the metrics of a validation pass."""
     if not isinstance(prefix, str) or not prefix:
         raise BadArgument(f"prefix must be a non-empty string, got {prefix!r}.", write='prefix="test"')
     return partial(renamed, prefix=prefix) if prefix != "val" else dict

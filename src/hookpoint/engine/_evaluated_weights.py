@@ -1,4 +1,4 @@
-"""Evaluated weights: what a Runner loads before it validates or predicts without training."""
+"""Evaluated weights: the weights that a Runner loads before it validates or predicts without training."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ def load_evaluated_weights(run: Run, parts: Mapping[str, Any], workdir: Any, res
         if name in found.state["parts"]:
             _load(name, part, found)
         elif run.is_chief:
-            logger.warning("%s has no state of '%s', which is left unchanged", found.path, name)
+            logger.warning("%s has no state for '%s', which is left unchanged", found.path, name)
     clocks = found.manifest.clocks
     where = f"epoch {clocks.get('epoch', '?')}, step {found.manifest.step}"
-    say(f'{run.name}: using the weights of {found.path} ({where}); pass resume="never" to keep the model\'s own')
+    say(f'{run.name}: using the weights from {found.path} ({where}); pass resume="never" to keep the model\'s own')
 
 
 def _found(run: Run, parts: Mapping[str, Any], workdir: Path | None, resume: Resume) -> Found | None:
     team = run.team
     for _ in range(ATTEMPTS):
-        # The chief selects a checkpoint, and all ranks read it. If it is gone on any rank, all try again.
+        # The chief selects a checkpoint, and all ranks read it. If any rank finds it deleted, all ranks try again.
         known = on_chief(team, lambda: _unless_gone(lambda: saved_weights.find(workdir, resume, parts)), _facts)
         if known is None:
             return None
@@ -86,12 +86,12 @@ def _load(name: str, part: Any, found: Found) -> None:
         raise CannotResume(
             f"the weights in {found.path} do not match the {name} of this Runner: {error}",
             give="the model that was trained, or the workdir of its run",
-            write='resume="never" to keep the weights of the model',
+            write='resume="never" to keep the current weights',
         ) from error
 
 
 def _with_versions(part: Any, state: Any) -> Any:
-    """Add the layer versions to weights from a weights file, which does not contain them."""
+    """Add layer versions to weights from a weights file, because the file does not contain them."""
     if not isinstance(part, torch.nn.Module) or versions_of(state) is not None:
         return state
     given: Any = OrderedDict(state)

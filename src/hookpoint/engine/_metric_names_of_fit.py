@@ -1,4 +1,4 @@
-"""Metric names of a fit: the metrics that it is known to log, determined before it begins.
+"""Metric names of a fit: the metrics that a fit is known to log, determined before it begins.
 
 A model may call `hookpoint.log` in its forward, under any name. To find such calls, this module inspects the code of the user's
 functions and classes.
@@ -29,18 +29,18 @@ from hookpoint.engine.step.torch_stepper import learning_rate
 LOGGING = (log, current_run)
 LOGGING_NAMES = {function.__name__ for function in LOGGING}
 LIBRARIES = {*sys.stdlib_module_names, "hookpoint", "torch", "numpy"}
-MOST_ITEMS = 1000  # inspected in a list or dict: data may be longer
+MOST_ITEMS = 1000  # at most this many items of a list or dict are inspected, because data may be long
 MOST_OBJECTS = 100_000
 REFERENCES = ("__func__", "__self__", "func", "args", "keywords", "fget", "fset")
 PLAIN = str | bytes | int | float | complex | torch.Tensor | None
 
 
 def names_of_fit(passed: Mapping[str, Any], lr_metric: str | None, *, lr_each_step: bool) -> MetricNames:
-    """Return the metrics that a fit logs. `passed` has the arguments of the Runner and of `fit`, by name.
+    """Return the metrics that a fit logs. `passed` contains the arguments of the Runner and of `fit`, by name.
 
-    A function logs one number under its own name; other results raise when they are logged. The annotations of a metric object
-    tell whether it computes a dict; the names in a dict are unknown. A model without a criterion, or with a criterion that is
-    not torch's, may return a dict of losses.
+    A function logs one number under its own name; any other result raises when it is logged. A metric object's annotations tell
+    whether it computes a dict; the names in a dict are unknown. A model without a criterion, or with a criterion that is not
+    from torch, may return a dict of losses.
     """
     metrics, has_val = passed["metrics"], passed["val"] is not None
     own = ["loss", *(one for name, metric in metrics.items() for one in names_of(name, metric))]
@@ -50,15 +50,15 @@ def names_of_fit(passed: Mapping[str, Any], lr_metric: str | None, *, lr_each_st
     reads = {}
     if not lr_each_step and any(isinstance(one, ReduceLROnPlateau) for one in schedulers):
         reads["the plateau scheduler"] = lr_metric or ("val_loss" if has_val else "loss")
-    has_parts = not takes_tensors(passed["criterion"])  # only torch's criteria are known to return no dict of losses
+    has_parts = not takes_tensors(passed["criterion"])  # only torch's criteria are known not to return a dict of losses
     can_be_more = always if has_parts or any(map(returns_more, metrics.values())) else partial(may_log, passed)
     return MetricNames(frozenset(known), has_val, can_be_more, reads)
 
 
 def may_log(passed: Any) -> bool:
-    """Return whether the code of any of these objects, or of one that they refer to, uses `hookpoint.log`.
+    """Return whether the code of these objects, or of any object they refer to, uses `hookpoint.log`.
 
-    Inspects containers, modules, loaders, callbacks and objects of the user's classes. If there are too many, returns True.
+    Inspects containers, modules, loaders, callbacks and instances of the user's classes. Returns True if there are too many.
     """
     queue = deque([passed])
     seen: dict[int, Any] = {}  # keeps the objects alive, so that their ids stay unique
@@ -122,7 +122,7 @@ def _named(code: CodeType, known: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def _is_variable(name: str, code: CodeType) -> bool:
-    """Return whether code uses a name as a variable: in `torch.log` it is an attribute."""
+    """Return whether code uses a name as a variable. In `torch.log`, for example, `log` is an attribute."""
     return any(one.argval == name and not one.opname.endswith(("ATTR", "METHOD")) for one in get_instructions(code))
 
 

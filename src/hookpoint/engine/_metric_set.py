@@ -21,11 +21,12 @@ class MetricSet(Callback):
     """Log metrics in training and validation.
 
     The values of a function `(outputs, targets) -> number or tensor` are averaged over the pass, weighted by samples. An object
-    with `update`, `compute` and `reset` gets every batch and is logged at the end of the pass; training and validation use
-    separate copies. If it computes a dict, as a MetricCollection of torchmetrics does, each value is logged under its own name.
+    with `update`, `compute` and `reset` gets every batch, and its result is logged at the end of the pass; training and
+    validation use separate copies. If it computes a dict, like torchmetrics's MetricCollection, each value is logged under its
+    own name.
 
     If the forward does not set `run.targets`, the targets are the last item of the batch, or its field with a common name such
-    as "labels". With multiple ranks, torchmetrics objects reduce over all ranks themselves. The values of other objects are
+    as "labels". With multiple ranks, torchmetrics objects reduce over all ranks on their own. The values of other objects are
     averaged over the ranks, weighted by samples.
     """
 
@@ -33,7 +34,7 @@ class MetricSet(Callback):
 
     def __init__(self, metrics: Mapping[str, Any], *, copies: bool = False) -> None:
         super().__init__()
-        self._copies = copies  # a CUDA graph overwrites outputs and targets, which an object may keep
+        self._copies = copies  # an object may keep outputs and targets, which a CUDA graph overwrites
         self._functions = {}
         self._objects: dict[str, dict[str, Any]] = {"train": {}, "val": {}}
         self._samples = {"train": 0, "val": 0}
@@ -77,7 +78,7 @@ class MetricSet(Callback):
     on_val_epoch_end = on_train_epoch_end
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the objects of the training pass that consist of plain values and tensors."""
+        """Return the state of the training pass's metric objects that consist of plain values and tensors."""
         return {name: state for name, metric in self._objects["train"].items() if (state := _state_of(metric)) is not None}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -106,7 +107,7 @@ class MetricSet(Callback):
         self._samples[mode] += now_of(run).samples
 
     def _mean_over_ranks(self, name: str, metric: Any, run: Run) -> Iterable[tuple[str, Any]]:
-        """Yield the mean of a metric over all ranks, weighted by samples, for metrics that do not reduce themselves."""
+        """Yield the mean of a metric over all ranks, weighted by samples, for metrics that do not reduce on their own."""
         samples = self._samples[str(run.mode)]
         values = dict(metric_objects.computed(name, metric)) if samples else {}
         total = run.reduce(samples)
@@ -115,11 +116,11 @@ class MetricSet(Callback):
 
 
 def _state_of(metric: Any) -> dict[str, Any] | None:
-    """Return the state of a metric, or None if it cannot be stored: a resumed epoch then has a partial value."""
+    """Return a metric's state, or None if it cannot be stored. Without it, a resumed epoch logs a partial value."""
     if metric_objects.is_collection(metric):
         states = {name: _state_of(one) for name, one in zip(metric.keys(), metric.values(), strict=True)}
         return states if None not in states.values() else None
-    names = getattr(metric, "_defaults", None)  # the state of torchmetrics, next to many other attributes
+    names = getattr(metric, "_defaults", None)  # torchmetrics stores its state next to many other attributes
     state = {name: value for name, value in vars(metric).items() if names is None or name in names or name == "_update_count"}
     return copy.deepcopy(state) if _is_plain(state) else None
 

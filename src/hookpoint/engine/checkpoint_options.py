@@ -31,7 +31,7 @@ def checkpoint_options(
     strategy: Any = None,
     **facts: Any,
 ) -> dict[str, Any]:
-    """Return the options of a loop that saves to this workdir and restores torch's data position and random generators."""
+    """Return options for a loop that saves to this workdir and restores torch's data position and random number generators."""
     options: dict[str, Any] = {
         "randomness": TorchRandomness(),
         "positions": TorchPositions,
@@ -84,7 +84,7 @@ def identity_of(model: Any, optimizer: Any, *, seed: int | None = None, strategy
 
     is_split = world_size() > 1 and isinstance(strategy, Pipelined)
     full = strategy.full_model(model) if is_split else unwrapped(model)
-    if world_size() > 1:  # a single process resumes from the shared state
+    if world_size() > 1:  # a single process resumes from the state that all ranks share
         facts["copies"] = type(strategy).__name__ if isinstance(strategy, LocalUpdates) else "alike"
     if not isinstance(strategy, Pipelined) and (parameters := _parameters(unwrapped(model), optimizer)):
         facts["optimizer_parameters"] = parameters
@@ -103,7 +103,7 @@ def identity_of(model: Any, optimizer: Any, *, seed: int | None = None, strategy
 
 
 def _parameters(model: Any, optimizer: Any) -> str | None:
-    """Return the number of parameters of the optimizers, and a digest of their names and shapes in order."""
+    """Return the number of parameters in the optimizers, and a digest of their names and shapes in order."""
     names = {id(parameter): name.replace("_orig_mod.", "") for name, parameter in named_parameters(model)}
     optimizers = optimizer.values() if isinstance(optimizer, Mapping) else [optimizer]
     groups = [group["params"] for one in optimizers if isinstance(one, torch.optim.Optimizer) for group in one.param_groups]
