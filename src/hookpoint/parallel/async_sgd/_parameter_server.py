@@ -1,4 +1,4 @@
-"""ParameterServer: the authoritative parameters, updated with the gradients of all ranks, and the server's messages."""
+"""ParameterServer: the authoritative parameters, updated with gradients from all ranks, and the server's messages."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ ALIGNED = 16
 class ParameterServer:
     """Apply gradients in the order in which they arrive and hand out the resulting parameters.
 
-    Runs on the chief, with one thread for each worker. Only one thread is active at a time; workers that must not continue wait
-    inside. The server steps a copy of the user's optimizer that has the same class, the user's current settings and the same
-    state objects, but updates the server's own parameters.
+    Runs on the chief, with one thread for each worker. Only one thread is active at a time; workers that must not continue yet
+    wait inside the call. The server steps a copy of the user's optimizer that has the same class, the user's current settings
+    and the same state objects, but updates the server's own parameters.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class ParameterServer:
         self._twin = copy.deepcopy(optimizer, {**replaced, **{id(state): state for state in optimizer.state.values()}})
         self._trace = trace
         self._wait_seconds = wait_seconds
-        self._queue: deque[int] = deque()  # workers that wait for parameters, first come first served
+        self._queue: deque[int] = deque()  # workers that wait for parameters, first come, first served
         self._changed = Condition()
 
     def pull(self, worker: int, into: Callable[[Sequence[torch.Tensor]], None]) -> int:
@@ -134,10 +134,10 @@ class RemoteServer:
 
 
 class ServerRpc:
-    """Serve the requests of each worker on another rank in a thread on the chief.
+    """Serve the requests of each remote worker in its own thread on the chief.
 
-    A thread ends when its worker is done, has failed or is gone. Until then it answers every request, even after the server has
-    failed, so that no worker waits forever.
+    A thread ends when its worker has finished, failed or disconnected. Until then, it answers every request, even after the
+    server has failed, so that no worker waits forever.
     """
 
     def __init__(self, server: ParameterServer, workers: Sequence[int], group: Any) -> None:
@@ -190,12 +190,12 @@ class ServerRpc:
             self._server.push(worker, gradients)
         except OutOfStep as error:
             self._server.fail(str(error))
-        except Exception as error:  # from the optimizer; the chief raises it
+        except Exception as error:  # an error from the optimizer, which the chief raises
             self._server.fail(f"{type(error).__name__} when its gradient was applied: {error}")
 
 
 class TensorBuffer:
-    """Store a number and tensors in one buffer on the host. The tensors have given shapes, and each of them may be missing."""
+    """Store a number and tensors in one host buffer. The shapes of the tensors are fixed, and any tensor may be missing."""
 
     def __init__(self, like: Sequence[torch.Tensor]) -> None:
         self._like = [(tensor.shape, tensor.dtype, tensor.numel() * tensor.element_size()) for tensor in like]

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Applied(NamedTuple):
-    """An applied gradient: its worker, and the versions of the parameters it was computed on and applied to."""
+    """An applied gradient: its worker, and the parameter versions it was computed on and applied to."""
 
     worker: int
     computed_on: int
@@ -22,8 +22,8 @@ class Staleness:
     """Count versions and decide which pull or push may happen next, within a bound.
 
     A worker pulls parameters and later pushes a gradient computed on them, which creates the next version. A push is allowed if
-    all other computing workers can still push within the bound afterwards, oldest version first. A pull is allowed while at
-    most `bound` workers compute. With a bound of 0, one worker computes at a time.
+    afterwards all other computing workers can still push within the bound, oldest version first. A pull is allowed while at
+    most `bound` workers are computing. With a bound of 0, one worker computes at a time.
 
     >>> rule = Staleness(1)
     >>> rule.pull("a"), rule.pull("b"), rule.may_pull()
@@ -34,7 +34,7 @@ class Staleness:
 
     def __init__(self, bound: int, version: int = 0) -> None:
         self.bound, self.version = bound, version
-        self.computing: dict[int | str, int] = {}  # the version each worker computes on
+        self.computing: dict[int | str, int] = {}  # the version that each worker computes on
 
     def may_pull(self) -> bool:
         return len(self.computing) <= self.bound

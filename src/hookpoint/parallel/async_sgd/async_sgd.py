@@ -29,25 +29,25 @@ from hookpoint.parallel.team.peer_errors import waiting_in
 from hookpoint.parallel.team.torch_team import MESSAGES, SECONDS, TorchTeam
 
 TRACED = 100_000  # gradients
-CLOSE_SECONDS = 30.0  # how long a failed chief waits until the other ranks notice
+CLOSE_SECONDS = 30.0  # how long a failed chief waits for the other ranks to notice
 
 
 class AsyncSGD(StrategyDefaults):
     """Send each rank's gradients to a parameter server, which applies them as they arrive. Ranks do not wait for each other.
 
-    Before a batch, a rank pulls the server's current parameters. After the backward, it pushes its gradient. The server runs in
-    threads of the chief and steps with your optimizer; no other rank steps.
+    Before a batch, a rank pulls the server's current parameters. After the backward pass, it pushes its gradient. The server
+    runs in threads of the chief and steps with your optimizer; no other rank steps.
 
         staleness: Maximum number of other ranks' gradients applied between a rank's pull and its push. A rank that would exceed
             it waits. With 0, one rank computes at a time. With (number of ranks - 1) or more, all ranks compute concurrently.
         wait_seconds: How long a rank waits for the server or for other ranks before it raises.
 
-    A step of the run is one gradient that this rank has pushed. All ranks make the same number of steps, and the server applies
-    the gradients of all of them. Between a step and the next batch, the model has the parameters of the last pull. At the end
-    of a training pass, in a validation and in a checkpoint, all ranks wait for each other and use the server's parameters. The
-    server uses the chief's current learning rate and other settings. A request, such as `run.stop()`, takes effect on all ranks
-    `lag` steps later. Gradients and their norms are those of a single rank. Runs are not reproducible and do not resume bit for
-    bit, because the order of gradients varies. In a single process, AsyncSGD does nothing.
+    A step of the run is one gradient that this rank has pushed. All ranks run the same number of steps, and the server applies
+    the gradients from all of them. Between a step and the next batch, the model has the parameters of the last pull. At the end
+    of a training pass, in a validation pass and in a checkpoint, all ranks wait for each other and use the server's parameters.
+    The server uses the chief's current learning rate and other settings. A request, such as `run.stop()`, takes effect on all
+    ranks `lag` steps later. Gradients and their norms are local to each rank. Runs are not reproducible and do not resume
+    bit for bit, because the order of gradients varies. In a single process, AsyncSGD does nothing.
 
     On the chief, `trace` lists the last 100,000 applied gradients.
 
@@ -114,7 +114,7 @@ class AsyncSGD(StrategyDefaults):
     # A step
 
     def begin_batch(self) -> None:
-        """Pull the parameters; in an accumulation window, only before its first batch."""
+        """Pull the parameters. In an accumulation window, do so only before the first batch."""
         if self._is_computing:
             return
         if self._server is None:
@@ -136,7 +136,7 @@ class AsyncSGD(StrategyDefaults):
         if closure is not None or not self._is_computing:
             what = "a closure" if closure is not None else "no batch before it"
             raise BadStrategy(f"AsyncSGD sends a gradient in optimizer.step(), which was called with {what}.")
-        optimizer._opt_called = True  # schedulers check it
+        optimizer._opt_called = True  # schedulers check this attribute
         self._call_server(lambda server: server.push(self._rank, [parameter.grad for parameter in self._parameters]))
         self._is_computing = False
 
@@ -163,13 +163,13 @@ class AsyncSGD(StrategyDefaults):
         def step(_: Any, closure: Any = None) -> Any:
             return hooked(optimizer, closure) if self._is_in_run else before(closure)
 
-        step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]  # _push sets what schedulers check
+        step._wrapped_by_lr_sched = True  # type: ignore[attr-defined] # _push sets what schedulers check
         optimizer.step = MethodType(step, optimizer)  # type: ignore[method-assign]
 
     # The server's parameters
 
     def synchronize(self) -> None:
-        """Wait until all gradients are applied, and copy the server's parameters to all ranks. All ranks call it."""
+        """Wait until all gradients are applied, and copy the server's parameters to all ranks. All ranks call this method."""
         server, rpc = self._server, self._rpc
         if server is None:
             return
@@ -245,7 +245,7 @@ class AsyncSGD(StrategyDefaults):
 
 
 class AsyncTeam(TorchTeam):
-    """Check before each wait for other ranks that it cannot deadlock. Requests take effect after `lag` steps.
+    """Before each wait for other ranks, check that it cannot deadlock. Requests take effect after `lag` steps.
 
     `before_waiting` raises if this rank must not wait now. `on_close` is called with a function that closes the team.
     """
