@@ -25,19 +25,20 @@ from hookpoint.parallel.team.peer_errors import waiting_in
 class ParameterAveraging(StrategyDefaults):
     """Step each rank with its own gradients and average the parameters over all ranks every `period` steps (local SGD).
 
-    Sends 1/`period` of the data that DataParallel sends. The replicas diverge between two averages.
+    ParameterAveraging sends 1/`period` of the data that DataParallel sends. The replicas diverge between two averages.
 
         period: Number of steps between averages.
         warmup: Number of initial steps in which gradients are averaged instead, as in DataParallel.
-        optimizer_state: Also average the optimizer's momentum and any other state in the shape of a parameter. This at least
-            doubles the data sent. Without it, each rank continues from the average with its own momentum.
+        optimizer_state: Also average the optimizer's momentum and any other state that has the shape of a parameter. This at
+            least doubles the data sent. Without it, each rank continues from the average with its own momentum.
 
-    Floating-point buffers are averaged; integer buffers are the chief's. After an average, all replicas are bit-identical.
+    Floating-point buffers are averaged; integer buffers are copied from the chief. After an average, all replicas are
+    bit-identical.
 
     Validation and checkpoints use the average. Replicas are averaged at the end of each training pass. A validation pass in the
     middle of a pass uses the average temporarily, then each rank restores its replica. A checkpoint stores the average as the
-    model and the replica of each rank next to it, so a run resumes bit for bit even between two averages. All ranks make the
-    same number of steps. Gradients and their norms are those of a single rank. In a single process, ParameterAveraging does
+    model and the replica of each rank next to it, so a run resumes bit for bit even between two averages. All ranks run the
+    same number of steps. Gradients and their norms are local to each rank. In a single process, ParameterAveraging does
     nothing.
 
     >>> model = torch.nn.Linear(2, 1)
@@ -68,7 +69,7 @@ class ParameterAveraging(StrategyDefaults):
         self._model, self._modules, self._optimizers = model, modules_in(model), optimizers_in(optimizer)
         self._steps = [0] * len(self._optimizers)
         send_weights(self._modules)
-        for handle in self._hooks:  # of an earlier Runner
+        for handle in self._hooks:  # from an earlier Runner
             handle.remove()
         self._hooks = []
         for each in self._optimizers:
@@ -83,7 +84,7 @@ class ParameterAveraging(StrategyDefaults):
         self._is_averaged = False  # a forward changes batch norm statistics
 
     def drop_batch(self) -> None:
-        """Do nothing, because no other rank waits for the batch."""
+        """Do nothing, because no other rank waits for this batch."""
 
     def merge_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         """Average gradients during the warmup. Afterwards, each rank steps with its own gradients."""
@@ -101,7 +102,7 @@ class ParameterAveraging(StrategyDefaults):
             self._is_averaged = True
 
     def end_run(self) -> None:
-        """Treat later steps as those of a single process."""
+        """From now on, step as in a single process."""
         self._is_in_run = False
 
     def _before_step(self, optimizer: Any, *_: Any) -> None:
@@ -145,7 +146,7 @@ class ParameterAveraging(StrategyDefaults):
 
     @contextmanager
     def _average_in_model(self) -> Iterator[None]:
-        """Put the average into the model inside the block, then restore this rank's replica bit for bit."""
+        """Load the average into the model for the duration of the block, then restore this rank's replica bit for bit."""
         tensors = tensors_of(self._modules)
         own, averages = [tensor.detach().clone() for tensor in tensors], all_reduce_mean(tensors)
         try:
@@ -184,7 +185,7 @@ class ParameterAveraging(StrategyDefaults):
 
 
 def _moments_of(optimizer: Any) -> list[torch.Tensor]:
-    """Return the optimizer state in the shape of a parameter. Step counts are the same on all ranks."""
+    """Return the optimizer state that has the shape of a parameter. Step counts are the same on all ranks anyway."""
     return [
         value
         for parameter in parameters_of(optimizer)

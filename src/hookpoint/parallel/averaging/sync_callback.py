@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class SyncCallback(Callback):
     """Synchronize the replicas at the end of a training pass, before other callbacks read the model.
 
-    Callbacks such as SwapEMAWeights average the weights of one rank's replica. Before a validation pass uses these averages,
-    they are averaged over all ranks, which yields the average of the synchronized model.
+    Callbacks such as SwapEMAWeights compute averages of one rank's weights. Before a validation pass uses these averages, they
+    are averaged over all ranks, which yields the averages for the synchronized model.
     """
 
     is_internal = True
@@ -55,14 +55,14 @@ class SyncCallback(Callback):
 
 
 def all_reduce_mean(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return the mean of each tensor over all ranks, bit-identical on all ranks; for integers, the chief's values.
+    """Return the mean of each tensor over all ranks, bit-identical on all ranks. For integers, return the chief's values.
 
     Leaves the tensors unchanged. Sends one message per dtype. All ranks call it with the same shapes.
     """
     means = [tensor.detach() if _has_mean(tensor) else tensor.detach().clone() for tensor in tensors]
     with waiting_in("an average over all ranks"):
         for group in by_kind(means):
-            if _has_mean(group[0]):  # torch assigns new data to these
+            if _has_mean(group[0]):  # torch assigns new data to these tensors
                 average_parameters(iter(group), dist.group.WORLD)  # type: ignore[arg-type, no-untyped-call, unused-ignore]
             else:
                 in_one_message(group, lambda flat: dist.broadcast(flat, 0))
@@ -74,6 +74,6 @@ def _has_mean(tensor: torch.Tensor) -> bool:
 
 
 def copy_into(tensors: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
-    """Copy values into tensors without recording it in autograd."""
+    """Copy values into tensors without recording the copy in autograd."""
     for tensor, value in zip(tensors, values, strict=True):
         tensor.detach().data.copy_(value)
