@@ -11,7 +11,7 @@ from hookpoint.core.team.team import Team
 
 
 def on_all_ranks(team: Team, call: Callable[[], Any]) -> Any:
-    """Call a function on all ranks. If it fails on any, raise the error of the lowest such rank on all of them."""
+    """Call a function on all ranks. If it fails on any rank, raise the error from the lowest such rank on all ranks."""
     result, error = _try(call)
     for rank, record in enumerate(team.gather(None if error is None else _record(error))):
         if record is not None:
@@ -36,7 +36,7 @@ def on_chief(team: Team, call: Callable[[], Any], summary: Callable[[Any], Any])
 def _try(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
     try:
         return call(), None
-    except BaseException as error:  # even a second Ctrl-C: the other ranks must not wait for this one
+    except BaseException as error:  # even for a second Ctrl-C: the other ranks must not wait for this one
         return None, error
 
 

@@ -1,4 +1,4 @@
-"""TeamStore: the checkpoints of all ranks, which the chief writes."""
+"""TeamStore: checkpoints with the state of all ranks, written by the chief."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hookpoint.parallel.team.torch_team import SECONDS
 
 
 class TeamStore(ResumableStore):
-    """Store the checkpoints of all ranks in the store of the chief, with the state of each rank.
+    """Store checkpoints with the state of each rank in the chief's store.
 
     All ranks call each method together, except `describe` and `close`, which do not communicate. An error on one rank is raised
     on all of them, so that no rank waits for one that has failed. Saves are synchronous, even if they were requested in the
@@ -33,7 +33,7 @@ class TeamStore(ResumableStore):
     same workdir.
 
     Each rank writes its own shards of DTensors and reads only the shards it needs: no rank ever holds a full tensor. The chief
-    renames the folder when the files of all ranks are on disk.
+    renames the folder once the files of all ranks are on disk.
     """
 
     def __init__(self, store: Any, per_rank: PerRankModel | None = None) -> None:
@@ -53,7 +53,7 @@ class TeamStore(ResumableStore):
     @property
     def team(self) -> Team:
         if self._team is None:
-            raise BadStrategy("the store of a team was used before its run began.", enter="the loop first")
+            raise BadStrategy("the team's store was used before its run began.", enter="the loop first")
         return self._team
 
     def open(self, resume: Resume, identity: Mapping[str, Any]) -> Checkpoint | None:
@@ -76,7 +76,7 @@ class TeamStore(ResumableStore):
         self.on_all_ranks(lambda: self._store.check(split.rest))
 
     def write(self, state: Mapping[str, Any], *, step: int, elapsed: float, request: Request) -> Saved | None:
-        """Write the state of the chief and that of each rank. Return on all ranks when it is on disk."""
+        """Write the chief's state and the state of each rank. Return on all ranks once everything is on disk."""
         own: dict[str, Any] = {}
         if self._per_rank is not None:
             own = SplitDTensors({"parts": dict(self._per_rank.rank_state(state["parts"]))}, min_ranks=inf).rest
@@ -108,7 +108,7 @@ class TeamStore(ResumableStore):
         return saved if isinstance(saved, Saved) else Saved(**{**saved, "path": Path(saved["path"])})
 
     def _write_shards(self, tensors: Mapping[str, Any], step: int) -> tuple[Path, dict[str, Any]]:
-        """Write the shards of all ranks into a new folder; return it and its files. On an error, remove it."""
+        """Write the shards of all ranks to a new folder. Return the folder and its files. On an error, remove it."""
         folder = Path(self._on_chief(lambda: self._store.stage(step), os.fspath))
         try:
             files = self.team.gather(self.on_all_ranks(lambda: self._store.put_shards(folder, tensors, self._shard_group())))
@@ -135,7 +135,7 @@ class TeamStore(ResumableStore):
             self._store.describe(facts)
 
     def described(self, resume: Resume) -> dict[str, Any]:
-        """Return the chief's record of crashes on all ranks, so that either all of them refuse to start or none."""
+        """Return the chief's record of crashes on all ranks, so that either all of them start or none."""
         return dict(self._on_chief(lambda: self._store.described(resume), dict))
 
     def close(self) -> None:
@@ -151,7 +151,7 @@ class TeamStore(ResumableStore):
         return list(self._store.not_finite(named))
 
     def on_all_ranks(self, call: Callable[[], Any]) -> Any:
-        """Call a function on all ranks. If it fails on any, raise the error of the lowest such rank on all of them."""
+        """Call a function on all ranks. If it fails on any rank, raise the error from the lowest such rank on all ranks."""
         return on_all_ranks(self.team, call)
 
     def _on_chief(self, call: Callable[[], Any], summary: Callable[[Any], Any]) -> Any:
@@ -173,11 +173,11 @@ class TeamStore(ResumableStore):
             for name, value in mine.items():
                 if other[name] != value:
                     what = f"rank {rank} has {other[name]!r}, rank {self.team.rank} has {value!r}"
-                    raise BadStrategy(f"{name} differs between ranks: {what}.", make="it the same on all of them")
+                    raise BadStrategy(f"{name} differs between ranks: {what}.", make="it the same on all ranks")
 
 
 def _local(parts: Any) -> Any:
-    """Return the local shards of sharded tensors, by name. Everything else is None: the chief checks it."""
+    """Return the local shards of sharded tensors by name. Everything else is None, because the chief checks it."""
     if hasattr(parts, "to_local"):
         return parts.detach().to_local()
     return {name: _local(part) for name, part in parts.items()} if isinstance(parts, Mapping) else None
@@ -188,11 +188,11 @@ def _as_json(saved: Saved) -> dict[str, Any]:
 
 
 class SplitDTensors:
-    """Take the DTensors out of a state: `rest` has a placeholder for each, `tensors` has them by name.
+    """Take the DTensors out of a state. `rest` has a placeholder for each DTensor, and `tensors` contains them by name.
 
     A name is the path in the state, such as `parts.model.0.weight`. It is the same on all ranks. A tied tensor is listed once.
-    Partial tensors are made full, in a collective call of their ranks. So are tensors that fewer than `min_ranks` ranks share:
-    if models differ, other ranks have a different tensor of that name.
+    Partial tensors are converted to full tensors, in a collective call on their ranks. So are tensors that fewer than
+    `min_ranks` ranks share: if models differ, other ranks have a different tensor with the same name.
     """
 
     def __init__(self, state: Mapping[str, Any], *, min_ranks: float = 0) -> None:
@@ -216,7 +216,7 @@ class SplitDTensors:
         if tensor.device_mesh.size() < self._min_ranks or any(placement.is_partial() for placement in tensor.placements):
             return tensor.full_tensor().cpu()
         local = tensor.to_local()
-        # Not the address: an empty shard has none, and names must be the same on all ranks.
+        # The address cannot be used: an empty shard has none, and names must be the same on all ranks.
         storage = local.untyped_storage()._cdata
         memory = (storage, local.storage_offset(), local.shape, local.stride(), local.dtype, tensor.shape)
         if memory not in self._names:
