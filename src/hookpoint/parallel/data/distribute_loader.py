@@ -70,7 +70,7 @@ def team_sampler_of(loader: Any) -> TeamBatchSampler | None:
 
 
 def set_epoch(loader: Any, epoch: int) -> None:
-    """Set the epoch of samplers that need it, such as DistributedSampler."""
+    """Set the epoch on samplers that need it, such as DistributedSampler."""
     for sampler in (getattr(loader, "batch_sampler", None), getattr(loader, "sampler", None)):
         if sampler is not None and hasattr(sampler, "set_epoch"):
             sampler.set_epoch(epoch)

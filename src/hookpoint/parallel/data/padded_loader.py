@@ -1,4 +1,4 @@
-"""PaddedLoader: the data of a rank that has fewer batches than others."""
+"""PaddedLoader: batches for a rank that has fewer of them than other ranks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class PaddedLoader:
-    """Yield the batches of a rank, then repeat the last one until the rank with the most batches is done.
+    """Yield a rank's batches, then repeat the last one until the rank with the most batches is done.
 
     The repeated batch is computed, because other ranks wait for this one in each step, but has zero weight.
     """
@@ -24,7 +24,7 @@ class PaddedLoader:
         return self.resume(iter(self.data), 0)
 
     def resume_at(self, done: int) -> int:
-        """Return the index of the batch to resume at after this many batches; the last batch if it is being repeated."""
+        """Return the index of the batch to resume at after this many batches, or of the last batch if it is being repeated."""
         return min(done, len(self.data) - 1)
 
     def resume(self, source: Iterator[Any], done: int) -> Iterator[Any]:

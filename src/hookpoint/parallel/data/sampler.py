@@ -15,17 +15,18 @@ SEEDS = 2**63
 class TeamBatchSampler:
     """Split one order of the samples over all ranks. An epoch uses each sample once; all ranks have the same number of batches.
 
-    All ranks use the same order. With `shuffle`, the chief draws it as a single process with the global batch size would: from
-    the loader's `generator`, or else from torch's. `from_chief` broadcasts it. A new order is drawn only after `begin_pass`.
-    Any other iteration uses the order of the last pass, or an order from `seed` before the first pass, and does not
-    communicate.
+    All ranks use the same order. With `shuffle`, the chief draws it in the same way as a single process with the global batch
+    size: from the loader's `generator`, or else from torch's global generator. `from_chief` broadcasts it. A new order is drawn
+    only after `begin_pass`. Any other iteration uses the order of the last pass, or an order from `seed` before the first pass,
+    and does not communicate.
 
     Each `batch_size * size` consecutive samples form a global batch, and each rank gets its slice, in rank order. A short last
     batch is split as evenly as possible: the slices of one step differ by at most one sample. If it has fewer samples than
     ranks, it is merged into the previous batch. Only data with fewer samples than ranks is repeated, until each rank has one
     sample. With `drop_last`, a short batch is dropped.
 
-    `start` is the number of samples of the epoch that were seen before, by any number of ranks. `set_epoch` begins a new epoch.
+    `start` is the number of samples that were already seen in this epoch, by any number of ranks. `set_epoch` begins a new
+    epoch.
 
     >>> for rank in range(2):
     ...     print(list(TeamBatchSampler(10, 2, rank=rank, size=2)))
@@ -54,9 +55,9 @@ class TeamBatchSampler:
         self.rank, self.size, self.seed, self.epoch = rank, size, seed, 0
         self.start, self.first = start, -(-start // (batch_size * size))
         self.generator, self.from_chief = generator, from_chief
-        self.draws: bool | None = False  # True: for all ranks; False: for this one; None: not at all
+        self.draws: bool | None = False  # True: draw for all ranks; False: draw for this rank; None: do not draw
         self.drawn: int | str | None = None  # the seed of the order, or the state of its generator
-        self.order: list[int] | None = None  # of this epoch, if it is known
+        self.order: list[int] | None = None  # the order of this epoch, if it is known
 
     def set_epoch(self, epoch: int) -> None:
         """Begin an epoch with all of its samples."""
@@ -124,9 +125,9 @@ class TeamBatchSampler:
         return {**own, "shuffle": self.shuffle, "order": order, **drawn}
 
     def resume(self, state: Mapping[str, Any], batches: int) -> int:
-        """Resume an epoch after this many batches of a sampler with this state.
+        """Resume an epoch after this many batches from a sampler with this state.
 
-        Return the corresponding number of batches of this sampler.
+        Return the corresponding number of batches for this sampler.
 
         If the batch size differs, this number is computed from the samples seen, rounded up.
         """
@@ -143,7 +144,8 @@ class TeamBatchSampler:
     def load_order(self, state: Mapping[str, Any]) -> None:
         """Load the order of an epoch that has begun.
 
-        Without "drawn", as in checkpoints of earlier releases, the order is computed from seed and epoch, and nothing is drawn.
+        Without "drawn", as in checkpoints from earlier releases, the order is computed from the seed and the epoch, and nothing
+        is drawn.
         """
         self.seed, self.epoch, self.shuffle = state["seed"], state["epoch"], state["shuffle"]
         self.order = None if state["order"] is None else state["order"].tolist()
