@@ -19,7 +19,7 @@ from torch.distributed.run import get_args_parser, parse_min_max_nnodes, run
 from hookpoint.parallel.team.loopback import ADDRESS, interface_settings, loopback_store
 
 BACKEND = "loopback"
-# Options of torchrun that only matter with multiple machines.
+# torchrun options that only matter with multiple machines.
 MULTI_NODE = ("rdzv_backend", "rdzv_endpoint", "rdzv_conf", "master_addr", "node_rank", "local_addr")
 
 
@@ -30,7 +30,7 @@ class LoopbackRendezvous(StaticTCPRendezvous):
     """
 
     def __init__(self, run_id: str, port: int) -> None:
-        super().__init__(ADDRESS, port, rank=0, world_size=1, run_id=run_id, timeout=0)  # nothing waits for another machine
+        super().__init__(ADDRESS, port, rank=0, world_size=1, run_id=run_id, timeout=0)  # no other machine to wait for
 
     def next_rendezvous(self) -> rendezvous.RendezvousInfo:
         self._store = None  # frees the port
