@@ -1,4 +1,4 @@
-"""PipelineRuntime: torch's pipeline stage and schedule for one rank's layers, one of each per batch shape."""
+"""PipelineRuntime: torch's pipeline stage and schedule for one rank's layers, created once per batch shape."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hookpoint.core.team.checked_team import unanswered
 from hookpoint.parallel.pipeline._microbatches import MicrobatchLoss, Tensors, microbatch_count
 from hookpoint.parallel.team.peer_errors import is_peer_error
 
-MAX_PIPES = 8  # of different shapes: each has receive buffers
+MAX_PIPES = 8  # number of batch shapes to keep, because each has receive buffers
 PASS = "a pass through the pipeline"
 
 
@@ -33,7 +33,7 @@ class Pipe(NamedTuple):
 
 
 class PipelineRuntime:
-    """Run batches through the stages. A stage of torch supports one shape only, so each of the last few shapes has its own.
+    """Run batches through the stages. A torch stage supports only one shape, so each of the last few shapes has its own stage.
 
     All ranks call the same methods with the same batch. The first stage uses the inputs, the last stage the targets.
     """
@@ -107,7 +107,7 @@ class PipelineRuntime:
         return tree_map_only(torch.Tensor, torch.Tensor.detach, outputs)
 
     def _on_all_ranks(self, pipe: Pipe, outputs: Any) -> Any:
-        """Return the outputs of the last stage on all ranks."""
+        """Return the last stage's outputs on all ranks."""
         if self.is_last:
             is_tensor = isinstance(outputs, torch.Tensor)
             tensors = [outputs] if is_tensor else list(outputs)
@@ -128,7 +128,7 @@ class PipelineRuntime:
 
 
 class Contiguous(nn.Module):
-    """Make a module return contiguous tensors, which can be sent."""
+    """Make a module return contiguous tensors, because only those can be sent."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -141,8 +141,8 @@ class Contiguous(nn.Module):
 class ShapeInference:
     """Infer the shapes between stages on every rank, with fake tensors that have a shape, a dtype and a device but no data.
 
-    torch infers shapes with a real forward, which batch norm would count as a batch. Here nothing is computed, and a batch that
-    does not fit the model fails on all ranks at the same time.
+    torch infers shapes with a real forward pass, which batch norm would count as a batch. Here, nothing is computed, and a
+    batch that does not fit the model fails on all ranks at the same time.
     """
 
     def __init__(self, model: nn.Module, stages: Sequence[nn.Module], device: torch.device) -> None:
@@ -155,7 +155,7 @@ class ShapeInference:
                 hooks.clear()
 
     def shapes(self, inputs: Tensors, *, trains: bool) -> list[Tensors]:
-        """Return meta tensors with the shapes of the first stage's inputs and of each stage's outputs."""
+        """Return meta tensors with the shapes of the first stage's inputs and each stage's outputs."""
         with self._mode, torch.random.fork_rng(devices=[]), torch.set_grad_enabled(trains):
             values: Any = tuple(torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device) for tensor in inputs)
             outputs = [values]

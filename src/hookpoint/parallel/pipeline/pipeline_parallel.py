@@ -31,14 +31,14 @@ class PipelineParallel(StrategyDefaults):
         split: Names or numbers of the modules that begin a new stage, in the order of their calls. `(2,)` splits an
             nn.Sequential in two; "blocks.3" splits the Sequential `blocks` inside it. For other models, a function that returns
             the stages, which are called in order: `lambda model: [model.encoder, model.decoder]`.
-        microbatches: Maximum number of equal microbatches per batch, so that stages work at the same time. A batch that
-            cannot be split evenly is split into fewer.
-        schedule: "1F1B" needs the least memory. "GPipe" runs all forwards first. Both compute the same numbers.
-        outputs: With False, outputs of training are not sent, and run.outputs is None on all ranks but the last. The loss, and
-            the outputs of validation and prediction, are always sent to all ranks.
+        microbatches: Maximum number of equal microbatches per batch, so that stages work at the same time. A batch that cannot
+            be split evenly is split into fewer microbatches.
+        schedule: "1F1B" needs the least memory. "GPipe" runs all forward passes first. Both compute the same numbers.
+        outputs: With False, training outputs are not sent, and run.outputs is None on all ranks except the last. The loss and
+            the outputs in validation and prediction are always sent to all ranks.
 
-    `run.forward()` runs both forward and backward of all microbatches. The gradients are added to the parameters after
-    on_backward_begin, or discarded if the backward is skipped.
+    `run.forward()` runs both the forward and backward passes of all microbatches. The gradients are added to the parameters
+    after on_backward_begin, or discarded if the backward is skipped.
 
     `run.model` stays the module you passed, but parameters and buffers of other ranks become None. The optimizer keeps only the
     parameters of its rank. Call the model through run.forward(), not directly. In a single process, PipelineParallel does
@@ -104,7 +104,7 @@ class PipelineParallel(StrategyDefaults):
         before = [parameter.grad for parameter in self._parameters]
         for parameter in self._parameters:
             parameter.grad = None
-        # The same on all ranks, so that callbacks draw the same numbers; each stage then draws its own.
+        # The same seed on all ranks, so that callbacks draw the same numbers; each stage then draws its own.
         seed = int(torch.randint(2**62, (1,)))
         device = self._runtime.device
         with torch.random.fork_rng(devices=[device] if device.type != "cpu" else []):
@@ -132,7 +132,7 @@ class PipelineParallel(StrategyDefaults):
     # Checkpoints
 
     def layout(self, model: Any) -> str:
-        """Return the name of the first tensor of each stage. A resumed run must have the same layout."""
+        """Return the name of the first tensor in each stage. A resumed run must have the same layout."""
         stages = self._inference.stages if self._model is not None else stages_of(model, self.split)
         names = {id(tensor): plain_name(name) for name, tensor in self.full_model(model).state_dict(keep_vars=True).items()}
         return " | ".join(next((names[key] for key in owned_by(stage) if key in names), "-") for stage in stages)
@@ -201,7 +201,7 @@ class _ComputedLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *scales: torch.Tensor) -> tuple[None, None, None, None]:
-        # Not through autograd: hooks of the parameters have seen the gradients of each microbatch already.
+        # Not through autograd, because parameter hooks have already seen the gradients of each microbatch.
         computed, ctx.computed = ctx.computed, []
         for parameter, gradient in computed:
             if gradient is not None:
@@ -211,7 +211,7 @@ class _ComputedLoss(torch.autograd.Function):
 
 
 def _train_only(optimizer: Any, own: Mapping[int, torch.Tensor]) -> None:
-    """Remove all other parameters from an optimizer. Its groups stay, even if they become empty."""
+    """Remove all other parameters from an optimizer. Its groups remain, even if they become empty."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if id(parameter) not in own:

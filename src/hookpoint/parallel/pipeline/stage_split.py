@@ -67,7 +67,7 @@ def _module_name(model: nn.Module, place: str | int) -> str:
 
 
 def _layers(module: nn.Module, name: str, splits: Sequence[str]) -> Iterator[tuple[str, nn.Module]]:
-    """Yield modules in the order of their calls. Descend into a module only if it is split inside."""
+    """Yield modules in call order. Descend into a module only if it contains a split."""
     inside = [split for split in splits if split.startswith(f"{name}." if name else "") and split != name]
     if not inside:
         yield name, module
