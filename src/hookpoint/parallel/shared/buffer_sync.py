@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from hookpoint.parallel.shared.local_shards import by_kind, in_one_message, local_shard
 
-SAME_COUNT = "num_batches_tracked"  # every rank runs the same number of forwards
+SAME_COUNT = "num_batches_tracked"  # every rank runs the same number of forward passes
 
 
 class BufferSync:

@@ -1,4 +1,4 @@
-"""Model setup: what every strategy does before it distributes a model and its optimizer."""
+"""Model setup: checks and steps that every strategy runs before it distributes a model and its optimizer."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def parameters_of(optimizer: Any) -> list[torch.nn.Parameter]:
 
 
 def send_weights(modules: list[torch.nn.Module]) -> None:
-    """Send the chief's parameters and buffers to all ranks, because each rank may have initialized its own randomly."""
+    """Send the chief's parameters and buffers to all ranks, because each rank may have its own random initialization."""
     with torch.no_grad():
         for tensor in tensors_of(modules):
             dist.broadcast(tensor.detach(), 0)

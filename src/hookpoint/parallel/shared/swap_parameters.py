@@ -16,7 +16,7 @@ from hookpoint.parallel.shared.model_setup import parameters_of
 def swap_parameters(modules: list[torch.nn.Module], optimizers: list[Any]) -> Iterator[None]:
     """Let the block replace parameters. Afterwards, optimizers use the new parameters, matched by name.
 
-    From then on, `load_state_dict` of modules and optimizers also accepts full tensors, which every rank must have.
+    From then on, the modules' and optimizers' `load_state_dict` also accepts full tensors, which every rank must have.
     """
     dense = {id(parameter): (module, name) for module in modules for name, parameter in module.named_parameters()}
     yield
@@ -58,7 +58,7 @@ def _shard_optimizer_state(optimizer: Any, state: dict[str, Any]) -> dict[str, A
 
 
 def _shard_entries(entries: Mapping[str, Any], parameter: torch.nn.Parameter) -> dict[str, Any]:
-    """Shard the tensors in the shape of a parameter."""
+    """Shard the tensors that have the shape of a parameter."""
     return {
         name: shard_like(value, parameter)
         if isinstance(value, torch.Tensor) and value.dim() and value.shape == parameter.shape
