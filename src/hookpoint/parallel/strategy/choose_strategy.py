@@ -1,4 +1,4 @@
-"""choose_strategy: the strategy of a run, from what the user passed and the number of ranks."""
+"""choose_strategy: select a run's strategy from the user's argument and the number of ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def choose_strategy(strategy: Strategy | Literal["auto"] | None) -> Strategy | N
     if isinstance(strategy, type):  # a class also has the methods of a strategy
         raise BadStrategy(f"strategy={strategy.__name__} is a class.", give=f"strategy={strategy.__name__}()")
     if strategy != "auto" and strategy is not None and not isinstance(strategy, Strategy):
-        cure = '"auto", hookpoint.DataParallel() or another strategy of docs/parallel.md'
+        cure = '"auto", hookpoint.DataParallel() or another strategy from docs/parallel.md'
         raise BadStrategy(f"strategy={strategy!r} is not a strategy.", choose=cure)
     if world_size() == 1:
         return None

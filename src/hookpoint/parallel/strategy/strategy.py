@@ -18,24 +18,24 @@ from hookpoint.parallel.team.init_process import join_team
 class Strategy(Protocol):
     """Define how multiple ranks train one model. All ranks call the same methods in the same order.
 
-    The model stays the same object and is called as before. In training, its gradients are those of the global batch. The
-    `state_dict` of model and optimizer may hold DTensors. Their `load_state_dict` also accepts full tensors, which every rank
-    must have. The methods with a body are what most strategies share.
+    The model stays the same object and is called as before. In training, its gradients belong to the global batch. The
+    `state_dict` of the model and the optimizer may contain DTensors. Their `load_state_dict` also accepts full tensors, which
+    every rank must have. Methods with a body are defaults that most strategies use.
     """
 
     def team(self) -> Team:
-        """Join the process group and return the team of a run."""
+        """Join the process group and return the run's team."""
         return join_team()
 
     def setup(self, model: Any, optimizer: Any, device: torch.device) -> Any:
-        """Distribute the model, once, before the first run. Return what to call in training."""
+        """Distribute the model once, before the first run. Return the callable to use in training."""
 
     def accumulating(self) -> AbstractContextManager[None]:
-        """Accumulate gradients locally, in a forward and backward that no step follows."""
+        """Accumulate gradients locally, in a forward and backward pass without a step."""
         return nullcontext()
 
     def merge_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        """Average gradients that were accumulated locally over all ranks. By default, there are none."""
+        """Average locally accumulated gradients over all ranks. By default, there are none."""
         return None
 
     def clip_grad_norm(self, parameters: Iterable[torch.nn.Parameter], max_norm: float) -> None:
@@ -43,7 +43,7 @@ class Strategy(Protocol):
         torch.nn.utils.clip_grad_norm_(parameters, max_norm)
 
     def evaluating(self, *, same_batch_count: bool) -> AbstractContextManager[None]:
-        """Allow calls of the model without gradients. With `same_batch_count`, all ranks make the same number of calls."""
+        """Allow model calls without gradients. With `same_batch_count`, all ranks make the same number of calls."""
         return nullcontext()
 
 
@@ -66,22 +66,22 @@ class StrategyDefaults(Strategy):
 class PerRankModel(Protocol):
     """A strategy whose ranks hold different weights: different layers, or replicas that diverge between averages.
 
-    A checkpoint stores the state of each rank next to the full model, which is what other programs load.
+    A checkpoint stores the state of each rank next to the full model, so that other programs can load the model.
     """
 
     def rank_state(self, parts: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the entries of a checkpoint that only this rank has, as {"model": its state dict}."""
+        """Return the checkpoint entries that only this rank has, as {"model": its state dict}."""
 
     def full_state(self, parts: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the entries with the model of a single process. All ranks call it; only the chief's result is used."""
+        """Return the entries with the model as in a single process. All ranks call this; only the chief's result is used."""
 
 
 @runtime_checkable
 class Pipelined(Protocol):
-    """A strategy whose ranks hold different layers: forward and backward of a batch are one pass through all stages."""
+    """A strategy whose ranks hold different layers. A batch's forward and backward passes run through all stages together."""
 
     def forward_backward(self, arguments: tuple[Any, ...], targets: Any, criterion: Any) -> tuple[Any, torch.Tensor]:
-        """Return outputs and loss, identical on all ranks. The backward of the loss adds the computed gradients."""
+        """Return outputs and loss, identical on all ranks. Calling backward on the loss adds the computed gradients."""
 
     def outputs(self, arguments: tuple[Any, ...]) -> Any:
         """Return the outputs without gradients, identical on all ranks."""
@@ -97,13 +97,13 @@ class Pipelined(Protocol):
 class LocalUpdates(Protocol):
     """A strategy whose ranks step with their own gradients, each on its own replica.
 
-    `callbacks` run before the user's. The state dict is stored in the checkpoint.
+    `callbacks` run before the user's callbacks. The strategy's state dict is stored in the checkpoint.
     """
 
     callbacks: list[Callback]
 
     def begin_batch(self) -> None:
-        """Prepare for the forward of a batch."""
+        """Prepare for a batch's forward pass."""
 
     def drop_batch(self) -> None:
         """Discard the batches since the last step, because no step follows."""
