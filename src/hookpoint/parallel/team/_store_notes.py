@@ -1,4 +1,4 @@
-"""StoreNotes: notes that ranks leave for each other in the store of torch.distributed."""
+"""StoreNotes: notes that ranks leave for each other in torch.distributed's store."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ PREFIX = "hookpoint notes"
 
 
 class StoreNotes:
-    """Notes that ranks leave for each other at any time, in any order, from any thread, without waiting long.
+    """Leave notes for other ranks at any time, in any order and from any thread, without waiting long.
 
-    Each rank has one note, stored over a separate connection. After one request without an answer, no more are made.
+    Each rank has one note, stored over a separate connection. If one request gets no answer, no more requests are made.
     """
 
     def __init__(self, rank: int, size: int, store: Any) -> None:
@@ -27,7 +27,7 @@ class StoreNotes:
 
     @classmethod
     def in_default_store(cls, rank: int, size: int) -> StoreNotes | None:
-        """Return notes in the default store of torch.distributed, or None if the store cannot be opened a second time."""
+        """Return notes in torch.distributed's default store, or None if the store cannot be opened a second time."""
         try:
             shared = getattr(dist.distributed_c10d, "_get_default_store")()  # noqa: B009
             return cls(rank, size, dist.PrefixStore(PREFIX, shared.clone()))  # type: ignore[attr-defined]
@@ -36,7 +36,7 @@ class StoreNotes:
             return None
 
     def put(self, note: Mapping[str, Any]) -> bool:
-        """Replace the note of this rank; return whether that worked."""
+        """Replace this rank's note; return whether that worked."""
         data = json.dumps(note)
         return self._request(lambda: self._store.set(str(self._rank), data)) is not None
 
@@ -56,7 +56,7 @@ class StoreNotes:
             return None
 
         def answer() -> None:
-            with suppress(Exception):  # the store is gone, and so is the run
+            with suppress(Exception):  # the store no longer exists, so the run has ended
                 answers.append(request())
 
         thread = Thread(target=answer, name="hookpoint notes", daemon=True)

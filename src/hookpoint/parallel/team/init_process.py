@@ -40,7 +40,7 @@ def join_team(
     if not dist.is_available():
         return Team()
     if world_size() > 1 and is_one_machine():
-        for name, value in interface_settings().items():  # unless the user has named an interface
+        for name, value in interface_settings().items():  # unless the user has set an interface
             os.environ.setdefault(name, value)
     if not dist.is_initialized() and world_size() > 1:
         if local_rank() < torch.cuda.device_count():
@@ -50,7 +50,7 @@ def join_team(
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return Team()
     atexit.unregister(let_rest)
-    atexit.register(let_rest)  # also if the owner of the group never destroys it
+    atexit.register(let_rest)  # even if the owner of the group never destroys it
     with _answered(dist.get_rank(), dist.get_world_size()):
         return kind(seconds=SECONDS if seconds is None else seconds, model_size=model_size, has_stages=has_stages)
 

@@ -1,7 +1,7 @@
 """Loopback: keep the sockets of ranks on one machine off the network.
 
-torch binds its stores to all interfaces and unpickles what they hold, so anyone who reaches one can run code as the training
-user. On one machine, no other machine needs access.
+torch binds its stores to all network interfaces and unpickles their contents, so anyone who can connect to a store can run code
+as the user who trains. If all ranks run on one machine, no other machine needs access.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def loopback_store(port: int, *, timeout: timedelta = default_pg_timeout) -> TCP
 
 
 def is_one_machine() -> bool:
-    """Return whether all ranks are on this machine: as torchrun reports, or if MASTER_ADDR is a loopback address."""
+    """Return whether all ranks are on this machine, according to torchrun or because MASTER_ADDR is a loopback address."""
     if "LOCAL_WORLD_SIZE" in os.environ:
         return os.environ["LOCAL_WORLD_SIZE"] == os.environ.get("WORLD_SIZE")
     address = os.environ.get("MASTER_ADDR", "")
@@ -37,7 +37,7 @@ def is_one_machine() -> bool:
 
 
 def interface_settings() -> dict[str, str]:
-    """Return the environment variables that bind the sockets of gloo, NCCL and torch's RPC to the loopback interface."""
+    """Return the environment variables that bind gloo, NCCL and torch RPC sockets to the loopback interface."""
     found = [name for _, name in socket.if_nameindex() if name in INTERFACES]
     if not found:
         return {}

@@ -1,4 +1,4 @@
-"""Peer errors: what to raise when another rank does not answer."""
+"""Peer errors: the error to raise when another rank does not answer."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ MESSAGES, AGREEMENT = range(2)
 
 
 class TorchTeam(Team):
-    """Communicate over gloo groups that are separate from those used for training.
+    """Communicate over gloo groups that are separate from the training groups.
 
     Creating a team is a collective call: all ranks create theirs together. Values are sent as JSON, never as pickles. Each
     group of `model_size` consecutive ranks shares one shard of the data; its ranks hold different shards of the model.
@@ -100,10 +100,10 @@ class TorchTeam(Team):
         dist.barrier(group=self._group())
 
     def close(self) -> None:
-        """Destroy the groups, so that their threads end here. At interpreter exit, they would abort the process.
+        """Destroy the groups, so that their threads end now. At interpreter exit, they would abort the process.
 
         After a failure, an agreement may still be pending. Wait for it, but not for long. If it does not end, leak it: ending
-        its thread would wait for the other ranks, which notice the end only when the groups are destroyed.
+        its thread would wait for the other ranks, which only notice the failure once the groups are destroyed.
         """
         works, self._pending = self._pending, deque()
         groups, self._groups = self._groups, []
@@ -111,7 +111,7 @@ class TorchTeam(Team):
         for group in groups:
             dist.destroy_process_group(group)
         if not are_done:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object((works, groups)))  # also survives the interpreter's exit
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object((works, groups)))  # also survives interpreter exit
 
 
 def _is_done(work: Any) -> bool:

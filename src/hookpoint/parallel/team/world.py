@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 
 def world_size() -> int:
-    """Return the number of ranks: that of the process group if it is initialized, otherwise the one that torchrun set."""
+    """Return the number of ranks, from the process group if it is initialized, otherwise from torchrun."""
     if not dist.is_available():
         return 1
     if dist.is_initialized():
