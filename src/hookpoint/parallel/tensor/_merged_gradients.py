@@ -1,4 +1,4 @@
-"""MergedGradients: average and clip the gradients of ranks with different data and different shards of one model."""
+"""MergedGradients: average and clip gradients across ranks with different data and different shards of one model."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from torch.distributed.tensor import DTensor, Shard
 
 from hookpoint.parallel.shared.local_shards import by_kind, in_one_message, local_shard
 
-MESSAGE_SIZE = 2**22  # elements, so that the flat copy is small compared to the model
+MESSAGE_SIZE = 2**22  # elements per flat copy, so that the copy is small compared to the model
 
 
 class MergedGradients:
-    """Average gradients at the end of each backward, unless batches are accumulated.
+    """Average gradients at the end of each backward pass, unless batches are being accumulated.
 
     The gradient of a shard is averaged over the ranks that hold the same shard and have different data. The gradient of a
-    replicated parameter is averaged over all ranks. Ranks that share a model compute it from the same inputs, but on a GPU the
-    last bits may differ, and replicas must not diverge. If any rank has a gradient for a parameter, all ranks get one.
-    Parameters that no rank used get none.
+    replicated parameter is averaged over all ranks. Ranks that share a model compute this gradient from the same inputs, but on
+    a GPU the last bits may differ, and replicas must not diverge. If any rank has a gradient for a parameter, all ranks get
+    one. Parameters that no rank used get none.
     """
 
     def __init__(self, parameters: Iterable[torch.nn.Parameter], mesh: DeviceMesh) -> None:
@@ -71,7 +71,7 @@ class MergedGradients:
                 local.mul_(factor.to(local.dtype))
 
     def _merge_at_end(self, _: torch.Tensor) -> None:
-        # One task is one backward, even if an earlier one failed halfway or this one is nested.
+        # One task is one backward pass, even if an earlier one failed halfway or this one is nested.
         task = current_graph_task_id()
         if task != self._task and not self._is_accumulating:
             self._task = task

@@ -37,7 +37,7 @@ class Split(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """A layer with its name inside its parent module, and its direction in the plan."""
+    """A layer with its name in the parent module and its direction in the plan."""
 
     name: str
     module: nn.Module
@@ -58,7 +58,7 @@ def check_plan(plan: Any) -> None:
 
 
 def resolve_plan(plan: Plan | None, models: Mapping[str, nn.Module], size: int) -> list[Split]:
-    """Return the modules to split over `size` ranks, in models by the prefix of their names."""
+    """Return the modules to split over `size` ranks. `models` maps name prefixes to models."""
     modules = {
         f"{prefix}.{name}".strip("."): module for prefix, model in models.items() for name, module in model.named_modules()
     }
@@ -121,7 +121,7 @@ def _matches(pattern: str, name: str) -> bool:
 def _can_split(module: nn.Module) -> bool:
     """Return whether torch can split a layer: a Linear or Embedding with a plain weight."""
     if isinstance(module, nn.Embedding):
-        if module.max_norm is not None or module.sparse:  # max_norm changes weights in a forward; sparse has no dense gradient
+        if module.max_norm is not None or module.sparse:  # max_norm changes weights in forward; sparse has no dense gradient
             return False
     elif not isinstance(module, nn.Linear):
         return False
@@ -196,7 +196,7 @@ def _styles(parent: nn.Module | None, layers: Sequence[Layer], size: int) -> dic
     """Return torch's styles for the layers of one module.
 
     The output of a colwise layer stays sharded only if a rowwise layer of the same width consumes it. Otherwise it is gathered.
-    In a Sequential, the modules between the two are checked. A module that counts attention heads would count those of all
+    In a Sequential, the modules between the two are checked. A module that counts attention heads would expect the heads of all
     ranks, so it gets full tensors.
     """
     pairs = {} if parent is None or _counts_heads(parent) else _pairs(parent, layers)
@@ -227,7 +227,7 @@ def _pairs(parent: nn.Module, layers: Sequence[Layer]) -> dict[str, str]:
             continue
         fits = [layer.name for layer in consumers if layer.module.in_features == module.out_features]
         after = [consumer for consumer in fits if order.index(consumer) > order.index(name)]
-        if len(consumers) == 1 and fits:  # even if it is defined before, as w2 between w1 and w3
+        if len(consumers) == 1 and fits:  # even if it is defined earlier, like w2 between w1 and w3
             found[name] = fits[0]
         elif after:
             found[name] = after[0]

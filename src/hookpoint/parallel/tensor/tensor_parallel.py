@@ -32,17 +32,17 @@ class TensorParallel(StrategyDefaults):
     `plan` maps module names to "colwise", "rowwise" or a style of torch.distributed.tensor.parallel, which is used unchanged.
     Names are matched component by component, with `*` as in torch. In a pair such as {"fc1": "colwise", "fc2": "rowwise"}, each
     rank computes some of the features between the two layers, and the second layer sums the partial results. "colwise" keeps
-    its output sharded only where that is correct. It gathers the output in front of a layer of another width, a norm, or an
-    attention that counts its heads. Without a plan, layers with common names are split: fc1 and fc2, up_proj and down_proj,
-    q_proj and o_proj, embed_tokens and lm_head. All other layers are replicated on every rank.
+    its output sharded only where that is correct. It gathers the output before a layer of a different width, a norm layer, or
+    an attention layer that counts its heads. Without a plan, layers with common names are split: fc1 and fc2, up_proj and
+    down_proj, q_proj and o_proj, embed_tokens and lm_head. All other layers are replicated on every rank.
 
-    `size` ranks share one model and work on the same samples; by default all ranks. With a smaller `size`, such as 2 of 4
+    `size` ranks share one model and work on the same samples; by default, all ranks do. With a smaller `size`, such as 2 of 4
     ranks, ranks with the same shard of the model have different samples, and their gradients are averaged. In a single
     process, TensorParallel does nothing.
 
     `run.model` stays the module you passed; split parameters become DTensors. The optimizer you created for the dense
-    parameters is updated to use them. `load_state_dict` of model and optimizer also accepts full tensors, which every rank must
-    have. The model returns plain, full tensors. Before each step, all ranks receive the chief's buffers.
+    parameters is updated to use them. The model's and the optimizer's `load_state_dict` also accepts full tensors, which every
+    rank must have. The model returns plain, full tensors. Before each step, all ranks receive the chief's buffers.
 
     >>> model = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -104,13 +104,13 @@ def _split(modules: list[torch.nn.Module], splits: list[Split], mesh: DeviceMesh
     frozen = set()
     for part in {id(part): part for module in modules for part in module.modules()}.values():
         if isinstance(part, torch.nn.TransformerEncoder):
-            part.enable_nested_tensor = False  # that path reads the weights of layers without calling them
+            part.enable_nested_tensor = False  # the fast path reads layers' weights without calling the layers
         for name, parameter in part.named_parameters(recurse=False):
             places.setdefault(id(parameter), []).append((part, name))
             if not parameter.requires_grad:
                 frozen.add(id(parameter))
     for split in splits:
-        parallelize_module(split.module, mesh, split.style, src_data_rank=None)  # all ranks have the chief's weights
+        parallelize_module(split.module, mesh, split.style, src_data_rank=None)  # all ranks already have the chief's weights
     for key, (first, *tied) in places.items():
         parameter = getattr(*first)
         if key in frozen:
