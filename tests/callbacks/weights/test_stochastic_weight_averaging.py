@@ -218,7 +218,7 @@ def test_data_that_is_used_up_is_told(caplog):
             for inputs, targets in run.batches(iter(BATCHES)):
                 nn.functional.cross_entropy(model(inputs), targets).backward()
                 optimizer.step()
-    assert "no data to measure batch norm with" in caplog.text
+    assert "no data to measure batch norm statistics with" in caplog.text
 
 
 # Checkpoints

@@ -182,7 +182,9 @@ class StochasticWeightAveraging(AveragedWeights):
             finally:
                 self._swap.restore()
         if norms and not self._statistics:
-            problem = "no data to measure batch norm statistics with; the statistics belong to other weights. Pass data=..."
+            problem = (
+                "no data to measure batch norm statistics with; the averages keep statistics of other weights. Pass data=..."
+            )
             logger.warning("%s: %s", self.name, problem)
 
     def state_dict(self) -> dict[str, Any]:
