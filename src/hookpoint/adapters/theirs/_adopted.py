@@ -15,8 +15,8 @@ OWN_OPTIONS = ("name", "on_error", "ranks")
 class Adopted(Callback):
     """Call an object from another library at the points of a run, with its own names, arguments and counts.
 
-    It listens only to the points at which the object does something. After an error, the end of training is not announced to
-    the object: its own trainer does not do so either.
+    It listens only to the points at which the object does something. After an error, the object is not told that training has
+    ended, because its own trainer would not tell it either.
     """
 
     writes_anything = True
@@ -28,7 +28,7 @@ class Adopted(Callback):
     # Classes that cannot work in a run, and what to use instead.
     REFUSED: ClassVar[Mapping[str, str]] = {}
 
-    is_training = False  # from the beginning of a run to its end or an error
+    is_training = False  # True from the beginning of a run until its end or an error
 
     def __init__(self, theirs: Any, base: type, **options: Any) -> None:
         self.theirs, self._base = theirs, base
@@ -52,7 +52,7 @@ class Adopted(Callback):
         self.options.update(options)
 
     def has(self, method: str) -> bool:
-        """Return whether the object has a method of its own, not only the empty one of its base class."""
+        """Return whether the object overrides a method, instead of inheriting the empty one from its base class."""
         is_own = getattr(type(self.theirs), method, None) is not getattr(self._base, method, None)
         return is_own or method in getattr(self.theirs, "__dict__", ())
 
@@ -83,13 +83,13 @@ class Adopted(Callback):
 
 
 def cure(instead: str) -> dict[str, str]:
-    """Return what to do instead as a line of an error, with its verb as the key."""
+    """Return what to do instead as an error hint, with its verb as the key."""
     verb, _, rest = instead.partition(" ")
     return {verb: rest}
 
 
 def number_of(loader: Any) -> int | None:
-    """Return the number of batches of a loader, or None if the loader does not know it."""
+    """Return the number of batches in a loader, or None if the loader has no length."""
     try:
         return len(loader)
     except TypeError:
@@ -97,5 +97,5 @@ def number_of(loader: Any) -> int | None:
 
 
 def values_of(run: Run) -> dict[str, float]:
-    """Return the metrics of the running epoch as floats."""
+    """Return the current epoch's metrics as floats."""
     return {name: float(value) for name, value in run.logs.items()}

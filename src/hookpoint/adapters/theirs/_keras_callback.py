@@ -12,15 +12,15 @@ from hookpoint.core.run.run import Run
 
 
 class RunningMeans:
-    """The running means of a pass, which Keras shows after each batch."""
+    """The running means over a pass, which Keras shows after each batch."""
 
     def __init__(self) -> None:
-        self._batch: tuple[int, int] | None = None  # the last one, as iteration and index
+        self._batch: tuple[int, int] | None = None  # the last batch, as iteration and index
         self._samples = 0
-        self._sums: dict[str, tuple[float, float]] = {}  # of values and weights
+        self._sums: dict[str, tuple[float, float]] = {}  # sums of values and weights
 
     def after_batch(self, run: Run, values: dict[str, float]) -> dict[str, float]:
-        """Add the values of a batch, once for all callbacks, and return the means."""
+        """Add a batch's values, once for all callbacks, and return the means."""
         batch = run.iteration, run.batch_idx
         if batch != self._batch:
             if run.batch_idx == 0:
@@ -33,7 +33,7 @@ class RunningMeans:
 
 
 class Fit:
-    """What the Keras callbacks of a run share: the model, and the logs of an epoch, which they may change."""
+    """What a run's Keras callbacks share: the model, and the logs of an epoch, which they may change."""
 
     def __init__(self, run: Run) -> None:
         self.run, self.caller = run, Caller(run)
@@ -43,7 +43,7 @@ class Fit:
         self._logs_of: Any = None
 
     def logs(self) -> dict[str, Any]:
-        """Return the metrics of the epoch: one dict for all callbacks, which see what earlier ones have added."""
+        """Return the epoch's metrics in one dict for all callbacks, so that each of them sees what earlier ones have added."""
         now = self.run.moment
         if self._logs_of != now:
             self._logs, self._logs_of = {}, now
@@ -53,9 +53,9 @@ class Fit:
 
 
 class KerasCallback(Adopted):
-    """Call a Keras callback. Epochs and batches count from 0, and `self.model` stands for the model of the run.
+    """Call a Keras callback. Epochs and batches count from 0, and `self.model` stands for the run's model.
 
-    The checkpoint contains the counters of Keras's own callbacks and, if the object has a `state_dict`, what it returns.
+    The checkpoint contains the counters of Keras's own callbacks and, if the object has a `state_dict` method, its result.
     """
 
     LIBRARY = "Keras"
@@ -80,8 +80,8 @@ class KerasCallback(Adopted):
     ALWAYS = ("on_setup", "on_run_begin", "on_epoch_begin", "on_exception", "on_run_end")
     REFUSED: ClassVar = {
         "BackupAndRestore": "use hookpoint.callbacks.ModelSaver: a run with a workdir resumes automatically",
-        "OrbaxCheckpoint": "use hookpoint.callbacks.ModelCheckpoint: it saves the model of the run",
-        "SwapEMAWeights": "use hookpoint.callbacks.SwapEMAWeights: Keras's reads averages that only a Keras optimizer has",
+        "OrbaxCheckpoint": "use hookpoint.callbacks.ModelCheckpoint: it saves the run's model",
+        "SwapEMAWeights": "use hookpoint.callbacks.SwapEMAWeights: Keras's version reads a Keras optimizer's averages",
         "TensorBoard": "use hookpoint.callbacks.TFEventWriter, a default monitor: Keras's needs TensorFlow and a Keras model",
     }
 
@@ -150,7 +150,7 @@ class KerasCallback(Adopted):
         getattr(self.theirs, method)(*args, **kwargs)
 
     def fit_of(self, run: Run) -> Fit:
-        """Return what this callback shares with the other Keras callbacks of a run."""
+        """Return what this callback shares with the run's other Keras callbacks."""
         if self._fit is None or self._fit.run is not run:
             first = next(entry.subject for entry in run.hooks.entries if isinstance(entry.subject, KerasCallback))
             self._fit = Fit(run) if first is self else first.fit_of(run)

@@ -9,7 +9,7 @@ from hookpoint.core.errors import NotOffered
 
 
 class Rate(float):
-    """The learning rate: a number that Keras callbacks can also assign to, as to a Keras variable."""
+    """The learning rate: a number that Keras callbacks can also assign to, like a Keras variable."""
 
     _optimizer: KerasOptimizer
 
@@ -26,7 +26,7 @@ class Rate(float):
 
 
 class KerasOptimizer(Offers):
-    """The optimizer of the run, with the names of a Keras optimizer."""
+    """The run's optimizer, with a Keras optimizer's attribute names."""
 
     __slots__ = ()
 
@@ -50,7 +50,7 @@ class KerasOptimizer(Offers):
 
 
 class KerasModel(Offers):
-    """The model of the run, with the names of a Keras model. If it is a Keras model, all of its attributes work."""
+    """The run's model, with a Keras model's attribute names. If it is a Keras model, all of its attributes work."""
 
     __slots__ = ("_optimizer", "_stops", "history", "metrics")
 
@@ -83,7 +83,7 @@ class KerasModel(Offers):
         return self._optimizer if own is None else own
 
     def get_weights(self) -> list[Any]:
-        """Return copies of the weights as NumPy arrays, in the order of the state dict of the model."""
+        """Return copies of the weights as NumPy arrays, in the order of the model's state dict."""
         model = self._caller.run.model
         if hasattr(model, "get_weights"):
             return list(model.get_weights())

@@ -1,4 +1,4 @@
-"""The state of Keras's own callbacks. Keras stores none, so these are the attributes that a resumed run needs.
+"""The state of Keras's own callbacks. Keras does not store it, so this module stores the attributes that a resumed run needs.
 
 Copying all attributes would be wrong: EarlyStopping changes the sign of `min_delta` when it first reads its metric, and would
 change it again.
@@ -47,10 +47,10 @@ def load_state(callback: Adopted, state: dict[str, Any]) -> None:
         theirs.load_state_dict(state["state_dict"])
         return
     if "best" in state and getattr(theirs, "monitor_op", ...) is None:
-        # Older versions reset the best value when they first read the metric and find out which values are better.
+        # Older versions reset the best value when they first read the metric and decide which values are better.
         getattr(theirs, "_set_monitor_op", lambda: None)()
     for name, value in state.items():
-        if name == "size":  # rows of epochs after the checkpoint, which the resumed run repeats
+        if name == "size":  # removes rows from epochs after the checkpoint, which the resumed run repeats
             os.truncate(theirs.filename, min(value, os.path.getsize(theirs.filename)))
         else:
             setattr(theirs, name, [tensor.numpy() for tensor in value] if name in WEIGHTS.values() else value)

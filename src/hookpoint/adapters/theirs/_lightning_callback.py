@@ -14,7 +14,7 @@ NEED_MODULE = ("ModelPruning", "ModelSummary", "RichModelSummary", "WeightAverag
 
 
 class Fit:
-    """What the Lightning callbacks of a run share: the trainer and the module."""
+    """What a run's Lightning callbacks share: the trainer and the module."""
 
     def __init__(self, run: Run, package: str, options: dict[str, Any]) -> None:
         self.run, self.caller = run, Caller(run)
@@ -27,7 +27,7 @@ class Fit:
             self._trainer_before, run.model.trainer = getattr(run.model, "_trainer", None), self.trainer
 
     def leave(self) -> None:
-        """Give a LightningModule its own trainer back."""
+        """Restore a LightningModule's own trainer."""
         if self._is_module:
             self.module.trainer, self._is_module = self._trainer_before, False
 
@@ -35,7 +35,7 @@ class Fit:
 class LightningCallback(Adopted):
     """Call a Lightning callback. Epochs and batches count from 0; `trainer` and `pl_module` stand for the run and its model.
 
-    Keeps the `state_dict` of the object in the checkpoint, and what its `on_save_checkpoint` adds.
+    Keeps the object's `state_dict` in the checkpoint, and what its `on_save_checkpoint` adds.
     """
 
     LIBRARY = "Lightning"
@@ -63,11 +63,11 @@ class LightningCallback(Adopted):
     }
     ALWAYS = ("on_setup", "on_run_begin", "on_val_epoch_end", "on_epoch_end", "on_exception", "on_run_end")
     REFUSED: ClassVar = {
-        "BatchSizeFinder": "set batch_size of fit: it starts Lightning's own fit again",
+        "BatchSizeFinder": "pass batch_size to fit: this callback restarts Lightning's own fit",
         "GradientAccumulationScheduler": "set Runner(accumulate=...): the run accumulates gradients itself",
-        "LearningRateFinder": "set the learning rate of the optimizer: it starts Lightning's own fit again",
-        "StochasticWeightAveraging": "use hookpoint.callbacks.StochasticWeightAveraging: Lightning's changes its own loop",
-        "ThroughputMonitor": "use hookpoint.callbacks.ThroughputTracker: Lightning's reads its own loops",
+        "LearningRateFinder": "set the optimizer's learning rate: this callback restarts Lightning's own fit",
+        "StochasticWeightAveraging": "use hookpoint.callbacks.StochasticWeightAveraging: Lightning's version changes its loop",
+        "ThroughputMonitor": "use hookpoint.callbacks.ThroughputTracker: Lightning's version reads its own loops",
     }
 
     _fit: Fit | None = None
@@ -96,7 +96,7 @@ class LightningCallback(Adopted):
             self._load(run)
 
     def _load(self, run: Run) -> None:
-        """Start the training. If the run resumes, do so only once the state is restored, as Lightning does."""
+        """Start training. If the run resumes, do so only after the state is restored, as Lightning does."""
         self._call(run, "on_fit_start")
         self._call(run, "on_train_start")
 
@@ -178,7 +178,7 @@ class LightningCallback(Adopted):
         self._leave(run, "predict")
 
     def _enter(self, run: Run, function: str) -> None:
-        """Set up a validation or prediction outside a fit."""
+        """Set up a validation or prediction pass outside a fit."""
         fit = self._called(run)
         fit.trainer.enter("fit" if self.is_training else function, function)
         if not self.is_training:
@@ -205,7 +205,7 @@ class LightningCallback(Adopted):
         return fit
 
     def fit_of(self, run: Run) -> Fit:
-        """Return what this callback shares with the other Lightning callbacks of a run."""
+        """Return what this callback shares with the run's other Lightning callbacks."""
         if self._fit is None or self._fit.run is not run:
             others = [entry.subject for entry in run.hooks.entries if isinstance(entry.subject, LightningCallback)]
             if others[0] is self:

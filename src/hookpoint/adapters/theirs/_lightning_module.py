@@ -9,7 +9,7 @@ from hookpoint.adapters.theirs._offers import Caller, Offers
 
 
 class LightningModuleView(Offers):
-    """The model of the run, with the attributes of a LightningModule that callbacks read. Others come from the model."""
+    """The run's model, with the LightningModule attributes that callbacks read. All other attributes come from the model."""
 
     __slots__ = ("trainer",)
 

@@ -12,7 +12,7 @@ from hookpoint.adapters.theirs._offers import Caller, Offers
 
 
 class Strategy(Offers):
-    """The place of this rank among the others. Values on which callbacks base decisions are the same on all ranks."""
+    """The position of this rank among all ranks. Values that callbacks base decisions on are the same on all ranks."""
 
     __slots__ = ("_device",)
 
@@ -59,7 +59,7 @@ class Strategy(Offers):
 
 
 class Logger(Offers):
-    """A logger whose values go to the monitors of the run."""
+    """A logger that sends values to the run's monitors."""
 
     __slots__ = ()
 
@@ -89,7 +89,7 @@ class BatchProgress(Offers):
     @property
     def is_last_batch(self) -> bool:
         progress = self._caller.run.progress
-        # The batch of the running iteration counts as done only after the callbacks.
+        # The current iteration's batch counts as done only after the callbacks.
         return progress is not None and progress.total is not None and progress.done >= progress.total
 
 

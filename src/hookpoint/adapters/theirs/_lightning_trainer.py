@@ -18,7 +18,7 @@ PRECISIONS = {"torch.bfloat16": "bf16-true", "torch.float16": "16-true", "torch.
 
 
 class LightningTrainer(Offers):
-    """The run, with the names of a Lightning Trainer. The Lightning callbacks of a run share it."""
+    """The run, with a Lightning Trainer's attribute names. All Lightning callbacks of a run share it."""
 
     __slots__ = (
         "_logger_connector",
@@ -58,7 +58,7 @@ class LightningTrainer(Offers):
         self.is_over = False
 
     def enter(self, function: str, stage: str) -> None:
-        """Set what the trainer does: "fit", "validate" or "predict", and its stage."""
+        """Set what the trainer is doing ("fit", "validate" or "predict") and its stage."""
         states = self._import("trainer.states")
         self.state.fn, self.state.stage = states.TrainerFn(function), states.RunningStage(stage)
 
@@ -169,7 +169,7 @@ class LightningTrainer(Offers):
 
     @property
     def precision(self) -> str:
-        """The precision of the weights, with Lightning's name for it."""
+        """The precision of the weights, under Lightning's name."""
         parameters = getattr(self._caller.run.model, "parameters", None)
         first = next(iter(parameters()), None) if parameters is not None else None
         return PRECISIONS.get(str(getattr(first, "dtype", "")), "32-true")
@@ -190,7 +190,7 @@ class LightningTrainer(Offers):
 
     @property
     def callbacks(self) -> list[Any]:
-        """The Lightning callbacks of the run."""
+        """The run's Lightning callbacks."""
         subjects = [getattr(entry.subject, "theirs", None) for entry in self._caller.run.hooks.entries]
         base = self._import("callbacks").Callback
         return [theirs for theirs in subjects if isinstance(theirs, base)]

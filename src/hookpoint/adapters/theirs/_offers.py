@@ -1,4 +1,4 @@
-"""Offers: the base of the objects that a run shows to other libraries' callbacks in place of their trainer or model."""
+"""Offers: the base class of objects that stand in for another library's trainer or model when a run calls its callbacks."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Caller:
 
 
 class Offers:
-    """An object with a fixed set of attributes. Any other attribute raises an error that names the callback that uses it.
+    """An object with a fixed set of attributes. Accessing any other attribute raises an error that names the callback.
 
-    Subclasses list what can be set in `__slots__` and `SHOWN`, and the rest as properties and methods.
+    Subclasses list attributes that can be set in `__slots__` and `SHOWN`, and define the others as properties and methods.
     """
 
     __slots__ = ("_caller",)
 
-    SHOWN = ""  # what callbacks call the object: "trainer.strategy"
+    SHOWN = ""  # the name that callbacks use for the object, such as "trainer.strategy"
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
@@ -37,7 +37,7 @@ class Offers:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        if hasattr(type(self), name):  # a property has raised: raise its error again, instead of one about the attribute
+        if hasattr(type(self), name):  # a property has raised: raise its error again, instead of an error about the attribute
             return object.__getattribute__(self, name)
         raise NotOffered(self._caller.name, f"{self.SHOWN}.{name}", self._offered())
 

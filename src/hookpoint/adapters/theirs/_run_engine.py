@@ -31,7 +31,7 @@ def run_engine(shown: str, calls: Calls) -> Any:
         """An ignite engine whose events a run fires."""
 
         def __init__(self) -> None:
-            self.owners: list[Any] = []  # the owners of the handlers, each once
+            self.owners: list[Any] = []  # the owners of the handlers, without duplicates
             self.terminated_by = ""
             self._named: dict[int, tuple[Any, Callable[..., Any]]] = {}  # the handler and its wrapper, by the id of either
             super().__init__(lambda engine, batch: None)
@@ -46,7 +46,7 @@ def run_engine(shown: str, calls: Calls) -> Any:
             return super().add_event_handler(event_name, self._wrapped(handler), *args, **kwargs)
 
         def has_event_handler(self, handler: Any, event_name: Any = None) -> bool:
-            _check(handler)  # profilers insert themselves among the handlers after this question
+            _check(handler)  # profilers call this before they insert themselves among the handlers
             has: bool = super().has_event_handler(self._wrapped(handler), event_name)
             return has
 
@@ -64,7 +64,7 @@ def run_engine(shown: str, calls: Calls) -> Any:
             raise BadLoop(f"{shown}.run(...): a hookpoint run drives this engine.", call="runner.fit(...)")
 
         def _wrapped(self, handler: Any) -> Callable[..., Any]:
-            """Return the function that calls a handler and remembers its name, for the reason of a stop."""
+            """Return a function that calls a handler and records its name, so that a stop can give it as the reason."""
             if id(handler) in self._named:
                 return self._named[id(handler)][1]
             name = _name_of(handler)

@@ -14,17 +14,17 @@ from hookpoint.core.run.run import Run
 
 NO_EFFECT = {
     "load_best_model_at_end": "use hookpoint.callbacks.MinSaver to keep the best weights",
-    "max_steps": "set max_steps of fit",
-    "num_train_epochs": "set epochs of fit",
-    "resume_from_checkpoint": "set resume of the Runner or Loop",
+    "max_steps": "pass max_steps to fit",
+    "num_train_epochs": "pass epochs to fit",
+    "resume_from_checkpoint": "pass resume to the Runner or Loop",
 }
 
 
 class TrainerCallback(Adopted):
     """Call a transformers callback with its own `args`, `state` and `control`.
 
-    `state.best_metric` follows `metric_for_best_model`, as in its Trainer. Keeps `state()["attributes"]` of the object, the
-    best metric and the log history in the checkpoint.
+    `state.best_metric` follows `metric_for_best_model`, as in the Trainer. Keeps the object's `state()["attributes"]`, the best
+    metric and the log history in the checkpoint.
     """
 
     LIBRARY = "transformers"
@@ -59,7 +59,7 @@ class TrainerCallback(Adopted):
         super().configure(options)
         if "args" in self.options and len(self.options) > 1:
             names = ", ".join(f"{name}=" for name in self.options if name != "args")
-            raise BadArgument(f"adopt({type(self.theirs).__name__}): args= has all options, so {names} cannot be given too.")
+            raise BadArgument(f"adopt({type(self.theirs).__name__}): args= has all options, so {names} cannot be passed too.")
         for name, instead in NO_EFFECT.items():
             if name in self.options:
                 raise BadArgument(f"adopt({type(self.theirs).__name__}): {name} has no effect in a run.", **cure(instead))
@@ -85,7 +85,7 @@ class TrainerCallback(Adopted):
             self._load(run)
 
     def _load(self, run: Run) -> None:
-        """Start the training. If the run resumes, do so only once the state is restored, as the Trainer does."""
+        """Start training. If the run resumes, do so only after the state is restored, as the Trainer does."""
         self._call(run, "on_train_begin")
 
     def _epoch_begin(self, run: Run) -> None:
@@ -191,8 +191,8 @@ class TrainerCallback(Adopted):
         self._honour(run, self.control)
 
     def _honour(self, run: Run, control: Any) -> None:
-        """Request what the callback wants. The run validates and logs on its own schedule."""
-        is_at_end = run.step >= self.state.max_steps  # DefaultFlowCallback stops here, where the run ends anyway
+        """Forward the callback's requests. The run validates and logs on its own schedule."""
+        is_at_end = run.step >= self.state.max_steps  # DefaultFlowCallback requests a stop here, but the run ends anyway
         if control.should_training_stop and self.is_training and not is_at_end and run.stop_reason is None:
             run.stop(f"{self.name} set control.should_training_stop")
         if control.should_epoch_stop and run.mode == "train":
@@ -206,7 +206,7 @@ class TrainerCallback(Adopted):
 
     def _update_clocks(self, run: Run) -> None:
         state, progress = self.state, run.progress
-        batches, epochs = number_of(run.train_loader), run.max_epochs  # a Loop knows them only once it has begun
+        batches, epochs = number_of(run.train_loader), run.max_epochs  # a Loop knows these values only once it has begun
         state.num_train_epochs = sys.maxsize if epochs is None else epochs
         window = self.args.gradient_accumulation_steps
         state.max_steps = -(-batches // window) * epochs if batches and epochs else sys.maxsize
@@ -225,7 +225,7 @@ class TrainerCallback(Adopted):
         transformers, self._run_of_state = import_module("transformers"), run
         self.args = self.options.get("args") or transformers.TrainingArguments(**{**_defaults(run), **self.options})
         if self.is_a("EarlyStoppingCallback") and "args" not in self.options:
-            self.args.load_best_model_at_end = True  # older versions insist on it
+            self.args.load_best_model_at_end = True  # older versions require it
         self.state, self.control = transformers.TrainerState(), transformers.TrainerControl()
         self.state.is_local_process_zero, self.state.is_world_process_zero = run.local_rank == 0, run.rank == 0
         self._call(run, "on_init_end")

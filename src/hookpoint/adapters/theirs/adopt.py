@@ -1,4 +1,4 @@
-"""adopt: the callback that calls an object from another library."""
+"""adopt: wrap another library's callback in a hookpoint callback."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _CLASSES = {
     "Lightning": ("_lightning_callback", "LightningCallback"),
     "transformers": ("_trainer_callback", "TrainerCallback"),
 }
-# One callback per object. It holds the object, so an id is not reused while its callback is in use.
+# One callback per object. It holds a reference to the object, so the id is not reused while the callback is in use.
 _ADOPTED: WeakValueDictionary[int, Adopted] = WeakValueDictionary()
 
 
 def adopt(callback: Any, **options: Any) -> Callback:
-    """Return the hookpoint callback that calls a Keras 3, Lightning or transformers callback, as it is.
+    """Return a hookpoint callback that calls an unchanged Keras 3, Lightning or transformers callback.
 
-    A Runner or Loop adopts the objects in its list automatically. Call this to set options of the trainer that the object was
-    written for:
+    A Runner or Loop adopts the objects in its list automatically. Call this function to set options of the trainer that the
+    object was written for:
 
     - Lightning: `check_val_every_n_epoch`, `val_check_interval` and `log_every_n_steps` of its Trainer.
     - transformers: any argument of TrainingArguments, such as `metric_for_best_model="eval_loss"`, or all of them as `args`.
