@@ -194,7 +194,9 @@ def test_evaluate_fires_the_points_of_a_validation():
 
 
 def test_what_keras_cannot_do_is_refused():
-    with pytest.raises(NotUnderHost, match=r"run\.stop_epoch\(\) does not work under Keras: it stops only the whole training"):
+    with pytest.raises(
+        NotUnderHost, match=r"run\.stop_epoch\(\) does not work under Keras: it can only stop the whole training run"
+    ):
         model_of(Fit()).fit(**DATA, callbacks=[adapters.keras([on("on_train_iter_end")(lambda run: run.stop_epoch())])])
     with pytest.raises(NotUnderHost, match="Keras has no on_batch_fetch_begin"):
         adapters.keras([on("on_batch_fetch_begin")(lambda run: None)])

@@ -243,7 +243,11 @@ def test_what_the_trainer_cannot_do_is_refused_when_compiled(tmp_path):
     [
         ("on_train_iter_begin", "skip_batch", r"run\.skip_batch\(\) does not work under transformers\.Trainer: it computes"),
         ("on_train_iter_begin", "save", r"run\.save\(\) does not work under transformers\.Trainer: it writes its own"),
-        ("on_val_iter_end", "stop_epoch", r"run\.stop_epoch\(\) in an evaluation does not work under transformers\.Trainer"),
+        (
+            "on_val_iter_end",
+            "stop_epoch",
+            r"run\.stop_epoch\(\) during an evaluation does not work under transformers\.Trainer",
+        ),
     ],
 )
 def test_what_the_trainer_cannot_do_is_refused_at_the_call(tmp_path, point, verdict, text):

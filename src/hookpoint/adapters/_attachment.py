@@ -31,7 +31,7 @@ class Attachment:
         """Restore the trainer's methods. Call this while it is not training."""
         entries, self._entries = self._entries, []
         for owner, name, (entry, before) in reversed(entries):
-            if vars(owner).get(name) is not entry:  # replaced again since; from now on, ours only calls the method
+            if vars(owner).get(name) is not entry:  # other code replaced it again; our wrapper now only calls the method
                 continue
             if before is None:
                 delattr(owner, name)

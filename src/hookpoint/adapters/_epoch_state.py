@@ -1,4 +1,4 @@
-"""EpochState: the state of callbacks in the workdir after each epoch, for trainers whose checkpoints have no place for it."""
+"""EpochState: store callback state in the workdir after each epoch, for trainers whose checkpoints have no place for it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hookpoint.storage.checkpoint.state_bytes import unpacked
 
 
 class EpochState:
-    """A file that is written after each epoch, and read by a fit that starts after that epoch.
+    """A file that is written after each epoch and read by a fit that resumes after that epoch.
 
     Without a workdir, nothing is written or read.
     """
@@ -34,7 +34,7 @@ class EpochState:
         try:
             done = None if state is None else unpacked(state, str(self._path))["clocks"]["epochs_done"]
         except DamagedCheckpoint as error:
-            logger.warning("%s The callbacks start without their state", error)
+            logger.warning("%s The callbacks start without their saved state", error)
             return None
         if done != epoch:
             found = "does not exist" if done is None else f"is from epoch {done}"

@@ -19,17 +19,19 @@ HOST = Host(
 )
 ORDER = 80  # after fastai's own callbacks: the recorder has its values; skipped epochs and cancelled steps never get here
 NAMES = {"lr": ("learning_rate", "lr"), "mom": ("momentum", "mom"), "wd": ("weight_decay", "wd")}
-Cancels = Literal["Fit", "Train", "Valid", "Batch", "Backward", "Step"] | None  # what an event ends
+Cancels = Literal["Fit", "Train", "Valid", "Batch", "Backward", "Step"] | None  # what each event can cancel
 
 
 def fastai(callbacks: Any, **options: Unpack[Options]) -> Any:
     """Return a fastai callback that runs hookpoint's callbacks: `Learner(..., cbs=[fastai([...])])`.
 
-    `learner.fit` is a run; `validate` and `get_preds` fire the points of their pass. `valid_loss` and the learner's metrics are
-    called `val_loss` and `val_x`. `loss` is the mean of the epoch; fastai's own `train_loss` is smoothed. All skips work.
+    `learner.fit` is a run; `validate` and `get_preds` fire only the points of their pass. `valid_loss` is called `val_loss`,
+    and a metric `x` of the learner is called `val_x`. `loss` is the mean over the epoch; fastai's own `train_loss` is smoothed.
+    All skip requests work.
 
     fastai does not save the state of callbacks. With a workdir, the adapter writes a file after each epoch, and
-    `learner.fit(..., start_epoch=k)` restores the state after epoch k. fastai has no event for errors: use `with`.
+    `learner.fit(..., start_epoch=k)` restores the state after epoch k. fastai has no event for errors, so use the callback in a
+    `with` statement to have them reported.
 
     options: Options of `hookpoint.Loop`: workdir, name, extra_callbacks, monitors, log_every, samples, config, state,
         wait_seconds, control.
@@ -43,18 +45,18 @@ def fastai(callbacks: Any, **options: Unpack[Options]) -> Any:
 
 
 class FastaiListener(ErrorsFromWith):
-    """The methods that the learner calls. Combined with fastai's Callback, this is a fastai callback."""
+    """The methods that the learner calls. A subclass that also inherits from fastai's Callback is a fastai callback."""
 
     order = ORDER
     learn: Any
-    run: bool  # fastai's switch for a callback
+    run: bool  # fastai's switch that turns a callback on or off
 
     def __init__(self, events: FastaiEvents, core: ModuleType) -> None:
         super().__init__()
         self.hosted, self._events, self._core = events.hosted, events, core
 
     def __call__(self, event_name: str) -> None:
-        """Pass an event on, and cancel what the callbacks end.
+        """Forward an event, and cancel what the callbacks ask to end.
 
         Does not call the base class, which would change the message of an exception.
         """
@@ -66,14 +68,14 @@ class FastaiListener(ErrorsFromWith):
             raise getattr(self._core, f"Cancel{cancelled}Exception")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return self._core.Callback, ()  # Learner.export() pickles the callbacks; ours are only needed for training
+        return self._core.Callback, ()  # Learner.export() pickles the callbacks, but ours are only needed for training
 
 
 class FastaiEvents:
-    """The events of a learner. A method returns what it cancels.
+    """Handle a learner's events. Each method returns what it cancels.
 
-    `Learner.validate` and `get_preds` fire before_fit and before_epoch too, so a run begins at the first before_train. `_fits`
-    has the fits in progress; `_fit` is the one that belongs to the run.
+    `Learner.validate` and `get_preds` also fire before_fit and before_epoch, so a run begins at the first before_train. `_fits`
+    contains the fits in progress; `_fit` is the one that belongs to the run.
     """
 
     def __init__(self, hosted: HostedRun, workdir: Any) -> None:
@@ -120,7 +122,7 @@ class FastaiEvents:
         return self._cancels()
 
     def _begin(self, learn: Any) -> None:
-        wrapped = getattr(learn.opt, "opt", None)  # a torch optimizer; fastai's own optimizers have none
+        wrapped = getattr(learn.opt, "opt", None)  # a torch optimizer; fastai's own optimizers have no hooks
         done, batches = learn.epoch, length_of(learn.dl) or 0
         state = self._state.after(done)
         counts = {"epoch": done, "epochs_done": done, "iteration": done * batches, "step": done * batches}
@@ -187,7 +189,7 @@ class FastaiEvents:
     def before_batch(self, learn: Any) -> Cancels:
         if not self._is_watched() or self.driver.mode is None or self.driver.start_iteration((*learn.xb, *learn.yb)):
             return None
-        learn.yb = ()  # the recorder leaves such a batch out
+        learn.yb = ()  # the recorder also leaves out such a batch
         return "Batch"
 
     @guarded
@@ -235,7 +237,7 @@ class FastaiEvents:
 
     @guarded
     def after_step(self, learn: Any) -> None:
-        """Count the step. fastai fires this after a cancelled step too."""
+        """Count the step. fastai also fires this event after a cancelled step."""
         if self._is_in_batch() and not self._step_is_cancelled:
             self.driver.finish_step()
 
@@ -248,7 +250,7 @@ class FastaiEvents:
 
 
 class FastaiSetting:
-    """A setting of fastai's own optimizers. The learning rate is the last group's; the other groups keep their ratios."""
+    """A setting of fastai's own optimizers. The learning rate refers to the last group; the other groups keep their ratios."""
 
     def __init__(self, optimizer: Any, key: str, name: str) -> None:
         self._optimizer, self._key, self.name = optimizer, key, name
@@ -269,7 +271,7 @@ def _settings(optimizer: Any) -> list[FastaiSetting]:
 
 
 def _recorded(learn: Any) -> dict[str, Any]:
-    """Return the values that the recorder has for this epoch so far; `final_record` still has the previous epoch."""
+    """Return the recorder's values for this epoch so far; `final_record` still contains the previous epoch."""
     recorder = getattr(learn, "recorder", None)
     if recorder is None:
         return {}

@@ -19,7 +19,8 @@ from hookpoint.storage.workdir.open_workdir import local_folder
 class HostedFolder(HostStore):
     """Lock the workdir during a run and write run.json, on the chief.
 
-    A run that the host resumes continues the files in the folder. Otherwise, files from an earlier run are moved to previous/.
+    If the host resumes a run, new data is appended to the files in the folder. Otherwise, files from an earlier run are moved
+    to previous/.
     """
 
     def __init__(self, workdir: str | os.PathLike[str], save: Callable[[Sequence[str], int], Any] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""HostedRun: what the adapters for all trainers share."""
+"""HostedRun: the code that the adapters for all trainers share."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from hookpoint.storage.checkpoint.layout import safe_name
 from hookpoint.storage.checkpoint.state_bytes import packed, unpacked
 from hookpoint.storage.disk import disk
 
-# What no other library's trainer has; each adapter adds what its own trainer lacks.
+# Features that no other library's trainer has; each adapter adds those that its own trainer lacks.
 UNAVAILABLE = {
     "on_batch_fetch_begin": "it fetches batches itself",
     "on_batch_fetch_end": "it fetches batches itself",
-    "on_iter_error": "it handles the errors of its steps itself",
+    "on_iter_error": "it handles errors in its steps itself",
 }
 NO_SKIPS = {"on_iter_skip": "it computes every batch"}
 
@@ -37,8 +37,8 @@ NO_SKIPS = {"on_iter_skip": "it computes every batch"}
 class Options(TypedDict, total=False):
     """The options of every adapter, with the same meaning as in `hookpoint.Loop`.
 
-    The default monitors write TensorBoard files and JSON lines to the workdir. There is no progress bar and no printout: the
-    trainer has its own.
+    The default monitors write TensorBoard files and JSON lines to the workdir. There is no progress bar and no printout,
+    because the trainer has its own.
     """
 
     workdir: str | os.PathLike[str] | None
@@ -54,7 +54,7 @@ class Options(TypedDict, total=False):
 
 
 class HostedRun:
-    """A list of callbacks in another library's trainer: compiled once, with one run for each fit. Each adapter has one.
+    """A list of callbacks in another library's trainer, compiled once and used for one run per fit. Each adapter has one.
 
     The adapter calls `start` when the trainer begins, drives `driver` on the trainer's events, and calls `finish` at the end or
     `fail(error)` after an error. If the trainer left the last run without an event, `start` fails that run first.
@@ -63,7 +63,7 @@ class HostedRun:
       `remove`, for example. Everything is undone when the run ends, in reverse order, even after errors.
     - `state()` is the state for the trainer's checkpoint as bytes, in our own encoding and safe to load. Pass it to `start`.
       `write_state(path)` and `read_state(path)` use a file.
-    - `@guarded` on the methods of the adapter fails the run if a callback raises, and lets the error propagate.
+    - `@guarded` on the adapter's methods fails the run if a callback raises, and lets the error propagate.
     - `ErrorsFromWith` is for trainers without an event for errors: `with adapter:` reports them.
     """
 
@@ -94,12 +94,12 @@ class HostedRun:
         return self.driver.is_running
 
     def start(self, *, state: bytes | None = None, source: str = "the state in the checkpoint", **facts: Any) -> None:
-        """Begin a run. `facts` are passed to `HostDriver.start_run`; `source` says where the state is from."""
+        """Begin a run. `facts` are passed to `HostDriver.start_run`; `source` says where the state comes from."""
         self.abandon()
         saved = None if state is None else unpacked(state, source)
         self.driver.start_run(state=saved, **_torch_options(), **facts)
         try:
-            packed({"callbacks": self.driver.hooks.state_dict()})  # raises before the first step
+            packed({"callbacks": self.driver.hooks.state_dict()})  # errors are raised before the first step
         except BaseException as error:
             self.fail(error)
             raise
@@ -125,9 +125,9 @@ class HostedRun:
                 self.driver.finish_run(error)
         except BaseException as other:
             if other is not error:
-                error.add_note(f"the end of the run failed too: {type(other).__name__}: {other}")
+                error.add_note(f"the end of the run also failed: {type(other).__name__}: {other}")
 
-    # What a run changes in the trainer
+    # Changes that a run makes to the trainer
 
     def undo(self, function: Callable[[], object]) -> None:
         """Call a function when the run ends."""
@@ -143,14 +143,14 @@ class HostedRun:
         setattr(owner, name, function)
 
     def clean_up(self) -> None:
-        """Undo what the run has changed in the trainer."""
+        """Undo the changes that the run made to the trainer."""
         self._undo.pop_all().close()
 
     # State
 
     @property
     def can_save(self) -> bool:
-        """Whether there is a state to save: during a run, and while its last checkpoint is written."""
+        """Whether there is a state to save: during a run, and while its last checkpoint is being written."""
         return self.is_running or self._store.state is not None
 
     def state(self) -> bytes:
@@ -211,7 +211,7 @@ def guarded(
 
 
 class ErrorsFromWith:
-    """An adapter that reports errors from its trainer if the training is inside `with adapter:`."""
+    """An adapter that reports its trainer's errors if training runs inside `with adapter:`."""
 
     hosted: HostedRun
 
@@ -234,7 +234,7 @@ def _with_defaults(callbacks: Any, extra: Iterable[Any] | None, monitors: Iterab
 
 
 def _team(seconds: float) -> Team:
-    """Return the team of torch.distributed if the trainer has initialized it, else a team of one."""
+    """Return torch.distributed's team if the trainer has initialized it, otherwise a team of one."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
         return Team()
@@ -244,7 +244,7 @@ def _team(seconds: float) -> Team:
 
 
 def _torch_options() -> dict[str, Any]:
-    """Return the options for a run that uses torch: how to read values, and how to evaluate a model."""
+    """Return the options for a run that uses torch: how to read values and how to evaluate a model."""
     if "torch" not in sys.modules:
         return {}
     from hookpoint.core.run.stepper import Stepper

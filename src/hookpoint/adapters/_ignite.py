@@ -43,11 +43,10 @@ def ignite(
     The adapter has `state_dict` and `load_state_dict`: include it in the `to_save` of `ignite.handlers.Checkpoint`.
 
     model: The model, for callbacks that need it.
-    optimizer: Its steps are counted. Without one, each iteration counts as a step.
-    evaluators: Engines that validate, by name. The metrics of `"val"` are called `val_x`, and those of any other `val_name_x`.
-        An engine named `"pred"` predicts.
-    output_transform: Returns the loss from the output of the trainer. By default, this is the output if it is a number, or its
-        item "loss".
+    optimizer: The optimizer, to count its steps. Without one, each iteration counts as a step. evaluators: Mapping from names
+    to engines that validate. A metric `x` of the engine `"val"` is called `val_x`; a metric of any other engine is called
+    `val_name_x`. An engine named `"pred"` predicts. output_transform: Function that returns the loss from the trainer's output.
+    By default, the loss is the output itself if it is a number, or its item "loss".
 
     options: Options of `hookpoint.Loop`: workdir, name, extra_callbacks, monitors, log_every, samples, config, state,
         wait_seconds, control.
@@ -80,7 +79,7 @@ class IgniteAdapter(Attachment):
     # State, for ignite.handlers.Checkpoint
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the callbacks, in our own encoding. Between runs, this is the state of the last one."""
+        """Return the callbacks' state, in our own encoding. Between runs, this is the state at the end of the last run."""
         if self.hosted.is_running:
             self._catch_up()
             driver = self.hosted.driver
@@ -105,7 +104,7 @@ class IgniteAdapter(Attachment):
             raise
         finally:
             self._is_training = False
-        if not self._is_interrupted:  # otherwise the next call continues
+        if not self._is_interrupted:  # otherwise, the next call continues the run
             self._handlers.pop_all().close()
             if self.hosted.is_running:
                 self.state_dict()
@@ -127,7 +126,7 @@ class IgniteAdapter(Attachment):
             self._handlers.callback(self._trainer.add_event_handler(event, self._in_run(handler)).remove)
 
     def _in_run(self, handler: Callable[[Any], None]) -> Callable[[Any], None]:
-        """Return a handler that does nothing once the run has failed: the user's code may have caught the error."""
+        """Return a handler that does nothing after the run has failed, because the user's code may have caught the error."""
 
         def call(engine: Any) -> None:
             if self.hosted.is_running or engine.last_event_name == self._events.STARTED:
@@ -155,7 +154,7 @@ class IgniteAdapter(Attachment):
         if first is not None:
             self.hosted.undo(first.register_step_pre_hook(self._before_step).remove)
             self.hosted.undo(first.register_step_post_hook(self._after_step).remove)
-        if state.get("ends_epoch"):  # saved at the end of an epoch, by a handler that comes before ours
+        if state.get("ends_epoch"):  # saved at the end of an epoch, by a handler that runs before ours
             self.hosted.driver.start_epoch()
             self.hosted.driver.finish_epoch()
         self._stop_if_asked()
@@ -182,7 +181,7 @@ class IgniteAdapter(Attachment):
 
     @guarded
     def _before_batch(self, engine: Any) -> None:
-        """End the training of an epoch if its begin points request it; at their own event, ignite does not allow this."""
+        """End an epoch's training if callbacks requested it at the begin points; ignite does not allow this at their event."""
         driver = self.hosted.driver
         if driver.mode == "train" and driver.wants_end_pass and not driver.wants_stop:
             engine.terminate_epoch()
@@ -221,7 +220,7 @@ class IgniteAdapter(Attachment):
     @guarded
     def _end_iteration(self, engine: Any) -> None:
         driver = self.hosted.driver
-        if driver.mode != "train" or not driver.in_iteration:  # ended before an evaluation, or for a checkpoint
+        if driver.mode != "train" or not driver.in_iteration:  # already ended, before an evaluation or for a checkpoint
             return
         if self._optimizer is None:
             driver.start_step()
@@ -235,7 +234,7 @@ class IgniteAdapter(Attachment):
             engine.terminate_epoch()
 
     def _catch_up(self) -> None:
-        """End what the engine has ended: one of the user's handlers may evaluate, or save, before ours is called."""
+        """End what the engine has ended, because one of the user's handlers may evaluate or save before ours is called."""
         event, trainer = self._trainer.last_event_name, self._trainer
         if event in (self._events.ITERATION_COMPLETED, self._events.EPOCH_COMPLETED):
             self._end_iteration(trainer)
@@ -245,9 +244,9 @@ class IgniteAdapter(Attachment):
     # An evaluation
 
     def _evaluate(self, name: str, engine: Any, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Run a pass. Outside training, only the points of the pass fire."""
+        """Run a pass. Outside training, only the points of this pass fire."""
         if self._is_training:
-            if not self.hosted.is_running or self._trainer.last_event_name == self._events.COMPLETED:  # not yet, or no longer
+            if not self.hosted.is_running or self._trainer.last_event_name == self._events.COMPLETED:  # before or after the run
                 return method(*args, **kwargs)
             self._catch_up()
             with self._watched(name, engine):

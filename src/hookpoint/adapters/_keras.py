@@ -13,7 +13,7 @@ from hookpoint.core.loop.host import Host
 from hookpoint.core.run.run_loop import Mode
 from hookpoint.storage.checkpoint.layout import safe_name
 
-CANNOT = {**UNAVAILABLE, **NO_SKIPS, "stop_epoch": "it stops only the whole training"}
+CANNOT = {**UNAVAILABLE, **NO_SKIPS, "stop_epoch": "it can only stop the whole training run"}
 IN_THE_STEP = ("on_backward_begin", "on_backward_end", "on_step_begin", "on_step_end")
 STEPS = {"train": "train_step", "val": "test_step", "pred": "predict_step"}
 
@@ -21,16 +21,17 @@ STEPS = {"train": "train_step", "val": "test_step", "pred": "predict_step"}
 def keras(callbacks: Any, **options: Unpack[Options]) -> Any:
     """Return a Keras callback that runs hookpoint's callbacks: `model.fit(..., callbacks=[keras([...])])`.
 
-    `model.fit` is a run; `evaluate` and `predict` fire the points of their pass. Keras has no event for errors. To have them
-    reported, put the training in a with statement:
+    `model.fit` is a run; `evaluate` and `predict` fire only the points of their pass. Keras has no event for errors. To have
+    them reported, call `fit` inside a with statement:
 
         with hookpoint.adapters.keras(callbacks) as adapter:
             model.fit(..., callbacks=[adapter])
 
-    With a `workdir`, the state of the callbacks is in a file there after each epoch. A fit whose `initial_epoch` is that epoch
-    continues from it, even if `keras.callbacks.BackupAndRestore` sets it. Savers write `workdir/keras/<tag>.weights.h5`.
+    With a `workdir`, the callbacks' state is written to a file there after each epoch. A fit whose `initial_epoch` is that
+    epoch resumes from this state, even if `keras.callbacks.BackupAndRestore` sets `initial_epoch`. Savers write
+    `workdir/keras/<tag>.weights.h5`.
 
-    Batch, outputs and loss, and the points in a step, need the torch backend without `jit_compile`.
+    `run.batch`, `run.outputs`, `run.loss` and the points inside a step require the torch backend without `jit_compile`.
 
     options: Options of `hookpoint.Loop`: workdir, name, extra_callbacks, monitors, log_every, samples, config, state,
         wait_seconds, control.
@@ -49,7 +50,7 @@ def keras(callbacks: Any, **options: Unpack[Options]) -> Any:
 
 
 class KerasEvents(ErrorsFromWith):
-    """The methods that Keras calls, and the methods of its model and optimizer that are wrapped during a run."""
+    """The methods that Keras calls, and the model and optimizer methods that are wrapped during a run."""
 
     model: Any
     params: dict[str, Any]
@@ -60,8 +61,8 @@ class KerasEvents(ErrorsFromWith):
         self.hosted = HostedRun(callbacks, host, options, save=None if self._workdir is None else self._save)
         self.driver = self.hosted.driver
         self._state = EpochState(self.hosted, self._workdir)
-        self._is_inside = False  # whether the points in a step are available
-        self._batches = 0  # of the optimizer, with accumulation
+        self._is_inside = False  # whether the points inside a step are available
+        self._batches = 0  # batches the optimizer has seen, with accumulation
 
     def _save(self, tags: Sequence[str], step: int) -> Path:
         assert self._workdir is not None
@@ -82,7 +83,7 @@ class KerasEvents(ErrorsFromWith):
         model = self.model
         is_stopped = getattr(model, "stop_training", False)
         self.hosted.start(model=model, optimizer=getattr(model, "optimizer", None), **facts)
-        if is_stopped:  # by another callback; a run that begins has removed the flag of an earlier one
+        if is_stopped:  # set by another callback; a flag from an earlier run was removed when this run began
             model.stop_training = True
 
     def _start_fit(self, epoch: int) -> None:
@@ -202,7 +203,7 @@ class KerasEvents(ErrorsFromWith):
     # Inside a step
 
     def _wrap_steps(self, *modes: Mode) -> None:
-        """Begin an iteration where the step gets its batch: Keras events do not carry it."""
+        """Begin an iteration where the step gets its batch, because Keras events do not contain the batch."""
         model = self.model
         for mode in modes:
             step = getattr(model, STEPS[mode])
@@ -241,7 +242,7 @@ class KerasEvents(ErrorsFromWith):
         if not (self.driver.in_iteration and self.driver.mode == "train"):
             return apply(*args, **kwargs)
         is_step = self._begin_step()
-        may_skip = is_step and hasattr(optimizer, "inner_optimizer")  # loss scaling skips steps that are not finite
+        may_skip = is_step and hasattr(optimizer, "inner_optimizer")  # loss scaling skips steps with nonfinite gradients
         before = int(optimizer.iterations) if may_skip else 0
         result = apply(*args, **kwargs)
         if is_step and not (may_skip and int(optimizer.iterations) == before):
@@ -261,7 +262,7 @@ class KerasEvents(ErrorsFromWith):
         self.driver.finish_step()
 
     def _is_step(self) -> bool:
-        """Count a batch, and return whether the optimizer steps with it: it keeps accumulating across epochs."""
+        """Count a batch, and return whether the optimizer steps after it. Accumulation continues across epochs."""
         self._batches += 1
         every = getattr(self.model.optimizer, "gradient_accumulation_steps", None) or 1
         return bool(self._batches % every == 0)

@@ -15,17 +15,17 @@ from hookpoint.core.loop.host import Host
 from hookpoint.core.run.run_loop import Mode
 from hookpoint.storage.checkpoint.layout import safe_name
 
-HOST = Host("Lightning", {**UNAVAILABLE, **NO_SKIPS, "stop_epoch": "it stops only the whole training"})
+HOST = Host("Lightning", {**UNAVAILABLE, **NO_SKIPS, "stop_epoch": "it can only stop the whole training run"})
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 
 def lightning(callbacks: Any, *, last: bool = False, **options: Unpack[Options]) -> Any:
     """Return a Lightning callback that runs hookpoint's callbacks: `Trainer(callbacks=[lightning([...])])`.
 
-    `trainer.fit` is a run; `trainer.validate` and `trainer.predict` fire the points of their pass. Metrics that the module logs
-    are metrics of the run, under the same names. The state of the callbacks is in the trainer's checkpoints, under a key with
-    `name`: two lists in one trainer need different names. Savers call `trainer.save_checkpoint`; the files are in
-    `workdir/lightning`, or in the trainer's default_root_dir. With multiple processes, all ranks stop at the same step.
+    `trainer.fit` is a run; `trainer.validate` and `trainer.predict` fire only the points of their pass. Metrics that the module
+    logs become metrics of the run, under the same names. The callbacks' state is stored in the trainer's checkpoints, under a
+    key that contains `name`, so two lists in one trainer need different names. Savers call `trainer.save_checkpoint`; the files
+    are in `workdir/lightning`, or in the trainer's default_root_dir. With multiple processes, all ranks stop at the same step.
 
     last: Run after the module's own on_train_epoch_end, to see metrics that it logs there. It needs
         `Trainer(enable_checkpointing=True)`, because only Lightning's checkpoint callbacks run that late.
@@ -43,7 +43,7 @@ def lightning(callbacks: Any, *, last: bool = False, **options: Unpack[Options])
 
 
 class LightningEvents:
-    """The methods that Lightning calls. They open and close what the run has open, even when Lightning resumes."""
+    """The methods that Lightning calls. They begin and end the run's epochs and passes, even when Lightning resumes."""
 
     def __init__(self, callbacks: Any, last: bool, options: Options) -> None:
         super().__init__()
@@ -53,10 +53,10 @@ class LightningEvents:
         self._trainer: Any = None
         self._loaded: bytes | None = None  # the state in the checkpoint to resume from
         self._kept: bytes | None = None  # the state at the end of the last fit
-        self._seen: dict[str, Any] = {}  # the metrics of the trainer when the epoch or validation began
+        self._seen: dict[str, Any] = {}  # the trainer's metrics when the epoch or validation pass began
         self._of_validation: set[str] = set()
 
-    def __reduce__(self) -> Any:  # for strategies that start processes with pickle
+    def __reduce__(self) -> Any:  # for strategies that pickle callbacks to start processes
         callbacks, last, options = self._made_of
         return _rebuilt, (callbacks, last, dict(options))
 
@@ -111,7 +111,7 @@ class LightningEvents:
         )
 
     def _progress(self, trainer: Any) -> dict[str, Any]:
-        """Return the state of a fit that continues: from a checkpoint, or from the last fit of the same trainer."""
+        """Return the state of a fit that continues from a checkpoint or from the same trainer's last fit."""
         done, step = trainer.current_epoch, trainer.global_step
         state, self._loaded = self._loaded, None
         if state is None and trainer is self._trainer and (done or step):
@@ -119,7 +119,7 @@ class LightningEvents:
         if state is not None:
             return {"state": state, "source": "hookpoint's state in Lightning's checkpoint"}
         if (done or step) and trainer.is_global_zero:
-            logger.warning("Lightning starts at step %d without the state of hookpoint's callbacks: they start afresh", step)
+            logger.warning("Lightning starts at step %d without the state of hookpoint's callbacks; they start afresh", step)
         return {"clocks": {"epoch": done, "epochs_done": done, "step": step}}
 
     def _obey(self, trainer: Any) -> None:
@@ -128,7 +128,7 @@ class LightningEvents:
 
     @guarded
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        self._kept = self.hosted.state()  # a second fit continues with it, and so does a checkpoint that is saved later
+        self._kept = self.hosted.state()  # a second fit, or a checkpoint that is saved later, uses this state
         self.hosted.finish()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
@@ -140,7 +140,7 @@ class LightningEvents:
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         driver = self.driver
         if driver.resumes_in_epoch and driver.run.epoch <= trainer.current_epoch:
-            self._return_to_epoch(trainer)  # the checkpoint was made after its last batch, and Lightning starts the next one
+            self._return_to_epoch(trainer)  # saved after the epoch's last batch; Lightning starts the next epoch
             driver.finish_epoch()
         self._open_epoch(trainer)
         if driver.mode is None:
@@ -152,7 +152,7 @@ class LightningEvents:
         self._seen, self._of_validation = dict(trainer.callback_metrics), set()
 
     def _return_to_epoch(self, trainer: Any) -> None:
-        """Open the epoch and the training pass in which the trainer resumes: it has no event for that."""
+        """Begin the epoch and the training pass in which the trainer resumes, because it has no event for that."""
         if not self.driver.epoch_is_open:
             self._open_epoch(trainer)
             if self.driver.resumes_in_training:
@@ -200,7 +200,7 @@ class LightningEvents:
             self.driver.finish_pass()
         values = {name: value for name, value in self._new(trainer).items() if name not in self._of_validation}
         known = self.driver.run.metrics
-        for name, value in values.items():  # the trainer's own means of the epoch; ours of the loss stays
+        for name, value in values.items():  # the trainer's own means for the epoch; our mean of the loss is kept
             if name != "loss" or "loss" not in known:
                 self.driver.run.log(name, value)
         self.driver.finish_epoch()
@@ -217,7 +217,7 @@ class LightningEvents:
         else:
             self._return_to_epoch(trainer)
             if self.driver.mode == "train" and (trainer.is_last_batch or trainer.fit_loop.epoch_loop.done):
-                self.driver.finish_pass()  # otherwise it is a validation pass in the middle of the epoch
+                self.driver.finish_pass()  # otherwise, it is a validation pass in the middle of the epoch
         self._seen = dict(trainer.callback_metrics)
         self.driver.start_pass("val", total=_total(trainer.num_val_batches))
 
@@ -277,7 +277,7 @@ class LightningEvents:
             self.driver.finish_iteration(outputs=outputs)
 
     def _new(self, trainer: Any) -> dict[str, Any]:
-        """Return the metrics with a new value since the epoch or the validation began; the trainer keeps old ones."""
+        """Return the metrics with a new value since the epoch or validation pass began; the trainer also keeps old ones."""
         now, seen = dict(trainer.callback_metrics), self._seen
         self._seen = now
         return {name: value for name, value in now.items() if name not in seen or seen[name] is not value}
@@ -288,7 +288,7 @@ def _rebuilt(callbacks: Any, last: bool, options: dict[str, Any]) -> Any:
 
 
 def _undivided(loss: Any, trainer: Any) -> Any:
-    """Return the loss of a batch: with automatic optimization, Lightning has divided it by the number of batches per step."""
+    """Return a batch's loss. With automatic optimization, Lightning has divided it by the number of batches per step."""
     count = trainer.accumulate_grad_batches
     return loss * count if count > 1 and trainer.lightning_module.automatic_optimization else loss
 
@@ -298,5 +298,5 @@ def _count(number: Any) -> int | None:
 
 
 def _total(numbers: Sequence[Any]) -> int | None:
-    """Return the number of batches of all loaders; None if one of them does not know its length."""
+    """Return the number of batches in all loaders, or None if one of them has no length."""
     return _count(sum(numbers)) if numbers else None

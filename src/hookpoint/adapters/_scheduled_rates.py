@@ -6,7 +6,7 @@ from typing import Any
 
 
 class ScheduledRates:
-    """Scale the base rates of a scheduler when somebody else has changed the rate of a parameter group.
+    """Scale a scheduler's base rates when other code has changed the rate of a parameter group.
 
     Most schedulers compute each rate from `base_lrs`, which would undo the change at the next step.
     """
@@ -31,5 +31,5 @@ class ScheduledRates:
 
 
 def _number(rate: Any) -> Any:
-    """Return a rate if it is a number. For a tensor, return None: reading it would make training wait for its device."""
+    """Return a rate if it is a number. For a tensor, return None, because reading it would wait for its device."""
     return rate if isinstance(rate, int | float) else None

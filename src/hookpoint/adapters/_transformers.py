@@ -29,22 +29,22 @@ HOST = Host(
         "save": "it writes its own checkpoints; set save_strategy in its TrainingArguments",
     },
 )
-UNLIMITED = 2**31  # epochs: the trainer has sys.maxsize if it counts steps only
-OF_THE_TRAINER = ("epoch", "loss", "step")  # of its logs; the run has its own
+UNLIMITED = 2**31  # epochs; the trainer uses sys.maxsize if it only counts steps
+OF_THE_TRAINER = ("epoch", "loss", "step")  # fields of its logs that the run logs itself
 WRAPPED = ("training_step", "compute_loss", "evaluate", "prediction_step")
 
 
 def transformers(trainer: Any, callbacks: Any, *, outputs: bool = True, **options: Unpack[Options]) -> TransformersAdapter:
     """Attach hookpoint's callbacks to a `transformers.Trainer`: they run in every `trainer.train()` until `detach()`.
 
-    `trainer.train` is a run; `trainer.evaluate` and `trainer.predict` fire the points of their pass. Each micro-batch is an
-    iteration. `loss` is not divided by the accumulation, `eval_x` is called `val_x`, and what the trainer logs is sent to the
-    monitors. The state of the callbacks is in each `checkpoint-N`, and `trainer.train(resume_from_checkpoint=...)` restores it.
-    The file has the `name` of the list: two lists in one trainer need different names.
-    A new learning rate scales the rates that the trainer's scheduler sets from then on.
+    `trainer.train` is a run; `trainer.evaluate` and `trainer.predict` fire only the points of their pass. Each micro-batch is
+    an iteration. `loss` is not divided by the number of accumulated batches, `eval_x` is called `val_x`, and everything the
+    trainer logs is sent to the monitors. The callbacks' state is stored in each `checkpoint-N`, and
+    `trainer.train(resume_from_checkpoint=...)` restores it. The file name contains `name`, so two lists in one trainer need
+    different names. A new learning rate scales the rates that the trainer's scheduler sets from then on.
 
-    outputs: Provide `run.outputs` in training. This keeps the outputs of the model until the iteration ends; pass False if
-        they are too large.
+    outputs: Provide `run.outputs` in training. This keeps the model's outputs in memory until the iteration ends; pass False if
+    they are too large.
 
     options: Options of `hookpoint.Loop`: workdir, name, extra_callbacks, monitors, log_every, samples, config, state,
         wait_seconds, control.
@@ -67,7 +67,7 @@ class TransformersAdapter(Attachment):
         self._checkpoint: Path | None = None
         self._rates = ScheduledRates(None, None)
         self._total: int | None = None
-        self._computed: tuple[Any, bool] | None = None  # the loss, and whether it is a share of that of the step
+        self._computed: tuple[Any, bool] | None = None  # the batch's loss, and whether it is only its share of the step's loss
         self._is_stepping = self._epoch_is_over = False
         self._evaluations = self._last_logged = 0
         self._awaited: set[str] = set()
@@ -107,7 +107,7 @@ class TransformersAdapter(Attachment):
             optimizer=optimizer,
             device=args.device,
         )
-        self._rates = ScheduledRates(optimizer, scheduler)  # not a part of the run, which would warn about two that set rates
+        self._rates = ScheduledRates(optimizer, scheduler)  # not part of the run, which would warn that two objects set rates
         for name in WRAPPED:
             self._wrap(name)
         self._obey(control)
@@ -118,7 +118,7 @@ class TransformersAdapter(Attachment):
         self.hosted.wrap(self._trainer, name, functools.wraps(method)(functools.partial(getattr(self, f"_{name}"), method)))
 
     def _place(self, args: Any, state: Any) -> dict[str, Any]:
-        """Return the state in the checkpoint that the trainer resumes from; without one, the counters of the trainer."""
+        """Return the state from the checkpoint that the trainer resumes from. Without one, return the trainer's counters."""
         if not state.global_step:
             return {}
         path = (self._checkpoint or _folder(args, state)) / self._state_file
@@ -149,7 +149,7 @@ class TransformersAdapter(Attachment):
 
     @guarded
     def end_epoch(self, state: Any, control: Any) -> None:
-        """End the training of the epoch; the epoch itself ends after what the trainer has announced: a log, an evaluation."""
+        """End the epoch's training pass. The epoch itself ends after the log and the evaluation that the trainer announced."""
         self._epoch_is_over = True
         while self.hosted.driver.mode is not None:
             self.hosted.driver.finish_pass()
@@ -160,7 +160,7 @@ class TransformersAdapter(Attachment):
         self._settle(control)
 
     def _settle(self, control: Any, came: str = "", *, is_late: bool = False) -> None:
-        """End the epoch if everything announced has come. The next epoch, or a save, waits for nothing."""
+        """End the epoch once everything announced has happened. With `is_late`, end it without waiting any longer."""
         self._awaited.discard(came)
         if is_late:
             self._awaited.clear()
@@ -201,13 +201,13 @@ class TransformersAdapter(Attachment):
         return result
 
     def _undivided(self, reported: Any) -> Any:
-        """Return the mean loss of the batch. The trainer divides it by the batches of the step, and reports that.
+        """Return the batch's mean loss. The loss that the trainer reports is divided by the number of batches per step.
 
-        A model that is given the number of items in all batches of the step returns its share of their mean.
+        If the model gets the number of items in all of the step's batches, it returns this batch's share of their mean.
         """
         trainer = self._trainer
         batches = getattr(trainer, "current_gradient_accumulation_steps", trainer.args.gradient_accumulation_steps)
-        if self._computed is None:  # a training_step that computes its loss elsewhere
+        if self._computed is None:  # a custom training_step that computes its loss elsewhere
             return reported * batches
         loss, knows_items = self._computed
         is_share = getattr(trainer, "loss_is_scaled_for_ga", None)
@@ -237,7 +237,7 @@ class TransformersAdapter(Attachment):
     # An evaluation
 
     def _evaluate(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Evaluate; with several data sets, the trainer calls this again for each of them."""
+        """Evaluate. With several datasets, the trainer calls this again for each of them."""
         self._evaluations += 1
         try:
             result = method(*args, **kwargs)
@@ -248,7 +248,7 @@ class TransformersAdapter(Attachment):
         return result
 
     def _evaluation_loop(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Run a pass. Outside training, only the points of the pass fire."""
+        """Run a pass. Outside training, only the points of this pass fire."""
         if self.hosted.is_running:
             return self._evaluated(method, *args, **kwargs)
         self.hosted.start(run_points=False, model=self._trainer.model, device=self._trainer.args.device)
@@ -281,11 +281,11 @@ class TransformersAdapter(Attachment):
         result = method(model, inputs, *args, **kwargs)
         driver.run.loss, driver.run.outputs, _ = result
         driver.run.targets = _targets(inputs)
-        is_whole = driver.mode == "val" and driver.run.world_size == 1  # otherwise the trainer's mean, over all ranks
+        is_whole = driver.mode == "val" and driver.run.world_size == 1  # otherwise, the trainer's mean over all ranks is used
         loss = result[0].mean() if is_whole and result[0] is not None else None
         driver.finish_iteration(log=None if loss is None else {f"{self._prefix}_loss": loss})
         if driver.wants_end_pass and not driver.wants_stop:
-            raise NotUnderHost(f"run.stop_epoch() in an evaluation does not work under {NAME}: it evaluates all batches.")
+            raise NotUnderHost(f"run.stop_epoch() during an evaluation does not work under {NAME}: it evaluates all batches.")
         return result
 
     # Logs and checkpoints
@@ -312,7 +312,7 @@ def _targets(inputs: Any) -> Any:
 
 
 def _prefix(theirs: str, mode: Mode) -> str:
-    """Return our prefix for metrics: val for eval, val_name for eval_name and for any other name."""
+    """Return our metric prefix: val for eval, and val_name for eval_name or any other name."""
     if mode == "pred":
         return mode
     return f"val{theirs.removeprefix('eval')}" if theirs == "eval" or theirs.startswith("eval_") else f"val_{theirs}"
@@ -323,7 +323,7 @@ def _folder(args: Any, state: Any) -> Path:
 
 
 class Listener:
-    """The methods that the trainer calls; they pass its events on. Combined with its TrainerCallback, this is a callback."""
+    """The methods that the trainer calls. A subclass that also inherits from TrainerCallback is a transformers callback."""
 
     def __init__(self, adapter: TransformersAdapter) -> None:
         super().__init__()
