@@ -312,7 +312,7 @@ def test_other_wandb_runs_are_left_alone(go, tmp_path):
 
 def test_without_a_workdir_it_says_that_it_does_nothing(go, caplog):
     assert go(None, saves=False).step == 12
-    assert "WandbMonitor does nothing without a workdir, where wandb stores what it sends" in caplog.messages
+    assert "WandbMonitor does nothing without a workdir, where wandb stores its data" in caplog.messages
 
 
 def test_a_validation_outside_a_run_is_left_out(tmp_path):

@@ -1,4 +1,4 @@
-"""Chart values: logged values in the form that TensorBoard, MLflow and wandb draw."""
+"""Chart values: convert logged values to the form that TensorBoard, MLflow and wandb expect."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def chart_scalars(record: Record) -> dict[str, float]:
-    """Return scalars by the name of their curve: `epoch/loss` for the mean of a training epoch, otherwise `loss`."""
+    """Return scalars by curve name: `epoch/loss` for the mean over a training epoch, otherwise `loss`."""
     prefix = "epoch/" if record.at == "epoch" and record.mode == "train" else ""
     return {prefix + name: value for name, value in record.scalars().items()}
 
@@ -29,7 +29,7 @@ def to_array(values: Any) -> Any:
 
 
 def finite(values: Any) -> Any:
-    """Return these numbers as a numpy array, without non-finite values."""
+    """Return these numbers as a numpy array, without nonfinite values."""
     numbers = to_array(values)
     return numbers[abs(numbers) < float("inf")] if numbers.dtype.kind == "f" else numbers
 
@@ -45,7 +45,7 @@ def to_pixels(name: str, image: Any) -> Any:
 
 
 def to_images(name: str, image: Any) -> list[Any]:
-    """Return the pixels of an image, or of each image of a batch."""
+    """Return the pixels of an image, or of each image in a batch."""
     pixels = to_pixels(name, image)
     return list(pixels) if pixels.ndim == 4 else [pixels]
 

@@ -30,7 +30,7 @@ class CsvTable:
         self._size = -1
 
     def read(self) -> list[Row]:
-        """Return the rows of the file, without an incomplete last row; empty if there is no file."""
+        """Return the rows of the file, without an incomplete last row. The result is empty if there is no file."""
         content = disk.read(self.path) if disk.is_file(self.path) else b""
         complete = content[: content.rfind(b"\n") + 1].decode(errors="replace")
         lines = list(csv.reader(io.StringIO(complete, newline=""), delimiter=self._separator))

@@ -8,7 +8,7 @@ EPOCH, STEP = "epoch", "step"
 
 
 class EpochValues:
-    """Gather the scalars of an epoch: means of passes and values between passes, not the means of log steps.
+    """Gather the scalars of an epoch: the means over passes and values logged between passes, but not the means at log steps.
 
     If a metric is logged more than once, the last value counts. A metric called "epoch" becomes "values/epoch".
     """
@@ -19,7 +19,7 @@ class EpochValues:
         self.gathered: dict[str, float] = {}
 
     def take(self, record: Record) -> dict[str, float] | None:
-        """Add a record. If it ends an epoch, return the row of that epoch, with its number."""
+        """Add a record. If it ends an epoch, return the row for that epoch, with its number."""
         if record.kind == "scalars" and record.at != "step":
             self.gathered.update(self.named(record))
         elif record.kind == "event" and "epoch_end" in record.values:
@@ -37,10 +37,10 @@ class EpochValues:
 
 
 class StepValues(EpochValues):
-    """Gather the scalars of a step: the means of a log step, and everything else that is logged at the same step.
+    """Gather the scalars of a step: the means at a log step, and everything else that is logged at the same step.
 
-    The mean of a training pass is left out if log steps have a value of that name, because the two are different quantities.
-    Metrics called "step" or "epoch" become "values/step" and "values/epoch".
+    The mean over a training pass is left out if log steps have a value with that name, because the two are different
+    quantities. Metrics called "step" or "epoch" become "values/step" and "values/epoch".
     """
 
     keys = (STEP, EPOCH)

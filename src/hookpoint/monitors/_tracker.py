@@ -22,7 +22,7 @@ from hookpoint.core.text.secrets import masked
 
 logger = logging.getLogger("hookpoint")
 
-MAX_FAILURES = 3  # in a row
+MAX_FAILURES = 3  # consecutive failures
 MAX_ERROR_CHARACTERS = 300
 
 
@@ -43,7 +43,7 @@ class RemoteRun:
         self.restored_step = run.step if run.resuming else None
         hyper = {name: _plain(value) for name, value in run.hyper.items()}
         self.settings = masked({**hyper, "world_size": run.world_size, **run.config, **monitor.params})
-        self.run_id = ""  # until it is open
+        self.run_id = ""  # until the remote run is open
         self.status, self.message = "finished", ""  # or "failed", "killed"
         self.failures = 0
         self.lock = threading.Lock()
@@ -63,7 +63,7 @@ class RemoteRun:
         """Send the status and release the client."""
 
     def first_id(self) -> str | None:
-        """Return the id for a fresh run, if it is known before the remote run is opened.
+        """Return the id for a new run if it is known before the remote run is opened.
 
         A checkpoint may be saved before that.
         """
@@ -138,7 +138,7 @@ class Tracker(Callback):
     outside = True
     keeps: ClassVar[str] = "the id of the remote run"
 
-    service: ClassVar[str]  # in lower case: the package, and our extra
+    service: ClassVar[str]  # in lower case, this is the package and our extra
     variables: ClassVar[Mapping[str, str]]  # environment variables for the run, unless the user has set them
     remote_class: ClassVar[type[RemoteRun]]
 
@@ -170,7 +170,7 @@ class Tracker(Callback):
         self._restore_variables()
         self._variables_set = [name for name in self.variables if name not in os.environ]
         os.environ.update({name: self.variables[name] for name in self._variables_set})
-        self._address = None  # in case the next line fails
+        self._address = None  # in case the next line raises
         self._address = self.prepare(None if run.workdir is None else Path(run.workdir))
 
     def on_run_begin(self, run: Run) -> None:
@@ -207,7 +207,7 @@ class Tracker(Callback):
 
     def on_run_end(self) -> None:
         remote, self._remote = self._remote, None
-        self._restore_variables()  # first, because the loop does not wait if the service hangs
+        self._restore_variables()  # done first, because the loop does not wait if the service hangs
         if remote is not None:
             with remote.lock:
                 remote.close()
@@ -227,7 +227,7 @@ class Tracker(Callback):
 
 
 def short(error: Exception) -> Exception:
-    """Return an error of a client in one line. The original text may contain passwords in addresses, and long tracebacks."""
+    """Return a client error in one line. The original text may contain passwords in addresses, and long tracebacks."""
     if type(error).__module__.partition(".")[0] not in ("mlflow", "wandb"):
         return error
     lines = masked(str(error)).splitlines() or [type(error).__name__]

@@ -29,11 +29,10 @@ class CSVLogger(Callback):
 
     filename: A plain file name in the workdir.
     separator: One character.
-    append: What a fresh run does with an existing file. None renames it to `log.1.csv` and so on, True appends to it, and
-        False replaces it, as in Keras.
-    rows: "epoch" for one row per epoch: the means of training and validation passes, and values logged between passes.
-        "step" for one row per step that logged something: its number, its epoch, the means since the last log step (`log_every`
-        of the Runner or Loop), and validation results and other values of this step.
+    append: What a new run does with an existing file. None renames it to `log.1.csv` and so on, True appends to it, and False
+    replaces it, as in Keras. rows: "epoch" for one row per epoch: the means over training and validation passes, and values
+        logged between passes. "step" for one row per step that logged something: its number, its epoch, the means since the
+        last log step (`log_every` of the Runner or Loop), and validation results and other values logged at this step.
 
     A metric that appears later gets a new column. Missing values are empty cells. A metric called "epoch" becomes
     "values/epoch". A resumed run truncates the file to the rows that existed at the checkpoint, so that each epoch appears
@@ -150,7 +149,7 @@ class CSVLogger(Callback):
 
 
 def before_row(rows: list[Row], row: Row, number: str) -> list[Row]:
-    """Return the rows, without those at the end whose epoch or step is not before that of `row`."""
+    """Return the rows, without trailing rows whose epoch or step is not earlier than the one in `row`."""
     end = len(rows)
     while end and rows[end - 1][number].isdecimal() and int(rows[end - 1][number]) >= int(row[number]):
         end -= 1

@@ -11,10 +11,10 @@ from hookpoint.monitors._row_values import EPOCH, EpochValues
 
 
 class History(Callback):
-    """Collect the values of each epoch: `history` has a list per metric, `epoch` has the numbers of the epochs.
+    """Collect the values of each epoch: `history` has a list per metric, and `epoch` lists the epoch numbers.
 
-    As in Keras, a list has no entry for an epoch without a value: if you validate every fifth epoch, the list of `val_loss` is
-    a fifth as long. Unlike in Keras, epochs are counted from 1. Epochs that were cut short are included. The lists are complete
+    As in Keras, a list has no entry for an epoch without a value: if you validate every fifth epoch, the `val_loss` list is a
+    fifth as long. Unlike in Keras, epochs are counted from 1. Epochs that were cut short are included. The lists are complete
     when the run has ended; during the run, an epoch appears shortly after its end.
 
     >>> history = History()
@@ -29,7 +29,7 @@ class History(Callback):
     ranks = "chief"
     on_error = "warn"
     keeps: ClassVar[str] = "all values so far"
-    step_cost: ClassVar[str] = "nothing; an epoch stores one float per metric"
+    step_cost: ClassVar[str] = "nothing; each epoch stores one float per metric"
 
     def __init__(self, **options: Unpack[Options]) -> None:
         super().__init__(**options)

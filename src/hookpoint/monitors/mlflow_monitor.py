@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("hookpoint")
 
 DATABASES = ("sqlite:", "postgresql", "mysql", "mssql")
-MAX_METRICS, MAX_PARAMS = 1000, 100  # in one call
+MAX_METRICS, MAX_PARAMS = 1000, 100  # per call
 MAX_NAME_CHARACTERS, MAX_VALUE_CHARACTERS = 250, 5000
 
 
@@ -41,7 +41,7 @@ class MLflowRun(RemoteRun):
         from mlflow.entities import Param
 
         self._client = _client(self.address)
-        self._sent: dict[str, set[tuple[int, str]]] = {}  # steps and values by metric, see `_is_sent`
+        self._sent: dict[str, set[tuple[int, str]]] = {}  # steps and values by metric; see `_is_sent`
         run = None if run_id is None else _find_run(self._client, run_id)
         self._is_resumed = run is not None
         if run is None:
@@ -51,7 +51,7 @@ class MLflowRun(RemoteRun):
             run = self._client.create_run(self._experiment_id(), run_name=self.name, tags=tags)
         else:
             self._client.update_run(run.info.run_id, status="RUNNING")
-        existing = run.data.params  # MLflow refuses to change them
+        existing = run.data.params  # MLflow does not allow changing them
         texts = {metric_name(name): str(value) for name, value in self.settings.items() if value is not None}
         params = [Param(name, text[:MAX_VALUE_CHARACTERS]) for name, text in texts.items() if name not in existing]
         for start in range(0, len(params), MAX_PARAMS):
@@ -81,7 +81,7 @@ class MLflowRun(RemoteRun):
         self._client.set_terminated(self.run_id, self.status.upper())
 
     def _is_sent(self, name: str, step: int, value: float) -> bool:
-        """Return whether MLflow already has a value for this step. At the restored step itself, the value must be the same."""
+        """Return whether MLflow already has a value for this step. At the restored step itself, it must be the same value."""
         if not self._is_resumed:
             return False
         restored = -1 if self.restored_step is None else self.restored_step
@@ -116,7 +116,7 @@ class MLflowRun(RemoteRun):
                 return str(self._client.create_experiment(name, folder))
             except MlflowException:
                 experiment = self._client.get_experiment_by_name(name)
-                if experiment is None:  # otherwise another run has just created it
+                if experiment is None:  # otherwise, another run has just created it
                     raise
         return str(experiment.experiment_id)
 
@@ -124,12 +124,12 @@ class MLflowRun(RemoteRun):
 class MLflowMonitor(Tracker):
     """Send scalars, settings, events, images and texts to MLflow. A resumed run continues its MLflow run.
 
-    tracking_uri: Server or database. Defaults to the variable MLFLOW_TRACKING_URI, then to `mlflow.db` in the workdir, with
-        files in `mlflow-artifacts`. To view it, install the full mlflow package and run
-        `mlflow ui --backend-store-uri sqlite:///runs/mine/mlflow.db`. `file://` stores raise, because current versions of
+    tracking_uri: Server or database. Defaults to the environment variable MLFLOW_TRACKING_URI, then to `mlflow.db` in the
+        workdir, with files in `mlflow-artifacts`. To view it, install the full mlflow package and run `mlflow ui
+        --backend-store-uri sqlite:///runs/mine/mlflow.db`. `file://` stores are not supported, because current versions of
         MLflow cannot write them.
-    experiment: Defaults to the variable MLFLOW_EXPERIMENT_NAME, then to "hookpoint".
-    params: Settings in addition to those of the optimizer. Values that look like secrets are masked.
+    experiment: Defaults to the environment variable MLFLOW_EXPERIMENT_NAME, then to "hookpoint". params: Settings to send in
+    addition to the optimizer's settings. Values that look like secrets are masked.
 
     Names and the x axis are the same as in TFEventWriter: `loss` for log steps and `epoch/loss` for epochs, by step. Characters
     that MLflow does not allow in a name become `_`. MLflow stores infinity as the largest float, and has no histograms. The
@@ -137,12 +137,12 @@ class MLflowMonitor(Tracker):
     or KILLED (after a signal), with the reason in `hookpoint.ending`. After `kill -9`, it stays RUNNING.
 
     A resumed run continues the MLflow run that its checkpoint names, or else the one in `mlflow.json` in the workdir. So does a
-    run that was killed before its first checkpoint. MLflow cannot delete values, so if a step runs twice, the first value
-    stays. Existing settings are unchanged. If MLflow no longer has the run, the monitor creates a new one.
+    run that was killed before its first checkpoint. MLflow cannot delete values, so if a step runs twice, the first value is
+    kept. Existing settings are not changed. If MLflow no longer has the run, the monitor creates a new one.
 
-    A server that does not respond never blocks a step. If more than 1000 records wait, the oldest are dropped. After three
-    failures in a row, nothing more is sent. The end of a run waits up to 10 s for records and 10 s for MLflow. During a run,
-    MLflow retries at most twice, waits 10 s for a response and sends no usage data, unless its environment variables say
+    A server that does not respond never blocks a step. If more than 1000 records are waiting, the oldest are dropped. After
+    three failures in a row, nothing more is sent. The end of a run waits up to 10 s for records and 10 s for MLflow. During a
+    run, MLflow retries at most twice, waits 10 s for a response and sends no usage data, unless its environment variables say
     otherwise.
 
     >>> with Loop([MLflowMonitor(params={"seed": 1})], workdir="mine") as run:
@@ -155,7 +155,7 @@ class MLflowMonitor(Tracker):
     """
 
     keeps = "the id of the MLflow run"
-    step_cost: ClassVar[str] = "nothing; the start of a run takes about 3 s for the import and a new database"
+    step_cost: ClassVar[str] = "nothing; starting a run takes about 3 s for the import and a new database"
 
     service = "MLflow"
     remote_class = MLflowRun
@@ -180,7 +180,7 @@ class MLflowMonitor(Tracker):
         self.experiment = experiment
 
     @property
-    def outside(self) -> bool:  # type: ignore[override]  # a local file is waited for
+    def outside(self) -> bool:  # type: ignore[override] # the run waits for a local file
         return not (self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or "sqlite:").startswith("sqlite:")
 
     def prepare(self, workdir: Path | None) -> str | None:
@@ -199,7 +199,7 @@ class MLflowMonitor(Tracker):
 
 
 def load(address: str) -> None:
-    """Import MLflow and what a database needs. Call it on the training thread, because warning filters are global."""
+    """Import MLflow and what a database needs. Call this on the training thread, because warning filters are global."""
     import mlflow
 
     if address.startswith(DATABASES):
@@ -207,7 +207,7 @@ def load(address: str) -> None:
         if missing:
             raise ImportError(f"MLflow's database needs {' and '.join(missing)}: pip install 'hookpoint[mlflow]'")
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "The ``noload`` loader strategy is deprecated")  # MLflow's use of SQLAlchemy
+            warnings.filterwarnings("ignore", "The ``noload`` loader strategy is deprecated")  # MLflow causes this warning
             import mlflow.store.tracking.sqlalchemy_store
     assert mlflow.MlflowClient is not None
 
@@ -227,12 +227,12 @@ def _client(address: str) -> MlflowClient:
     from mlflow import MlflowClient
     from mlflow.utils.logging_utils import suppress_logs
 
-    with suppress_logs("mlflow.store.db.utils", re.compile("")):  # it logs the tables that it creates
+    with suppress_logs("mlflow.store.db.utils", re.compile("")):  # MLflow logs the tables that it creates
         return MlflowClient(address)
 
 
 def _find_run(client: MlflowClient, run_id: str) -> Any:
-    """Return a run, or None if it is gone or deleted."""
+    """Return a run, or None if it does not exist or is deleted."""
     from mlflow.exceptions import MlflowException
 
     try:

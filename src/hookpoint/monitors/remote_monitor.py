@@ -24,17 +24,18 @@ LOCALHOST = ("localhost", "127.0.0.1", "::1")
 class RemoteMonitor(Callback):
     """POST the values of each epoch to a server, as JSON: `{"epoch": 1, "loss": 0.5, "val_loss": 0.7}`.
 
-    root, path: The address. Other hosts must use https, unless you trust the network and pass `allow_http=True`.
-    send_as_json: If False, send a form with the JSON text as its `field`. This is the default in Keras, which counts epochs
+    root, path: The address. Hosts other than this machine must use https, unless you trust the network and pass
+    `allow_http=True`. send_as_json: If False, send a form with the JSON text as its `field`. This is the default in Keras,
+    which counts epochs
         from 0.
     headers: Added to every request, for example a token.
     timeout_seconds: How long to wait for a response.
 
     NaN and infinity are sent as the strings "nan", "inf" and "-inf". A metric called "epoch" becomes "values/epoch". Any
-    response other than 2xx is a failure, redirects included.
+    response other than 2xx is a failure, including redirects.
 
-    A slow server never blocks a step: if more than 1000 records wait, the oldest are dropped. After three failures in a row,
-    nothing more is sent. After a resume, values that were logged between passes before the checkpoint are not sent.
+    A slow server never blocks a step: if more than 1000 records are waiting, the oldest are dropped. After three failures in a
+    row, nothing more is sent. After a resume, values that were logged between passes before the checkpoint are not sent.
 
     >>> RemoteMonitor("https://example.org", headers={"Authorization": "Bearer ..."}).address
     'https://example.org/publish/epoch/end/'

@@ -19,11 +19,9 @@ from hookpoint.monitors._row_values import EPOCH, EpochValues
 class ScalarPrinter(Callback):
     """Print scalars to stderr at the end of each epoch: training means, validation results and single values, by name.
 
-    enable_step: Also print the means of each log step.
-    enable_epoch: Print the values of each epoch.
-    whitelist, blacklist: Regular expressions to search for in each name. A name is printed if it matches the whitelist, or
-    there is none, and does not match the blacklist.
-    every_n_epochs: 10 prints epochs 10, 20 and so on, and the last one.
+    enable_step: Also print the means at each log step. enable_epoch: Print the values of each epoch. whitelist, blacklist:
+    Regular expressions to search for in each name. A name is printed if it matches the whitelist (if there is one) and does not
+    match the blacklist. every_n_epochs: 10 prints epochs 10, 20 and so on, and the last one.
 
     On a narrow terminal, the values continue on further lines.
 
@@ -98,10 +96,10 @@ def _lines(title: str, shown: list[str], width: float) -> list[str]:
 
 
 def _width() -> float:
-    """Return the number of columns of the terminal. A file has no limit, because one line per epoch is easier to search."""
+    """Return the terminal's number of columns. A file has no limit, because one line per epoch is easier to search."""
     try:
         if sys.stderr is None or not sys.stderr.isatty():
             return float("inf")
         return os.get_terminal_size(sys.stderr.fileno()).columns or 80
-    except (OSError, ValueError):  # stderr is closed, or the terminal is gone
+    except (OSError, ValueError):  # stderr or the terminal is closed
         return float("inf")

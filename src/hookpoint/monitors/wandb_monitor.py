@@ -28,14 +28,14 @@ logger = logging.getLogger("hookpoint")
 WandbMode = Literal["online", "offline"]
 MODES = ("online", "offline")
 EXIT_CODES = {"finished": 0, "failed": 1, "killed": 255}  # 255 is wandb's code for Ctrl-C
-SERVICE = "WANDB_SERVICE"  # set while wandb's process runs
-FLUSH_SECONDS = 1.0  # between writes to wandb's file; a kill loses later values
+SERVICE = "WANDB_SERVICE"  # set while wandb's process is running
+FLUSH_SECONDS = 1.0  # time between writes to wandb's file; a kill loses later values
 SETTINGS: dict[str, Any] = {
     "console": "off",
     "disable_code": True,
     "disable_git": True,
-    "finish_timeout": 8.0,  # less than the end of a run waits
-    "init_timeout": 6.0,  # less than the end of a run waits for records
+    "finish_timeout": 8.0,  # shorter than the wait at the end of a run
+    "init_timeout": 6.0,  # shorter than the wait at the end of a run for records
     "silent": True,
     "symlink": False,
     "x_disable_machine_info": True,
@@ -49,7 +49,7 @@ _warned: set[str] = set()
 
 
 class WandbRun(RemoteRun):
-    """A run of Weights & Biases, online or in a folder.
+    """A Weights & Biases run, online or in a folder.
 
     wandb stores one row per step and cannot add to an earlier row, so a resumed run does not send rows that wandb already has.
     The last such row is read from wandb's server or, offline, from our file.
@@ -82,7 +82,7 @@ class WandbRun(RemoteRun):
 
         folder = Path(self.address) / "wandb"
         os.makedirs(folder.parent, mode=0o700, exist_ok=True)
-        starts = len(list(folder.glob(f"*-{run_id}*")))  # wandb names folders by the second, and would overwrite one
+        starts = len(list(folder.glob(f"*-{run_id}*")))  # wandb names folders by the second and would overwrite one
         suffix = str(starts + 1) if starts else ""
         self._owns_service = SERVICE not in os.environ
         hooks = sys.exit, sys.excepthook
@@ -104,7 +104,7 @@ class WandbRun(RemoteRun):
                 wandb.teardown()
             raise
         finally:
-            sys.exit, sys.excepthook = hooks  # wandb replaces them
+            sys.exit, sys.excepthook = hooks  # wandb would replace them
 
     def send(self, records: list[Record]) -> None:
         call_each(self._send, records)
@@ -136,26 +136,26 @@ class WandbRun(RemoteRun):
 class WandbMonitor(Tracker):
     """Send scalars, settings, events, images, histograms and texts to Weights & Biases. A resumed run continues its wandb run.
 
-    project, entity: As in wandb. The project defaults to the variable WANDB_PROJECT, then to "hookpoint".
-    mode: "online" or "offline". Defaults to the variable WANDB_MODE, then to online if there is an API key. Without a key, the
-        monitor logs once that it writes offline. Offline mode needs no account and no network: the run is in
+    project, entity: As in wandb. The project defaults to the environment variable WANDB_PROJECT, then to "hookpoint".
+    mode: "online" or "offline". Defaults to the environment variable WANDB_MODE, then to online if there is an API key. Without
+        a key, the monitor logs once that it writes offline. Offline mode needs no account and no network: the run is written to
         `wandb/offline-run-...` in the workdir, and `wandb sync` can send it later.
-    params: Added to wandb's config, with the settings of the optimizer. Values that look like secrets are masked.
-    settings: Further settings of wandb, such as `{"x_disable_stats": False}`.
+    params: Settings to add to wandb's config, in addition to the optimizer's settings. Values that look like secrets are
+    masked. settings: Additional wandb settings, such as `{"x_disable_stats": False}`.
 
     Names and the x axis are the same as in TFEventWriter: `loss` for log steps and `epoch/loss` for epochs, by step. The latest
-    event of each kind is in the summary, such as `hookpoint/stop`. `hookpoint/ending` says how the run ended. wandb's exit code
-    is 0, or 1 after an exception, or 255 after a signal. wandb prints nothing, and captures no output, no signals and no facts
-    about the machine. Its process ends with the run, unless other wandb runs are open.
+    event of each kind is stored in the summary, as in `hookpoint/stop`. `hookpoint/ending` says how the run ended. wandb's exit
+    code is 0, or 1 after an exception, or 255 after a signal. wandb prints nothing, and captures no output, no signals and no
+    system information. Its process ends with the run, unless other wandb runs are open.
 
     A resumed run continues the wandb run that its checkpoint names, or else the one in `wandb.json` in the workdir. So does a
     run that was killed before its first checkpoint. A row that wandb already has is not sent again: if a step runs twice, the
-    first row stays. Offline, each start writes its own folder under the same id. `kill -9` loses the last second or two. The
-    resumed run sends these rows again, so a few may exist twice.
+    first row is kept. Offline, each start writes its own folder under the same id. `kill -9` loses the last second or two. The
+    resumed run sends these rows again, so a few rows may exist twice.
 
     A server that does not respond never blocks a step. If a run cannot be opened within 6 s, it is written offline. If the
-    server fails later, unsent data stays in wandb's folder. If more than 1000 records wait, the oldest are dropped. The end of
-    a run waits up to 10 s for records and 10 s for wandb.
+    server fails later, unsent data stays in wandb's folder. If more than 1000 records are waiting, the oldest are dropped. The
+    end of a run waits up to 10 s for records and 10 s for wandb.
 
     >>> with Loop([WandbMonitor("mine", mode="offline")], workdir="mine") as run:
     ...     for epoch in run.epochs(1):
@@ -166,7 +166,7 @@ class WandbMonitor(Tracker):
     """
 
     keeps = "the id of the wandb run"
-    step_cost: ClassVar[str] = "nothing; the start of a run takes half a second for the import"
+    step_cost: ClassVar[str] = "nothing; starting a run takes half a second for the import"
 
     service = "wandb"
     remote_class = WandbRun
@@ -190,11 +190,11 @@ class WandbMonitor(Tracker):
 
     def prepare(self, workdir: Path | None) -> str | None:
         if workdir is None:
-            logger.warning("WandbMonitor does nothing without a workdir, where wandb stores what it sends")
+            logger.warning("WandbMonitor does nothing without a workdir, where wandb stores its data")
             return None
         if self.mode is None and os.environ.get("WANDB_MODE") == "disabled":
             return None
-        wandb_settings(self.settings)  # imports wandb, and refuses settings that it does not know
+        wandb_settings(self.settings)  # imports wandb, which raises for unknown settings
         mode = self.current_mode()
         if mode == "online" and not self._has_key():
             raise BadArgument("WandbMonitor: wandb has no API key.", run="wandb login", write='mode="offline" instead')
@@ -204,7 +204,7 @@ class WandbMonitor(Tracker):
         return str(workdir.absolute())
 
     def current_mode(self) -> WandbMode:
-        """Return the mode that the user has set, here or in WANDB_MODE, otherwise the one that works."""
+        """Return the mode that the user has set, here or in WANDB_MODE, or else the mode that works."""
         mode = self.mode or os.environ.get("WANDB_MODE")
         return cast(WandbMode, mode) if mode in MODES else "online" if self._has_key() else "offline"
 
@@ -222,7 +222,7 @@ class WandbMonitor(Tracker):
 
 
 def wandb_settings(extra: Mapping[str, Any]) -> Any:
-    """Return wandb's settings: ours, if this version of wandb knows them, and the extra ones."""
+    """Return wandb's settings: ours, if this version of wandb knows them, and the user's."""
     import wandb
 
     known = wandb.Settings.model_fields
@@ -237,7 +237,7 @@ def _values(record: Record) -> dict[str, Any]:
         return dict(chart_scalars(record))
     values: dict[str, Any] = {}
     for name, value in record.values.items():
-        # wandb creates a file of this name: keep it inside wandb's folder
+        # wandb creates a file with this name, which must stay inside wandb's folder
         name = "/".join(part if part.strip(".") else "_" for part in name.replace("\\", "/").replace("\0", "_").split("/"))
         if record.kind == "image":
             images = [wandb.Image(image) for image in to_images(name, value)]
