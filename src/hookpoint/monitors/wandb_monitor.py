@@ -35,7 +35,7 @@ SETTINGS: dict[str, Any] = {
     "disable_code": True,
     "disable_git": True,
     "finish_timeout": 8.0,  # shorter than the wait at the end of a run
-    "init_timeout": 6.0,  # shorter than the wait at the end of a run for records
+    "init_timeout": 6.0,  # shorter than the wait for records at the end of a run
     "silent": True,
     "symlink": False,
     "x_disable_machine_info": True,
