@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
@@ -38,7 +39,7 @@ class LiveCurves:
         self._size = 0
         self._read_bytes = 0
         self._has_more = True
-        self.version = 0
+        self.version = time.time_ns() // 10**6  # changes with the curves, and with each start of the server
 
     @property
     def points(self) -> int:

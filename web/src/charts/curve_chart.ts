@@ -81,7 +81,7 @@ export class CurveChart {
     const timed = axis === "time";
     const options: uPlot.Options = {
       ...this.#size,
-      padding: [8, 12, 0, 0],
+      padding: [8, 18, 0, 0],
       legend: { show: false },
       scales: { x: { time: false, auto: false }, y: { auto: false, distr: isLog ? 3 : 1 } },
       axes: [
@@ -89,7 +89,7 @@ export class CurveChart {
           ...labels,
           grid,
           size: 26,
-          splits: (u, _axis, low, high) => (timed ? timeTicks : ticks)(low, high, u.bbox.width / devicePixelRatio / 80),
+          splits: (u, _axis, low, high) => (timed ? timeTicks : ticks)(low, high, u.bbox.width / devicePixelRatio / 62),
           values: (_u, values) => values.map((value) => (timed ? duration(value) : compact(value))),
         },
         {
@@ -170,7 +170,8 @@ export class CurveChart {
     if (!plot) return;
     const [low, high] = this.#range();
     const found = reading(this.#content, position, (REACH * (high - low)) / plot.over.clientWidth);
-    this.#tip.show(found, plot.valToPos(position, "x") + plot.over.offsetLeft, this.#size.width);
+    const place = plot.over.getBoundingClientRect();
+    this.#tip.show(found, place.left + plot.valToPos(position, "x"), place.top);
     if (this.#keyed !== null) this.say(found);
   }
 

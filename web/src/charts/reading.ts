@@ -6,7 +6,7 @@ import type { Content, PlacedMark } from "./content";
 
 export interface Reading {
   where: string;
-  rows: { colour: number; label: string; value: string; more: string }[];
+  rows: { key: string; colour: number; label: string; value: string; more: string }[];
   marks: string[];
 }
 
@@ -16,26 +16,34 @@ const MAX_MARKS = 4;
 // `reach` is how far a mark may be away.
 export function reading(content: Content, position: number, reach: number): Reading {
   const rows: (Reading["rows"][number] & { number: number })[] = [];
+  const means = new Map<string, string>(); // of epochs, by run
   let step: number | null = null;
   for (const line of content.lines) {
     const { points } = line;
     const i = nearest(points.x, position);
-    if (i < 0 || (line.areMeans && Math.abs(points.x[i]! - position) > reach)) continue;
-    const isBefore = position < points.x[0]! - reach;
-    const isAfter = position > points.x.at(-1)! + reach;
-    if ((isBefore || isAfter) && points.x.length > 1) continue;
+    if (i < 0 || !isNear(points.x, position, reach)) continue;
+    if (line.areMeans) {
+      if (Math.abs(points.x[i]! - position) <= reach) means.set(line.key, `epoch mean ${short(points.mean[i]!, 4)}`);
+      continue;
+    }
     step ??= points.curve.x[i]!;
     const number = (points.smooth ?? points.mean)[i]!;
     const [lo, hi] = [points.lo[i]!, points.hi[i]!];
     const range = lo < hi ? `${short(lo, 4)} to ${short(hi, 4)}` : "";
     const raw = points.smooth ? `raw ${short(points.mean[i]!, 4)}` : "";
     const bad = points.bad[i] ? `${points.bad[i]} not finite` : "";
-    const more = [line.areMeans ? "epoch mean" : "", raw, range, bad].filter(Boolean).join(", ");
-    rows.push({ colour: line.colour, label: line.label, value: Number.isNaN(number) ? "NaN" : short(number), more, number });
+    const more = [raw, range, bad].filter(Boolean).join(", ");
+    rows.push({ key: line.key, colour: line.colour, label: line.label, value: Number.isNaN(number) ? "NaN" : short(number), more, number });
   }
+  for (const row of rows) row.more = [row.more, means.get(row.key)].filter(Boolean).join(", ");
   rows.sort((a, b) => b.number - a.number);
   const marks = content.marks.filter((mark) => Math.abs(mark.x - position) <= reach);
   return { where: whereText(content.axis, position, step), rows: rows.slice(0, MAX_ROWS), marks: markTexts(marks, position) };
+}
+
+// Whether a curve reaches a position.
+function isNear(x: Float64Array, position: number, reach: number): boolean {
+  return x.length === 1 || (position >= x[0]! - reach && position <= x.at(-1)! + reach);
 }
 
 function whereText(axis: AxisName, position: number, step: number | null): string {

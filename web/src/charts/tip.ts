@@ -2,6 +2,8 @@
 import type { Reading } from "./reading";
 import { palette } from "./theme";
 
+const GAP = 12;
+
 function element(tag: string, name: string, text = ""): HTMLElement {
   const one = document.createElement(tag);
   one.className = name;
@@ -17,7 +19,8 @@ export class Tip {
     parent.append(this.#box);
   }
 
-  show(reading: Reading, left: number, width: number): void {
+  // `left` is where the pointer is, `top` where the chart begins, both in the window.
+  show(reading: Reading, left: number, top: number): void {
     const rows = reading.rows.map((row) => {
       const line = element("div", "tip-row");
       const dot = element("span", "swatch");
@@ -28,16 +31,13 @@ export class Tip {
     const marks = reading.marks.map((text) => element("div", "tip-mark", text));
     this.#box.replaceChildren(element("div", "tip-head", reading.where), ...rows, ...marks);
     this.#box.hidden = false;
-    const isRight = left > width / 2;
-    this.#box.style.left = isRight ? "auto" : `${left + 12}px`;
-    this.#box.style.right = isRight ? `${width - left + 12}px` : "auto";
+    const width = this.#box.offsetWidth;
+    const fits = left + GAP + width <= innerWidth - GAP;
+    this.#box.style.left = `${Math.max(GAP, fits ? left + GAP : left - GAP - width)}px`;
+    this.#box.style.top = `${Math.max(GAP, Math.min(top, innerHeight - GAP - this.#box.offsetHeight))}px`;
   }
 
   hide(): void {
     this.#box.hidden = true;
-  }
-
-  get text(): string {
-    return this.#box.hidden ? "" : (this.#box.textContent ?? "");
   }
 }

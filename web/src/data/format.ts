@@ -30,6 +30,11 @@ export function duration(seconds: number | null | undefined): string {
   return hours < 48 ? `${hours}h ${pad(minutes % 60)}m` : `${Math.floor(hours / 24)}d ${hours % 24}h`;
 }
 
+// For tables: without seconds from ten minutes on.
+export function shortDuration(seconds: number | null | undefined): string {
+  return duration(seconds).replace(/^(\d\dm) \d\ds$/, "$1");
+}
+
 const pad = (value: number) => String(value).padStart(2, "0");
 
 // A short span of time, such as that of a call.

@@ -3,7 +3,7 @@ import { api } from "./api";
 import { fail } from "./failures";
 import { get, setView, update } from "./store";
 
-const FIRST_RUNS = 5;
+export const FIRST_RUNS = 5;
 const REFRESH_MS = 1000;
 
 export async function loadRuns(): Promise<void> {

@@ -1,7 +1,7 @@
 // Messages from the server: changed runs, new values, events and answers. The browser reconnects by itself.
 import { curvesOf, forget, loadShown, refresh } from "./curve_store";
-import { loadRuns, refreshDetails } from "./loading";
-import { get, listen, sameItems, update } from "./store";
+import { FIRST_RUNS, loadRuns, refreshDetails } from "./loading";
+import { get, listen, sameItems, setView, update } from "./store";
 import type { Row, RunEvent } from "./types";
 
 const MAX_EVENTS = 2000;
@@ -76,8 +76,10 @@ function changeRuns({ rows, gone }: { rows: Row[]; gone: string[] }): void {
     forget(key);
   }
   const view = get().view;
-  const shown = gone.length ? view.shown.filter((key) => runs.has(key)) : view.shown;
-  update({ runs, ...(shown.length !== view.shown.length ? { view: { ...view, shown } } : {}) });
+  const isFirst = !get().runs.size;
+  update({ runs });
+  if (isFirst) setView({ shown: [...runs.keys()].slice(0, FIRST_RUNS), focus: [...runs.keys()][0] ?? null });
+  else if (gone.length) setView({ shown: view.shown.filter((key) => runs.has(key)) });
 }
 
 function addEvent(event: RunEvent & { run: string }): void {

@@ -42,7 +42,7 @@ export function Callbacks() {
 }
 
 function Points({ row }: { row: CallbackRow }) {
-  if (!row.points.length) return <small>called by others only</small>;
+  if (!row.points.length) return <small>no points recorded</small>;
   return (
     <ul>
       {row.points.map((one) => (

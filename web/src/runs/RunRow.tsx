@@ -1,5 +1,5 @@
 // A row of the table: click it to see the run's details, click its dot to show or hide its curves.
-import { duration, plainText, short } from "../data/format";
+import { plainText, short, shortDuration } from "../data/format";
 import { focus, toggle } from "../data/selection";
 import { setView } from "../data/store";
 import type { Row, Settings } from "../data/types";
@@ -60,7 +60,7 @@ export function RunRow({ row, colour, isFocused, isBest, columns, settings, inde
       <td class="number" title={row.last ? row.last[0] : undefined}>
         {row.last ? short(row.last[1], 4) : ""}
       </td>
-      <td class="number">{duration(secondsOf(row))}</td>
+      <td class="number">{shortDuration(secondsOf(row))}</td>
       {columns.map((name) => (
         <td class="setting" key={name} title={plainText(settings?.[name])}>
           {plainText(settings?.[name])}
