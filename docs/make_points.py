@@ -80,6 +80,7 @@ ARGUMENTS = {
     "error": "the exception",
     "path": "the path of the checkpoint",
     "tags": "the tags it was requested with",
+    "info": "the values that [`append_info`](checkpoints.md#name-and-annotate-checkpoints) added to the checkpoint",
     "records": "the `Record`s logged since the last call, as a list",
     "sample": "the dataset's sample at an index",
     "index": "that index; for an iterable dataset, the number of the sample in its pass and worker, from 0",

@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from hookpoint.presets.prove import prove as prove
     from hookpoint.presets.runner import Runner as Runner
     from hookpoint.steering.controller import control as control
+    from hookpoint.storage.load_info import load_info as load_info
     from hookpoint.storage.load_weights import load_weights as load_weights
     from hookpoint.storage.save_checkpoint import save_checkpoint as save_checkpoint
     from hookpoint.storage.verify import verify as verify

@@ -52,6 +52,7 @@ _MODULES = {
     "presets.prove": "prove",
     "presets.runner": "Runner",
     "steering.controller": "control",
+    "storage.load_info": "load_info",
     "storage.load_weights": "load_weights",
     "storage.save_checkpoint": "save_checkpoint",
     "storage.verify": "verify",

@@ -19,6 +19,7 @@ from hookpoint.run_folder.formatting import counted, shown, size
 from hookpoint.run_folder.run_folder import RunFolder
 from hookpoint.storage.checkpoint.layout import CHECKPOINTS, MANIFEST, PREVIOUS, is_leftover
 from hookpoint.storage.disk import disk
+from hookpoint.storage.workdir import named_links
 from hookpoint.storage.workdir.lock import NAME as LOCK
 from hookpoint.storage.workdir.lock import WorkdirLock, holder_of
 
@@ -69,6 +70,8 @@ def clean(
     with _locked(run.path, delete=everything):
         deletions = [deletion for deletion in plan().deletions if deletion in printed.deletions]  # only what was printed
         not_empty = [path for deletion in deletions for path in _delete(deletion)]
+        if not everything:
+            named_links.remove_broken(run.path)
     note(f"deleted {counted(sum(len(deletion.files) for deletion in deletions), 'file')}, {size(freed)}")
     if not_empty:
         note(f"not deleted, because of other files in it: {', '.join(map(shown, not_empty[:5]))}")

@@ -18,6 +18,7 @@ from hookpoint.storage.checkpoint.state_files import JSON, TORCH
 from hookpoint.storage.disk import disk
 from hookpoint.storage.run_file import NAME as RUN_FILE
 from hookpoint.storage.run_file import as_list
+from hookpoint.storage.workdir import named_links
 from hookpoint.storage.workdir.retention import OWN_TAGS
 
 BY_SAVERS = frozenset({"model", "backup"})
@@ -174,6 +175,9 @@ def _in_checkpoints(run: Path, *, damaged: bool) -> Iterator[Deletion]:
                 yield Deletion(f"{layout.CHECKPOINTS}/{name}", why, (folder / name,))
     if damaged and disk.is_link(folder / layout.LAST):
         yield Deletion(f"{layout.CHECKPOINTS}/{layout.LAST}", "a link", (folder / layout.LAST,))
+    for name in _names(folder) if damaged else ():
+        if named_links.is_one(folder / name):
+            yield Deletion(f"{layout.CHECKPOINTS}/{name}", "a link", (folder / name,))
     if damaged and disk.is_folder(folder):
         yield Deletion(layout.CHECKPOINTS, "if empty", (), (folder,))
 

@@ -17,6 +17,7 @@ from hookpoint.run_folder.formatting import counted, duration, moment, moment_of
 from hookpoint.run_folder.run_details import best_values_of, details_of, flat, sizes_of
 from hookpoint.run_folder.run_folder import RunFolder
 from hookpoint.storage.checkpoint.layout import Place
+from hookpoint.storage.checkpoint.manifest import Manifest
 from hookpoint.storage.run_file import as_list
 
 NAMED = (Column(), Column(wraps=True))
@@ -136,11 +137,20 @@ def _checkpoints(run: RunFolder) -> Rows:
         else:
             what = _linked_checkpoint(run, checkpoint) if checkpoint.is_best else ", ".join(map(shown, checkpoint.tags))
             what += f" ({_measured(checkpoint)})" if checkpoint.measured else ""
+            what += "".join(f"; {line}" for line in _details(checkpoint.manifest) if not checkpoint.is_best)
         rows.append((shown(checkpoint.path.name), size(checkpoint.size_bytes), what))
     if rows:
         total = sum(checkpoint.own_bytes for checkpoint in run.checkpoints)
         rows.append((counted(len(rows), "folder"), size(total), "each file counted once"))
     return rows
+
+
+def _details(manifest: Manifest) -> list[str]:
+    """Return the names of links to a checkpoint, and the values that a saver appended."""
+    lines = [f"also {', '.join(map(shown, manifest.links))}"] if manifest.links else []
+    return lines + (
+        [", ".join(f"{shown(name)}: {shown(value)}" for name, value in flat(manifest.info))] if manifest.info else []
+    )
 
 
 def _linked_checkpoint(run: RunFolder, best: Listed) -> str:

@@ -238,7 +238,7 @@ POINTS: tuple[Point, ...] = (
         spellings=(tensorpack("_trigger", "not called at the end of an epoch if `_trigger_epoch` is defined"),),
     ),
     Point("on_save", "after a checkpoint is written", (*ALWAYS, "path", "tags")),
-    Point("on_load", "after a checkpoint is restored", (*ALWAYS, "path")),
+    Point("on_load", "after a checkpoint is restored", (*ALWAYS, "path", "info")),
     Point(
         "on_exception", "when an exception ends the run, before on_run_end; errors in handlers are logged", (*ALWAYS, "error")
     ),

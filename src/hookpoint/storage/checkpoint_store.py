@@ -21,13 +21,13 @@ from hookpoint.storage.checkpoint import state_files
 from hookpoint.storage.checkpoint.available_memory import available_bytes
 from hookpoint.storage.checkpoint.background import Background
 from hookpoint.storage.checkpoint.checkpoint_folder import Staged, discard, new_staging, saving_to, verified, write_checkpoint
-from hookpoint.storage.checkpoint.layout import BEST, checkpoints, is_being_deleted, next_place
+from hookpoint.storage.checkpoint.layout import BEST, checkpoints, is_being_deleted, link_name, next_place
 from hookpoint.storage.checkpoint.load_shards import filled
 from hookpoint.storage.checkpoint.manifest import File, Manifest
 from hookpoint.storage.checkpoint.snapshot import Snapshots
 from hookpoint.storage.disk import disk
 from hookpoint.storage.run_file import RunFile
-from hookpoint.storage.workdir import best_links, open_workdir
+from hookpoint.storage.workdir import best_links, named_links, open_workdir
 from hookpoint.storage.workdir.catalog import entries, places
 from hookpoint.storage.workdir.lock import WorkdirLock
 from hookpoint.storage.workdir.quarantine import move_damaged
@@ -63,7 +63,7 @@ class CheckpointStore(ResumableStore):
         self.workdir = open_workdir.local_folder(workdir)
         self._allow_world_change = allow_world_change
         self._lock = WorkdirLock(self.workdir)
-        self._is_open = self._has_warned = False
+        self._is_open = self._has_warned = self._has_links = False
         self._identity: dict[str, Any] = {}
         self._rules: dict[str, Keep] = {}
         self._limits: set[str] = set()
@@ -99,7 +99,7 @@ class CheckpointStore(ResumableStore):
 
     def fill(self, found: Checkpoint, parts: Mapping[str, Any]) -> Checkpoint:
         """Return a checkpoint with its sharded tensors, in the layout of `parts`, the objects of this run."""
-        return Checkpoint(found.path, filled(found.state, Path(found.path), parts))
+        return found._replace(state=filled(found.state, Path(found.path), parts))
 
     def write(
         self,
@@ -136,6 +136,8 @@ class CheckpointStore(ResumableStore):
             clocks=clocks,
             identity=self._identity,
             measured=measured,
+            info=dict(request.info),
+            links=tuple(map(link_name, request.links)),
         )
         save = partial(self._save, snapshot, int(step), describe, files, started)
         if not in_background:
@@ -191,7 +193,8 @@ class CheckpointStore(ResumableStore):
         Sharded tensors are read by `fill`: each rank reads and verifies its own shards.
         """
         folder = Path(path)
-        return Checkpoint(folder, state_files.read_state(folder, verified(folder, shards=False).files))
+        manifest = verified(folder, shards=False)
+        return Checkpoint(folder, state_files.read_state(folder, manifest.files), manifest.info)
 
     def packed(self, rank_state: Mapping[str, Any]) -> bytes:
         """Return one rank's state as bytes. Raise NotSaveable if it could not be read back."""
@@ -262,7 +265,11 @@ class CheckpointStore(ResumableStore):
                 logger.warning("%s could not be linked to %s; the next start will try again: %s", tag, target, error)
         if not manifest.is_of_exception:
             best_links.point_last(target)
+        named_links.create(target, manifest.links)
+        self._has_links |= bool(manifest.links)
         self._delete_old()
+        if self._has_links:
+            named_links.remove_broken(self.workdir)
         return Saved(target, step, list(manifest.tags), time.monotonic() - started)
 
     def _delete_old(self) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from hookpoint.callbacks._shared.arguments import integer, positive
+from hookpoint.callbacks.saving._append_info import AppendInfo
 from hookpoint.core.checkpoint.store import Keep
 from hookpoint.core.errors import BadArgument
 from hookpoint.core.schedule.when import Every, When
@@ -20,8 +22,11 @@ class CheckpointConfig:
     With neither rule, only the newest checkpoint is kept. With `async_save=False`, training also waits for the disk. With
     `exception_save`, a run that ends with an exception is also saved.
 
-    A checkpoint always contains everything, with checksums. Therefore `integrated_save`, `saved_network`, `append_info`,
-    `enc_key`, `enc_mode`, `incremental` and `enable_redundance` must keep their default values; `crc_check` has no effect.
+    `append_info` is stored in each checkpoint's manifest, see `ModelCheckpoint`.
+
+    A checkpoint always contains everything, with checksums. Therefore `integrated_save`, `saved_network`, `enc_key`,
+    `enc_mode`, `incremental` and `enable_redundance` must have their defaults; `crc_check` has no effect. A Runner or Loop
+    encrypts checkpoints with `checkpoint_key`.
 
     >>> config = CheckpointConfig(save_checkpoint_steps=500, save_checkpoint_seconds=600, keep_checkpoint_max=3)
     >>> config.schedule, config.keep
@@ -48,13 +53,16 @@ class CheckpointConfig:
     ) -> None:
         _refuse("integrated_save", integrated_save, True, "checkpoints are never split")
         _refuse("saved_network", saved_network, None, "the run's model is saved")
-        _refuse("append_info", append_info, None, 'clocks are always saved; Loop(state={"name": thing}) also saves an object')
-        _refuse("enc_key", enc_key, None, "checkpoints are not encrypted; put the workdir on an encrypted disk")
-        _refuse("enc_mode", enc_mode, "AES-GCM", "checkpoints are not encrypted; put the workdir on an encrypted disk")
+        _refuse("enc_key", enc_key, None, "a key does not belong in code; write Runner(checkpoint_key=...)")
+        _refuse("enc_mode", enc_mode, "AES-GCM", "checkpoints are encrypted with AES-GCM only")
         _refuse("incremental", incremental, False, "every checkpoint is complete")
         _refuse("enable_redundance", enable_redundance, False, "every checkpoint is complete")
         self.schedule = _schedule(save_checkpoint_steps or 0, save_checkpoint_seconds or 0)
         self.keep = _keep(keep_checkpoint_max or 0, keep_checkpoint_per_n_minutes or 0)
+        AppendInfo("CheckpointConfig", append_info)
+        self.append_info = (
+            [] if append_info is None else [append_info] if isinstance(append_info, str | Mapping) else list(append_info)
+        )
         self.async_save = async_save
         self.exception_save = exception_save
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from os import PathLike
 from typing import Any, ClassVar, Literal, Unpack
 
 from hookpoint.callbacks._shared.arguments import integer, string
 from hookpoint.callbacks._shared.saver import reject_path
+from hookpoint.callbacks.saving._append_info import AppendInfo
+from hookpoint.callbacks.saving._link_names import LinkNames
 from hookpoint.callbacks.saving._metric_saver import TrackingSaver
 from hookpoint.callbacks.saving.checkpoint_config import CheckpointConfig
 from hookpoint.core.callback.callback import Options
@@ -38,7 +40,15 @@ class ModelCheckpoint(TrackingSaver):
     always in the workdir. `save_weights_only` is not supported either: a run needs a complete checkpoint to resume, and each
     checkpoint has the weights in a separate file. Instead of Orca's `by_epoch` and `interval`, write `.when(Every(epochs=n))`.
 
-    Reads `monitor` and sends the event "best". Saves at on_exception if the config sets exception_save.
+    `filename` is a template such as `"{epoch:02d}-{val_loss:.3f}"`, with `epoch`, `step`, `iteration` and the names of metrics.
+    Each checkpoint of this saver also gets a symbolic link of that name in `checkpoints/`. It disappears with the checkpoint;
+    an equal name moves to the newer one. Characters that are not safe in file names are replaced.
+
+    `append_info` is stored in the checkpoint's manifest: `"epoch_num"`, `"step_num"`, names of metrics, and dicts of values or
+    of functions of the run. `hookpoint show` prints it; `load_info` and on_load's argument `info` return it.
+
+    Reads `monitor` and the metrics of `filename`, and sends the event "best". Saves at on_exception if the config sets
+    exception_save.
 
     >>> config = CheckpointConfig(save_checkpoint_steps=1000, keep_checkpoint_max=3)
     >>> ModelCheckpoint("resnet", config=config, monitor="val_loss").rules
@@ -61,6 +71,8 @@ class ModelCheckpoint(TrackingSaver):
         initial_value_threshold: float | None = None,
         filepath: str | PathLike[str] | None = None,
         save_weights_only: bool = False,
+        filename: str | None = None,
+        append_info: str | Mapping[str, Any] | Iterable[str | Mapping[str, Any]] | None = None,
         by_epoch: bool | None = None,
         interval: int | None = None,
         async_save: bool = True,
@@ -82,6 +94,12 @@ class ModelCheckpoint(TrackingSaver):
         self.prefix = prefix
         self.limits = () if save_best_only else (prefix,)
         self.save_best_only = save_best_only
+        self._names = None if filename is None else LinkNames("ModelCheckpoint", filename)
+        if self._names is not None:
+            self.reads = tuple(dict.fromkeys((*self.reads, *self._names.metrics)))
+        self.append_info = AppendInfo(
+            "ModelCheckpoint", append_info if config is None else [*config.append_info, *_listed(append_info)]
+        )
         self.exception_save = config is not None and config.exception_save
         self._latest: str | None = None
         if save_freq is not None and save_freq != "epoch":
@@ -98,6 +116,10 @@ class ModelCheckpoint(TrackingSaver):
     def best(self) -> Best | None:
         """The best value so far and its step, or None without `monitor`."""
         return None if self._metric is None else self._best
+
+    def link_name(self, run: Run, tags: Collection[str]) -> str | None:
+        """Return the name of a link to a checkpoint with these tags, if one of them is this saver's."""
+        return self._names(run) if self._names is not None and self.rules.keys() & set(tags) else None
 
     def on_trigger(self, run: Run) -> None:
         if not self.save_best_only:
@@ -122,6 +144,10 @@ class ModelCheckpoint(TrackingSaver):
     def reset(self) -> None:
         super().reset()
         self._latest = None
+
+
+def _listed(given: Any) -> list[Any]:
+    return [] if given is None else [given] if isinstance(given, str | Mapping) else list(given)
 
 
 def _check_arguments(prefix: Any, save_weights_only: bool, by_epoch: bool | None, interval: int | None) -> None:

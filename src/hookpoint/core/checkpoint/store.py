@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from hookpoint.core.schedule.moment import Moment
 
 Resume = str | os.PathLike[str]  # "auto", "never", "must", or the path of a checkpoint
+
+NO_INFO: Mapping[str, Any] = MappingProxyType({})
 
 
 class Store(Protocol):
@@ -36,10 +39,11 @@ Keep = Callable[[Sequence[Kept]], Iterable[Kept]]  # selects which checkpoints o
 
 
 class Checkpoint(NamedTuple):
-    """A loaded checkpoint and its path."""
+    """A loaded checkpoint, its path, and the values that a saver appended to its manifest."""
 
     path: os.PathLike[str]
     state: Mapping[str, Any]
+    info: Mapping[str, Any] = NO_INFO
 
 
 class Saved(NamedTuple):
@@ -57,7 +61,8 @@ class Request:
 
     `rules` contains the rules of all savers, even for tags that are not requested this time. `limits` contains the tags whose
     rule also counts checkpoints that were saved at the end, at a stop or on a signal. `measured` maps a tag to the measurement
-    that the checkpoint is saved for: metric, mode, value, and moment.
+    that the checkpoint is saved for: metric, mode, value, and moment. `info` has values to keep in the manifest, and `links`
+    further names for the checkpoint.
     """
 
     tags: dict[str, Keep | None] = field(default_factory=dict)
@@ -65,6 +70,8 @@ class Request:
     rules: Mapping[str, Keep] = field(default_factory=dict)
     limits: Collection[str] = ()
     measured: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    info: Mapping[str, Any] = field(default_factory=dict)
+    links: Sequence[str] = ()
 
     def add(self, tag: str, keep: Keep | None, in_background: bool, measured: Mapping[str, Any] | None = None) -> None:
         self.tags[tag] = keep if keep is not None else self.tags.get(tag)

@@ -55,6 +55,7 @@ ARGUMENTS = {
     "loss": "run._now.loss",
     "error": "run._payload['error']",
     "path": "run._payload['path']",
+    "info": "run._payload['info']",
     "tags": "run._payload['tags']",
 }
 

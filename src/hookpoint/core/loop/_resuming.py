@@ -83,7 +83,7 @@ class Resuming:
         checkpoint = store.open(resume, self.identity)
         if checkpoint is not None:
             state = state_for_rank(checkpoint.state, run.rank, run.world_size)
-            self._checkpoint, self.place, self.moved = Checkpoint(checkpoint.path, state), state["place"], state.get("moved")
+            self._checkpoint, self.place, self.moved = checkpoint._replace(state=state), state["place"], state.get("moved")
             self._clocks.load_state_dict(state["clocks"])
             self._crashes.reached(self._clocks.moment)
             self.has_resumed = run.resuming = True

@@ -11,6 +11,7 @@ from hookpoint.core.checkpoint.stateful import gradients_of, has_state, named_bu
 from hookpoint.core.checkpoint.store import Keep, Request, ResumableStore, Saved, Store
 from hookpoint.core.errors import CannotSave, NotFinite, NothingToSaveTo
 from hookpoint.core.logger import logger
+from hookpoint.core.loop._request_details import info_for, links_for
 from hookpoint.core.run.run import stepper_of
 
 if TYPE_CHECKING:
@@ -297,6 +298,7 @@ class Saving:
                 request.add(tag, keep, request.in_background, measured)
         self._marks.clear()
         request.rules, request.limits = self._rules(), self._limits
+        request.info, request.links = info_for(self._hooks, self._run), links_for(self._hooks, self._run, request.tags)
         self._run.monitors.settle()
         try:
             with self._objects.may_wait():

@@ -81,7 +81,7 @@ class Machine:
             self.saving.begin()
             checkpoint = self.resuming.restore()
             if checkpoint is not None:
-                self._fire_or_stop("on_load", path=checkpoint.path)
+                self._fire_or_stop("on_load", path=checkpoint.path, info=dict(checkpoint.info))
                 self.resuming.repeat_body()
             self.saving.check()
             self.control.begin()

@@ -3,6 +3,7 @@
     checkpoints/step-00001200/    a checkpoint; step-00001200-2/ is the second one at the same step
     checkpoints/best-loss/        hard links to the newest checkpoint with the tag best-loss
     checkpoints/last              a symbolic link to the newest checkpoint, for users; never read here
+    checkpoints/07-0.123          a symbolic link to a checkpoint, named by a template
     checkpoints/damaged-step-…/   a damaged checkpoint, kept for inspection
     checkpoints/.staging-…        a folder being written
     checkpoints/.deleting-…       a folder being deleted
@@ -124,6 +125,20 @@ def safe_name(name: str) -> str:
     'best-val-loss-7cd2be30730b'
     """
     return name if SAFE.fullmatch(name) and not HASHED.search(name) else hashed_name(name)
+
+
+def link_name(name: str) -> str:
+    """Return a safe name for a link to a checkpoint, different from all other names in the checkpoints folder.
+
+    >>> link_name("07-0.123"), link_name("best-7")
+    ('07-0.123', 'x-best-7')
+    """
+    safe = safe_name(name)
+    return f"x-{safe}"[:128] if is_of_checkpoints(safe) else safe
+
+
+def is_link_name(name: str) -> bool:
+    return SAFE.fullmatch(name) is not None and not is_of_checkpoints(name)
 
 
 def hashed_name(name: str) -> str:

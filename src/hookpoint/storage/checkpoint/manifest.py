@@ -20,7 +20,7 @@ from hookpoint._version import __version__
 from hookpoint.core.errors import CannotResume, DamagedCheckpoint
 from hookpoint.core.schedule.moment import Moment
 from hookpoint.storage.checkpoint._encoding import for_json, restored
-from hookpoint.storage.checkpoint.layout import MANIFEST
+from hookpoint.storage.checkpoint.layout import MANIFEST, is_link_name
 from hookpoint.storage.checkpoint.tree import copied
 
 FORMAT = 1  # incremented when older releases cannot read the files
@@ -48,8 +48,9 @@ def _versions() -> dict[str, str]:
 class Manifest:
     """The description of a checkpoint.
 
-    `elapsed` is in seconds of training. `created` is for display only. `measured` maps a tag to the value that the checkpoint
-    was saved for: metric, mode, value, and when it was measured.
+    `elapsed` is in seconds of training. `created` is for display only. `measured` has, by tag, the value that the checkpoint
+    was saved for: metric, mode, value, and the moment of its measurement. `info` has the values that a saver appended. `links`
+    are further names of the folder.
     """
 
     step: int
@@ -59,6 +60,8 @@ class Manifest:
     identity: Mapping[str, Any]
     files: Mapping[str, File]
     measured: Mapping[str, Any] = field(default_factory=dict)
+    info: Mapping[str, Any] = field(default_factory=dict)
+    links: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=_versions)
     created: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
@@ -79,6 +82,8 @@ class Manifest:
         content |= {"epoch": self.moment.epoch, "iteration": self.moment.iteration}
         content["files"] = {name: asdict(file) for name, file in self.files.items()}
         content |= {name: for_json(copied(dict(getattr(self, name)))) for name in ("measured", "clocks", "identity")}
+        content |= {"info": for_json(copied(dict(self.info)))} if self.info else {}
+        content |= {"links": self.links} if self.links else {}
         return _canonical({**content, "digest": _digest(content)})
 
 
@@ -123,6 +128,8 @@ def _from_content(content: dict[str, Any]) -> Manifest:
         versions=dict(content["versions"]),
         created=str(content["created"]),
         files=files,
+        info=restored(content.get("info", {})),
+        links=tuple(name for name in map(str, content.get("links", ())) if is_link_name(name)),
         measured={str(tag): {**value, "value": float(value["value"]), "step": int(value["step"])} for tag, value in measured},
     )
 

@@ -17,7 +17,7 @@ from hookpoint.storage.checkpoint.checkpoint_folder import discard
 from hookpoint.storage.checkpoint.fingerprint import differences, fits
 from hookpoint.storage.checkpoint.layout import Place, checkpoints, is_leftover
 from hookpoint.storage.disk import disk
-from hookpoint.storage.workdir import best_links, quarantine
+from hookpoint.storage.workdir import best_links, named_links, quarantine
 from hookpoint.storage.workdir.catalog import entries
 from hookpoint.storage.workdir.find_checkpoint import Found, find
 from hookpoint.storage.workdir.identity import compare, table
@@ -62,8 +62,10 @@ def prepare(
         quarantine.move_run(workdir)
     elif resume not in ("auto", "must"):
         _move_earlier(workdir, found)
-    best_links.heal(workdir, entries(workdir))
-    return None if found is None else Checkpoint(found.path, found.state)
+    found_now = entries(workdir)
+    best_links.heal(workdir, found_now)
+    named_links.heal(workdir, found_now)
+    return None if found is None else Checkpoint(found.path, found.state, found.manifest.info)
 
 
 def _probe(folder: Path) -> None:

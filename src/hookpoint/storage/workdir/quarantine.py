@@ -10,6 +10,7 @@ from hookpoint.core.schedule.moment import Moment
 from hookpoint.storage.checkpoint import layout
 from hookpoint.storage.checkpoint.manifest import Manifest
 from hookpoint.storage.disk import disk
+from hookpoint.storage.workdir import named_links
 from hookpoint.storage.workdir.catalog import best_folders, entries, manifest_of
 
 logger = logging.getLogger("hookpoint")
@@ -28,7 +29,8 @@ def move_run(workdir: Path) -> None:
 def move_foreign(workdir: Path) -> None:
     """Move files that hookpoint did not create from the checkpoints folder to previous/. Hidden files stay."""
     folder = layout.checkpoints(workdir)
-    foreign = [folder / name for name in disk.names(folder) if not layout.is_of_checkpoints(name) and not name.startswith(".")]
+    unknown = [name for name in disk.names(folder) if not layout.is_of_checkpoints(name) and not name.startswith(".")]
+    foreign = [folder / name for name in unknown if not named_links.is_one(folder / name)]
     moved = _move(foreign, workdir)
     if moved is not None:
         names = ", ".join(path.name for path in foreign)

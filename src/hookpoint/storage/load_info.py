@@ -1,0 +1,30 @@
+"""load_info: return the values that a saver appended to a checkpoint."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from hookpoint.core.errors import CannotResume
+from hookpoint.storage.checkpoint.checkpoint_folder import read_manifest
+from hookpoint.storage.workdir.find_checkpoint import folder_at, unreadable
+
+
+def load_info(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the values that `append_info` added to a checkpoint, a best-… folder, or the newest checkpoint of a workdir.
+
+    They are read from the manifest: this needs neither torch nor the key of an encrypted checkpoint.
+
+    >>> saver = callbacks.ModelCheckpoint(append_info=["epoch_num", {"team": "vision"}])
+    >>> with Loop([saver], workdir="runs/mine") as run:
+    ...     for epoch in run.epochs(2): pass
+    >>> load_info("runs/mine/checkpoints/last")
+    {'epoch_num': 2, 'team': 'vision'}
+    """
+    try:
+        return dict(read_manifest(folder_at(Path(path))).info)
+    except CannotResume:
+        raise
+    except OSError as error:
+        raise unreadable(Path(path), error) from error
