@@ -173,7 +173,7 @@ STRANGE = {
     "clocks are a huge array": {"clocks": {"$ndarray": ["<f8", [2**60], "AAAA"]}},
     "clocks are of no type": {"clocks": {"$object": ["os.system", "true"]}},
     "clocks are a set of lists": {"clocks": {"$set": [[1]]}},
-    "another format": {"format": 2},
+    "another format": {"format": 3},
 }
 
 

@@ -147,7 +147,8 @@ def _checkpoints(run: RunFolder) -> Rows:
 
 def _details(manifest: Manifest) -> list[str]:
     """Return the names of links to a checkpoint, and the values that a saver appended."""
-    lines = [f"also {', '.join(map(shown, manifest.links))}"] if manifest.links else []
+    lines = ["encrypted"] if manifest.encryption else []
+    lines += [f"also {', '.join(map(shown, manifest.links))}"] if manifest.links else []
     return lines + (
         [", ".join(f"{shown(name)}: {shown(value)}" for name, value in flat(manifest.info))] if manifest.info else []
     )

@@ -28,6 +28,7 @@ def checkpoint_options(
     *,
     seed: int | None = None,
     allow_world_change: bool = False,
+    checkpoint_key: Any = None,
     strategy: Any = None,
     **facts: Any,
 ) -> dict[str, Any]:
@@ -40,12 +41,17 @@ def checkpoint_options(
         "unwrapped": unwrapped,
         "loader_workers": TorchLoaderWorkers(),
     }
+    key = None
+    if checkpoint_key is not None:
+        from hookpoint.storage.checkpoint.encryption import load_key
+
+        key = load_key(checkpoint_key)
     if workdir is not None:
         # Imported only here: a run without a workdir does not need them.
         from hookpoint.parallel.checkpoint.team_store import TeamStore
         from hookpoint.storage.checkpoint_store import CheckpointStore
 
-        store = CheckpointStore(workdir, allow_world_change=allow_world_change)
+        store = CheckpointStore(workdir, allow_world_change=allow_world_change, key=key)
         per_rank = strategy if isinstance(strategy, PerRankModel) else None
         options["store"] = TeamStore(store, per_rank) if world_size() > 1 else store
         model_size = getattr(strategy, "model_size", 1)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from os import PathLike
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -101,6 +102,7 @@ class Runner:
         cuda_graph: bool | Literal["auto"] = False,
         strategy: Strategy | Literal["auto"] = "auto",
         allow_world_change: bool = False,
+        checkpoint_key: str | PathLike[str] | None = None,
         hang_report_seconds: float | None = 60.0,
         data_timeout_seconds: float | None = None,
         control: bool = True,
@@ -149,6 +151,7 @@ class Runner:
                 *(workdir, model, optimizer),
                 seed=seed,
                 allow_world_change=allow_world_change,
+                checkpoint_key=checkpoint_key,
                 strategy=self._distribution.strategy,
                 precision=precision,
                 accumulate=accumulate,

@@ -29,6 +29,8 @@ class Loop(core.Loop):
     samples: A function that returns the number of samples in a batch. By default, it is read from the tensors in the batch.
     max_crashes: How often a run in a workdir may fail with the same exception at the same place in training before it
         refuses to start; None for no limit.
+    checkpoint_key: Encrypt checkpoints with the key in this file, or in an environment variable with "env:NAME". Needs the
+        extra `crypto`.
     wait_seconds: How long a rank waits for the others before it reports its position and raises an error.
     hang_report_seconds: Report a wait for data or for other ranks that takes longer than this.
     data_timeout_seconds: Raise an error if a wait for data takes longer than this.
@@ -68,6 +70,7 @@ class Loop(core.Loop):
         resume: Resume = "auto",
         state: Mapping[str, Any] | None = None,
         allow_world_change: bool = False,
+        checkpoint_key: str | PathLike[str] | None = None,
         wait_seconds: float = 600.0,
         hang_report_seconds: float | None = 60.0,
         data_timeout_seconds: float | None = None,
@@ -78,7 +81,7 @@ class Loop(core.Loop):
         from hookpoint.presets._scheduler_check import SchedulerCheck
         from hookpoint.steering.steering_option import steering_for
 
-        backend = _backend_options(workdir, model, optimizer, allow_world_change)
+        backend = _backend_options(workdir, model, optimizer, allow_world_change, checkpoint_key)
         options = LoopOptions(
             model=model,
             optimizer=optimizer,
@@ -118,7 +121,7 @@ def _team(seconds: float) -> Team:
     return join_team(seconds=seconds)
 
 
-def _backend_options(workdir: Any, model: Any, optimizer: Any, allow_world_change: bool) -> dict[str, Any]:
+def _backend_options(workdir: Any, model: Any, optimizer: Any, allow_world_change: bool, key: Any) -> dict[str, Any]:
     """Return the options for stepping, reading values and checkpoints, which depend on whether torch is in use."""
     if _uses_torch():
         from hookpoint.core.data.array_batches import as_batches
@@ -130,12 +133,17 @@ def _backend_options(workdir: Any, model: Any, optimizer: Any, allow_world_chang
 
         batches = partial(as_loader, shuffle=False) if modules_of(model) else as_batches
         stepper = Stepper(evaluating=evaluating, batches=batches)
-        checkpoints = checkpoint_options(workdir, model, optimizer, allow_world_change=allow_world_change)
+        store_options = {"allow_world_change": allow_world_change, "checkpoint_key": key}
+        checkpoints = checkpoint_options(workdir, model, optimizer, **store_options)
         return {"stepper": stepper, "floats": device_floats, **checkpoints}
+    if key is not None:
+        from hookpoint.storage.checkpoint.encryption import load_key
+
+        key = load_key(key)
     if workdir is None:
         return {}
     from hookpoint.storage.checkpoint_store import CheckpointStore
     from hookpoint.storage.workdir.identity import collect
 
-    store = CheckpointStore(workdir, allow_world_change=allow_world_change)
+    store = CheckpointStore(workdir, allow_world_change=allow_world_change, key=key)
     return {"store": store, "identity": partial(collect, world_size=1, seed=None)}

@@ -42,6 +42,8 @@ class Runner(engine.Runner):
         without a graph if the step cannot be captured.
     strategy: How the ranks started by torchrun share the work: "auto" (DataParallel()), Sharded(), TensorParallel(),
         PipelineParallel(), ParameterAveraging() or AsyncSGD().
+    checkpoint_key: Encrypt checkpoints with the key in this file, or in an environment variable with "env:NAME". Needs the
+        extra `crypto`.
     hang_report_seconds: Report a wait for data or for other ranks that takes longer than this.
     data_timeout_seconds: Raise an error if a wait for data takes longer than this.
     control: Take commands from `hookpoint ctl` while the run is training, if there is a workdir.

@@ -21,6 +21,7 @@ from hookpoint.storage.checkpoint import state_files
 from hookpoint.storage.checkpoint.available_memory import available_bytes
 from hookpoint.storage.checkpoint.background import Background
 from hookpoint.storage.checkpoint.checkpoint_folder import Staged, discard, new_staging, saving_to, verified, write_checkpoint
+from hookpoint.storage.checkpoint.encryption import Key
 from hookpoint.storage.checkpoint.layout import BEST, checkpoints, is_being_deleted, link_name, next_place
 from hookpoint.storage.checkpoint.load_shards import filled
 from hookpoint.storage.checkpoint.manifest import File, Manifest
@@ -45,9 +46,9 @@ class CheckpointStore(ResumableStore):
     owns the workdir at a time, from `open` to `close`. A background save costs the caller a copy to host memory; the buffers
     are reused.
 
-    `state["finite"]` names the tensors in each part of `state["parts"]` that must be finite; None means all of them. It is not
-    saved. "auto" and "must" do not resume from a checkpoint with the tag "exception". A checkpoint saved with a different world
-    size raises unless `allow_world_change` is set.
+    `state["finite"]` names the tensors that must be finite, for each part in `state["parts"]`; None means all of them. It is
+    not saved. "auto" and "must" do not resume from a checkpoint with the tag "exception". A checkpoint saved with a different
+    world size raises unless `allow_world_change` is set. With a `key`, all files but the manifest are encrypted.
 
     >>> store = CheckpointStore("runs/mine")
     >>> store.open("auto", {})  # nothing to resume from
@@ -59,9 +60,9 @@ class CheckpointStore(ResumableStore):
     >>> store.close()
     """
 
-    def __init__(self, workdir: str | os.PathLike[str], *, allow_world_change: bool = False) -> None:
+    def __init__(self, workdir: str | os.PathLike[str], *, allow_world_change: bool = False, key: Key | None = None) -> None:
         self.workdir = open_workdir.local_folder(workdir)
-        self._allow_world_change = allow_world_change
+        self._allow_world_change, self._key = allow_world_change, key
         self._lock = WorkdirLock(self.workdir)
         self._is_open = self._has_warned = self._has_links = False
         self._identity: dict[str, Any] = {}
@@ -194,7 +195,7 @@ class CheckpointStore(ResumableStore):
         """
         folder = Path(path)
         manifest = verified(folder, shards=False)
-        return Checkpoint(folder, state_files.read_state(folder, manifest.files), manifest.info)
+        return Checkpoint(folder, state_files.read_state(folder, manifest.files, manifest.encryption), manifest.info)
 
     def packed(self, rank_state: Mapping[str, Any]) -> bytes:
         """Return one rank's state as bytes. Raise NotSaveable if it could not be read back."""
@@ -234,7 +235,7 @@ class CheckpointStore(ResumableStore):
         from hookpoint.storage.checkpoint.shard_files import write_shards
 
         with saving_to(Path(folder)):
-            written = write_shards(Path(folder), tensors, group)
+            written = write_shards(Path(folder), tensors, group, self._key)
         return {name: [file.size, file.sha256] for name, file in written.items()}
 
     def unstage(self, folder: str | os.PathLike[str]) -> None:
@@ -256,7 +257,7 @@ class CheckpointStore(ResumableStore):
         if finite and isinstance(state.get("parts"), dict):
             self.refuse_if_not_finite(state["parts"], finite)
         target = self._target(step)
-        manifest = write_checkpoint(target, state, describe, staged)
+        manifest = write_checkpoint(target, state, describe, staged, self._key)
         _read_back(target)
         for tag in (tag for tag in manifest.tags if tag.startswith(BEST)):
             try:

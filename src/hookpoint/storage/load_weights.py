@@ -17,6 +17,7 @@ from hookpoint.storage.checkpoint.checkpoint_folder import (
     verified,
     verify_file,
 )
+from hookpoint.storage.checkpoint.encryption import load_key, plain_source
 from hookpoint.storage.checkpoint.layout import MANIFEST, WEIGHTS, workdir_of
 from hookpoint.storage.checkpoint.load_shards import filled
 from hookpoint.storage.checkpoint.state_files import unreadable_if_failing
@@ -27,7 +28,9 @@ from hookpoint.storage.workdir.find_checkpoint import search
 AVERAGES = ("averages", "statistics")  # keys in the state of a callback that averages weights; the second is for batch norm
 
 
-def load_weights(path: str | os.PathLike[str], *, averaged: bool | str = False) -> dict[str, Any]:
+def load_weights(
+    path: str | os.PathLike[str], *, averaged: bool | str = False, key: str | os.PathLike[str] | None = None
+) -> dict[str, Any]:
     """Return the weights in a checkpoint, a best-… folder, a workdir or a .safetensors file.
 
     The result maps names to tensors on the host, ready for `model.load_state_dict`. With more than one model, it has one such
@@ -36,6 +39,8 @@ def load_weights(path: str | os.PathLike[str], *, averaged: bool | str = False) 
 
     `averaged=True` returns the weights that a callback has averaged, instead of the training weights. If more than one callback
     averages weights, pass its name.
+
+    `key` is the key of encrypted checkpoints: a file, or "env:NAME" for an environment variable.
 
     >>> import torch
     >>> from hookpoint.storage.checkpoint_store import CheckpointStore
@@ -46,6 +51,8 @@ def load_weights(path: str | os.PathLike[str], *, averaged: bool | str = False) 
     >>> torch.nn.Linear(2, 1).load_state_dict(load_weights("runs/mine/checkpoints/best-loss"))
     <All keys matched successfully>
     """
+    if key is not None:
+        load_key(key, argument="key")
     refuse_link(Path(path))
     resolved = Path(os.path.realpath(path))
     if disk.is_folder(resolved):
@@ -70,12 +77,14 @@ def _read_checkpoint(folder: Path) -> dict[str, Any]:
 def _read_file(file: Path) -> dict[str, Any]:
     from hookpoint.storage.checkpoint.weights_file import read_weights
 
+    source: Any = file
     if disk.exists(file.parent / MANIFEST):
         manifest = read_manifest(file.parent)
         if file.name in manifest.files:
             verify_file(file.parent, file.name, manifest)
+            source = plain_source(file, manifest.encryption)
     with unreadable_if_failing(str(file), give="a .safetensors file"):
-        return read_weights(file)
+        return read_weights(source)
 
 
 def _newest_good(path: Path) -> Path:

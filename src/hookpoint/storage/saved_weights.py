@@ -17,6 +17,7 @@ from typing import Any
 from hookpoint.core.checkpoint.store import Resume
 from hookpoint.core.errors import CannotResume, DamagedCheckpoint
 from hookpoint.storage.checkpoint.checkpoint_folder import read_manifest, verified, verify_file
+from hookpoint.storage.checkpoint.encryption import plain_source
 from hookpoint.storage.checkpoint.layout import WEIGHTS, checkpoints
 from hookpoint.storage.checkpoint.load_shards import filled
 from hookpoint.storage.checkpoint.manifest import Manifest
@@ -92,8 +93,8 @@ def _read_parts(names: Collection[str], folder: Path, manifest: Manifest) -> dic
         from hookpoint.storage.checkpoint.weights_file import read_weights
 
         verify_file(folder, WEIGHTS, manifest)
-        return {MODEL: read_weights(folder / WEIGHTS)}
-    parts = read_state(folder, verified(folder, shards=False).files).get("parts", {})
+        return {MODEL: read_weights(plain_source(folder / WEIGHTS, manifest.encryption))}
+    parts = read_state(folder, verified(folder, shards=False).files, manifest.encryption).get("parts", {})
     if MODEL not in parts:
         raise CannotResume(f"{folder} contains no model weights.", give="the workdir of a run with a model")
     return {name: parts[name] for name in names if name in parts}

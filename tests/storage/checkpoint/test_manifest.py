@@ -102,8 +102,8 @@ def test_what_makes_no_sense_is_refused_even_with_the_right_digest(manifest, cha
 
 
 def test_one_of_a_later_format_is_not_called_damaged(manifest):
-    with pytest.raises(CannotResume, match=r"^it has format 2; this release of hookpoint reads format 1\."):
-        parse_manifest(edited(manifest.encoded(), format=2), "it")
+    with pytest.raises(CannotResume, match=r"^it has format 3; this release of hookpoint reads format 1\."):
+        parse_manifest(edited(manifest.encoded(), format=3), "it")
 
 
 def test_the_tag_exception_makes_it_one_of_an_exception():

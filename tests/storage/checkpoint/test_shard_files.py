@@ -241,3 +241,27 @@ def test_what_is_not_what_was_written_is_no_checkpoint(store, tensors):
 def test_a_folder_that_is_not_there_is_said(store, tensors, tmp_path):
     with pytest.raises(CannotSave, match="all ranks must share the workdir"):
         store.put_shards(tmp_path / "elsewhere", tensors, None)
+
+
+def test_encrypted_shards_need_the_key(tmp_path, tensors, monkeypatch):
+    pytest.importorskip("cryptography", reason="needs the extra crypto")
+    from hookpoint.storage.checkpoint import encryption
+
+    monkeypatch.setattr(encryption, "_known", {})
+    (tmp_path / "key").write_bytes(os.urandom(32))
+    store = CheckpointStore(tmp_path / "run", key=encryption.load_key(tmp_path / "key"))
+    store.open("never", {})
+    path = save(store, tensors, {"parts": {"model": {name: ShardedPlaceholder(name) for name in tensors}}})
+    store.close()
+    assert all((path / name).read_bytes()[:8] == encryption.MAGIC for name in (SHARD, ".metadata", "state.json"))
+    loaded = load_weights(path)
+    assert all(torch.equal(loaded[name], tensors[name].full_tensor()) for name in tensors)
+    encryption._known.clear()
+    with pytest.raises(CannotResume, match="no key was given"):
+        load_weights(path)
+    encryption.load_key(tmp_path / "key")
+    changed = bytearray((path / SHARD).read_bytes())
+    changed[-1] ^= 1
+    put(path, SHARD, changed)
+    with pytest.raises(DamagedCheckpoint, match=f"{SHARD} was changed after it was encrypted"):
+        load_weights(path)

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from hookpoint.core.checkpoint.store import Checkpoint
 from hookpoint.core.errors import CannotResume, CannotSave, DamagedCheckpoint
+from hookpoint.storage.checkpoint.encryption import Key, encrypted
 from hookpoint.storage.checkpoint.layout import BEST, MANIFEST, SHARD, Place
 from hookpoint.storage.checkpoint.manifest import File, Manifest, parse_manifest
 from hookpoint.storage.checkpoint.state_files import files_of, read_state
@@ -42,9 +43,13 @@ class Staged:
 
 
 def write_checkpoint(
-    target: Path, state: dict[str, Any], describe: Callable[..., Manifest], staged: Staged | None = None
+    target: Path,
+    state: dict[str, Any],
+    describe: Callable[..., Manifest],
+    staged: Staged | None = None,
+    key: Key | None = None,
 ) -> Manifest:
-    """Write the state to a new folder, and sync it. `describe(files=...)` returns the manifest.
+    """Write the state to a new folder, encrypted if there is a key, and sync it. `describe(files=...)` returns the manifest.
 
     All files are written to a hidden folder and synced, the manifest last. Then the folder is renamed. After any failure, there
     is either a complete checkpoint with this name or none.
@@ -57,8 +62,8 @@ def write_checkpoint(
             files = {} if staged is None else dict(staged.files)
             new = dict(files_of(state))
             is_large = sum(tensor.nbytes for _, tensor in named_tensors(state)) >= LARGE_BYTES
-            files |= each_of(new, lambda name: _write_file(staging / name, new[name]), in_parallel=is_large)
-            manifest = describe(files=files)
+            files |= each_of(new, lambda name: _write_file(staging / name, new[name], key), in_parallel=is_large)
+            manifest = describe(files=files, encryption={} if key is None else key.describe())
             disk.write(staging / MANIFEST, manifest.encoded())
             disk.sync_folder(staging)
             disk.rename(staging, target)
@@ -69,9 +74,9 @@ def write_checkpoint(
     return manifest
 
 
-def _write_file(path: Path, write: Callable[[Any], None]) -> File:
-    with NewFile(path) as file:
-        write(file)
+def _write_file(path: Path, write: Callable[[Any], None], key: Key | None) -> File:
+    with NewFile(path) as file, encrypted(file, path.name, key) as stream:
+        write(stream)
     return File(file.size, file.sha256)
 
 
@@ -92,7 +97,8 @@ def new_staging(target: Path) -> Path:
 def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     """Verify all files in a checkpoint, then read it. Raise DamagedCheckpoint if a file is damaged."""
     folder = Path(path)
-    return Checkpoint(folder, read_state(folder, verified(folder).files))
+    manifest = verified(folder)
+    return Checkpoint(folder, read_state(folder, manifest.files, manifest.encryption), manifest.info)
 
 
 def verified(folder: Path, *, shards: bool = True) -> Manifest:

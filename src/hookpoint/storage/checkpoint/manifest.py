@@ -24,7 +24,8 @@ from hookpoint.storage.checkpoint.layout import MANIFEST, is_link_name
 from hookpoint.storage.checkpoint.tree import copied
 
 FORMAT = 1  # incremented when older releases cannot read the files
-FULL, EXCEPTION = "full", "exception"  # the kinds of checkpoints; the second one is also a tag
+ENCRYPTED = 2  # the format of encrypted checkpoints, which older releases cannot read
+FULL, EXCEPTION = "full", "exception"  # kinds of checkpoints; the second is also the tag
 LIBRARIES = ("numpy", "safetensors", "torch")
 FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}|\.metadata")  # torch writes .metadata and names with _
 SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -50,7 +51,7 @@ class Manifest:
 
     `elapsed` is in seconds of training. `created` is for display only. `measured` has, by tag, the value that the checkpoint
     was saved for: metric, mode, value, and the moment of its measurement. `info` has the values that a saver appended. `links`
-    are further names of the folder.
+    are further names of the folder. `encryption` has the cipher and the fingerprint of the key if the files are encrypted.
     """
 
     step: int
@@ -62,6 +63,7 @@ class Manifest:
     measured: Mapping[str, Any] = field(default_factory=dict)
     info: Mapping[str, Any] = field(default_factory=dict)
     links: tuple[str, ...] = ()
+    encryption: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=_versions)
     created: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
@@ -78,12 +80,13 @@ class Manifest:
     def encoded(self) -> bytes:
         """Return the manifest as the contents of its file."""
         content = {name: getattr(self, name) for name in ("step", "elapsed", "tags", "versions", "created")}
-        content |= {"format": FORMAT, "kind": EXCEPTION if self.is_of_exception else FULL}
+        content |= {"format": ENCRYPTED if self.encryption else FORMAT, "kind": EXCEPTION if self.is_of_exception else FULL}
         content |= {"epoch": self.moment.epoch, "iteration": self.moment.iteration}
         content["files"] = {name: asdict(file) for name, file in self.files.items()}
         content |= {name: for_json(copied(dict(getattr(self, name)))) for name in ("measured", "clocks", "identity")}
         content |= {"info": for_json(copied(dict(self.info)))} if self.info else {}
         content |= {"links": self.links} if self.links else {}
+        content |= {"encryption": dict(self.encryption)} if self.encryption else {}
         return _canonical({**content, "digest": _digest(content)})
 
 
@@ -92,7 +95,7 @@ def parse_manifest(data: bytes, folder: str) -> Manifest:
     if not _is_intact(data):
         raise DamagedCheckpoint(f"the {MANIFEST} of {folder} was changed.")
     content = json.loads(data)
-    if content.get("format") != FORMAT:
+    if content.get("format") not in (FORMAT, ENCRYPTED):
         raise CannotResume(
             f"{folder} has format {content.get('format')}; this release of hookpoint reads format {FORMAT}.",
             install=f"the release that wrote it: {content.get('versions')}",
@@ -129,6 +132,7 @@ def _from_content(content: dict[str, Any]) -> Manifest:
         created=str(content["created"]),
         files=files,
         info=restored(content.get("info", {})),
+        encryption={str(name): str(value) for name, value in content.get("encryption", {}).items()},
         links=tuple(name for name in map(str, content.get("links", ())) if is_link_name(name)),
         measured={str(tag): {**value, "value": float(value["value"]), "step": int(value["step"])} for tag, value in measured},
     )

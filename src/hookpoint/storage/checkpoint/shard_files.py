@@ -27,6 +27,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from hookpoint.core.errors import CannotSave, HookpointError
 from hookpoint.storage.checkpoint.checkpoint_folder import read_manifest, verify_file
+from hookpoint.storage.checkpoint.encryption import Key, encrypted, plain_source
 from hookpoint.storage.checkpoint.layout import SHARDS
 from hookpoint.storage.checkpoint.manifest import File
 from hookpoint.storage.disk import disk
@@ -50,12 +51,12 @@ ALLOWED_IN_METADATA = {
 Like = Callable[[str, torch.Size], torch.Tensor | None]
 
 
-def write_shards(folder: Path, tensors: Mapping[str, torch.Tensor], group: Any) -> dict[str, File]:
-    """Write this rank's shards, sync them, and return this rank's files.
+def write_shards(folder: Path, tensors: Mapping[str, torch.Tensor], group: Any, key: Key | None = None) -> dict[str, File]:
+    """Write this rank's shards, encrypted if there is a key, sync them, and return the files of this rank.
 
     All ranks of the group call it with the same names. An error on one rank is raised on all. The files are verified.
     """
-    files = _HashingFileSystem()
+    files = _HashingFileSystem(key)
     writer = _Writer(folder, sync_files=False, overwrite=False)
     writer.fs = files
     planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
@@ -110,13 +111,15 @@ def _first_of(error: CheckpointException) -> BaseException:
 class _HashingFileSystem(FileSystem):
     """Create the files of one rank, and record their size and digest."""
 
-    def __init__(self) -> None:
+    def __init__(self, key: Key | None) -> None:
         self.written: dict[str, File] = {}
+        self._key = key
 
     @contextmanager
     def create_stream(self, path: Any, mode: str) -> Iterator[Any]:
-        with NewFile(Path(path)) as file:
-            yield file
+        final = Path(path).name.removesuffix(".tmp")  # torch renames the index when it is complete
+        with NewFile(Path(path)) as file, encrypted(file, final, self._key) as stream:
+            yield stream
         self.written[Path(path).name] = File(file.size, file.sha256)
 
     def mkdir(self, path: Any) -> None:
@@ -153,6 +156,9 @@ class _VerifyingFileSystem(FileSystem):
         if name not in self._verified:
             verify_file(self._folder, name, self._manifest)
             self._verified.add(name)
+        if self._manifest.encryption:
+            yield plain_source(self._folder / name, self._manifest.encryption)
+            return
         with super().create_stream(path, "rb") as stream:
             yield stream
 

@@ -10,16 +10,18 @@ from __future__ import annotations
 import io
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial, reduce
 from operator import getitem
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from hookpoint.core.checkpoint.layer_versions import put_versions, versions_of
 from hookpoint.core.errors import CannotResume, DamagedCheckpoint, HookpointError, NotSaveable
 from hookpoint.storage.checkpoint._encoding import for_json, restored
+from hookpoint.storage.checkpoint.encryption import plain_source, require_key
 from hookpoint.storage.checkpoint.layout import WEIGHTS, safe_name
 from hookpoint.storage.checkpoint.tree import has_tensors, is_flat
 from hookpoint.storage.disk import disk
@@ -27,6 +29,7 @@ from hookpoint.storage.disk import disk
 MODEL = ("parts", "model")
 TORCH, JSON = "state.pt", "state.json"
 OTHER_RELEASE = {"install": "the releases that its manifest.json names", "start": 'over with resume="never"'}
+NOT_ENCRYPTED: Mapping[str, Any] = MappingProxyType({})
 KINDS: dict[str, Any] = {"dict": dict, "OrderedDict": OrderedDict}
 
 
@@ -79,17 +82,18 @@ def check(state: dict[str, Any]) -> None:
                 ) from error
 
 
-def read_state(folder: Path, names: Container[str]) -> dict[str, Any]:
+def read_state(folder: Path, names: Container[str], encryption: Mapping[str, Any] = NOT_ENCRYPTED) -> dict[str, Any]:
     """Read the state from the files of a folder. The files must already be verified."""
+    require_key(folder, encryption)
     files = [name for name in (TORCH, JSON) if name in names]
     if len(files) != 1:
         raise DamagedCheckpoint(f"{folder} has no state: neither {TORCH} nor {JSON}.")
     with unreadable_if_failing(f"{folder / files[0]} is intact but"):
         try:
-            content = load(files[0], folder / files[0])
+            content = load(files[0], plain_source(folder / files[0], encryption))
             state: dict[str, Any] = content["state"]
             for place in content["weights"]:
-                _insert_weights(state, place, folder, names)
+                _insert_weights(state, place, folder, names, encryption)
         except ModuleNotFoundError as error:
             raise CannotResume(
                 f"{folder} contains tensors, but {error.name} is not installed.", install="pip install 'hookpoint[torch]'"
@@ -111,12 +115,14 @@ def unreadable_if_failing(what: str, **cures: str) -> Iterator[None]:
         raise CannotResume(f"{what} cannot be read: {error}", **(cures or OTHER_RELEASE)) from error
 
 
-def _insert_weights(state: dict[str, Any], place: dict[str, Any], folder: Path, names: Container[str]) -> None:
+def _insert_weights(
+    state: dict[str, Any], place: dict[str, Any], folder: Path, names: Container[str], encryption: Mapping[str, Any]
+) -> None:
     from hookpoint.storage.checkpoint.weights_file import read_weights
 
     if place["file"] not in names:
         raise ValueError(f"{place['file']!r} is not one of the checkpoint's files")
-    loaded = read_weights(folder / place["file"])
+    loaded = read_weights(plain_source(folder / place["file"], encryption))
     weights = KINDS[place["kind"]]((key, loaded[key]) for key in place["keys"])
     put_versions(weights, place["metadata"])
     *inner, last = MODEL + tuple(place["names"])

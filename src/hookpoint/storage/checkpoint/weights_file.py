@@ -6,6 +6,7 @@ such as a tied weight, is stored once. The header lists its other names under `h
 
 from __future__ import annotations
 
+import io
 import json
 import struct
 from collections.abc import Mapping
@@ -54,14 +55,27 @@ def write_weights(weights: Mapping[str, torch.Tensor], stream: Any) -> None:
             stream.write(_memory(tensor))
 
 
-def read_weights(path: Path) -> dict[str, torch.Tensor]:
-    """Return the tensors of a file by name, on the host, not memory-mapped."""
+def read_weights(source: Path | io.BytesIO) -> dict[str, torch.Tensor]:
+    """Return the tensors of a file, or of its content in memory, by name: on the host, not memory-mapped."""
+    if isinstance(source, io.BytesIO):
+        return _read_memory(source.getvalue())
     from safetensors import safe_open
 
-    with safe_open(path, framework="pt", device="cpu") as file:
-        weights = {name: file.get_tensor(name).clone() for name in file.offset_keys()}  # get_tensor returns memory-mapped data
+    with safe_open(source, framework="pt", device="cpu") as file:
+        weights = {name: file.get_tensor(name).clone() for name in file.offset_keys()}  # get_tensor returns mapped memory
         aliases = json.loads((file.metadata() or {}).get(ALIASES, "{}"))
     return weights | {alias: weights[name] for alias, name in aliases.items()}
+
+
+def _read_memory(data: bytes) -> dict[str, torch.Tensor]:
+    from safetensors.torch import load
+
+    weights: dict[str, torch.Tensor] = {name: tensor.clone() for name, tensor in load(data).items()}
+    length = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8 : 8 + length])
+    aliases = json.loads(header.get("__metadata__", {}).get(ALIASES, "{}"))
+    ordered = sorted(weights, key=lambda name: header[name]["data_offsets"])
+    return {name: weights[name] for name in ordered} | {alias: weights[name] for alias, name in aliases.items()}
 
 
 def _deduplicated(weights: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, str]]:

@@ -116,7 +116,7 @@ def read(folder: Path) -> Found:
     manifest = verified(folder)
     if unlisted := strays(folder, manifest):
         logger.warning("%s has files that are %s", folder, unlisted)
-    return Found(folder, manifest, read_state(folder, manifest.files))
+    return Found(folder, manifest, read_state(folder, manifest.files, manifest.encryption))
 
 
 def unreadable(path: Path, error: OSError) -> CannotResume:
