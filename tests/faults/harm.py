@@ -36,11 +36,12 @@ def train(
     slow_from: int = 0,
     pause: float = 0.0,
     sends: int = signal.SIGKILL,
+    announced: str | None = None,
 ) -> dict[str, str]:
     """Train to the end, or until killed: at a site in or after a step, or before or after the n-th change to the disk.
 
     With `pause`, the disk takes so many seconds to write a file from the save of a step on. `sends` is another signal to send
-    at a point.
+    at a point. The names of checkpoints are added to the file `announced` when the run announces them.
     """
     here = KillsAtPoint(site, step, sends)
     with ExitStack() as stack:
@@ -50,7 +51,8 @@ def train(
             stack.enter_context(intercepted(KillsInSave(str(site), step)))
         if operation:
             stack.enter_context(intercepted(KillsAt(operation, after)))
-        more = [here] if site in POINTS else []
+        more: list[Callback] = [here] if site in POINTS else []
+        more += [NotesSaves(announced)] if announced else []
         return subject.train(workdir, trace, subject.Variant(**variant), more=more, reached=here.reached)
 
 
@@ -77,6 +79,18 @@ class KillsAtPoint(Callback):
         if site == self._site and self._now >= self._step:
             self._site = None
             os.kill(os.getpid(), self._sends)
+
+
+class NotesSaves(Callback):
+    """Write the name of each checkpoint to a file as soon as it is announced."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self._path = path
+
+    def on_save(self, path: Any) -> None:
+        with open(self._path, "a") as file:
+            file.write(f"{Path(path).name}\n")
 
 
 class KillsInSave:

@@ -38,13 +38,15 @@ class Variant:
     """How the run is written. For the Runner alone: `fp16`, with its scaler, and `plateau`, a rate that waits for one.
 
     With a plateau scheduler the validation is in every other epoch, with `val_steps` in the middle of epochs, after so many
-    steps. The order of the data comes from torch's global generator, or from the loader's `own_generator`.
+    steps. The order of the data comes from torch's global generator, or from the loader's `own_generator`. With
+    `default_saver`, the saver has no arguments: it saves in the background.
     """
 
     kind: str = "runner"  # or "loop"
     accumulate: int = 1
     workers: int = 0
     in_background: bool = False
+    default_saver: bool = False
     fp16: bool = False
     plateau: bool = False
     own_generator: bool = False
@@ -58,6 +60,7 @@ class Variant:
                 *([f"accumulate{self.accumulate}"] if self.accumulate > 1 else []),
                 *([f"workers{self.workers}"] if self.workers else []),
                 *(["background"] if self.in_background else []),
+                *(["default"] if self.default_saver else []),
                 *(["fp16"] if self.fp16 else []),
                 *(["plateau"] if self.plateau else []),
                 *(["own_generator"] if self.own_generator else []),
@@ -136,7 +139,8 @@ def make(variant: Variant, trace: str | os.PathLike[str], more: list[Any]) -> Pa
     held_out = Augmented(12)
     val = DataLoader(TensorDataset(held_out.features, held_out.labels), batch_size=BATCH)
     ledger = Ledger(trace, optimizer)
-    saver = cb.ModelSaver(2, None, async_save=variant.in_background).when(Every(steps=variant.save_every))
+    saver = cb.ModelSaver() if variant.default_saver else cb.ModelSaver(2, None, async_save=variant.in_background)
+    saver = saver.when(Every(steps=variant.save_every))
     best = cb.MinSaver("val_loss")
     best = best.when(Every(steps=variant.val_steps)) if variant.val_steps else best
     return Parts(model, optimizer, rates, train, val, [*more, saver, best, ledger], ledger)

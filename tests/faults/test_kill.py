@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
+from itertools import count
 from time import sleep
 
 import pytest
@@ -33,6 +34,9 @@ EVERYWHERE = [(variant, site, step) for variant in STEPWISE for step in range(1,
 EVERYWHERE += [(LATE, site, step) for step in range(1, STEPS + 1) for site in STORAGE]
 SOMEWHERE = [(STEPWISE[number % 5 % 3], SITES[number % len(SITES)], 1 + 7 * number % STEPS) for number in range(len(SITES))]
 RUNS = times(full=8, sample=1)
+
+DEFAULTS = (Variant(default_saver=True, save_every=1), Variant(kind="loop", default_saver=True, save_every=1))
+RUNS_WITH_DEFAULTS, KILLS_EACH = times(full=40, sample=2), 5  # 200 kills
 
 
 @pytest.mark.parametrize("number", range(RUNS))
@@ -64,3 +68,24 @@ def test_a_run_that_is_killed_at_a_site_of_a_step_ends_as_if_it_had_not_been(var
     # After the last step nothing is left to delete: the run ends, and that is all there is to see.
     assert ended == -signal.SIGKILL or (site == "retention" and step > STEPS - 1 and ended == 0), child.log
     goes_on(run, child, f"kill -9 at {site}", kills=ended != 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(RUNS_WITH_DEFAULTS))
+def test_kills_with_the_default_saver_cost_at_most_the_save_in_progress(number, trial, goes_on):
+    variant = DEFAULTS[number % len(DEFAULTS)]
+    chance, kills, places = random.Random(f"defaults {number}"), 0, count(1)
+    run = trial(variant, next(places))
+    while kills < KILLS_EACH:
+        child = run.start(announced=str(run.folder / "announced"))
+        sleep(chance.uniform(0.0, 0.5 * run.whole.seconds))
+        child.kill()
+        assert run.is_sound, child.log
+        assert run.announced is None or run.announced in run.checkpoints, child.log
+        if child.ended == -signal.SIGKILL:
+            kills += 1
+        else:  # it has ended before: the rest of the kills are for a new one
+            assert child.ended == 0, child.log
+            assert run.differences(child) == []
+            run = trial(variant, next(places))
+    goes_on(run, child, f"kill -9 with the default saver, {'own loop' if variant.kind == 'loop' else 'Runner'}", kills=kills)

@@ -43,6 +43,13 @@ class Trial:
         """The names of all checkpoints, the oldest first."""
         return sorted(path.name for path in (self.workdir / "checkpoints").glob("step-*"))
 
+    @property
+    def announced(self) -> str | None:
+        """The name of the last checkpoint that was announced, if its processes note that."""
+        noted = self.folder / "announced"
+        names = noted.read_text().splitlines() if noted.exists() else []
+        return names[-1] if names else None
+
     def start(self, task: str = "harm.train", **more: Any) -> Child:
         """Start the run, or go on with it."""
         given = {"workdir": str(self.workdir), "trace": str(self.trace), "variant": asdict(self.variant)}
