@@ -1,8 +1,9 @@
-"""What a checkpoint keeps a training loop waiting for: saved at once and in the background, beside what others take.
+"""What a checkpoint keeps a training loop waiting for: in the background, as by default, and synchronously, beside others.
 
 The model has 100 million parameters, and SGD a momentum for each: 800 MB. Time counts from the end of one step's body to the
 begin of the next, so that everything a save does to the loop is in it; what happens beside the loop is waited for and does not
-count. The measure is a copy of the same state into host memory that is kept. Run it with `make bench`.
+count. The measure is a copy of the same state into host memory that is kept. Run it with `make bench`, or where nothing but
+torch, numpy and safetensors is installed: `PYTHONPATH=src python3 benchmarks/saving.py --results FOLDER`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import argparse
 import logging
 import os
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr
@@ -19,16 +21,18 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from report import Figure, machine, print_table, versions, write
+from report import RESULTS, Figure, machine, print_table, versions, write
 from rounds import Group, Timing
 from torch import nn
 
 from hookpoint import Every, Loop
 from hookpoint import callbacks as cb
 from hookpoint.core.loop.services import machine_of
+from hookpoint.storage.disk.fs_calls import Operation, intercepted
 
 MILLISECOND = 1e6
-LIMIT = 1.5
+DEFAULT, AT_ONCE = "hookpoint, default saver", "hookpoint, async_save=False"
+LIMITS = {DEFAULT: 1.2, AT_ONCE: 12.0}  # copies
 
 Save = Callable[[Path], float]  # saves into a new folder, and returns the nanoseconds the caller had to wait
 
@@ -111,8 +115,8 @@ def dcp_async_save(state: dict[str, Any]) -> Save:
 class Hookpoint:
     """A loop of one's own with a saver, one checkpoint per step; it lives as long as the measurement."""
 
-    def __init__(self, model: nn.Module, optimizer: Any, workdir: Path, *, in_background: bool) -> None:
-        saver = cb.ModelSaver(max_to_keep=2, keep_checkpoint_every_n_hours=None, async_save=in_background)
+    def __init__(self, model: nn.Module, optimizer: Any, workdir: Path, **options: Any) -> None:
+        saver = cb.ModelSaver(max_to_keep=2, keep_checkpoint_every_n_hours=None, **options)
         self._loop = Loop([saver.when(Every(steps=1))], model=model, optimizer=optimizer, workdir=workdir, extra_callbacks=[])
         self._optimizer = optimizer
         self._workdir = workdir
@@ -151,14 +155,13 @@ class Hookpoint:
 def candidates(parameters: int, folder: Path) -> Iterator[dict[str, Save]]:
     model, optimizer = make(parameters)
     state = state_of(model, optimizer)
-    background, at_once = (
-        Hookpoint(model, optimizer, folder / name, in_background=name == "background") for name in ("background", "at once")
-    )
+    background = Hookpoint(model, optimizer, folder / "background")
+    at_once = Hookpoint(model, optimizer, folder / "at once", async_save=False)
     try:
         yield {
             "copy into kept memory": Copies(state),
-            "hookpoint, in the background": background,
-            "hookpoint, at once": at_once,
+            DEFAULT: background,
+            AT_ONCE: at_once,
             "torch.save": torch_save(state),
             "safetensors": safetensors_save(state),
             "DCP async_save": dcp_async_save(state),
@@ -168,7 +171,33 @@ def candidates(parameters: int, folder: Path) -> Iterator[dict[str, Save]]:
         background.close()
 
 
-def measure(parameters: int, rounds: int) -> Group:
+class Operations:
+    """Note when the operations on the files of checkpoints take place. Files are written in threads: their times overlap."""
+
+    def __init__(self) -> None:
+        self._times: list[tuple[str, int, int]] = []
+
+    def __call__(self, operation: Operation, proceed: Callable[[], Any]) -> Any:
+        began = time.perf_counter_ns()
+        try:
+            return proceed()
+        finally:
+            if "step-" in operation.path:
+                self._times.append((operation.name, began, time.perf_counter_ns()))
+
+    def spans(self) -> dict[str, tuple[float, float]]:
+        """Return, by operation, when the first one begins and the last one ends, in milliseconds from the first of all."""
+        first = min(began for _, began, _ in self._times)
+        spans = {}
+        for name in dict.fromkeys(name for name, _, _ in self._times):
+            times = [(began, ended) for one, began, ended in self._times if one == name]
+            ends = min(began for began, _ in times), max(ended for _, ended in times)
+            spans[name] = ((ends[0] - first) / MILLISECOND, (ends[1] - first) / MILLISECOND)
+        return spans
+
+
+def measure(parameters: int, rounds: int, operations: Operations | None = None) -> Group:
+    """Time all ways to save. At last, save synchronously once more, and note its `operations`."""
     group = Group("time a save keeps the loop waiting for")
     with (
         TemporaryDirectory(dir=Path.cwd(), prefix=".saving-") as folder,
@@ -186,14 +215,17 @@ def measure(parameters: int, rounds: int) -> Group:
                 os.sync()  # what one has left to be written does not slow the next one down
                 if number:  # the first of each makes its memory
                     group[name].rounds.append(taken)
+            print(f"round {number} of {rounds}", file=sys.__stderr__, flush=True)
+        if operations is not None:
+            with intercepted(operations):
+                saves[AT_ONCE](Path(folder))
     return group
 
 
 def figures_of(group: Group) -> list[Figure]:
     copy = group["copy into kept memory"]
-    limits = {"hookpoint, in the background": LIMIT}
     return [
-        Figure(f"{name} / copy", "x", timing.over(copy), limits.get(name))
+        Figure(f"{name} / copy", "x", timing.over(copy), LIMITS.get(name))
         for name, timing in group.timings.items()
         if timing is not copy
     ]
@@ -202,17 +234,20 @@ def figures_of(group: Group) -> list[Figure]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a small model and few rounds: seconds, and rough figures")
-    parser.add_argument("--no-write", action="store_true", help="write no file under benchmarks/results")
+    parser.add_argument("--no-write", action="store_true", help="write no result file")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where to write the file")
     options = parser.parse_args()
     logging.getLogger("hookpoint").setLevel(logging.CRITICAL)
     parameters, rounds = (1_000_000, 3) if options.quick else (100_000_000, 9)
-    about = {
+    about: dict[str, Any] = {
         "versions": versions("hookpoint", "torch", "safetensors"),
         "machine": machine(),
         "parameters": parameters,
         "rounds": rounds,
     }
-    group = measure(parameters, rounds)
+    operations = Operations()
+    group = measure(parameters, rounds, operations)
+    about["synchronous_save_ms"] = {name: [round(one, 1) for one in span] for name, span in operations.spans().items()}
     rows = [
         [name, *(f"{value / MILLISECOND:.0f} ms" for value in (one.spread.median, one.minimum, max(one.rounds)))]
         for name, one in group.timings.items()
@@ -220,8 +255,10 @@ def main() -> None:
     print_table(group.title, ["median", "minimum", "maximum"], rows)
     figures = figures_of(group)
     print_table("figures", ["median", "interval", "limit", ""], [figure.cells() for figure in figures])
+    rows = [[name, f"{began:.0f} ms", f"{ended:.0f} ms"] for name, (began, ended) in about["synchronous_save_ms"].items()]
+    print_table("one synchronous save", ["from", "to"], rows)
     if not options.no_write and not options.quick:
-        print(f"\nwritten to {write('saving', '', about, [group], figures)}")
+        print(f"\nwritten to {write('saving', '', about, [group], figures, folder=options.results)}")
 
 
 if __name__ == "__main__":

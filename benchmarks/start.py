@@ -15,7 +15,7 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
-from report import Figure, machine, print_table, versions, write
+from report import RESULTS, Figure, machine, print_table, versions, write
 from rounds import Group, Spread, Timing
 
 MILLISECOND = 1e6
@@ -112,7 +112,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=21, help="fresh interpreters per program (default: 21)")
     parser.add_argument("--quick", action="store_true", help="three rounds: rough figures")
     parser.add_argument("--no-write", action="store_true", help="write no result file")
-    parser.add_argument("--results", type=Path, help="write the result into this folder (default: benchmarks/results)")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where to write the file")
     options = parser.parse_args()
     rounds = 3 if options.quick else options.rounds
     wall, cpu, modules = measure(rounds, PROGRAMS)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "saving.py"
-NAMES = ("hookpoint, in the background", "hookpoint, at once", "torch.save", "safetensors", "DCP async_save")
+NAMES = ("hookpoint, default saver", "hookpoint, async_save=False", "torch.save", "safetensors", "DCP async_save")
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
@@ -17,8 +17,13 @@ def test_each_way_saves_and_has_its_figure(tmp_path, monkeypatch):
     monkeypatch.setattr("os.sync", lambda: None)
     import saving
 
-    group = saving.measure(1000, 1)
-    assert [figure.name for figure in saving.figures_of(group)] == [f"{name} / copy" for name in NAMES]
+    operations = saving.Operations()
+    group = saving.measure(1000, 1, operations)
+    assert [(figure.name, figure.limit) for figure in saving.figures_of(group)] == [
+        (f"{name} / copy", limit) for name, limit in zip(NAMES, (1.2, 12, None, None, None), strict=True)
+    ]
+    spans = operations.spans()
+    assert spans["write"][0] < spans["fsync"][0] < spans["read"][1] < spans["rmdir"][1]
     assert list(tmp_path.iterdir()) == []
 
 

@@ -20,13 +20,22 @@ from hookpoint.core.errors import CannotSave, DamagedCheckpoint, OutsideRun
 from hookpoint.storage.checkpoint import state_files
 from hookpoint.storage.checkpoint.available_memory import available_bytes
 from hookpoint.storage.checkpoint.background import Background
-from hookpoint.storage.checkpoint.checkpoint_folder import Staged, discard, new_staging, saving_to, verified, write_checkpoint
+from hookpoint.storage.checkpoint.checkpoint_folder import (
+    Staged,
+    discard,
+    new_staging,
+    saving_to,
+    verified,
+    verify_written,
+    write_checkpoint,
+)
 from hookpoint.storage.checkpoint.encryption import Key
 from hookpoint.storage.checkpoint.layout import BEST, checkpoints, is_being_deleted, link_name, next_place
 from hookpoint.storage.checkpoint.load_shards import filled
 from hookpoint.storage.checkpoint.manifest import File, Manifest
 from hookpoint.storage.checkpoint.snapshot import Snapshots
 from hookpoint.storage.disk import disk
+from hookpoint.storage.disk.hashing_writer import Segment
 from hookpoint.storage.run_file import RunFile
 from hookpoint.storage.workdir import best_links, named_links, open_workdir
 from hookpoint.storage.workdir.catalog import entries, places
@@ -257,8 +266,8 @@ class CheckpointStore(ResumableStore):
         if finite and isinstance(state.get("parts"), dict):
             self.refuse_if_not_finite(state["parts"], finite)
         target = self._target(step)
-        manifest = write_checkpoint(target, state, describe, staged, self._key)
-        _read_back(target)
+        manifest, segments = write_checkpoint(target, state, describe, staged, self._key)
+        _read_back(target, segments)
         for tag in (tag for tag in manifest.tags if tag.startswith(BEST)):
             try:
                 best_links.update(target, tag)
@@ -292,8 +301,11 @@ class CheckpointStore(ResumableStore):
 
     def _fits(self, state: Mapping[str, Any]) -> bool:
         """Return whether the host has memory for a copy of the state; if not, say so once."""
-        needed, free = self._snapshots.missing_bytes(state), available_bytes()
-        if free is None or needed < SHARE_OF_FREE_MEMORY * free:
+        free = available_bytes()
+        if free is None:
+            return True
+        needed = self._snapshots.missing_bytes(state, enough=SHARE_OF_FREE_MEMORY * free)
+        if needed < SHARE_OF_FREE_MEMORY * free:
             return True
         if not self._has_warned:
             self._has_warned = True
@@ -306,14 +318,11 @@ class CheckpointStore(ResumableStore):
             raise OutsideRun(f"the store for {self.workdir} is not open.", call='store.open("auto", {}) before it is used')
 
 
-def _read_back(target: Path) -> None:
-    """Verify a new checkpoint. If it is damaged, rename it and raise CannotSave.
-
-    Shards are not read, because the ranks that wrote them have verified them.
-    """
+def _read_back(target: Path, segments: Mapping[str, Sequence[Segment]]) -> None:
+    """Verify a new checkpoint. If it is damaged, rename it and raise CannotSave."""
     try:
         with saving_to(target):
-            verified(target, shards=False)
+            verify_written(target, segments)
     except DamagedCheckpoint as error:
         try:
             move_damaged(target, error)

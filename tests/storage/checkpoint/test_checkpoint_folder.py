@@ -10,7 +10,7 @@ import torch
 
 from hookpoint.core.errors import CannotSave, DamagedCheckpoint
 from hookpoint.storage.checkpoint import checkpoint_folder
-from hookpoint.storage.checkpoint.checkpoint_folder import read_checkpoint, strays, verified, write_checkpoint
+from hookpoint.storage.checkpoint.checkpoint_folder import read_checkpoint, strays, verified, verify_written, write_checkpoint
 from hookpoint.storage.checkpoint.manifest import Manifest
 from hookpoint.storage.disk import hashing_writer
 from hookpoint.storage.disk.fs_calls import intercepted
@@ -217,6 +217,29 @@ def large(monkeypatch):
 def test_files_that_are_written_in_parallel_are_the_same(folder, tmp_path, large):
     write_checkpoint(tmp_path / "parallel", STATE, describe)
     assert [(tmp_path / "parallel" / name).read_bytes() for name in FILES] == [(folder / name).read_bytes() for name in FILES]
+
+
+def test_what_was_just_written_is_read_back_in_segments(tmp_path, large, monkeypatch, flip):
+    monkeypatch.setattr(hashing_writer, "SEGMENT_BYTES", 1 << 16)
+    monkeypatch.setattr(hashing_writer, "PIECE_BYTES", 1 << 16)
+    folder, state = tmp_path / "step-00000007", {"parts": {"model": {"w": torch.arange(100_000)}}, "x": torch.ones(50_000)}
+    manifest, segments = write_checkpoint(folder, state, describe)
+    assert {name: sum(one.size for one in found) for name, found in segments.items()} == {
+        name: file.size for name, file in manifest.files.items()
+    }
+    assert all(len(found) > 2 for found in segments.values())
+    assert {name: found[-1].sha256 for name, found in segments.items()} == {
+        name: file.sha256 for name, file in manifest.files.items()
+    }
+    verify_written(folder, segments)
+    for name, found in segments.items():
+        for segment in found:
+            for place in (segment.start, segment.start + segment.size - 1):
+                flip(folder / name, place)
+                with pytest.raises(DamagedCheckpoint, match=f"{name} changed after it was written"):
+                    verify_written(folder, segments)
+                flip(folder / name, place)
+    verify_written(folder, segments)
 
 
 def test_a_large_file_that_cannot_be_written_leaves_nothing(tmp_path, large):

@@ -92,3 +92,11 @@ def test_buffers_of_the_last_copy_are_memory_that_the_next_one_does_not_need():
     snapshots.take(state, outlives_the_call=True)
     assert snapshots.missing_bytes(state) == 0
     assert snapshots.missing_bytes({**state, "w": torch.ones(9)}) == 36
+    assert snapshots.missing_bytes(state, enough=65) == 64  # 32 + 16 + 16, without looking for what is tied
+    assert snapshots.missing_bytes(state, enough=64) == 0
+
+
+def test_a_state_that_contains_itself_is_not_searched_for_ever():
+    state = {"w": torch.ones(8), "list": []}
+    state["list"] += [state["list"], state["list"], torch.ones(2)]
+    assert Snapshots().missing_bytes(state) == 32

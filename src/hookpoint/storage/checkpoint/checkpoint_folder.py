@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,16 +20,18 @@ from hookpoint.storage.checkpoint.manifest import File, Manifest, parse_manifest
 from hookpoint.storage.checkpoint.state_files import files_of, read_state
 from hookpoint.storage.checkpoint.tree import named_tensors
 from hookpoint.storage.disk import disk
-from hookpoint.storage.disk.hashing_writer import NewFile
+from hookpoint.storage.disk.hashing_writer import NewFile, Segment
 
 logger = logging.getLogger("hookpoint")
 
+K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
 UNREADABLE = (DamagedCheckpoint, CannotResume, OSError)
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 LARGE_BYTES = 1 << 26  # from this size on, files are written and verified in parallel
 MAX_THREADS = 4
+MAX_READERS = 16
 SHOWN_STRAYS = 3
 FINDER = ".DS_Store"  # macOS creates it in every folder that is opened
 
@@ -48,8 +50,10 @@ def write_checkpoint(
     describe: Callable[..., Manifest],
     staged: Staged | None = None,
     key: Key | None = None,
-) -> Manifest:
+) -> tuple[Manifest, dict[str, Sequence[Segment]]]:
     """Write the state to a new folder, encrypted if there is a key, and sync it. `describe(files=...)` returns the manifest.
+
+    Return the manifest and the segments of each file, for `verify_written`.
 
     All files are written to a hidden folder and synced, the manifest last. Then the folder is renamed. After any failure, there
     is either a complete checkpoint with this name or none.
@@ -62,7 +66,9 @@ def write_checkpoint(
             files = {} if staged is None else dict(staged.files)
             new = dict(files_of(state))
             is_large = sum(tensor.nbytes for _, tensor in named_tensors(state)) >= LARGE_BYTES
-            files |= each_of(new, lambda name: _write_file(staging / name, new[name], key), in_parallel=is_large)
+            threads = MAX_THREADS if is_large else 1
+            written = each_of(new, lambda name: _write_file(staging / name, new[name], key), threads)
+            files |= {name: file for name, (file, _) in written.items()}
             manifest = describe(files=files, encryption={} if key is None else key.describe())
             disk.write(staging / MANIFEST, manifest.encoded())
             disk.sync_folder(staging)
@@ -71,22 +77,22 @@ def write_checkpoint(
         except BaseException:
             discard(staging)
             raise
-    return manifest
+    return manifest, {name: segments for name, (_, segments) in written.items()}
 
 
-def _write_file(path: Path, write: Callable[[Any], None], key: Key | None) -> File:
+def _write_file(path: Path, write: Callable[[Any], None], key: Key | None) -> tuple[File, Sequence[Segment]]:
     with NewFile(path) as file, encrypted(file, path.name, key) as stream:
         write(stream)
-    return File(file.size, file.sha256)
+    return File(file.size, file.sha256), file.segments
 
 
-def each_of(names: Iterable[str], call: Callable[[str], T], *, in_parallel: bool) -> dict[str, T]:
-    """Call a function with each name, in order or on threads, and return the results by name. The first error is raised."""
-    if not in_parallel:
-        return {name: call(name) for name in names}
-    with ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="hookpoint-files") as pool:
-        calls = {name: pool.submit(call, name) for name in names}
-    return {name: future.result() for name, future in calls.items()}
+def each_of(keys: Iterable[K], call: Callable[[K], T], threads: int) -> dict[K, T]:
+    """Call a function with each key, in order or on threads, and return the results by key. The first error is raised."""
+    if threads == 1:
+        return {key: call(key) for key in keys}
+    with ThreadPoolExecutor(threads, thread_name_prefix="hookpoint-files") as pool:
+        calls = {key: pool.submit(call, key) for key in keys}
+    return {key: future.result() for key, future in calls.items()}
 
 
 def new_staging(target: Path) -> Path:
@@ -107,16 +113,42 @@ def verified(folder: Path, *, shards: bool = True) -> Manifest:
     Without `shards`, only the sizes of shard files are checked, because each shard is verified when it is read. Files that the
     manifest does not list are never read, so they do not count as damage: see `strays`.
     """
-    manifest = read_manifest(folder)
-    for name in sorted(set(manifest.files) - set(disk.names(folder))):  # before reading any
-        raise _damaged(folder, f"{name} is missing")
+    manifest = _complete_manifest(folder)
 
     def verify(name: str) -> None:
         verify_file(folder, name, manifest, content=shards or not name.endswith(SHARD))
 
-    is_large = sum(file.size for file in manifest.files.values()) >= LARGE_BYTES
-    each_of(manifest.files, verify, in_parallel=is_large)
+    each_of(manifest.files, verify, MAX_THREADS if _is_large(manifest) else 1)
     return manifest
+
+
+def verify_written(folder: Path, segments: Mapping[str, Sequence[Segment]]) -> None:
+    """Read back a checkpoint that this process has just written, or raise DamagedCheckpoint.
+
+    The segments of all files are read in parallel. Files without segments are shards: the ranks that wrote them have read them.
+    """
+    manifest = _complete_manifest(folder)
+    for name in manifest.files:
+        verify_file(folder, name, manifest, content=False)
+
+    def verify(part: tuple[str, int]) -> None:
+        name, number = part
+        if not _read(folder, name, lambda path: disk.matches(path, segments[name][number])):
+            raise _damaged(folder, f"{name} changed after it was written")
+
+    parts = [(name, number) for name in segments for number in range(len(segments[name]))]
+    each_of(parts, verify, min(MAX_READERS, os.cpu_count() or 1, len(parts)) if _is_large(manifest) else 1)
+
+
+def _complete_manifest(folder: Path) -> Manifest:
+    manifest = read_manifest(folder)
+    for name in sorted(set(manifest.files) - set(disk.names(folder))):  # before reading any
+        raise _damaged(folder, f"{name} is missing")
+    return manifest
+
+
+def _is_large(manifest: Manifest) -> bool:
+    return sum(file.size for file in manifest.files.values()) >= LARGE_BYTES
 
 
 def strays(folder: Path, manifest: Manifest) -> str:

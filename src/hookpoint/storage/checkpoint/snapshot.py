@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from hookpoint.storage.checkpoint.tree import Where, copied, is_tensor, memory_of
+from hookpoint.storage.checkpoint.tree import Where, copied, is_tensor, memory_of, tensors_in
 
 
 class Snapshots:
@@ -19,18 +20,20 @@ class Snapshots:
     def __init__(self) -> None:
         self._buffers: dict[Where, tuple[Any, Any]] = {}  # layout and buffer
 
-    def missing_bytes(self, state: Mapping[str, Any]) -> int:
-        """Return how much new host memory a copy of the state needs, beyond the buffers of the last snapshot."""
-        needed: dict[tuple[Any, ...], int] = {}  # keyed by memory, so that tied weights are copied once
+    def missing_bytes(self, state: Mapping[str, Any], *, enough: float = 0) -> int:
+        """Return how much new host memory a copy of the state needs, beyond the buffers of the last snapshot.
 
-        def leaf(value: Any, where: Where) -> Any:
-            if is_tensor(value):
-                layout, _ = self._buffers.get(where, (None, None))
-                needed.setdefault(memory_of(value) or where, 0 if layout == _layout(value) else value.nbytes)
-            return value
-
-        copied(dict(state), leaf)
-        return sum(needed.values())
+        If all its tensors take less than `enough` bytes, return their size: that takes a tenth of the time.
+        """
+        tensors = tensors_in(state)
+        at_most: int = sum(tensor.nbytes for tensor in tensors)
+        if at_most < enough:
+            return at_most
+        tied = {(tensor.device, tensor.data_ptr(), tensor.nbytes): tensor for tensor in tensors}  # copied once
+        buffers = Counter(layout for layout, _ in self._buffers.values())
+        buffers.subtract(map(_layout, tied.values()))
+        sizes = {_layout(tensor): tensor.nbytes for tensor in tied.values()}
+        return sum(-count * sizes[layout] for layout, count in buffers.items() if count < 0)
 
     def take(self, state: Mapping[str, Any], *, outlives_the_call: bool) -> dict[str, Any]:
         """Return the state with all tensors on the host, copied if it has to outlive the call.

@@ -11,12 +11,12 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from hookpoint.storage.disk.fs_calls import perform
-from hookpoint.storage.disk.hashing_writer import PIECE_BYTES, NewFile, sync
+from hookpoint.storage.disk.hashing_writer import PIECE_BYTES, NewFile, Segment, sync
 
 NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP)
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EXDEV, errno.EMLINK, errno.ENOSYS)
@@ -50,11 +50,13 @@ def replacing(path: Path) -> Iterator[Path]:
         raise
 
 
-def pieces(path: Path) -> Iterator[bytes]:
-    """Yield the content of a file in pieces."""
+def pieces(path: Path, start: int = 0) -> Generator[bytes, None, None]:
+    """Yield the content of a file in pieces, from a position to its end."""
     flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)
     descriptor = perform(lambda: os.open(path, flags), "open", path)
     try:
+        if start:
+            os.lseek(descriptor, start, os.SEEK_SET)
         while piece := perform(lambda: os.read(descriptor, PIECE_BYTES), "read", path, descriptor=descriptor):
             yield piece
     finally:
@@ -72,6 +74,17 @@ def digest(path: Path) -> str:
     for piece in pieces(path):
         sha256.update(piece)
     return sha256.hexdigest()
+
+
+def matches(path: Path, segment: Segment) -> bool:
+    """Read a segment of a file; return whether it is what was written."""
+    sha256, left = segment.before.copy(), segment.size
+    content = pieces(path, segment.start)
+    with closing(content):
+        while left and (piece := next(content, b"")):
+            sha256.update(memoryview(piece)[:left])
+            left -= min(left, len(piece))
+    return bool(sha256.hexdigest() == segment.sha256)
 
 
 def sync_file(path: Path) -> int:

@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from hookpoint.storage.disk.fs_calls import perform
 
@@ -15,6 +16,19 @@ Buffer = bytes | bytearray | memoryview
 BUFFER_BYTES = 1 << 20  # smaller writes are buffered
 PIECE_BYTES = 1 << 24  # the largest single write
 LARGE_BYTES = 1 << 22  # a piece that is hashed on another thread while it is written
+SEGMENT_BYTES = 1 << 25  # how much of a file is read back at a time
+
+
+class Segment(NamedTuple):
+    """A part of a file. `before` is the SHA-256 object of everything before it, and `sha256` the digest up to its end.
+
+    Segments can be verified in any order, also in parallel, although a SHA-256 is computed from the first byte to the last.
+    """
+
+    start: int
+    size: int
+    before: Any
+    sha256: str
 
 
 class NewFile:
@@ -26,8 +40,10 @@ class NewFile:
 
     def __init__(self, path: Path) -> None:
         self.size = 0
+        self.segments: list[Segment] = []
         self._path = path
         self._hash = hashlib.sha256()
+        self._before, self._start = self._hash.copy(), 0
         self._buffer = bytearray()
         self._error: BaseException | None = None
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
@@ -63,6 +79,8 @@ class NewFile:
         try:
             if self._error is None and kind is None:
                 self._write_out(memoryview(self._buffer))
+                if self._start < self.size:
+                    self._end_segment()
                 perform(lambda: sync(self._descriptor), "fsync", self._path, descriptor=self._descriptor)
         finally:
             os.close(self._descriptor)
@@ -101,7 +119,13 @@ class NewFile:
             else:
                 self._hash.update(piece[:written])
             self.size += written
+            if self.size - self._start >= SEGMENT_BYTES:
+                self._end_segment()
             view = view[written:]
+
+    def _end_segment(self) -> None:
+        self.segments.append(Segment(self._start, self.size - self._start, self._before, self.sha256))
+        self._before, self._start = self._hash.copy(), self.size
 
 
 def sync(descriptor: int) -> None:
