@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.log.metrics import Floats, Logs, MayWait, Mean, Metrics, as_scalar, floats_one_by_one
 from hookpoint.core.log.name_limit import NameLimit
-from hookpoint.core.log.reader_windows import ReaderWindow, ReaderWindows, ReadMean
+from hookpoint.core.log.reader_windows import ReaderWindow, ReaderWindows
 
 if TYPE_CHECKING:
     from hookpoint.core.log.loss_check import LossCheck
@@ -45,7 +45,8 @@ def renamed(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
 class Page:
     """The values of one pass: per name, the mean since the last log step, the mean of the whole pass, and the last value put.
 
-    `is_side` marks a pass that stays out of the metrics, `is_shared` one whose means are computed over all ranks.
+    `is_side` marks a pass that stays out of the metrics, `is_shared` one whose means are computed over all ranks. `recent` has,
+    by the name that a caller uses, the list to which further values are appended.
     """
 
     mode: str
@@ -55,10 +56,15 @@ class Page:
     window: dict[str, Mean] = field(default_factory=dict)
     means: dict[str, Any] = field(default_factory=dict)
     put: dict[str, Mean] = field(default_factory=dict)
+    recent: dict[str, list[tuple[Any, float]]] = field(default_factory=dict)
 
 
 class Logbook:
-    """Store values on the training thread, without waiting for a device."""
+    """Store values on the training thread, without waiting for a device.
+
+    `recent` is that of the innermost pass. A caller may append a value to a list in it, as `log` does: means, weights and
+    conversions wait for the log step. It is empty if something else has to happen first.
+    """
 
     def __init__(
         self,
@@ -73,6 +79,8 @@ class Logbook:
         self.windows = ReaderWindows(read_by_steps, floats, may_wait)
         self.monitors: Monitors | None = None
         self.is_muted = False  # while a run resumes: these values were logged before the checkpoint
+        self.has_recent = True  # False if a value has to be copied, and so has to pass through `log`
+        self.recent: dict[str, list[tuple[Any, float]]] = {}
         self.next_log_step = log_every or 0
         self._clocks, self._log_every, self._floats = clocks, log_every, floats
         self._pages: list[Page] = []
@@ -98,38 +106,53 @@ class Logbook:
         """Begin a page for a pass."""
         self.flush()  # with the current clocks, not those of the next log step
         self._pages.append(Page(mode, is_side, is_shared))
+        self.recent = self._pages[-1].recent
 
     def log(self, name: str, value: Any, weight: float, *, as_given: bool = False) -> None:
         """Add a value. Inside a pass, it counts towards the mean of the pass; between passes, it is a single value."""
         value = as_scalar(name, value)
-        if self.is_muted:
-            return
+        if name in self.recent and not as_given:
+            self.recent[name].append((value, weight))  # the path of all values except the first since a log step
+        elif not self.is_muted:
+            self._log_first(name, value, weight, as_given)
+
+    def _log_first(self, called: str, value: Any, weight: float, as_given: bool) -> None:
         page = self._pages[-1] if self._pages else None
-        if page is not None and page.mode == "train" and not page.is_side and name in page.window:
-            page.window[name].add(value, weight)  # the path of all values except the first since a log step
-            self.metrics.refresh(name, value)
+        name = logged_name(called, page.mode) if page is not None and page.mode != "train" and not as_given else called
+        if name not in self._names and not self._limit.admits(name):
             return
-        if page is not None and page.mode != "train" and not as_given:
-            name = logged_name(name, page.mode)
         if page is None:
-            if name in self._names or self._limit.admits(name):
-                self.metrics.observe(name, value, self._clocks.moment)
-                self._between[name] = value
-            return
-        if page.is_final:
-            if name in self._names or self._limit.admits(name):
-                page.means[name] = value
-                page.put.pop(name, None)
-                self._observe(page, name, value)
-            return
-        mean = page.window.get(name)
-        if mean is None:
-            if name not in self._names and not self._limit.admits(name):
-                return
-            mean = page.window[name] = self._new_mean(page, name)
-        mean.add(value, weight)
+            self.metrics.observe(name, value, self._clocks.moment)
+            self._between[name] = value
+        elif page.is_final:
+            page.means[name] = value
+            page.put.pop(name, None)
+            self._observe(page, name, value)
+        else:
+            if name not in page.window:
+                page.window[name] = Mean(self._floats)
+            self._follow(page, name, called, page.window[name], as_given)
+            page.window[name].pending.append((value, weight))
+
+    def _follow(self, page: Page, name: str, called: str, mean: Mean, as_given: bool) -> None:
+        """Take the values of a mean from the list to which they are appended from now on."""
         if not page.is_side:
-            self.metrics.show(name, value, self._clocks.epoch)
+            self.metrics.follow(name, mean, self._clocks.epoch)
+            if page.mode == "train" and name in self.windows.by_metric:
+                self.windows.by_metric[name].follow(mean.pending)
+        if self.has_recent and not as_given:
+            page.recent[called] = mean.pending
+        self.recent = page.recent
+
+    def _release(self) -> None:
+        """Stop appending to lists: the next value of each name goes through `log`, and readers have all values so far."""
+        self.windows.release()
+        for page in self._pages:
+            page.recent.clear()
+
+    def pause_recent(self) -> None:
+        """Let the next value go through `log`, because the pass it seems to belong to was left."""
+        self.recent = {}
 
     def logs(self) -> Logs:
         """Return the metrics that have a value from the current epoch; at the end of a training pass, only training metrics."""
@@ -157,6 +180,7 @@ class Logbook:
         self._send({name: self._put(page, name, value, weight) for name, value in scalars.items()}, "value")
 
     def _put(self, page: Page, name: str, value: Any, weight: float) -> Any:
+        self._release()
         readers = self.windows.by_metric.get(name) if page.mode == "train" else None
         if readers is not None:
             readers.put(value, weight)
@@ -182,6 +206,7 @@ class Logbook:
         """Add the results of a finished pass as single values, even in the middle of another pass."""
         scalars = {name: as_scalar(name, value) for name, value in values.items()}
         if not self.is_muted:
+            self._release()
             scalars = self._admitted(scalars)
             for name, value in scalars.items():
                 self.metrics.observe(name, value, self._clocks.moment)
@@ -189,9 +214,11 @@ class Logbook:
 
     def end_window(self, *, send: bool) -> None:
         """Start new means on the current page; at a log step, send the finished ones."""
+        self._release()
         page = self._pages[-1]
         window, page.window = page.window, {}
         for name, mean in window.items():
+            self.metrics.settle(name)
             mean.close()
             if name not in page.means:
                 page.means[name] = Mean(self._floats)
@@ -212,6 +239,7 @@ class Logbook:
         """Set the latest value without including it in a mean, because a value from a host may already be a mean."""
         value = as_scalar(name, value)
         if not self.is_muted and (name in self._names or self._limit.admits(name)):
+            self._release()
             self.metrics.show(name, value, self._clocks.epoch)
 
     def finish_page(self, finals: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -247,19 +275,28 @@ class Logbook:
 
     def close_page(self) -> None:
         """Send the results of a finished pass. Values logged with `put` have already been sent."""
-        page = self._pages.pop()
+        page = self._pop_page()
         if not page.is_side:
             self.has_validated |= page.mode == "val"
             self._send({name: value for name, value in page.means.items() if name not in page.put}, "epoch", page.mode)
 
     def drop_page(self) -> None:
         """Discard the pass that an exception ended."""
-        if self._pages.pop().mode == "train":
+        if self._pop_page().mode == "train":
             self.windows.drop()
 
     def drop_pages(self) -> None:
         """Discard all passes that an exception ended."""
-        self._pages.clear()
+        while self._pages:
+            self._pop_page()
+
+    def _pop_page(self) -> Page:
+        self._release()
+        page = self._pages.pop()
+        for name in page.window:
+            self.metrics.settle(name)
+        self.recent = self._pages[-1].recent if self._pages else {}
+        return page
 
     def flush(self) -> None:
         """Send the values logged between passes."""
@@ -268,6 +305,7 @@ class Logbook:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the metrics, and the means of the open training pass, if any."""
+        self._release()
         page = self._pages[0] if self._pages and self._pages[0].mode == "train" else Page("train")
         means = page.means
         return {
@@ -292,13 +330,9 @@ class Logbook:
             self.loss_check.load_state_dict(state["loss_check"])
         if in_pass:
             page = self._pages[0]
-            page.window = {name: self._new_mean(page, name).restore(sums) for name, sums in state["window"].items()}
+            page.window = {name: Mean(self._floats).restore(sums) for name, sums in state["window"].items()}
             page.means = {name: Mean(self._floats).restore(sums) for name, sums in state["whole"].items()}
             page.put = {name: Mean(self._floats).restore(sums) for name, sums in state.get("put", {}).items()}
-
-    def _new_mean(self, page: Page, name: str) -> Mean:
-        readers = self.windows.by_metric.get(name) if page.mode == "train" and not page.is_side else None
-        return Mean(self._floats) if readers is None else ReadMean(readers, self._floats)
 
     def _admitted(self, values: dict[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in values.items() if self._limit.admits(name)}

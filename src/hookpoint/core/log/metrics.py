@@ -9,6 +9,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from operator import itemgetter
 from threading import Lock
 from typing import Any
 
@@ -18,7 +19,8 @@ from hookpoint.core.schedule.moment import Moment
 from hookpoint.core.text.spelling import near_miss
 
 HISTORY_LENGTH = 10_000
-ON_HOST = ("builtins", "decimal", "fractions", "numpy")  # modules whose numbers are always on the host
+NUMBERS, FIRST = {float, int}, itemgetter(0)
+ON_HOST = ("builtins", "decimal", "fractions", "numpy")  # modules whose numbers are on the host
 
 # Called on the training thread, without waiting. The function it returns is called on another thread and may wait.
 Floats = Callable[[Sequence[Any]], Callable[[], list[float]]]
@@ -32,11 +34,15 @@ def floats_one_by_one(values: Sequence[Any]) -> Callable[[], list[float]]:
 
 def as_scalar(name: str, value: Any) -> Any:
     """Return what to store for a logged value: a number unchanged, a tensor detached. Raise BadValue if it is not a scalar."""
-    if type(value) is float or type(value) is int:
+    kind = type(value)
+    if kind is float or kind is int:
         return value
-    if getattr(value, "is_cpu", False) and value.ndim == 0:  # a host tensor: reading it costs less than a copy
-        number = value.item()
-        if type(number) is not complex:
+    if getattr(value, "is_cpu", False):  # a host tensor: reading it costs less than detaching it, and holds no memory
+        try:
+            number = value.item()
+        except (RuntimeError, ValueError):  # more than one element, or no data
+            number = None
+        if number is not None and type(number) is not complex:
             return number
     if isinstance(value, str | bytes) or value is None:
         raise BadValue(f"'{name}' is {value!r}; expected a number.", write=f"run.put_text('{name}', ...)")
@@ -72,62 +78,102 @@ class Mean:
     """A weighted mean of values that may not be floats yet. Reading it converts them, once.
 
     The mean is finite if all values are finite: a sum that overflows a float is kept as an exact integer.
+
+    `pending` holds the values, with their weights, that are not in the sums yet. A logged value costs one append to it.
     """
 
-    __slots__ = ("_bad", "_floats", "_lock", "_pending", "_started", "_total", "_weight")
+    __slots__ = ("_bad", "_floats", "_lock", "_newest", "_started", "_total", "_weight", "pending")
 
     def __init__(self, floats: Floats = floats_one_by_one) -> None:
         self._floats, self._lock = floats, Lock()
         self._total = self._weight = 0.0
         self._bad = 0.0  # the weight of values that are NaN or infinite
-        self._pending: list[tuple[Any, float]] = []
+        self._newest: Any = math.nan
         self._started: Callable[[], list[float]] | None = None
+        self.pending: list[tuple[Any, float]] = []
 
     def add(self, value: Any, weight: float) -> None:
-        if not self._pending and (type(value) is float or type(value) is int):
-            try:
-                total = self._total + value * weight
-            except OverflowError:  # the sum is an integer that no float can hold
-                total = math.nan
-            if total - total:  # zero if the sum is finite, else NaN
-                self._add_odd(float(value), weight)
-            else:
-                self._total = total
-                self._weight += weight
+        """Add a value. A number goes into the sums at once, so that it takes no memory."""
+        if not self.pending and (type(value) is float or type(value) is int):
+            self._add_number(value, weight)
         else:
-            self._pending.append((value, weight))
+            self.pending.append((value, weight))
+
+    def _add_numbers(self, pending: Sequence[tuple[float, float]]) -> None:
+        """Add numbers in order of arrival; the sums are those of `_add_number`, bit for bit."""
+        total, sum_of_weights = self._total, self._weight
+        try:
+            for value, weight in pending:
+                total += value * weight
+                sum_of_weights += weight
+        except OverflowError:
+            total = math.nan
+        if total - total:  # not finite: find out where
+            for value, weight in pending:
+                self._add_number(value, weight)
+        else:
+            self._total, self._weight = total, sum_of_weights
+
+    def _add_number(self, value: float, weight: float) -> None:
+        try:
+            total = self._total + value * weight
+        except OverflowError:  # the sum is an integer that no float can hold
+            total = math.nan
+        if total - total:  # NaN, unless the sum is finite
+            self._add_odd(float(value), weight)
+        else:
+            self._total = total
+            self._weight += weight
 
     def add_mean(self, part: Mean) -> None:
-        """Add all values of another mean, with their weights. If none of them are pending, merge it now to save memory."""
-        self._pending.append((part, 0.0))
+        """Add another mean, weighted by all its values. Settled means are folded in to save memory."""
+        self.pending.append((part, 0.0))
         with self._lock:
-            while self._pending and isinstance(self._pending[0][0], Mean) and not self._pending[0][0].is_pending:
-                self._add_sums(self._pending.pop(0)[0])
+            while self.pending and isinstance(self.pending[0][0], Mean) and not self.pending[0][0].is_pending:
+                self._add_sums(self.pending.pop(0)[0])
 
     def close(self) -> None:
-        """Start converting the values to floats. No values may be added afterwards."""
-        if self._pending:
-            self._started = self._floats([value for value, _ in self._pending if not isinstance(value, Mean)])
+        """Add the numbers to the sums, or start converting the values to floats. No values may be added afterwards."""
+        if self.is_pending:
+            self._started = self._floats([value for value, _ in self.pending if not isinstance(value, Mean)])
+        else:
+            self.sums()
 
     @property
     def is_pending(self) -> bool:
-        return bool(self._pending)
+        """Whether some values are not numbers yet, so that reading the mean may wait for a device."""
+        return not NUMBERS.issuperset(map(type, map(FIRST, self.pending)))
+
+    @property
+    def newest(self) -> Any:
+        """The last value of `pending`, also after it was added to the sums. Safe to read from any thread."""
+        last = self.pending[-1:]
+        return last[0][0] if last else self._newest
 
     def sums(self) -> tuple[float, float, float]:
         """Return the weighted sum, the sum of weights, and the weight of values that are NaN or infinite."""
         with self._lock:
-            pending = self._pending  # replaced at the end: a reader that sees none pending need not wait for the lock
-            started, self._started = self._started, None
-            if started is None:
-                started = self._floats([value for value, _ in pending if not isinstance(value, Mean)])
-            numbers = iter(started() if pending else ())
-            for value, weight in pending:  # in order of arrival, so that the sum is reproducible
-                if isinstance(value, Mean):
-                    self._add_sums(value)
+            pending = self.pending
+            count = len(pending)  # another thread may append to it
+            if count:
+                self._newest = pending[count - 1][0]
+                if self.is_pending:
+                    self._add_converted(pending[:count])
                 else:
-                    self._add_odd(next(numbers), weight)
-            self._pending = []
+                    self._add_numbers(pending[:count])
+                del pending[:count]  # at the end: a reader that sees none pending need not wait for the lock
             return self._total, self._weight, self._bad
+
+    def _add_converted(self, pending: Sequence[tuple[Any, float]]) -> None:
+        started, self._started = self._started, None
+        if started is None:
+            started = self._floats([value for value, _ in pending if not isinstance(value, Mean)])
+        numbers = iter(started())
+        for value, weight in pending:  # in order of arrival, so that the sum is reproducible
+            if isinstance(value, Mean):
+                self._add_sums(value)
+            else:
+                self._add_odd(next(numbers), weight)
 
     def _add_odd(self, value: float, weight: float) -> None:
         """Add any value, even one that is not finite or that makes the sum too large for a float."""
@@ -162,6 +208,15 @@ class Mean:
         return self
 
 
+class Newest:
+    """Stands for the newest value of a mean in the metrics, so that a logged value is stored only once."""
+
+    __slots__ = ("mean",)
+
+    def __init__(self, mean: Mean) -> None:
+        self.mean = mean
+
+
 class Metrics(Mapping[str, float]):
     """The latest value of each metric, converted to a float when read.
 
@@ -181,6 +236,8 @@ class Metrics(Mapping[str, float]):
         except KeyError:
             raise MissingMetric(name, self._values, **_meant(name, self._values)) from None
         if type(value) is not float:
+            if type(value) is Newest:
+                return float(value.mean.newest)
             value = self._values[name] = float(value)
         return value
 
@@ -198,16 +255,23 @@ class Metrics(Mapping[str, float]):
 
     def as_logged(self, name: str, default: Any = None) -> Any:
         """Return the latest value as logged. A tensor may be on a device, so converting it could wait."""
-        return self._values.get(name, default)
+        value = self._values.get(name, default)
+        return value.mean.newest if type(value) is Newest else value
 
     def show(self, name: str, value: Any, epoch: int) -> None:
         """Set the latest value without counting it as an observation."""
         self._values[name] = value
         self._epochs[name] = epoch
 
-    def refresh(self, name: str, value: Any) -> None:
-        """Set the latest value of a name that already has a value from this epoch."""
-        self._values[name] = value
+    def follow(self, name: str, mean: Mean, epoch: int) -> None:
+        """Show the newest value of a mean to which values are added, until `settle`."""
+        self.show(name, Newest(mean), epoch)
+
+    def settle(self, name: str) -> None:
+        """Keep the newest value of a mean instead of the mean."""
+        value = self._values.get(name)
+        if type(value) is Newest:
+            self._values[name] = value.mean.newest
 
     def observe(self, name: str, value: Any, moment: Moment) -> None:
         """Add a final value, with its moment."""
@@ -234,7 +298,7 @@ class Metrics(Mapping[str, float]):
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "values": {name: float(value) for name, value in self._values.items()},
+            "values": {name: float(self.as_logged(name)) for name in self._values},
             "epochs": dict(self._epochs),
             "counts": dict(self._counts),
             "history": {name: [[*moment, float(value)] for moment, value in rows] for name, rows in self._history.items()},

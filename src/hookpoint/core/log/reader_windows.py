@@ -1,9 +1,9 @@
 """ReaderWindows: deliver values logged in training passes to readers that are scheduled by steps.
 
-A host number is visible to its readers immediately. A device tensor is visible one log step later: its window closes at a log
-step, where a copy to the host is queued, and is in flight until the next log step, where it is always read. When a value counts
-therefore depends only on steps, not on how fast the machine is, and nothing waits for the device. In a team, all values take
-this path, as means over all ranks. When the pass ends, everything is visible.
+A host number is visible to its readers immediately: they take it from the values of the pass when they look. A device tensor is visible one log step later: its window closes at a log
+step, where a copy to the host is queued, and is in flight until the next log step, where it is always read. The moment at which
+a value counts therefore depends only on steps, not on the speed of the machine, and nothing waits for the device. In a team,
+all values take this path, as means over all ranks. When the pass ends, everything is visible.
 """
 
 from __future__ import annotations
@@ -34,8 +34,20 @@ class ReaderWindows:
         for metric in self.by_metric.values():
             metric.delays_all = True
 
+    def sync(self) -> None:
+        """Pass the values that were logged since the last call on to their readers."""
+        for metric in self.by_metric.values():
+            metric.sync()
+
+    def release(self) -> None:
+        """Pass the values on, and stop following the means they were logged to: their values are about to be summed."""
+        for metric in self.by_metric.values():
+            metric.sync()
+            metric.source = None
+
     def read(self, reader: ReaderWindow) -> float | None:
         """Return the mean of a reader's unread values; None if there are none."""
+        self.sync()
         with self._may_wait() if reader.is_pending else nullcontext():
             return reader.take()
 
@@ -47,6 +59,7 @@ class ReaderWindows:
 
     def close(self) -> dict[str, Mean]:
         """Close the open windows, queue their copies to the host, and return them."""
+        self.sync()
         closed = {name: metric.late for name, metric in self.by_metric.items() if metric.late is not None}
         self.drop()
         for mean in closed.values():
@@ -62,6 +75,7 @@ class ReaderWindows:
 
     def land(self) -> None:
         """Make windows in flight visible to their readers."""
+        self.sync()
         for metric in self.by_metric.values():
             window, metric.in_flight = metric.in_flight, None
             if window is not None:
@@ -90,18 +104,39 @@ class ReaderWindows:
 
 
 class MetricReaders:
-    """The open window of one metric, the one in flight, and their readers."""
+    """The open window of one metric, the one in flight, and their readers.
 
-    __slots__ = ("_floats", "delays_all", "in_flight", "late", "readers")
+    `source` is the list to which the values of the pass are appended; those before `_taken` have been passed on.
+    """
+
+    __slots__ = ("_floats", "_taken", "delays_all", "in_flight", "late", "readers", "source")
 
     def __init__(self, floats: Floats) -> None:
-        self._floats, self.delays_all = floats, False
+        self._floats, self.delays_all, self._taken = floats, False, 0
+        self.source: list[tuple[Any, float]] | None = None
         self.readers: list[ReaderWindow] = []
         self.late: Mean | None = None
         self.in_flight: Mean | None = None
 
+    def follow(self, source: list[tuple[Any, float]]) -> None:
+        """Take further values from this list; those in it have been passed on."""
+        if self.source is not source:
+            self.source, self._taken = source, len(source)
+
+    def sync(self) -> None:
+        """Pass on the values that were appended to the source since the last call."""
+        if self.source is not None:
+            new = self.source[self._taken :]
+            self._taken += len(new)
+            for value, weight in new:
+                self._pass_on(value, weight)
+
     def put(self, value: Any, weight: float) -> None:
-        """Add a value."""
+        """Add a value that is not in the source."""
+        self.sync()
+        self._pass_on(value, weight)
+
+    def _pass_on(self, value: Any, weight: float) -> None:
         if not self.delays_all and (type(value) is float or type(value) is int):
             for reader in self.readers:
                 reader.add(value, weight)
@@ -113,20 +148,6 @@ class MetricReaders:
     def restored(self, sums: Mapping[str, Any], name: str) -> Mean | None:
         """Return the mean that a checkpoint stores under a name, or None."""
         return Mean(self._floats).restore(sums[name]) if name in sums else None
-
-
-class ReadMean(Mean):
-    """A mean that also passes its values to readers. A separate class keeps metrics without readers fast."""
-
-    __slots__ = ("_readers",)
-
-    def __init__(self, readers: MetricReaders, floats: Floats) -> None:
-        super().__init__(floats)
-        self._readers = readers
-
-    def add(self, value: Any, weight: float) -> None:
-        super().add(value, weight)
-        self._readers.put(value, weight)
 
 
 class ReaderWindow:

@@ -226,6 +226,7 @@ class Saving:
         is_split = run.team.has_stages  # callbacks then store each rank's weights
         per_rank = [entry.name for entry in self._hooks.entries if is_split or getattr(entry.subject, "per_rank_state", False)]
         place = self._place or self.place()
+        logbook = objects.logbook.state_dict()  # before the callbacks: those that read by steps take their values from it
         return {
             **({"per_rank": per_rank} if self._is_in_team else {}),
             "clocks": self._clocks.state_dict(),
@@ -235,7 +236,7 @@ class Saving:
             "finite": {**{name: self._must_be_finite(name) for name in WEIGHTS}, "optimizer": None},
             "finite_buffers": dict(self.finite_buffers),
             "callbacks": self._hooks.state_dict(),
-            "logbook": objects.logbook.state_dict(),
+            "logbook": logbook,
             "data": objects.positions.state_dict(place.get("batches")),
             "rng": objects.randomness.state_dict(),
             "script_rates": self.script_rates,

@@ -98,4 +98,5 @@ class BatchLoop:
     def __del__(self) -> None:
         if self.pass_.is_open:
             self.pass_.abandoned = self._scopes.abandoned = True
+            self._machine.logbook.pause_recent()
             self._scopes.cleanup.leave(self.pass_, has_failed=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from hookpoint.core.errors import BadArgument, BadValue
 from hookpoint.core.hooks.lookup import find_callback, named_callbacks
+from hookpoint.core.log.metrics import as_scalar
 from hookpoint.core.points import BY_NAME
 from hookpoint.core.run._aliases import PeerNames, as_epochs_method, as_stop_request
 from hookpoint.core.run._values import Values
@@ -153,16 +154,14 @@ class Run(PeerNames):
         Accepts numbers and one-element tensors, and never waits for a device. Within a pass, values are averaged over the
         pass, weighted by samples. In validation, plain names get the prefix `val_`.
         """
-        self._loop.settle()
-        if len(given) == 2:
-            self._logbook.log(given[0], given[1], self._now.samples)
-        elif given:
-            if len(given) != 1 or type(given[0]) is not dict:
-                _check_mapping(given)
-            for name, value in given[0].items():
-                self._logbook.log(name, value, self._now.samples)
-        if values:
-            for name, value in values.items():
+        if given:
+            values = {**_as_mapping(given), **values}
+        for name, value in values.items():
+            recent = self._logbook.recent
+            if name in recent:  # every value except the first since a log step
+                recent[name].append((as_scalar(name, value), self._now.samples))
+            else:
+                self._loop.settle()
                 self._logbook.log(name, value, self._now.samples)
 
     def put_scalar(self, name: str, value: Any) -> None:
@@ -271,7 +270,11 @@ loop_of: Callable[[Run], RunLoop] = attrgetter("_loop")
 stepper_of: Callable[[Run], Stepper] = attrgetter("_stepper")
 
 
-def _check_mapping(given: tuple[Any, ...]) -> None:
+def _as_mapping(given: tuple[Any, ...]) -> Mapping[str, Any]:
+    """Return the values in the positional arguments of `run.log`."""
+    if len(given) == 2:
+        return {given[0]: given[1]}
     if len(given) != 1 or not isinstance(given[0], Mapping):
         shown = ", ".join(map(repr, given))
         raise BadValue(f"run.log({shown}): no value given.", write='run.log("name", value) or run.log(name=value)')
+    return given[0]

@@ -42,9 +42,11 @@ class LoggedValues:
             send(kind, copied, **options)
 
         self.log_copy = log_one
+        logbook.has_recent = False
         logbook.log, logbook.put, monitors.put = log, put, put_record  # type: ignore[method-assign]
 
     def end(self) -> None:
+        self._logbook.has_recent = True
         for owner, name in ((self._logbook, "log"), (self._logbook, "put"), (self._monitors, "put")):
             vars(owner).pop(name, None)
 
