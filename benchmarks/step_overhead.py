@@ -35,7 +35,7 @@ from torch import nn
 from hookpoint import Every
 from hookpoint import callbacks as cb
 from hookpoint.core.loop.loop import Loop as CoreLoop
-from hookpoint.engine.step.torch_stepper import clear_gradients
+from hookpoint.engine.step.optimizer_values import clear_gradients
 from hookpoint.presets.loop import Loop
 
 BARE = "bare loop"

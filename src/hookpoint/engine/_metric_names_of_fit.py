@@ -24,7 +24,7 @@ from hookpoint.core.log.logbook import logged_name
 from hookpoint.core.log.metric_names import MetricNames, always
 from hookpoint.core.log.metric_objects import names_of, returns_more, takes_tensors
 from hookpoint.core.run.current_run import current_run
-from hookpoint.engine.step.torch_stepper import learning_rate
+from hookpoint.engine.step.optimizer_values import learning_rate
 
 LOGGING = (log, current_run)
 LOGGING_NAMES = {function.__name__ for function in LOGGING}

@@ -53,7 +53,9 @@ from hookpoint.engine.step.modules import (
     training,
     unwrapped,
 )
-from hookpoint.engine.step.torch_stepper import Precision, check_step_options, is_computed, learning_rate
+from hookpoint.engine.step.optimizer_values import learning_rate
+from hookpoint.engine.step.step_requests import is_computed
+from hookpoint.engine.step.torch_stepper import Precision, check_step_options
 from hookpoint.parallel.strategy.strategy import Strategy
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -314,7 +316,7 @@ class Runner:
         self._distribution.begin_epoch(train, run.epoch)
         machine, first_step = machine_of(run), run.step + 1
         batches = batches_over(machine, train, "train")
-        train_step = self._distribution.wrap_step(self._stepper.train_step, self._stepper)
+        train_step = self._distribution.wrap_step(self._stepper.training_step(run), self._stepper)
         for batch in batches:
             del batch  # the run releases it when the iteration ends
             train_step(run)

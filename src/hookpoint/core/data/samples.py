@@ -33,9 +33,10 @@ def count_samples(batch: Any) -> int:
     kind = type(batch)
     if kind is tuple or kind is list:  # the common case first
         if 0 < len(batch) <= 2:
-            shape = getattr(batch[0], "shape", None)
-            if shape is not None and len(shape):
-                return int(shape[0])
+            try:
+                return int(batch[0].shape[0])
+            except (AttributeError, IndexError, TypeError):  # not an array, or one without dimensions
+                pass
         return _most_shared(batch, batch)
     if kind is dict:
         return _most_shared(batch, batch.values())

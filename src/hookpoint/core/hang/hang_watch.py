@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic
-from types import CodeType, FrameType
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.errors import BadArgument, DataTimeout, HookpointError, StopRun, text
@@ -33,9 +33,9 @@ class HangWatch:
     """Watch one run. The thread starts with the first pass that can hang: one with workers, in a team, or with a timeout.
 
     After `report_seconds` without progress, a report is logged; the interval doubles each time. After `data_seconds`, a wait
-    for data ends with one of the run's `signals`. `workers` finds the worker processes of a framework's loaders, like
-    TorchLoaderWorkers; it may be None. `passes` contains the open passes, innermost last. `fetching` is the code that fetches a
-    batch from a loader; its variable `pass_` is the pass. `loop_folder` contains the code around it.
+    for data ends with one of the run's `signals`. `workers` knows the worker processes of a framework's loaders, as
+    TorchLoaderWorkers does; it may be None. `passes` contains the open passes, innermost last. `fetching` tells
+    whether a frame fetches a batch from a loader; its variable `pass_` is the pass. `loop_folder` contains the code around it.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class HangWatch:
         *,
         report_seconds: float | None,
         data_seconds: float | None,
-        fetching: Sequence[CodeType],
+        fetching: Callable[[FrameType], bool],
         loop_folder: str,
     ) -> None:
         self._run, self._clocks, self._passes = run, clocks, passes
@@ -188,7 +188,7 @@ class HangWatch:
         """
         inner = None
         for frame in frames:
-            if frame.f_code in self._fetching:
+            if self._fetching(frame):
                 is_dispatch = inner is not None and inner.f_code.co_filename.startswith("<")
                 return None if is_dispatch else frame
             if frame.f_code.co_filename.startswith(self._loop_folder):

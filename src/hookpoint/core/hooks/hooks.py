@@ -53,7 +53,8 @@ class Hooks:
         for entry in self.entries:
             entry.watchers = self._watchers
         self._contexts = Contexts(self.entries)
-        self.remarks: list[Callable[[], list[str]]] = []  # lines that other objects append to `explain`
+        self.remarks: list[Callable[[], list[str]]] = []  # lines of others at the end of `explain`
+        self.sources: dict[str, Callable[[], str]] = {}  # by title, the source of what a run generates for its iterations
         self._logged_moves: set[str] = set()
         self._calls = self._ordered()
         self._dispatches: dict[tuple[tuple[str, ...], str | None, bool], Dispatch | None] = {}
@@ -174,9 +175,17 @@ class Hooks:
 
     # Reports
 
-    def explain(self) -> str:
-        """Return a table of the callbacks at each point, in order: when and where they run, and why in this order."""
-        return "\n".join([explain(self._calls, self.entries), *(line for lines in self.remarks for line in lines())])
+    def explain(self, *, step: bool = False) -> str:
+        """Return a table of the callbacks at each point, in order: when and where they run, and why in this order.
+
+        With `step`, also return the source that the run executes for each iteration: the loop with everything decided that
+        cannot change. It is generated when a pass begins.
+        """
+        text = "\n".join([explain(self._calls, self.entries), *(line for lines in self.remarks for line in lines())])
+        if not step:
+            return text
+        sources = [f"{title}:\n\n{source()}" for title, source in self.sources.items()]
+        return "\n\n".join([text, *(sources or ["No pass has begun: the source of an iteration is generated when one does."])])
 
     def costs(self, *, of_users: bool = False) -> list[Cost]:
         """Return the time that each callback takes at each point, most expensive first. One iteration in 64 is sampled.

@@ -116,6 +116,13 @@ class Logbook:
         elif not self.is_muted:
             self._log_first(name, value, weight, as_given)
 
+    def add(self, name: str, value: Any, weight: float) -> None:
+        """Do the same as `log`, in a form that a generated step contains instead of calling it."""
+        if name in self.recent:
+            self.recent[name].append((as_scalar(name, value), weight))
+        else:
+            self.log(name, value, weight)
+
     def _log_first(self, called: str, value: Any, weight: float, as_given: bool) -> None:
         page = self._pages[-1] if self._pages else None
         name = logged_name(called, page.mode) if page is not None and page.mode != "train" and not as_given else called

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from hookpoint.core.checkpoint.crashes import Crashes
@@ -24,11 +25,11 @@ from hookpoint.core.loop._run_record import RunRecord
 from hookpoint.core.loop._saving import Saving
 from hookpoint.core.loop._signals import Signals
 from hookpoint.core.loop._step_hooks import StepHooks
-from hookpoint.core.loop.batches import BatchLoop
 from hookpoint.core.loop.components import Components
 from hookpoint.core.loop.machine import Machine
 from hookpoint.core.loop.missing_metrics import MissingMetrics, could_log_anything
 from hookpoint.core.loop.options import LoopOptions
+from hookpoint.core.loop.passes import END
 from hookpoint.core.loop.run_objects import RunObjects
 from hookpoint.core.loop.scopes import Scopes
 from hookpoint.core.loop.services import Services
@@ -125,7 +126,15 @@ def _components(objects: RunObjects, options: LoopOptions, agreement: Agreement 
             options.loader_workers,
             report_seconds=options.hang_report_seconds if host is None else None,
             data_seconds=options.data_timeout_seconds if host is None else None,
-            fetching=(BatchLoop.__next__.__code__, Machine.fetch.__code__),
+            fetching=_is_fetching,
             loop_folder=str(Path(__file__).parent),
         ),
     )
+
+
+def _is_fetching(frame: FrameType) -> bool:
+    """Return whether a frame fetches a batch. Code generated from `Machine.iterate` has its name and its file."""
+    code, plain = frame.f_code, Machine.iterate.__code__
+    if code.co_filename != plain.co_filename or code.co_name not in (plain.co_name, Machine.fetch.__name__):
+        return False
+    return frame.f_locals.get("batch", END) is END

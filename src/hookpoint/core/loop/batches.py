@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Generator, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.data.data_points import check_pass
 from hookpoint.core.errors import BadArgument
-from hookpoint.core.loop.passes import END, MODES, Pass
+from hookpoint.core.loop._iterations import iterations
+from hookpoint.core.loop.passes import MODES, Pass
 from hookpoint.core.run.run import stepper_of
 
 if TYPE_CHECKING:
@@ -33,46 +34,37 @@ class BatchLoop:
     A generator with a `finally` would close it at once, but would lose an error in a callback.
     """
 
-    __slots__ = ("_machine", "_scopes", "_verdicts", "pass_")
+    __slots__ = ("_generator", "_machine", "_scopes", "pass_")
 
     def __init__(self, machine: Machine, pass_: Pass) -> None:
         self.pass_ = pass_
-        self._machine, self._scopes, self._verdicts = machine, machine.scopes, machine.verdicts
+        self._machine, self._scopes = machine, machine.scopes
+        self._generator: Iterator[Any] | None = None
 
-    def __iter__(self) -> BatchLoop:
-        return self
+    def __iter__(self) -> Iterator[Any]:
+        """Return a generator: a `for` gets its batches without calling `__next__`. It keeps this object until it is dropped."""
+        return self._drive(self._machine, self.pass_, keeps=self)
 
     def __next__(self) -> Any:
         """End the running iteration, begin the next one, and return its batch."""
-        machine, pass_, verdicts, scopes = self._machine, self.pass_, self._verdicts, self._scopes
-        if not pass_.is_open and not machine.begin_pass(pass_):
-            raise StopIteration
-        if scopes.passes[-1] is not pass_:
-            scopes.close_above(pass_)
-        if pass_.in_iteration:
-            machine.end_iteration(pass_)
-        while not (verdicts.has_requests and machine.must_end(pass_)):
-            batch = pass_.again
-            if batch is END:
-                batch = next(pass_.source, END) if pass_.fetch is None else machine.fetch(pass_)
-                if batch is END:
-                    self._end(complete=True)
-                pass_.batches_seen += 1
-            if verdicts.has_requests and machine.must_end(pass_, has_batch=True):  # requested during the fetch
-                pass_.batches_seen -= pass_.again is END
-                break
-            if machine.begin_iteration(pass_, batch):
-                return pass_.now.batch
-        self._end(complete=False)
+        if self._generator is None:
+            self._generator = self._drive(self._machine, self.pass_)
+        try:
+            return next(self._generator)
+        except BaseException:
+            self._generator = None
+            raise
 
-    def _end(self, *, complete: bool) -> NoReturn:
-        """End a pass without further batches; step first if the last accumulation window is incomplete."""
-        run, pass_ = self._machine.run, self.pass_
-        if pass_.is_train and (complete or not self._verdicts.stop):
-            stepper_of(run).finish(run)
-        pass_.was_cut = not complete and not pass_.saw_everything
-        self._machine.end_pass(pass_, complete=not pass_.was_cut)
-        raise StopIteration
+    @staticmethod
+    def _drive(machine: Machine, pass_: Pass, keeps: object = None) -> Generator[Any, None, None]:
+        """Open the pass, and yield its batches. At its end, step first if the last accumulation window is incomplete."""
+        while pass_.is_open or machine.begin_pass(pass_):  # a pass that is done does not open again
+            complete = yield from iterations(machine, pass_)
+            if pass_.is_open:
+                if pass_.is_train and (complete or not machine.verdicts.stop):
+                    stepper_of(machine.run).finish(machine.run)
+                pass_.was_cut = not complete and not pass_.saw_everything
+                machine.end_pass(pass_, complete=not pass_.was_cut)
 
     def close(self) -> None:
         """End the pass here, like a `break`."""

@@ -197,7 +197,10 @@ class HostDriver:
         if pass_.in_iteration:
             machine.end_iteration(pass_)
         pass_.batches_seen += 1
-        return machine.begin_iteration(pass_, batch)
+        machine.begin_iteration(pass_, batch)
+        if pass_.now.has_requests and pass_.now.is_discarded:
+            machine.end_iteration(pass_)
+        return pass_.in_iteration
 
     def finish_iteration(self, *, outputs: Any = None, loss: Any = None, log: Mapping[str, Any] | None = None) -> None:
         """End the iteration; a loss is logged, as in `Runner`."""
@@ -248,7 +251,7 @@ class HostDriver:
         """Whether the open pass should end."""
         machine = self._running()
         passes = machine.scopes.passes
-        return machine.verdicts.stop_epoch if not passes else machine.must_end(passes[-1])
+        return machine.verdicts.stop_epoch if not passes else machine.pass_end.is_due(passes[-1])
 
     def state(self) -> dict[str, Any]:
         """Return the state of callbacks, clocks and logged values for the host's checkpoint."""

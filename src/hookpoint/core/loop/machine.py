@@ -17,7 +17,7 @@ Between begin_iteration and end_iteration, a step fires on_backward_begin, on_ba
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ from hookpoint.core.errors import OutsideRun, StopRun
 from hookpoint.core.hooks.costs import SAMPLE_EVERY, StepShare
 from hookpoint.core.logger import logger
 from hookpoint.core.loop._ending import errors_of, is_handled
+from hookpoint.core.loop._pass_end import PassEnd
 from hookpoint.core.loop.passes import END, Pass
 from hookpoint.core.run.iteration import NO_ITERATION
 from hookpoint.core.run.run import set_now, set_payload
@@ -54,6 +55,7 @@ class Machine:
         self.control, self.agree = components.control, components.agree
         self._share, self._samples_of, self._is_over = StepShare(), counter(options.samples), False
         self.scopes.end_pass, self.scopes.end_epoch = self.end_pass, self.end_epoch
+        self.pass_end = PassEnd(self.verdicts, self.signals, self.saving, self.scopes)
         self.saving.announce = lambda saved: self._fire("on_save", path=saved.path, tags=tuple(saved.tags))
         enter_run(self.run)
         be_silent(self, silent=self.run.rank != 0)
@@ -117,7 +119,7 @@ class Machine:
     def begin_pass(self, pass_: Pass) -> bool:
         """Open a pass; return whether it has anything to do: not after a stop, nor if the checkpoint was made after it."""
         run, scopes, resuming = self.running(), self.scopes, self.resuming
-        if pass_.is_done or self._is_stopped_before(pass_):
+        if pass_.is_done or self.pass_end.prevents(pass_, has_host=self.options.host is not None):
             return False
         scopes.settle()
         if pass_.is_train:
@@ -148,18 +150,32 @@ class Machine:
             pass_.source = map(self.options.prepare, pass_.source)
         return True
 
-    def _is_stopped_before(self, pass_: Pass) -> bool:
-        """Return whether a stop keeps a pass from opening. A host that stops still makes the passes it has planned."""
-        if self.options.host is not None or not self.must_end(pass_):
-            return False
-        pass_.was_cut = True
-        if pass_.is_train:
-            self.scopes.cut_short = True
-            if self.scopes.epoch_is_open:
-                self.saving.before_end_points()
-        return True
+    # Iterations. A pass runs them without what is settled when it opens (_iterations.py).
 
-    # An iteration
+    def iterate(self, pass_: Pass) -> Generator[Any, None, bool]:
+        """Yield the batch of each iteration of an open pass. Return whether the data is over; False if the pass must end."""
+        verdicts, now, batch = self.verdicts, pass_.now, None
+        while pass_.is_open:
+            if self.scopes.passes[-1] is not pass_:
+                self.scopes.close_above(pass_)
+            if pass_.in_iteration:
+                self.end_iteration(pass_)
+            if verdicts.has_requests and self.pass_end.is_due(pass_):
+                return False
+            batch = pass_.again
+            if batch is END:
+                batch = next(pass_.source, END) if pass_.fetch is None else self.fetch(pass_)
+                if batch is END:
+                    return True
+                pass_.batches_seen += 1
+            if verdicts.has_requests and self.pass_end.is_due(pass_, has_batch=True):  # requested during the fetch
+                pass_.batches_seen -= pass_.again is END
+                return False
+            self.begin_iteration(pass_, batch)
+            batch = None  # the iteration holds it
+            if pass_.begin is None or not (now.has_requests and now.is_discarded):
+                yield now.batch
+        return False
 
     def fetch(self, pass_: Pass) -> Any:
         """Fetch a batch from the loader of a pass, with points around it; return END after the last."""
@@ -175,62 +191,56 @@ class Machine:
         set_now(run, NO_ITERATION)
         return END if batch is END else now.batch
 
-    def begin_iteration(self, pass_: Pass, batch: Any) -> bool:
-        """Begin an iteration; return whether its body should run: a handler may skip or retry it."""
-        now = pass_.now
+    def begin_iteration(self, pass_: Pass, batch: Any) -> None:
+        """Begin an iteration. A handler may discard it: then it only has to be ended."""
+        run, now = self.run, pass_.now
         pass_.in_iteration = True
         now.batch = batch
         now.batch_idx = pass_.batches_seen - 1
         now.samples = pass_.samples_of(batch)
-        set_now(self.run, now)
-        begin = pass_.begin
-        if pass_.batches_seen == pass_.sampled_next:
+        set_now(run, now)
+        if pass_.is_timed and pass_.batches_seen == pass_.sampled_next:
             pass_.sampled_next += SAMPLE_EVERY
-            pass_.is_sampled, pass_.began, begin = True, perf_counter(), pass_.timed[0]
-        if begin is not None:
-            begin(self.run)
+            pass_.is_sampled, pass_.began = True, perf_counter()
+        if pass_.begin is not None:
+            (pass_.timed[0] or pass_.begin if pass_.is_sampled else pass_.begin)(run)
             if self.scopes.passes[-1] is not pass_:  # a handler left its own pass with a break
                 self.scopes.close_above(pass_)
-            if now.has_requests and now.is_discarded:
-                self.end_iteration(pass_)
-                return False
-        return True
 
     def end_iteration(self, pass_: Pass) -> None:
         pass_.in_iteration = False
-        run, now, clocks, is_train = self.run, pass_.now, self.clocks, pass_.is_train
+        run, now, clocks, saving = self.run, pass_.now, self.clocks, self.saving
         if not (now.has_requests and self._was_skipped(pass_)):
             now.has_ended = True
             if pass_.retries:
                 pass_.retries, pass_.again = 0, END
-            are_reported = self.steps.are_reported
-            if is_train:
+            if pass_.is_train:
                 clocks.iteration += 1
                 clocks.samples += now.samples
-                if not are_reported:
+                if not self.steps.are_reported:
                     clocks.count_step()
             if pass_.end is not None:
                 (pass_.timed[1] or pass_.end if pass_.is_sampled else pass_.end)(run)
                 if self.scopes.passes[-1] is not pass_:
                     self.scopes.close_above(pass_)
-            if pass_.is_sampled:
+            if pass_.is_timed and pass_.is_sampled:
                 pass_.is_sampled = False
                 self._share.add_step(perf_counter() - pass_.began)
             # What is due: a log step, and in training an agreement between ranks, a command, a save.
-            if is_train and self.options.log_every:
+            if pass_.is_train and self.options.log_every:
                 if clocks.step >= self.logbook.next_log_step:
                     self.logbook.end_window(send=True)
                     run.monitors.raise_errors()
             elif pass_.batches_seen % FOLD_EVERY == 0:
                 self.logbook.end_window(send=False)
-            if is_train:
+            if pass_.is_train:
                 if self.agreement is not None:
                     self.agreement.at_step()
-                saving, step = self.saving, clocks.step
-                saving.is_accumulating = is_open = are_reported and step == pass_.steps_before
-                pass_.steps_before = step
+                if self.steps.are_reported:
+                    saving.is_accumulating = clocks.step == pass_.steps_before
+                    pass_.steps_before = clocks.step
                 # After a `break`, the code after the body has run already: a run could not resume here, so a save waits.
-                if saving.is_due and not is_open and not pass_.is_closing:
+                if saving.is_due and not saving.is_accumulating and not pass_.is_closing:
                     self.control.at_boundary()
                     saving.at_boundary()
         set_now(run, NO_ITERATION)
@@ -245,16 +255,6 @@ class Machine:
         if self.agreement is not None and pass_.is_train:
             self.agreement.at_step()
         return True
-
-    def must_end(self, pass_: Pass, *, has_batch: bool = False) -> bool:
-        """Return whether a verdict or a signal ends a pass here; with `has_batch`, before a batch that was fetched."""
-        verdicts, signals = self.verdicts, self.signals
-        # A side pass started after a stop request still runs; a signal ends every pass.
-        stops = verdicts.stop and not (pass_.is_side and signals.received is None)
-        if stops and signals.has_stopped and self.saving.saves:
-            # A run cannot resume in the middle of a validation, nor before a fetched batch: these are completed.
-            stops = self.scopes.cut_short or (pass_.is_train and not has_batch)
-        return stops or pass_.wants_end or (verdicts.stop_epoch and pass_.is_train)
 
     def end_pass(self, pass_: Pass, *, complete: bool, finals: Mapping[str, Any] | None = None) -> None:
         """End the running iteration, then the pass. `finals` are values of the whole pass computed by a host."""

@@ -62,11 +62,12 @@ class Pass:
     begin: Dispatch | None = None
     end: Dispatch | None = None
     timed: tuple[Dispatch | None, Dispatch | None] = (None, None)
+    is_timed: bool = False  # whether some iterations are measured: those of training, if they have handlers
     fetch: tuple[Dispatch | None, Dispatch | None] | None = None
 
     def __post_init__(self) -> None:
         self.is_train, self.total = self.mode == "train", length_of(self.loader)
-        self.sampled_next = FIRST_SAMPLE if self.is_train else -1
+        self.sampled_next = FIRST_SAMPLE
 
     def skip(self, known: Mapping[str, Any]) -> None:
         """Take the results of a pass that was over before the checkpoint."""
@@ -85,6 +86,7 @@ class Pass:
         begin, end = ("on_iter_begin", f"on_{mode}_iter_begin"), (f"on_{mode}_iter_end", "on_iter_end")
         self.begin, self.end = hooks.dispatch(*begin, mode=mode), hooks.dispatch(*end, mode=mode)
         self.timed = hooks.dispatch(*begin, mode=mode, timed=True), hooks.dispatch(*end, mode=mode, timed=True)
+        self.is_timed = self.is_train and (self.begin is not None or self.end is not None)
         fetch = hooks.dispatch("on_batch_fetch_begin"), hooks.dispatch("on_batch_fetch_end")
         self.fetch = fetch if fetch != (None, None) else None
 

@@ -17,6 +17,7 @@ from hookpoint.core.hooks.hooks import Hooks
 from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.iteration import Iteration
 from hookpoint.core.run.run import Run, now_of
+from hookpoint.core.run_view import Dispatch
 from hookpoint.engine.data.as_loader import map_tensors
 from hookpoint.engine.fused.copy_stream import CopyStream
 from hookpoint.engine.fused.graph_options import check_graph_optimizer
@@ -29,7 +30,8 @@ from hookpoint.engine.fused.static_batch import Signature, StaticBatch, signatur
 from hookpoint.engine.fused.step_graph import StepGraph
 from hookpoint.engine.step.forward import Forward
 from hookpoint.engine.step.modules import modules_of
-from hookpoint.engine.step.torch_stepper import TorchStepper, clear_gradients
+from hookpoint.engine.step.optimizer_values import clear_gradients
+from hookpoint.engine.step.torch_stepper import TorchStepper
 
 logger = logging.getLogger("hookpoint")
 
@@ -127,6 +129,9 @@ class GraphStepper(TorchStepper):
 
     def recapture(self) -> None:
         self._is_stale = True
+
+    def training_step(self, run: Run) -> Dispatch:
+        return self.train_step
 
     def train_step(self, run: Run) -> None:
         now = now_of(run)

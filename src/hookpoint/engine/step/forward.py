@@ -58,7 +58,10 @@ class Forward:
             return self._compute(batch, mode)
         inputs, targets = batch
         outputs = self._model(inputs)
-        return outputs, targets, self.loss(outputs, targets)
+        if targets is None or not isinstance(outputs, Tensor):
+            return outputs, targets, self.loss(outputs, targets)
+        loss = self.criterion(outputs, targets)  # what `loss` does for a tensor
+        return outputs, targets, loss if isinstance(loss, Tensor) or not isinstance(loss, Mapping) else self._total(loss)
 
     def _compute(self, batch: Any, mode: str | None) -> tuple[Any, Any, Any]:
         result, targets = self.outputs(batch, predicts=mode == "pred")

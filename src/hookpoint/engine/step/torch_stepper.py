@@ -6,25 +6,35 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from math import inf
+from types import MethodType
 from typing import Any, Literal
 
 import torch
 
 from hookpoint.core.callback.main_callback import overrides
 from hookpoint.core.data.array_batches import BatchSize
-from hookpoint.core.errors import BadArgument, BadLoop, StopRun
+from hookpoint.core.errors import BadArgument, BadLoop
 from hookpoint.core.hooks.hooks import Hooks
+from hookpoint.core.log.logbook import Logbook
 from hookpoint.core.loop.services import machine_of
+from hookpoint.core.loop.specialize import settled_values, specialize
 from hookpoint.core.run.iteration import NO_ITERATION, Iteration
-from hookpoint.core.run.run import Run, now_of, set_now, set_payload
+from hookpoint.core.run.run import Run, now_of, set_now
 from hookpoint.core.run.stepper import Stepper
 from hookpoint.core.run_view import Dispatch
 from hookpoint.core.schedule.clocks import Clocks
-from hookpoint.engine.data.as_loader import as_loader, described
+from hookpoint.engine.data.as_loader import as_loader
 from hookpoint.engine.step.distributed_step import SINGLE_PROCESS, Distribution
 from hookpoint.engine.step.forward import Forward
+from hookpoint.engine.step.optimizer_values import clear_gradients
+from hookpoint.engine.step.step_requests import is_computed, recovered, wants
 
 Precision = Literal["32", "bf16", "fp16"]
+SETTLED = (
+    *("self._computes_itself", "self._compute", "self._forward", "self._logbook", "self._steps_itself", "self._accumulate"),
+    *("self._divide_by", "self._scaler", "self._merge", "self._clip", "self._counts_steps", "self._clocks", "self._begin"),
+    *("self._end", "self._step_begin", "self._step_end", "self._after_step"),
+)
 STEP_POINTS = ("on_backward_begin", "on_backward_end", "on_step_begin", "on_step_end")
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -82,9 +92,11 @@ class TorchStepper(Stepper):
         has_forward = overrides(hooks.main, "on_train_forward", "on_iter_forward")
         forward = hooks.dispatch("on_train_forward", mode="train") if has_forward else None
         self._train_forward: Dispatch = self.in_precision(forward or self.compute)
+        self._computes_itself = self._train_forward == self.compute
         has_backward = overrides(hooks.main, "on_iter_backward")
         backward = hooks.dispatch("on_iter_backward", mode="train") if has_backward else None
         self._train_backward: Dispatch = self.backward_and_step
+        self._steps_itself = backward is None
         if backward is not None:
             has_options = self._accumulate > 1 or self._clip is not None or self._scaler is not None
             owns_step = has_options or self._after_step is not None
@@ -94,14 +106,30 @@ class TorchStepper(Stepper):
         """Compute outputs and loss of the current batch, log the loss, compute gradients, and step if a step is due."""
         now = now_of(run)
         try:
-            self._train_forward(run)
+            if self._computes_itself:
+                self._compute_outputs(run, now)
+            else:
+                self._train_forward(run)
             if now.loss is None:
                 raise BadLoop("the forward set no loss.", set="run.loss in on_iter_forward")
-            self._logbook.log("loss", now.loss, now.samples)
-            self._train_backward(run)
+            self._logbook.add("loss", now.loss, now.samples)
+            if self._steps_itself:
+                self._compute_gradients(run, now)
+                self._step_after(run, now)
+            else:
+                self._train_backward(run)
         except Exception as error:
             if not self.recovers(run, now, error):
                 raise
+
+    def training_step(self, run: Run) -> Dispatch:
+        """Return `train_step` with everything decided that cannot change during a fit. `explain(step=True)` shows it."""
+        # In a team, the weight of a batch may differ from that of the last one.
+        paths = SETTLED if self._distribution.strategy is None else [path for path in SETTLED if path != "self._divide_by"]
+        settled = settled_values(paths, self=self)
+        plan = specialize(TorchStepper.train_step, settled, INLINED)
+        run.hooks.sources["The training step"] = plan.source
+        return MethodType(plan.bound(settled), self)
 
     def count_steps(self, run: Run) -> None:
         """Count steps and fire their points here instead of in the optimizer's hooks, which cost more than the count itself.
@@ -110,7 +138,7 @@ class TorchStepper(Stepper):
         step.
         """
         hooks, self._clocks = machine_of(run).steps, machine_of(run).clocks
-        if hooks.are_reported and self._scaler is None and self._train_backward == self.backward_and_step:
+        if hooks.are_reported and self._scaler is None and self._steps_itself:
             hooks.remove()
             self._counts_steps = True
 
@@ -153,6 +181,9 @@ class TorchStepper(Stepper):
         """Do what the default on_iter_backward of a MainCallback does."""
         now = now_of(run)
         self._compute_gradients(run, now)
+        self._step_after(run, now)
+
+    def _step_after(self, run: Run, now: Iteration) -> None:
         if self._accumulate == 1 and not now.has_requests:
             self._apply(run)
         else:
@@ -247,7 +278,9 @@ class TorchStepper(Stepper):
 
     def compute(self, run: Run) -> None:
         """Compute outputs and loss of the current batch."""
-        now = now_of(run)
+        self._compute_outputs(run, now_of(run))
+
+    def _compute_outputs(self, run: Run, now: Iteration) -> None:
         now.outputs, now.targets, now.loss = self._compute(now.batch, run.mode)
         if self._forward.parts:
             parts, self._forward.parts = self._forward.parts, {}  # the next loss may not be a sum
@@ -335,56 +368,6 @@ class TorchStepper(Stepper):
         return progress is not None and progress.total is not None and now_of(run).batch_idx + 1 >= progress.total
 
 
-def wants(now: Iteration, part: str) -> bool:
-    """Return whether "backward" or "step" is still to be done in an iteration with a request."""
-    now.skips_were_read = True
-    return not now.is_discarded and part not in now.skipped
-
-
-def is_computed(forward: Dispatch, run: Run) -> bool:
-    """Run a forward outside training. Return whether the batch counts, which means that no callback skipped or retried it."""
-    now = now_of(run)
-    try:
-        forward(run)
-    except Exception as error:
-        if not recovered(run, now, error):
-            raise
-    return not (now.has_requests and now.is_discarded)
-
-
-def recovered(run: Run, now: Iteration, error: Exception) -> bool:
-    """Fire on_iter_error for a step that failed. Return whether a callback requested to retry or skip it."""
-    if isinstance(error, StopRun):
-        return False
-    error.add_note(f"in the step of batch {now.batch_idx}, {described(now.batch)} (step {run.step}, rank {run.rank})")
-    handle = run.hooks.dispatch("on_iter_error", mode=run.mode)
-    if handle is None:
-        return False
-    set_payload(run, {"error": error})
-    try:
-        handle(run)
-    finally:
-        set_payload(run, {})  # the error holds its frames, and they hold memory that a retry may need
-    return now.is_discarded
-
-
-def clear_gradients(optimizer: Any) -> None:
-    """Set the gradients of an optimizer to None. `zero_grad` does the same but takes 20 microseconds longer."""
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            parameter.grad = None
-
-
-def learning_rate(optimizer: Any) -> dict[str, Any]:
-    """Return {"learning_rate": ...} of an optimizer's first group, or {} if it has none.
-
-    A tensor is copied, because it changes in place. It becomes a float later, without a device synchronization.
-    """
-    groups = getattr(optimizer, "param_groups", None) or []
-    rate = groups[0].get("lr") if groups else None
-    return {} if rate is None else {"learning_rate": rate.clone() if isinstance(rate, torch.Tensor) else rate}
-
-
 def check_step_options(precision: str, accumulate: int, clip_grad_norm: float | None, lr_scheduler_on: str) -> None:
     """Check the options of the step."""
     if precision not in ("32", *DTYPES):
@@ -395,3 +378,14 @@ def check_step_options(precision: str, accumulate: int, clip_grad_norm: float | 
         raise BadArgument(f"clip_grad_norm must be None or a number > 0, got {clip_grad_norm!r}.")
     if lr_scheduler_on not in ("epoch", "step"):
         raise BadArgument(f"lr_scheduler_on must be 'epoch' or 'step', got {lr_scheduler_on!r}.")
+
+
+INLINED = {
+    "self._compute_outputs": TorchStepper._compute_outputs,
+    "self._logbook.add": Logbook.add,
+    "self._compute_gradients": TorchStepper._compute_gradients,
+    "clear_gradients": clear_gradients,
+    "self._step_after": TorchStepper._step_after,
+    "self._apply": TorchStepper._apply,
+    "self._clocks.count_step": Clocks.count_step,
+}
