@@ -29,7 +29,6 @@ from hookpoint.core.loop.loop import Loop
 from hookpoint.core.loop.options import LoopOptions
 from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.run import Run, set_stepper
-from hookpoint.core.run_view import Dispatch
 from hookpoint.core.schedule.armed_schedule import ArmedSchedule
 from hookpoint.core.schedule.when import Every, When
 from hookpoint.engine import _checks
@@ -40,7 +39,7 @@ from hookpoint.engine.async_floats import device_floats
 from hookpoint.engine.checkpoint_options import checkpoint_options
 from hookpoint.engine.data.as_loader import as_loader, loaders_of_fit, move
 from hookpoint.engine.data.hooked_loader import settings_of
-from hookpoint.engine.data.rng import deterministic_algorithms, seed_all, separate_rng
+from hookpoint.engine.data.rng import deterministic_algorithms, rng_kept, seed_all, separate_rng
 from hookpoint.engine.fused.fused_step import FusedStep
 from hookpoint.engine.step.distributed_step import distribution
 from hookpoint.engine.step.forward import FunctionMain
@@ -286,18 +285,27 @@ class Runner:
 
         During a fit, a call affects neither the training nor its random numbers.
         """
-        host = torch.device("cpu")
-        return [move(outputs, host, waits=True) for outputs in self.predict_iter(data, batch_size=batch_size)]
+        loader, host = as_loader(data, batch_size, shuffle=False), torch.device("cpu")
+        with nullcontext() if self._run is None else rng_kept():
+            return [move(outputs, host, waits=True) for outputs in self._predictions(loader, at_once=True)]
 
     def predict_iter(self, data: Any, *, batch_size: BatchSize = AUTO) -> Iterator[Any]:
         """Yield the outputs of each batch, on the device, as they are computed. Otherwise like `predict`."""
         loader = as_loader(data, batch_size, shuffle=False)
         return self._predictions(loader) if self._run is None else separate_rng(self._predictions(loader))
 
-    def _predictions(self, loader: Iterable[Any]) -> Generator[Any, None, None]:
+    def _predictions(self, loader: Iterable[Any], *, at_once: bool = False) -> Generator[Any, None, None]:
+        """Yield the outputs of each batch. The model is in eval mode only while it computes, or all the time if `at_once`."""
         with nullcontext(self._run) if self._run is not None else self._running() as run:
-            forward = self._dispatched(run, "on_pred_forward", "pred")
+            forward = self._stepper.forward_of(run.hooks, "pred")
             batches = batches_over(machine_of(run), loader, "pred", is_side=True)
+            if at_once:
+                with abort_on_error(batches), evaluating(self.model):
+                    for batch in batches:
+                        del batch
+                        if is_computed(forward, run):
+                            yield run.outputs
+                return
             while True:
                 with abort_on_error(batches), evaluating(self.model):
                     if next(batches, END) is END:
@@ -379,12 +387,6 @@ class Runner:
         self._stepper.begin_run(run)
         set_stepper(run, self._stepper)
         run.at_log_step(lambda values: learning_rate(self.optimizer))
-
-    def _dispatched(self, run: Run, point: str, mode: str) -> Dispatch:
-        """Return the MainCallback's handler of a point; a forward runs in the precision of the run."""
-        call = run.hooks.dispatch(point, mode=mode)
-        assert call is not None
-        return self._stepper.in_precision(call) if point.endswith("_forward") else call
 
     def _validation(self, val: Iterable[Any], schedule: ArmedSchedule) -> Callable[[Run], None]:
         @on("on_iter_end")

@@ -78,6 +78,7 @@ class CheckpointStore(ResumableStore):
         self._rules: dict[str, Keep] = {}
         self._limits: set[str] = set()
         self._background = Background()
+        self.when_saved: Callable[[], object] | None = None  # called, on another thread, when `collect` has something to return
         self._snapshots = Snapshots()
         self._run_file = RunFile(self.workdir)
 
@@ -152,7 +153,7 @@ class CheckpointStore(ResumableStore):
         save = partial(self._save, snapshot, int(step), describe, files, started)
         if not in_background:
             return save()
-        self._background.start(save)
+        self._background.start(save, self.when_saved)
         return None
 
     def collect(self, *, wait: bool = False) -> list[Saved]:

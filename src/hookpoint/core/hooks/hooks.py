@@ -200,6 +200,11 @@ class Hooks:
         return self._calls.get(point, ())
 
     @property
+    def is_watched(self) -> bool:
+        """Whether a callback watches the calls of others, so that a default handler must be called like any other."""
+        return bool(self._watchers)
+
+    @property
     def main(self) -> Any:
         """The MainCallback, or None."""
         return next((entry.subject for entry in self.entries if entry.kind == MAIN), None)

@@ -49,6 +49,9 @@ class Saving:
         self._run, self._hooks, self._clocks = objects.run, objects.hooks, objects.clocks
         self._is_in_team = objects.team.size > 1
         _join(store, objects.run)
+        self._polls = not hasattr(store, "when_saved")  # otherwise the store says when a background save is over
+        if not self._polls:
+            store.when_saved = self._wake  # type: ignore[union-attr]
         self._request = Request()
         self._was_signalled = self._is_last_chance = self._has_stopped = False
         self._in_flight = self._step_in_flight = self._failures = 0
@@ -90,6 +93,10 @@ class Saving:
     def mark(self, tag: str, keep: Keep | None, measured: Mapping[str, Any]) -> None:
         """Add a tag to the checkpoint of this moment, if a saver requests one."""
         self._marks[tag] = (self._clocks.moment, keep, measured)
+
+    def _wake(self) -> None:
+        """Let the next boundary report a background save that is over. Called on the thread that wrote it."""
+        self.is_due = True
 
     def request_by_signal(self) -> None:
         """Request a checkpoint from a signal handler. Only sets flags."""
@@ -313,7 +320,8 @@ class Saving:
             self.mark_saved()
             if saved is None:
                 self._in_flight, self._step_in_flight = 1, self._clocks.step
-                self.is_due = True
+                if self._polls:
+                    self.is_due = True
             else:
                 self._report(saved)
 
@@ -336,7 +344,7 @@ class Saving:
                 self._in_flight -= len(finished)
                 for saved in finished:
                     self._report(saved)
-        if self._in_flight or self.control.has_work:
+        if (self._in_flight and self._polls) or self.control.has_work:
             self.is_due = True
 
     def _report(self, saved: Saved) -> None:

@@ -29,16 +29,18 @@ def evaluate(machine: Machine, data: Any, *, is_side: bool = False, **options: U
     only part of the data.
     """
     run, update = machine.running(), options.get("update")
-    stepper = stepper_of(run)
+    stepper, forward = stepper_of(run), options.get("forward")
+    evaluate_batch = stepper.evaluate
     loader = stepper.batches(data, options.get("batch_size", AUTO))
     batches = batches_over(machine, loader, "val", is_side=is_side)
     isolated = preserved_randomness(machine.objects.randomness, loader) if is_side else nullcontext()
     counted = 0
     with abort_on_error(batches), isolated, stepper.evaluating(run):
         for batch in batches:
-            del batch  # the run holds the batch and releases it when the iteration ends
-            stepper.evaluate(run, options.get("forward"))
-            if not now_of(run).is_discarded:
+            del batch  # the run holds it, and releases it when the iteration ends
+            evaluate_batch(run, forward)
+            now = now_of(run)
+            if not (now.has_requests and now.is_discarded):
                 counted += 1
                 if update is not None:
                     update(run)

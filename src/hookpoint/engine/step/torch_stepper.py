@@ -76,7 +76,7 @@ class TorchStepper(Stepper):
         self._dtype = DTYPES.get(precision)
         self._device_type = device.type
         self._scaler = torch.amp.GradScaler(device.type) if precision == "fp16" else None
-        self._validate: Dispatch = self.in_precision(hooks.dispatch("on_val_forward", mode="val") or self.compute)
+        self._validate = self.forward_of(hooks, "val")
         self._begin, self._end, self._step_begin, self._step_end = (
             hooks.dispatch(point, mode="train") for point in STEP_POINTS
         )
@@ -144,6 +144,12 @@ class TorchStepper(Stepper):
 
     def forward(self, run: Run) -> None:
         self.in_precision(self.compute)(run)
+
+    def forward_of(self, hooks: Hooks, mode: str) -> Dispatch:
+        """Return the forward of a validation or prediction pass: that of the MainCallback, if it overrides it."""
+        point = f"on_{mode}_forward"
+        is_default = not overrides(hooks.main, point, "on_iter_forward") and not hooks.is_watched
+        return self.in_precision((None if is_default else hooks.dispatch(point, mode=mode)) or self.compute)
 
     def in_precision(self, forward: Dispatch) -> Dispatch:
         """Return a forward that runs in the precision of the run."""
@@ -235,7 +241,7 @@ class TorchStepper(Stepper):
         """Compute a batch of a validation pass in the precision of the run, and log its loss if it has one."""
         now = now_of(run)
         if is_computed(self._validate if forward is None else self.in_precision(forward), run) and now.loss is not None:
-            machine_of(run).logbook.log("loss", now.loss, now.samples)
+            self._logbook.add("loss", now.loss, now.samples)
 
     def state_dict(self, run: Run) -> dict[str, Any]:
         """Return the state for a checkpoint: the fp16 scaler, and the progress of the window and the plateau schedulers."""

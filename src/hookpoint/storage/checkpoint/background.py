@@ -17,10 +17,10 @@ class Background:
         self._saved: deque[Saved] = deque()
         self._errors: deque[BaseException] = deque()
 
-    def start(self, save: Callable[[], Saved]) -> None:
-        """Wait for the previous save to finish, then start this one."""
+    def start(self, save: Callable[[], Saved], when_saved: Callable[[], object] | None = None) -> None:
+        """Wait for the previous save to finish, then start this one. Its thread calls `when_saved` when there is a result."""
         self.wait()
-        thread = threading.Thread(target=self._run, args=(save,), name="hookpoint-save", daemon=False)
+        thread = threading.Thread(target=self._run, args=(save, when_saved), name="hookpoint-save", daemon=False)
         thread.start()  # raises if there is no memory for a thread
         self._thread = thread
 
@@ -43,8 +43,10 @@ class Background:
         """Return the errors that `collect` has not raised yet. Each is returned once."""
         return [self._errors.popleft() for _ in range(len(self._errors))]
 
-    def _run(self, save: Callable[[], Saved]) -> None:
+    def _run(self, save: Callable[[], Saved], when_saved: Callable[[], object] | None) -> None:
         try:
             self._saved.append(save())
         except BaseException as error:
             self._errors.append(error)
+        if when_saved is not None:
+            when_saved()

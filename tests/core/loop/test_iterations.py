@@ -1,0 +1,273 @@
+"""The iterations of a pass with everything decided, compared with the plain `Machine.iterate`, step by step."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from hookpoint import Callback, Every, LambdaCallback
+from hookpoint.core.loop import batches
+from hookpoint.core.loop.loop import Loop
+from hookpoint.core.loop.machine import Machine
+from hookpoint.core.points import POINTS
+from hookpoint.core.run.run import now_of
+from hookpoint.core.team.team import Team
+
+ALL = [point.name for point in POINTS if not point.main_only and not point.in_data and point.name != "on_records"]
+OF_ITERATIONS = [name for name in ALL if "_iter_" in name or "_fetch_" in name]
+
+
+class Optimizer:
+    """An optimizer with step hooks that may be told to accumulate: only every `accumulate`-th call steps."""
+
+    def __init__(self, accumulate=1):
+        self.hooks, self.calls, self.accumulate = [], 0, accumulate
+
+    def register_step_pre_hook(self, hook):
+        return self.register_step_post_hook(lambda *args: None)
+
+    def register_step_post_hook(self, hook):
+        self.hooks.append(hook)
+        return LambdaHandle(lambda: self.hooks.remove(hook))
+
+    def step(self):
+        self.calls += 1
+        if self.calls % self.accumulate == 0:
+            for hook in self.hooks:
+                hook(self, (), {})
+
+
+class LambdaHandle:
+    def __init__(self, remove):
+        self.remove = remove
+
+
+class Twins(Team):
+    """A team of two ranks that always do the same."""
+
+    size = data_size = 2
+
+    def gather(self, value):
+        return [value, value]
+
+    def sums(self, values):
+        return [2 * value for value in values]
+
+    def to_chief(self, data):
+        return [data, data]
+
+
+class Store:
+    """A store that keeps the clocks of what it is given."""
+
+    def __init__(self, seen):
+        self.seen = seen
+
+    def save(self, state, *, step, tags):
+        self.seen.append(("saved", step, sorted(tags), state["clocks"]["iteration"], state["place"].get("batches")))
+        return f"step-{step}"
+
+
+class Watch(Callback):
+    """Note every moment of a run: where it is, what it sees, and what was logged so far."""
+
+    def __init__(self, seen, points=ALL):
+        self.seen = seen
+        for point in points:
+            setattr(self, point, self.note(point))
+        super().__init__()
+
+    def note(self, point):
+        def on_point(run):
+            now = now_of(run)
+            values = dict(run.metrics)
+            here = (run.mode, run.epoch, run.step, run.iteration, run.samples, run.current_iteration, run.progress)
+            batch = tuple(getattr(now, name, None) for name in ("batch", "batch_idx", "samples", "has_ended"))
+            self.seen.append((point, *here, *batch, values))
+
+        return on_point
+
+
+def ask(point, verdict, *, at):
+    """A callback that asks for a verdict at a point, at these iterations."""
+    waiting = list(at)
+
+    def on_point(run):
+        if run.mode == "train" and waiting and run.iteration == waiting[0]:
+            waiting.pop(0)
+            getattr(run, verdict)()
+
+    return LambdaCallback(**{point: on_point})
+
+
+def train(seen, callbacks=(), *, optimizer=None, body=lambda run: None, leaves=False, nests=False, **options):
+    """Train two epochs, with a validation after each, and note what the body sees."""
+    with Loop(list(callbacks), optimizer=optimizer, **options) as run:
+        for _ in run.epochs(2):
+            for batch in run.batches([[1, 2], [3], [4, 5, 6], [7], [8]]):
+                seen.append(("body", batch, run.batch, run.batch_idx, run.iteration, run.step, run.progress))
+                run.log(loss=float(sum(batch)), scale=2)
+                if optimizer is not None:
+                    optimizer.step()
+                if nests:
+                    for inner in run.batches("xy", mode="val"):
+                        run.log(loss=1.0)
+                        seen.append(("inner", inner, run.metrics["val_loss"], run.metrics["loss"]))
+                        if nests == "left":
+                            break
+                body(run)
+                if leaves and run.iteration == 3:
+                    break
+            for batch in run.batches(["a", "b"], mode="val"):
+                run.log(loss=len(batch) / 3)
+                seen.append(("val", batch, run.iteration))
+    seen.append(dict(run.metrics))
+    seen.append({name: run.monitors.get_history(name) for name in run.metrics})
+    seen.append((run.step, run.iteration, run.samples, run.stop_reason))
+
+
+CASES = {
+    "nothing": {},
+    "everybody listens": {"points": ALL},
+    "iterations are watched": {"points": OF_ITERATIONS},
+    "only the end of an iteration": {"points": ["on_iter_end"]},
+    "only the begin of an iteration": {"points": ["on_train_iter_begin"]},
+    "no log steps": {"points": ALL, "log_every": 0},
+    "a log step every second step": {"points": ALL, "log_every": 2},
+    "skip": {"points": ALL, "asks": [("on_iter_begin", "skip_batch", [1, 4])]},
+    "skip, nobody listens": {"asks": [("on_train_iter_begin", "skip_batch", [1, 4])]},
+    "retry": {"points": ALL, "asks": [("on_iter_begin", "retry", [2, 2, 6])]},
+    "stop the epoch": {"points": ALL, "asks": [("on_iter_end", "stop_epoch", [2])]},
+    "stop": {"points": ALL, "asks": [("on_train_iter_end", "stop", [3])]},
+    "stop while a batch is fetched": {"asks": [("on_batch_fetch_end", "stop_epoch", [2])]},
+    "break": {"points": ALL, "leaves": True},
+    "break, nobody listens": {"leaves": True},
+    "a validation in each iteration": {"points": ALL, "nests": True},
+    "a validation that is left": {"nests": "left"},
+    "the optimizer reports steps": {"points": ALL, "optimizer": 1},
+    "accumulation": {"points": ALL, "optimizer": 2, "log_every": 2},
+    "accumulation and saves": {"optimizer": 3, "saves": True},
+    "saves": {"points": ALL, "saves": True},
+    "a function counts samples": {"points": ALL, "samples": lambda batch: 10},
+    "a team": {"points": ALL, "team": Twins, "log_every": 2},
+    "a team, nobody listens": {"team": Twins, "optimizer": 1},
+    "a schedule": {"asks": [], "schedule": True, "log_every": 2},
+}
+
+
+def story(case):
+    """Return all that a run of this case shows."""
+    seen: list = []
+    case = dict(case)
+    callbacks = [ask(point, verdict, at=at) for point, verdict, at in case.pop("asks", ())]
+    if case.pop("schedule", False):
+        callbacks.append(LambdaCallback(on_trigger=lambda run: seen.append(("due", run.step))).when(Every(steps=3)))
+    if case.pop("saves", False):
+        case["store"] = Store(seen)
+        callbacks.append(LambdaCallback(on_iter_end=lambda run: run.save("each") if run.iteration % 2 else None))
+    points = case.pop("points", None)
+    if points is not None:
+        callbacks.append(Watch(seen, points))
+    if "optimizer" in case:
+        case["optimizer"] = Optimizer(case["optimizer"])
+    train(seen, callbacks, **case)
+    return seen
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_run_shows_the_same_as_with_the_plain_iterations(monkeypatch, name):
+    decided = story(CASES[name])
+    monkeypatch.setattr(batches, "iterations", Machine.iterate)
+    plain = story(CASES[name])
+    for number, (one, other) in enumerate(zip(decided, plain, strict=False)):
+        assert one == other, number
+    assert len(decided) == len(plain) > 10
+
+
+@pytest.mark.parametrize(
+    ("name", "error"), [("on_iter_begin", KeyError), ("on_iter_end", KeyError), ("on_iter_end", StopIteration)]
+)
+def test_an_error_of_a_handler_is_the_same_too(monkeypatch, name, error):
+    def fail(run):
+        raise error("no")
+
+    def failure():
+        seen: list = []
+        with pytest.raises((error, RuntimeError)) as raised:
+            train(seen, [LambdaCallback(**{name: fail}), Watch(seen)])
+        return (
+            seen,
+            type(raised.value),
+            str(raised.value),
+            raised.value.__notes__ if hasattr(raised.value, "__notes__") else None,
+        )
+
+    decided = failure()
+    monkeypatch.setattr(batches, "iterations", Machine.iterate)
+    assert decided == failure()
+
+
+def test_batches_may_be_taken_one_by_one_and_with_a_for():
+    with Loop([]) as run:
+        loop = run.batches("abcdef")
+        taken = [next(loop)]
+        for batch in loop:
+            taken.append(batch)
+            if batch == "b":
+                taken.append(next(loop))
+                assert run.batch == "c"
+            if batch == "d":
+                break
+        taken += list(loop)
+    assert taken == list("abcdef")
+    assert run.iteration == 6
+
+
+def test_explain_shows_the_iterations_once_a_pass_has_begun():
+    loop = Loop([LambdaCallback(on_train_iter_end=lambda run: None)])
+    assert "generated when one does" in loop.hooks.explain(step=True)
+    with loop as run:
+        for _ in run.batches("ab"):
+            pass
+        for _ in run.batches("ab", mode="val"):
+            pass
+    text = run.hooks.explain(step=True)
+    assert text.startswith(run.hooks.explain())
+    training, validation = text.split("The iterations of a train pass:")[1].split("The iterations of a val pass:")
+    assert "end = pass_.end\n" in training
+    assert "clocks.iteration += 1" in training
+    assert "clocks" not in validation
+    assert "pass_.end" not in validation
+    assert "agreement" not in text
+
+
+def opcodes():
+    """Return how many opcodes hookpoint executes in one iteration that nobody listens to."""
+    count = 0
+
+    def trace(frame, event, argument):
+        nonlocal count
+        frame.f_trace_opcodes = True
+        count += event == "opcode" and "hookpoint" in frame.f_code.co_filename
+        return trace
+
+    with Loop([], log_every=1000) as run:
+        iterator = iter(run.batches([SimpleNamespace(shape=(2, 3))] * 30))
+        for _ in range(20):
+            next(iterator)
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            next(iterator)
+            next(iterator)
+        finally:
+            sys.settrace(before)
+    return count / 2
+
+
+def test_what_is_decided_costs_no_opcodes(monkeypatch):
+    decided = opcodes()
+    monkeypatch.setattr(batches, "iterations", Machine.iterate)
+    assert 0 < decided < 0.8 * opcodes()
