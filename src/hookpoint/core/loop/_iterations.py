@@ -6,7 +6,7 @@ again in each iteration. `hooks.explain(step=True)` shows the result.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 from hookpoint.core.loop.machine import Machine
@@ -37,7 +37,7 @@ SETTLED = (
     "pass_.begin",
     "pass_.end",
 )
-INLINED = {
+INLINED: dict[str, Callable[..., Any]] = {
     "self.begin_iteration": Machine.begin_iteration,
     "self.end_iteration": Machine.end_iteration,
     "self.clocks.count_step": Clocks.count_step,

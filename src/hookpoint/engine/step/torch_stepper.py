@@ -386,7 +386,7 @@ def check_step_options(precision: str, accumulate: int, clip_grad_norm: float | 
         raise BadArgument(f"lr_scheduler_on must be 'epoch' or 'step', got {lr_scheduler_on!r}.")
 
 
-INLINED = {
+INLINED: dict[str, Callable[..., Any]] = {
     "self._compute_outputs": TorchStepper._compute_outputs,
     "self._logbook.add": Logbook.add,
     "self._compute_gradients": TorchStepper._compute_gradients,
