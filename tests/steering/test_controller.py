@@ -256,7 +256,7 @@ def test_a_folder_without_a_run_is_not_training(tmp_path):
 
 
 def test_a_run_without_control_says_who_uses_the_folder(steered):
-    with steered(control=False) as live, pytest.raises(NotTraining, match=f"process {os.getpid()} .* takes no commands"):
+    with steered(control=False) as live, pytest.raises(NotTraining, match=f"process {os.getpid()} .* does not accept commands"):
         control(live.workdir).pause()
 
 

@@ -473,7 +473,7 @@ def test_a_folder_that_others_can_write_to_turns_control_off(fit, caplog):
     (first.workdir / ".control").chmod(0o770)
     trained = fit({5: [lambda run: None]}, save_every=1)
     assert trained.run.step == 12
-    warnings = [record.message for record in caplog.records if "takes no commands" in record.message]
+    warnings = [record.message for record in caplog.records if "does not accept commands" in record.message]
     assert len(warnings) == 1
     assert "others can write to it" in warnings[0]
 
@@ -538,7 +538,7 @@ def test_a_host_takes_what_it_supports(tmp_path):
         cannot = folder.live().cannot
     statuses = {do: answer.status for do, answer in answers.items()}
     assert statuses == {"set": "applied", "save": "applied", "validate": "refused", "trace": "refused", "stop": "applied"}
-    assert "theirs makes its own validation" in answers["validate"].reason
+    assert "theirs runs validation itself" in answers["validate"].reason
     assert cannot.keys() == {"validate", "trace"}
     assert (rates, saved) == ([0.1, 0.1, 0.01], [(("manual",), 3)])
 

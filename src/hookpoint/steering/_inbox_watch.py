@@ -28,7 +28,7 @@ class Received:
     command: ControlCommand | None
     seen_at: float
     outcome: tuple[str, str] | None = None
-    is_claimed: bool = False  # by an earlier start
+    is_claimed: bool = False  # claimed by an earlier start
 
     def has_expired(self) -> bool:
         seconds = None if self.command is None else self.command.seconds
@@ -38,7 +38,7 @@ class Received:
 class InboxWatch:
     """Check the inbox four times a second. A new file is read, checked and answered with "seen" here.
 
-    Everything after that happens on the training thread: it takes what was `received`, in order, and claims it.
+    Everything after that happens on the training thread: it takes the commands in `received`, in order, and claims them.
     """
 
     def __init__(self, folder: ControlFolder, attempt: str, wake: Callable[[], None]) -> None:
@@ -78,7 +78,7 @@ class InboxWatch:
             return False
         answer = self._folder.answer(command_id)
         if command_id in self._known or (answer is not None and answer.is_final):
-            self._folder.discard(command_id)  # a copy of an earlier command, which already has its answer
+            self._folder.discard(command_id)  # a copy of an earlier command that already has an answer
             return False
         return True
 
@@ -108,6 +108,6 @@ class InboxWatch:
                 self.look()
                 has_failed = False
             except Exception as error:
-                if not has_failed:  # once, not four times a second
+                if not has_failed:  # logged once, not four times a second
                     logger.warning("live control cannot read its inbox: %s", error)
                 has_failed = True

@@ -23,10 +23,10 @@ NEWEST_BYTES = 4 * 2**20
 
 
 class Outcomes:
-    """Tell monitors and controllers what became of commands.
+    """Tell monitors and controllers what happened to commands.
 
     The event is written before the answer, and the answer before the claimed file is removed. At the next start, a file in
-    taken/ shows what a kill left undone.
+    taken/ shows what was unfinished when the process was killed.
     """
 
     def __init__(self, run: Run) -> None:
@@ -54,7 +54,7 @@ class Outcomes:
             logger.warning("a command could not be answered: %s", error)
 
     def leftovers(self, folder: ControlFolder) -> list[tuple[ControlCommand, str, str]]:
-        """Return the commands that an earlier start claimed but did not answer, with what became of them.
+        """Return the commands that an earlier start claimed but did not answer, each with its outcome.
 
         A command in the journal was applied, or is about to be replayed. Any other command was lost.
         """
@@ -75,7 +75,7 @@ class Outcomes:
         return found
 
     def _ids_of_events(self, workdir: Path) -> set[str]:
-        """Return the ids of the newest events about commands."""
+        """Return the command ids in the newest events."""
         ids: set[str] = set()
         with suppress(OSError), (workdir / EVENTS).open("rb") as file:
             file.seek(max(0, file.seek(0, 2) - NEWEST_BYTES))

@@ -17,10 +17,10 @@ MAX_TRACE_STEPS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A checked command. `act` carries it out and returns fields of the answer.
+    """A checked command. `act` carries it out and returns fields for the answer.
 
-    `prepare`, if there is one, is called first and may still raise on one rank. It returns a function that undoes it, which is
-    then called on the other ranks.
+    `prepare`, if there is one, is called first and may still raise on one rank. It returns a function that undoes it. If one
+    rank raises, the other ranks call this function.
     """
 
     act: Callable[[], dict[str, Any]]
@@ -28,7 +28,7 @@ class Plan:
 
 
 class Plans:
-    """Check a command and return the plan to carry it out. Checking has no side effects, and raises to refuse.
+    """Check a command and return the plan to carry it out. Checking has no side effects; it raises to refuse a command.
 
     `cannot` maps the commands that this run does not support to the reason.
     """
@@ -64,7 +64,7 @@ class Plans:
             why = f"{host.name} runs {run.world_size} ranks, which hookpoint does not coordinate"
             return dict.fromkeys(("set", "call", "log-every", "pause", "resume", "save", "validate", "trace", "stop"), why)
         if host is not None:
-            cannot["validate"] = f"{host.name} makes its own validation"
+            cannot["validate"] = f"{host.name} runs validation itself"
             if "save" in host.cannot:
                 cannot["save"] = f"{host.name} does not support it: {host.cannot['save']}"
         if not loop.log_every:
@@ -144,7 +144,9 @@ class Plans:
     def _validate(self, args: Mapping[str, Any]) -> Plan:
         run = self._loop.run
         if run.val_loader is None:
-            raise BadValue("validate: this run has no validation data: give fit(train, val), or validate in the loop first.")
+            raise BadValue(
+                "validate: this run has no validation data: pass it to fit(train, val), or validate in the loop first."
+            )
 
         def act() -> dict[str, Any]:
             values = run.evaluate(run.val_loader, results=dict)

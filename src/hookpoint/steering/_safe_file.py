@@ -1,4 +1,4 @@
-"""Files of a control folder: written atomically, and read only if they are small, regular and owned by this user.
+"""Files in a control folder: written atomically, and read only if they are small, regular and owned by this user.
 
 Every function takes the descriptor of an open folder, so renaming or replacing the folder later has no effect.
 """
@@ -22,7 +22,7 @@ CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | g
 
 
 def open_folder(path: Path, *, create: bool) -> int:
-    """Return the descriptor of a folder that only this user can write to. Raise BadControlFile for any other."""
+    """Return the descriptor of a folder. Raise BadControlFile unless this user owns it and only this user can write to it."""
     if create:
         with suppress(FileExistsError):
             os.mkdir(path, 0o700)
@@ -33,7 +33,7 @@ def open_folder(path: Path, *, create: bool) -> int:
     os.close(descriptor)
     if status.st_uid != os.geteuid():
         problem = f"belongs to user {status.st_uid}, not to user {os.geteuid()}"
-        cure = {"run": "as the user who started the training"}
+        cure = {"run": "as the user who started the run"}
     else:
         problem, cure = f"has mode {stat.S_IMODE(status.st_mode):o}: others can write to it", {"run": f"chmod 700 {path}"}
     raise BadControlFile(f"{path} {problem}.", **cure)
@@ -70,8 +70,8 @@ def read_bytes(folder: int, name: str, max_bytes: int) -> bytes:
     _check(name, os.stat(name, dir_fd=folder, follow_symlinks=False), max_bytes)
     descriptor = os.open(name, READ, dir_fd=folder)
     with open(descriptor, "rb") as file:
-        status = os.fstat(descriptor)  # it may have been replaced in between
-        if not status.st_nlink:  # after it was opened: read the new one
+        status = os.fstat(descriptor)  # the file may have been replaced in between
+        if not status.st_nlink:  # replaced after it was opened: read the new one
             return read_bytes(folder, name, max_bytes)
         _check(name, status, max_bytes)
         data = file.read(max_bytes + 1)
@@ -81,7 +81,7 @@ def read_bytes(folder: int, name: str, max_bytes: int) -> bytes:
 
 
 def remove(folder: int, name: str) -> bool:
-    """Remove a file, or an empty folder of that name; return whether it existed and is gone."""
+    """Remove a file, or an empty folder with its name. Return whether it existed and is gone."""
     try:
         os.unlink(name, dir_fd=folder)
         return True

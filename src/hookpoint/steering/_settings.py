@@ -1,4 +1,4 @@
-"""Settings: what commands can set and call: hyper-parameters, `log_every`, and the knobs and actions of callbacks."""
+"""Settings: what commands can set or call. These are hyper-parameters, `log_every`, and the knobs and actions of callbacks."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class CallbackKnob:
 
 
 class Settings:
-    """The settings of a run by the names that commands use: `lr`, `log_every`, `MixUp.alpha`.
+    """The settings of a run, under the names that commands use: `lr`, `log_every`, `MixUp.alpha`.
 
-    The part before the dot is the name of the callback, or of its class if only one callback has that class. Settings that
-    no other part of a checkpoint contains are saved and restored here, once a command has changed them.
+    The part before the dot is the callback's name, or its class name if only one callback has that class. Settings that no
+    other part of a checkpoint contains are saved and restored here, once a command has changed them.
     """
 
     def __init__(self, loop: ControlledLoop) -> None:
@@ -78,7 +78,7 @@ class Settings:
     # Changing
 
     def check(self, name: str, value: Any) -> None:
-        """Raise if a setting does not exist or does not take this value. Nothing changes."""
+        """Raise if a setting does not exist or does not accept this value. Nothing changes."""
         if name == "log_every":
             if not self._loop.log_every:
                 raise BadValue("log_every is 0 in this run: there are no log steps.")
@@ -91,7 +91,7 @@ class Settings:
                 raise BadValue(f"{name} must be >= 0, got {value!r}.")
 
     def turn_knobs(self, values: Mapping[str, Any]) -> Callable[[], None]:
-        """Set the checked values that are knobs; return a function that restores them. Raise if a callback refuses one."""
+        """Set the checked values of knobs. Return a function that restores them. Raise if a callback refuses a value."""
         done: list[tuple[CallbackKnob, Any, Any]] = []
 
         def undo() -> None:
@@ -145,7 +145,7 @@ class Settings:
         return lambda: call_with_named(method, payload) if runs_here else None
 
     def who_else_sets(self, name: str) -> list[str]:
-        """Return what may change a hyper-parameter again: schedulers, and callbacks that set it."""
+        """Return what may change a hyper-parameter again: schedulers and callbacks that set it."""
         if name == "log_every" or self._find(name) is not None:
             return []
         callbacks = []
@@ -159,11 +159,11 @@ class Settings:
     # Checkpoints
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the current values of the settings that commands have changed, and that nothing else saves."""
+        """Return the current values of settings that commands have changed and that nothing else saves."""
         return {name: self.value(name) for name in sorted(self._changed)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> list[str]:
-        """Restore these values; return the names of settings that no longer exist, or do not take their value."""
+        """Restore these values. Return the names of settings that no longer exist or do not accept their value."""
         lost = []
         self._changed = set()
         for name, value in state.items():
@@ -209,5 +209,5 @@ class Settings:
 
 
 def _number(value: Any) -> Any:
-    """Return a plain value: the float of a one-element tensor."""
+    """Return a plain value: a float for a one-element tensor."""
     return value if type(value) in TYPES or not hasattr(value, "__float__") else float(value)

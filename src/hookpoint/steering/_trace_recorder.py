@@ -10,7 +10,7 @@ from hookpoint.core.run.run import Run
 
 
 class Profile(Protocol):
-    """A profiler recording, such as the one that ProfilerTrace makes."""
+    """A profiler recording, such as ProfilerTrace makes."""
 
     def record(self) -> None: ...
 
@@ -22,7 +22,7 @@ class Profile(Protocol):
 class TraceRecorder:
     """Record steps with a profiler and write `profile/trace-step-….json` in the workdir. One recording at a time.
 
-    Only the chief records and writes; the other ranks know that it does.
+    Only the chief records and writes; the other ranks only track that a recording is in progress.
     """
 
     def __init__(self, run: Run, new_profile: Callable[[], Any] | None, *, writes: bool = True) -> None:
@@ -42,7 +42,7 @@ class TraceRecorder:
 
     @property
     def steps(self) -> int:
-        """How many steps are recorded so far."""
+        """How many steps have been recorded so far."""
         return self._run.step - self._first
 
     def start(self, steps: int) -> str:

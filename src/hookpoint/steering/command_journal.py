@@ -1,4 +1,4 @@
-"""CommandJournal: the commands that a resume replays, as lines of journal.jsonl, each on disk before it is applied."""
+"""CommandJournal: the commands that a resumed run replays, as lines of journal.jsonl. Each is on disk before it is applied."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ APPEND = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | g
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """A command and where it was applied: at the end of this iteration, or of an epoch if `epochs` has just increased.
+    """A command and where it was applied: at the end of this iteration.
 
-    `number` counts the entries of a run from 1. `iteration`, `step` and `epochs` are the clocks at that boundary.
+    If `epochs` has just increased, it was applied at the end of the epoch. `number` counts the entries of a run from
+    1. `iteration`, `step` and `epochs` are the clocks at that boundary.
     """
 
     number: int
@@ -53,13 +54,13 @@ class JournalEntry:
 
 
 class CommandJournal:
-    """The journal in an open control folder. A torn last line, left by a kill, is ignored: its command was not applied."""
+    """The journal in an open control folder. A line that a kill left incomplete is ignored: its command was not applied."""
 
     def __init__(self, folder: int) -> None:
         self._folder = folder
 
     def entries(self) -> list[JournalEntry]:
-        """Return the entries in order, without those that were taken back."""
+        """Return the entries in order, without the ones that were taken back."""
         entries: dict[int, JournalEntry] = {}
         for content in self._lines():
             try:
@@ -78,11 +79,11 @@ class CommandJournal:
         return max((number for number in numbers if type(number) is int), default=0)
 
     def append(self, entry: JournalEntry) -> None:
-        """Add an entry; it is on disk when this returns."""
+        """Add an entry. It is on disk when this method returns."""
         self._append(entry.encoded())
 
     def forget(self, number: int, *, by: str = "", reason: str = "") -> None:
-        """Take an entry back: the next resume does not replay it. Only while no run is training in the folder."""
+        """Take an entry back, so that the next resume does not replay it. Only while no run is training in the folder."""
         self._append({"forget": number, "by": by, "reason": reason, "time": now()})
 
     def set_aside(self) -> None:
@@ -118,7 +119,7 @@ class CommandJournal:
             if size + len(line) > MAX_BYTES:
                 raise BadControlFile(f"{NAME} is full: it has {size} bytes.", start='a new run with resume="never"')
             if size and os.pread(descriptor, 1, size - 1) != b"\n":
-                line = b"\n" + line  # ends a line that was torn by a kill or a full disk
+                line = b"\n" + line  # ends a line that a kill or a full disk left incomplete
             if os.write(descriptor, line) != len(line):
                 raise OSError(f"{NAME} was only partly written")
             os.fsync(descriptor)
@@ -129,5 +130,5 @@ class CommandJournal:
 
 
 def now() -> str:
-    """Return the local time for people to read."""
+    """Return the local time in a readable form."""
     return datetime.now().astimezone().isoformat(timespec="seconds")

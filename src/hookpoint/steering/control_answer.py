@@ -1,4 +1,4 @@
-"""ControlAnswer: what became of a command, as stored in answers/ID.json."""
+"""ControlAnswer: the outcome of a command, as stored in answers/ID.json."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ APPLIED, REFUSED, WITHDRAWN, LOST = FINAL = ("applied", "refused", "withdrawn", 
 class ControlAnswer:
     """The answer to a command: "seen", then exactly one of "applied", "refused", "withdrawn" and "lost".
 
-    `step`, `iteration` and `epoch` say where the run was, `ranks` how many ranks applied it. `was` and `now` are the
-    changed settings, `values` the results of a validation pass, `path` a checkpoint or a trace. `number` is the command's
-    number in the journal, if a resume replays it. `note` says what may undo it; `reason` why it was not applied.
+    `step`, `iteration` and `epoch` say where the run was, and `ranks` how many ranks applied the command. `was` and `now` are
+    the changed settings, `values` are the results of a validation pass, and `path` is a checkpoint or a trace. `number` is the
+    command's number in the journal, if a resumed run replays it. `note` says what may undo the command, and `reason` says why
+    it was not applied.
     """
 
     id: str

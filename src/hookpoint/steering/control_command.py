@@ -14,10 +14,10 @@ from hookpoint.core.errors import BadControlFile
 
 FORMAT = 1
 COMMANDS = ("set", "call", "pause", "resume", "save", "validate", "log-every", "trace", "stop")
-REPLAYED = ("set", "call", "log-every", "validate")  # these change the training, so a resume replays them
+REPLAYED = ("set", "call", "log-every", "validate")  # these change training, so a resumed run replays them
 ID = re.compile(r"\d{20}-[0-9a-f]{8}")
 ATTEMPT = re.compile(r"[0-9a-f]{32}")
-MAX_TEXT = 1000  # characters of a reason, a tag or a sender
+MAX_TEXT = 1000  # longest reason, tag or sender, in characters
 
 
 def new_id() -> str:
@@ -54,7 +54,7 @@ class ControlCommand:
 
     @classmethod
     def parsed(cls, content: Any, command_id: str) -> ControlCommand:
-        """Return the command in the file that is named after this id. Raise BadControlFile if it is invalid."""
+        """Return the command from the file named after this id. Raise BadControlFile if it is invalid."""
         if not isinstance(content, dict) or content.get("format") != FORMAT or content.get("id") != command_id:
             raise BadControlFile(f"expected a command in format {FORMAT} with the same id as its file.")
         attempt, do, by = (content.get(name) for name in ("attempt", "do", "by"))

@@ -1,6 +1,6 @@
 """ControlFolder: the files of `RUN/.control/`, through which a run in progress is controlled.
 
-    live.json          who is training, and what can be changed; written by the trainer
+    live.json who is training, and what can be changed; written by the trainer
     inbox/ID.json      a command; written by a controller, removed by the trainer that claims it, or by a controller
                        that withdraws it
     taken/ID.json      a command that the trainer has claimed and not yet answered
@@ -26,7 +26,7 @@ from hookpoint.steering.live_record import LiveRecord
 
 NAME = ".control"
 MAX_COMMAND_BYTES = 64 * 2**10
-MAX_BYTES = 4 * 2**20  # of live.json and of an answer
+MAX_BYTES = 4 * 2**20  # of live.json and answers
 MAX_ANSWERS = 1000
 SUFFIX = ".json"
 
@@ -34,8 +34,8 @@ SUFFIX = ".json"
 class ControlFolder:
     """The control folder of a run, held open by descriptor: replacing the folder with another has no effect.
 
-    Only the user who started the training can use it. Raises FileNotFoundError if there is no such folder, and BadControlFile
-    if others can write to it.
+    Only the user who started the run can use it. Raises FileNotFoundError if there is no such folder, and BadControlFile if
+    others can write to it.
 
     >>> folder = ControlFolder.create("runs/mine")
     >>> command = ControlCommand("pause", {}, attempt="0" * 32)
@@ -91,7 +91,7 @@ class ControlFolder:
         write_json(self._inbox, command.id + SUFFIX, command.encoded())
 
     def withdraw(self, command_id: str) -> bool:
-        """Remove a command from the inbox. If this returns True, it is never applied; if False, an answer follows."""
+        """Remove a command from the inbox. If this returns True, the command is never applied; if False, an answer follows."""
         return remove(self._inbox, command_id + SUFFIX)
 
     def waiting(self) -> list[str]:
@@ -99,7 +99,7 @@ class ControlFolder:
         return _ids(self._inbox)
 
     def taken(self) -> list[str]:
-        """Return the ids that were claimed and not yet answered."""
+        """Return the ids of commands that were claimed but not answered yet."""
         return _ids(self._taken)
 
     def read(self, command_id: str) -> ControlCommand:
@@ -117,7 +117,7 @@ class ControlFolder:
             os.rename(name, name, src_dir_fd=self._inbox, dst_dir_fd=self._taken)
         except FileNotFoundError:
             return False
-        except OSError:  # a folder of this name is in the way, or the disk fails: the command must still leave the inbox
+        except OSError:  # a folder with this name is in the way, or the disk fails; the command must still leave the inbox
             return remove(self._inbox, name)
         return True
 
@@ -132,7 +132,7 @@ class ControlFolder:
     # Answers
 
     def answer(self, command_id: str) -> ControlAnswer | None:
-        """Return the answer to a command, or None if there is no answer yet, or it cannot be read."""
+        """Return the answer to a command, or None if there is no answer yet or it cannot be read."""
         try:
             return ControlAnswer.parsed(read_json(self._answers, command_id + SUFFIX, MAX_BYTES), command_id)
         except (OSError, BadControlFile):

@@ -15,9 +15,9 @@ QUICK_SECONDS, QUICK_POLL, SLOW_POLL = 2.0, 0.02, 0.1
 
 
 class ControlOrder:
-    """A command on its way: `wait` returns what became of it, `withdraw` takes it back. `Controller.send` creates it.
+    """A command on its way to a run. `wait` returns its outcome, and `withdraw` takes it back. `Controller.send` creates it.
 
-    Either the run moves the command out of the inbox, and answers it, or its sender does, and it is never applied.
+    Either the run moves the command out of the inbox and answers it, or the sender withdraws it and it is never applied.
     """
 
     def __init__(self, run_folder: Path, command: ControlCommand, timeout: float) -> None:
@@ -27,7 +27,7 @@ class ControlOrder:
         self._final: ControlAnswer | None = None
 
     def send(self) -> None:
-        """Put the command into the inbox of the run."""
+        """Put the command into the run's inbox."""
         with ControlFolder(self._run_folder) as folder:
             folder.send(self.command)
 
@@ -37,7 +37,7 @@ class ControlOrder:
             try:
                 with ControlFolder(self._run_folder) as folder:
                     answer = folder.answer(self.id)
-            except FileNotFoundError:  # the folder of the run was deleted
+            except FileNotFoundError:  # the run folder was deleted
                 return None
             if answer is None or not answer.is_final:
                 return answer
@@ -47,9 +47,9 @@ class ControlOrder:
     def wait(self, timeout: float | None = None) -> ControlAnswer:
         """Wait for the final answer.
 
-        If the run does not take the command within `timeout` seconds, by default the timeout that was passed to `send`, it is
-        withdrawn. Once the run has taken it, the answer follows, however long a checkpoint or a validation pass takes. If the
-        run ends first, the answer is "lost", at once.
+        If the run does not take the command within `timeout` seconds (default: the timeout passed to `send`), the command is
+        withdrawn. Once the run has taken the command, this waits for as long as a checkpoint or a validation pass takes. If the
+        run ends first, the answer is "lost" at once.
         """
         deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
         is_taken = False
@@ -65,7 +65,7 @@ class ControlOrder:
                 time.sleep(QUICK_POLL if time.monotonic() - self._sent < QUICK_SECONDS else SLOW_POLL)
 
     def withdraw(self) -> bool:
-        """Withdraw the command. If this returns True, it is never applied; if False, the run has already taken it."""
+        """Withdraw the command. If this returns True, the command is never applied; if False, the run has already taken it."""
         answer = self.answer()
         if answer is None or not answer.is_final:
             self._remove("its sender took it back")
@@ -98,10 +98,10 @@ class ControlOrder:
         entry = None
         with suppress(FileNotFoundError), ControlFolder(self._run_folder) as folder:
             entry = next((one for one in folder.journal.entries() if one.id == self.id), None)
-        answer = self.answer()  # it may have come last
+        answer = self.answer()  # the answer may have arrived last
         if answer is not None and answer.is_final:
             return answer
-        if entry is None:  # no later start applies it: it is for this one
+        if entry is None:  # the command is for this attempt, so no later start applies it
             self._final = ControlAnswer(self.id, LOST, time=time.time(), reason="the run ended first")
         else:
             note = "the run was killed right after; a resume replays it"

@@ -29,9 +29,9 @@ TIMEOUT = 30.0
 
 
 def control(run_folder: str | os.PathLike[str]) -> Controller:
-    """Steer the training that is running in a folder: change, pause, save, validate, trace and stop it.
+    """Steer the run in a folder: change settings, pause, save, validate, trace and stop.
 
-    The training may be in another process, or on another machine that sees the same folder.
+    The run may be in another process, or on another machine that sees the same folder.
 
     >>> control("runs/mine")
     control('runs/mine')
@@ -61,11 +61,11 @@ class PendingCommand:
 
 
 class Controller:
-    """Steer the training in a run folder; `hookpoint.control` creates it.
+    """Steer the run in a run folder. `hookpoint.control` creates it.
 
-    A command waits for its answer and returns it. It raises NotApplied if the run refuses the command, if the run ends first,
-    or if it does not take the command within `timeout` seconds: then the command is withdrawn and never applied. It raises
-    NotTraining at once if no process is training. Any number of controllers may steer a run at the same time.
+    A command waits for its answer and returns it. It raises NotApplied if the run refuses the command, ends first, or does not
+    take the command within `timeout` seconds; the command is then withdrawn and never applied. It raises NotTraining at once if
+    no process is training. Any number of controllers may steer a run at the same time.
     """
 
     def __init__(self, run_folder: str | os.PathLike[str]) -> None:
@@ -87,11 +87,11 @@ class Controller:
         except FileNotFoundError:
             record = None
         except PermissionError:
-            what = f"{self.path} can be controlled only by the user who started the training ({holder})."
+            what = f"{self.path} can be controlled only by the user who started the run ({holder})."
             raise BadControlFile(what) from None
         if record is None or record.ended or (record.holder.host, record.holder.pid) != (holder.host, holder.pid):
             raise NotTraining(
-                f"{holder} is using {self.path}, but takes no commands.",
+                f"{holder} is using {self.path}, but does not accept commands.",
                 wait="until its first step, if it has just started",
                 check="that control is on: control=True, and no warning in its log",
             )
@@ -102,11 +102,11 @@ class Controller:
         return {knob.name: knob for knob in map(_knob, self.live().knobs)}
 
     def actions(self) -> dict[str, str]:
-        """Return the actions of callbacks, by name, with what each does."""
+        """Return the actions of callbacks, by name, each with its description."""
         return {str(one.get("name")): str(one.get("about", "")) for one in self.live().actions}
 
     def pending(self) -> list[PendingCommand]:
-        """Return the commands that are not answered yet, the oldest first."""
+        """Return the commands that have not been answered yet, oldest first."""
         try:
             with ControlFolder(self.path) as folder:
                 taken = [PendingCommand(command, "taken") for command in _read(folder.taken(), folder.read_taken)]
@@ -117,7 +117,7 @@ class Controller:
         return [*taken, *(PendingCommand(command, "seen" if command.id in seen else "sent") for command in waiting)]
 
     def journal(self) -> list[JournalEntry]:
-        """Return the commands that a resume from an earlier checkpoint replays, without those that were forgotten."""
+        """Return the commands that a run resumed from an earlier checkpoint replays, without the ones that were forgotten."""
         try:
             with ControlFolder(self.path) as folder:
                 return folder.journal.entries()
@@ -138,7 +138,7 @@ class Controller:
         expect: Mapping[str, Any] | None = None,
         timeout: float | None = TIMEOUT,
     ) -> ControlOrder:
-        """Send a command without waiting for its answer. It expires `timeout` seconds after the run sees it; None for never."""
+        """Send a command without waiting for its answer. It expires `timeout` seconds after the run sees it, or never."""
         order = self.prepare(do, args, expect=expect, timeout=timeout)
         order.send()
         return order
@@ -151,7 +151,7 @@ class Controller:
         expect: Mapping[str, Any] | None = None,
         timeout: float | None = TIMEOUT,
     ) -> ControlOrder:
-        """Return an order that is not sent yet, so that it can be withdrawn whenever Ctrl-C is pressed."""
+        """Return an order that has not been sent yet, so that it can be withdrawn whenever Ctrl-C is pressed."""
         if do not in COMMANDS:
             raise BadArgument(f"there is no command {do!r}.", choose=", ".join(COMMANDS))
         if timeout is not None and not timeout > 0:
@@ -164,7 +164,7 @@ class Controller:
     def set(
         self, values: Mapping[str, Any], *, expect: Mapping[str, Any] | None = None, timeout: float = TIMEOUT
     ) -> ControlAnswer:
-        """Change knobs, all at the same step or none. With `expect`, only if these knobs still have these values."""
+        """Change settings, all at the same step or none. With `expect`, only if these settings still have these values."""
         return self._ask("set", timeout, expect, values=dict(values))
 
     def pause(self, *, timeout: float = TIMEOUT) -> ControlAnswer:
@@ -233,7 +233,7 @@ class Controller:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Lock a run folder, so no training can start in it."""
+    """Lock a run folder, so that no run can start in it."""
     lock = WorkdirLock(path)
     try:
         lock.acquire(warn=False)
@@ -246,13 +246,13 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _commands_in(manifest: Manifest | None) -> int:
-    """Return the number of the last command that a checkpoint contains. One saved after an exception does not count."""
+    """Return the number of the last command that a checkpoint contains. Checkpoints saved after an exception do not count."""
     number = 0 if manifest is None or manifest.is_of_exception else manifest.clocks.get("commands")
     return number if isinstance(number, int) else 0
 
 
 def _read(ids: Iterable[str], read: Callable[[str], ControlCommand]) -> list[ControlCommand]:
-    """Return the commands in these files, leaving out files that are not commands or have been answered in the meantime."""
+    """Return the commands in these files, without files that are not commands or have been answered in the meantime."""
     found = []
     for id in ids:
         with suppress(OSError, BadControlFile):
@@ -277,7 +277,7 @@ def _plain(what: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sender() -> str:
-    """Return who sends a command: user@host:pid."""
+    """Return the sender of a command: user@host:pid."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container without an entry for its user

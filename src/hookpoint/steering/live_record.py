@@ -35,7 +35,7 @@ class LiveRecord:
 
     @property
     def is_running(self) -> bool:
-        """Whether the training process still runs; True if it is on another host, where this cannot be checked."""
+        """Whether the training process is still running; True if it is on another host, where this cannot be checked."""
         if self.ended:
             return False
         is_here = self.holder.host == socket.gethostname()
@@ -50,7 +50,7 @@ class LiveRecord:
     def parsed(cls, content: Any) -> LiveRecord:
         """Return the record that a file contains. Raise BadControlFile if it is invalid."""
         if not isinstance(content, dict) or content.get("format") != FORMAT or not isinstance(content.get("attempt"), str):
-            raise BadControlFile(f"live.json is not in format {FORMAT}.", use="the hookpoint release that the training uses")
+            raise BadControlFile(f"live.json is not in format {FORMAT}.", use="the hookpoint release that the run uses")
         try:
             holder = Holder(**{one.name: content[one.name] for one in fields(Holder)})
             known = {one.name: content[one.name] for one in fields(cls) if one.name in content}

@@ -1,4 +1,4 @@
-"""Steering: commands to a run in progress, applied at its step boundaries by all ranks or none, and replayed by a resume."""
+"""Steering: commands to a run in progress, applied at step boundaries by all ranks or none, and replayed when a run resumes."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from hookpoint.steering.control_folder import ControlFolder, is_supported
 from hookpoint.steering.live_record import LiveRecord
 from hookpoint.storage.workdir.lock import Holder
 
-BEAT_SECONDS, PUBLISH_SECONDS = 0.25, 1.0  # between messages of paused ranks; between values at the ends of epochs
+BEAT_SECONDS, PUBLISH_SECONDS = 0.25, 1.0  # between messages of paused ranks; between updates of live.json
 AFTER_A_PAUSE = ("validate", "trace")  # answered when the run resumes
 T = TypeVar("T")
-LIMIT = 5  # commands in the line about a replay
+LIMIT = 5  # how many commands the line about a replay lists
 
 
 class Steering:
@@ -53,7 +53,7 @@ class Steering:
         self._attempt = secrets.token_hex(16)
         self._is_on = self._is_announced = False
         self._replay: deque[JournalEntry] = deque()
-        self._pending: list[int] = []  # numbers of a checkpoint's journal entries that were still to be replayed
+        self._pending: list[int] = []  # journal entries that were still to be replayed when the checkpoint was saved
         self._deferred: list[ControlCommand] = []
         self._traced: ControlCommand | None = None
         self._last_number, self._next_publish = 0, 0.0
@@ -66,7 +66,7 @@ class Steering:
             self._open()
         gathered = self._loop.gather({} if self._folder is None else self._tail(), "live control")
         told = gathered[0]
-        if not told or None in gathered:  # None: a rank that takes no commands
+        if not told or None in gathered:  # None: a rank that does not accept commands
             self._close()
             return
         self._is_on = True
@@ -86,16 +86,16 @@ class Steering:
             self._watch.start()
 
     def _open(self) -> None:
-        """Open the control folder on the chief. Without it, the run takes no commands."""
+        """Open the control folder on the chief. Without it, the run does not accept commands."""
         if not is_supported():
             return
         try:
             self._folder = ControlFolder.create(self._run.workdir)
             self._folder.clean_up()
             if not self._loop.has_resumed and self._folder.journal.last_number():
-                self._folder.journal.set_aside()  # a store moves it with the earlier run; a host does not
+                self._folder.journal.set_aside()  # a store moves the journal with the earlier run; a host does not
         except (OSError, BadControlFile) as error:
-            logger.warning("the run takes no commands: %s", error)
+            logger.warning("the run does not accept commands: %s", error)
             self._close()
 
     def _tail(self) -> dict[str, Any]:
@@ -192,12 +192,12 @@ class Steering:
             self._apply(ControlCommand.parsed(content, content["id"]))
 
     def _claimed(self) -> list[ControlCommand]:
-        """Claim what the watch has received; answer what is not applied."""
+        """Claim the commands that the watch has received; answer those that are not applied."""
         commands = []
         for received in self._taken():
             outcome, command = received.outcome, received.command
             if outcome is None and received.has_expired():
-                outcome = (WITHDRAWN, f"its {command.seconds if command else 0:g} s were over before the next boundary")
+                outcome = (WITHDRAWN, f"its {command.seconds if command else 0:g} s timeout expired before the next boundary")
             if outcome is None and command is not None:
                 commands.append(command)
             else:
@@ -205,7 +205,7 @@ class Steering:
         return commands
 
     def _taken(self) -> list[Received]:
-        """Take what the watch has received out of the inbox."""
+        """Take the commands that the watch has received out of the inbox."""
         taken = []
         while self._watch is not None and self._watch.received:
             received = self._watch.received.popleft()
@@ -244,7 +244,7 @@ class Steering:
             self._answer(command, APPLIED, {**result, **({"number": number} if number else {})})
 
     def _planned(self, command: ControlCommand) -> tuple[Plan | None, str]:
-        """Check a command on all ranks; return the plan, and why any rank refuses it."""
+        """Check a command on all ranks. Return the plan, and the reason if any rank refuses it."""
         plan, reason = _attempted(lambda: self._plans.plan(command.do, command.args, command.expect))
         return plan, self._first_of(reason, "a command")
 
@@ -253,7 +253,7 @@ class Steering:
         return next((f"rank {rank}: {one}" if rank else str(one) for rank, one in reasons if one), "")
 
     def _journalled(self, command: ControlCommand) -> tuple[int, str]:
-        """Write a command to the journal; return its number, and why this failed."""
+        """Write a command to the journal. Return its number, and the reason if this fails."""
         self._last_number += 1
         clocks, problem = self._clocks, ""
         if self._folder is not None:
@@ -274,7 +274,7 @@ class Steering:
                 logger.warning("command %d was refused, but a resume will try it again: %s", number, error)
 
     def _acted(self, do: str, plan: Plan) -> tuple[dict[str, Any], str]:
-        """Carry out a plan on all ranks; return fields of the answer, and why it failed."""
+        """Carry out a plan on all ranks. Return fields for the answer, and the reason if it fails."""
         if plan.prepare is not None:
             undo, reason = _attempted(plan.prepare)
             reason = self._first_of(reason, "the preparation of a command")
@@ -286,7 +286,7 @@ class Steering:
             return plan.act(), ""
         except Exception as error:
             if do == "validate" and self._loop.is_in_team:
-                raise  # other ranks wait inside the validation
+                raise  # other ranks are waiting inside the validation pass
             return {}, reason_of(error)
 
     # Replaying
@@ -350,10 +350,10 @@ class Steering:
     # Answers
 
     def _answer(self, command: ControlCommand, status: str, fields: Mapping[str, Any]) -> None:
-        """Send the event, write the answer, and show the new state; on the chief."""
+        """On the chief, send the event, write the answer, and update live.json."""
         if self._folder is not None:
             self._outcomes.send_event(command, status, fields)
-            self._publish()  # first, so whoever has the answer sees the new values
+            self._publish()  # first, so that the new values are visible once the answer arrives
             self._outcomes.answer(self._folder, command, status, fields)
 
     def _publish(self, *, ended: bool = False) -> None:
@@ -380,7 +380,7 @@ class Steering:
     # Checkpoints
 
     def state_dict(self) -> dict[str, Any]:
-        """Return settings that commands have changed, and the numbers that are still to be replayed."""
+        """Return the settings that commands have changed, and the numbers of the commands still to be replayed."""
         state: dict[str, Any] = {"changed": self._settings.state_dict(), "pending": [one.number for one in self._replay]}
         return state if any(state.values()) else {}
 
@@ -388,11 +388,11 @@ class Steering:
         self._pending = list(state.get("pending", ()))
         lost = self._settings.load_state_dict(state.get("changed", {}))
         if lost and self._run.is_chief:
-            logger.warning("these settings, which commands had changed, cannot be restored: %s", ", ".join(lost))
+            logger.warning("settings changed by commands cannot be restored: %s", ", ".join(lost))
 
 
 def _attempted(call: Callable[[], T]) -> tuple[T | None, str]:
-    """Return the result of a call, or None and why it failed: the command is refused, and the run continues."""
+    """Return the result of a call, or None and why it failed. The command is then refused, and the run continues."""
     try:
         return call(), ""
     except Exception as error:

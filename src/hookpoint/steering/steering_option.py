@@ -1,4 +1,4 @@
-"""The option of a loop that makes it take commands."""
+"""The loop option that makes a run accept commands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def steering_for(
     workdir: str | os.PathLike[str] | None, *, control: bool, new_profile: Callable[[], Any] | None = None
 ) -> Callable[[ControlledLoop], Steering] | None:
-    """Return what a loop needs to take commands; None without a workdir, with control=False or HOOKPOINT_CONTROL=0."""
+    """Return what a loop needs to accept commands; None without a workdir, with control=False or HOOKPOINT_CONTROL=0."""
     if workdir is None or not control or os.environ.get("HOOKPOINT_CONTROL", "1") == "0":
         return None
     from hookpoint.steering.steering import Steering  # here, because most of the cost of importing it is that of its packages
