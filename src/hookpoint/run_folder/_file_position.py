@@ -1,15 +1,15 @@
-"""FilePosition: where to continue reading a file that a run is writing, and may truncate or replace."""
+"""FilePosition: where to continue reading a file that a run is writing and may truncate or replace."""
 
 from __future__ import annotations
 
 import os
 from typing import BinaryIO
 
-MARK_BYTES = 256  # bytes before the position that identify the file
+MARK_BYTES = 256  # how many bytes before the position identify the file
 
 
 class FilePosition:
-    """A byte offset, with the identity of the file and the bytes before the offset: they tell whether the file is the same."""
+    """A byte offset, with the file's identity and the bytes before the offset, which show whether the file has changed."""
 
     def __init__(self, offset: int = 0, mark: bytes = b"", file_id: tuple[int, int] | None = None) -> None:
         self.offset = offset
@@ -28,7 +28,7 @@ class FilePosition:
         self.mark = (self.mark + read[-MARK_BYTES:])[-MARK_BYTES:]
 
     def is_in(self, file: BinaryIO) -> bool:
-        """Return whether the bytes before the offset are still the same. In a truncated or rewritten file, they are not."""
+        """Return whether the bytes before the offset are still the same. They differ if the file was truncated or rewritten."""
         return mark_of(file, self.offset) == self.mark
 
 

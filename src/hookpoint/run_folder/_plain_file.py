@@ -13,7 +13,7 @@ from typing import BinaryIO
 from hookpoint.storage.disk.complete_lines import MAX_LINE_BYTES, end_of_complete_lines, lines_backwards
 
 PIECE_BYTES = 2**20
-NEWEST_BYTES = 8 * 2**20  # lines of many metrics are long
+NEWEST_BYTES = 8 * 2**20  # lines with many metrics are long
 
 
 def open_plain(path: str | os.PathLike[str]) -> BinaryIO:
@@ -49,7 +49,7 @@ def line_batches(file: BinaryIO, max_bytes: int = sys.maxsize) -> Iterator[list[
 
 
 def newest_lines(path: str | os.PathLike[str]) -> Iterator[bytes]:
-    """Yield the lines in the last 8 MiB of a file, last line first; nothing if the file cannot be read."""
+    """Yield the lines in the last 8 MiB of a file, last line first. Yield nothing if the file cannot be read."""
     with suppress(OSError), open_plain(path) as file:
         end = end_of_complete_lines(file, MAX_LINE_BYTES)
         yield from (line for _, line in lines_backwards(file, end, max(0, end - NEWEST_BYTES)))

@@ -21,7 +21,7 @@ FIRST = ("val_loss", "loss")
 class BestValue:
     """The best value of a metric, its step, and its source: "run", "events", "guess" or "newest".
 
-    "guess" is the best value of all records, "newest" the best value at the end of a long file.
+    "guess" is the best value in all records, and "newest" is the best value near the end of a long file.
     """
 
     metric: str
@@ -42,7 +42,7 @@ class BestValue:
 
 
 def metric_to_watch(names: Collection[str]) -> tuple[str, str] | None:
-    """Return the most important metric by its name, and its mode; None if no name is known.
+    """Return the name of the most important metric and its mode; None if no name is known.
 
     >>> metric_to_watch(["rate", "loss", "val_loss"]), metric_to_watch(["rate", "val_acc"]), metric_to_watch(["rate"])
     (('val_loss', 'min'), ('val_acc', 'max'), None)
@@ -54,7 +54,7 @@ def metric_to_watch(names: Collection[str]) -> tuple[str, str] | None:
 
 
 def guess_best(path: Path, names: Collection[str]) -> BestValue | None:
-    """Return the best value of the most important metric, among its epoch means if there are any, otherwise among all values.
+    """Return the best value of the most important metric, from its epoch means if there are any, otherwise from all values.
 
     Reads only the last 8 MiB of the file. If the file is longer, the source is "newest", not "guess".
     """
@@ -62,7 +62,7 @@ def guess_best(path: Path, names: Collection[str]) -> BestValue | None:
     if watched is None:
         return None
     lines = [*newest_lines(path)][::-1]
-    with suppress(OSError):  # the file is gone
+    with suppress(OSError):  # the file was deleted
         source = "guess" if path.stat().st_size <= NEWEST_BYTES else "newest"
         return _best(lines, *watched, "epoch", source) or _best(lines, *watched, None, source)
     return None
@@ -70,8 +70,8 @@ def guess_best(path: Path, names: Collection[str]) -> BestValue | None:
 
 def _best(lines: Iterable[bytes], metric: str, mode: str, at: str | None, source: str) -> BestValue | None:
     key = json.dumps(metric).encode()
-    kind = b"" if at is None else f'"at": {json.dumps(at)}'.encode()  # as JSONWriter writes it
-    rows = records_of([line for line in lines if key in line and kind in line])  # do not parse the others
+    kind = b"" if at is None else f'"at": {json.dumps(at)}'.encode()  # the form in which JSONWriter writes it
+    rows = records_of([line for line in lines if key in line and kind in line])  # other lines are not parsed
     values = [(number_of(row.get(metric)), row["step"]) for row in rows if row is not None and at in (None, row["at"])]
     numbers = [(value, step) for value, step in values if value is not None and not math.isnan(value)]
     best = (min if mode == "min" else max)(numbers, key=lambda pair: pair[0], default=None)

@@ -1,4 +1,4 @@
-"""List the checkpoints of a run with their sizes. Hard links are counted once."""
+"""List a run's checkpoints with their sizes. Hard links are counted once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hookpoint.storage.workdir.catalog import best_folders, places
 class Listed:
     """A checkpoint or best-… folder. If its manifest is invalid, `manifest` is None, and `problem` says why.
 
-    `size_bytes` is the size of its files. `own_bytes` leaves out files that an earlier folder in the list shares.
+    `size_bytes` is the size of its files. `own_bytes` leaves out files that it shares with an earlier folder in the list.
     """
 
     path: Path
@@ -52,7 +52,7 @@ class Listed:
 
 
 def checkpoints_of(workdir: Path) -> list[Listed]:
-    """Return the checkpoints of a workdir, oldest first, then its best-… folders. Files are not verified."""
+    """Return the checkpoints in a workdir, oldest first, followed by its best-… folders. Files are not verified."""
     seen: set[tuple[int, int]] = set()
     with suppress(OSError):
         return [_listed(path, seen) for path in (*(path for _, path in places(workdir)), *best_folders(workdir))]

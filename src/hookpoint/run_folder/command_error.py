@@ -1,4 +1,4 @@
-"""CommandError: the reason why a command fails, in one line, and its exit code."""
+"""CommandError: why a command fails, in one line, and its exit code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hookpoint.core.text.terminal import printable
 
 FINE, NO, USAGE, REFUSED, OURS, IN_USE, NOT_WRITTEN, INTERRUPTED = 0, 1, 2, 65, 70, 69, 73, 130
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)  # only writing raises these
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)  # raised only when writing
 
 
 class CommandError(Exception):
@@ -37,7 +37,7 @@ def command_error_of(error: BaseException) -> CommandError:
 
 
 def one_line(message: str) -> str:
-    """Return the headline and the cures of an error in one line of plain text.
+    """Return an error's headline and fixes in one line of plain text.
 
     >>> one_line("mine is in use.\\n  wait      until it ends\\n  choose    another")
     'mine is in use. Wait until it ends; choose another'

@@ -1,4 +1,4 @@
-"""Curve index: what a CurveReader has read, in a file in the user's cache folder. A long file is read only once."""
+"""Curve index: what a CurveReader has read, stored in the user's cache folder so that a long file is read only once."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from hookpoint.run_folder.curve_reader import CurveReader
 
 MAGIC = b"hookpoint curves 1\n"
 MAX_BYTES = 2**28
-MAX_FILES = 1_000  # the oldest are deleted
+MAX_FILES = 1_000  # older ones are deleted
 ARRAYS = {**POINTS, **SUMMARIES}
 
 
 def default_cache() -> Path:
-    """Return the folder for indexes: ~/.cache/hookpoint/curves, or below $XDG_CACHE_HOME."""
+    """Return the folder for indexes: ~/.cache/hookpoint/curves, or hookpoint/curves in $XDG_CACHE_HOME."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(home) / "hookpoint" / "curves"
 
 
 def index_path(cache: Path, path: str | os.PathLike[str]) -> Path:
-    """Return where the index of a file is."""
+    """Return the path of the index for a file."""
     return cache / f"{hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()[:32]}.index"
 
 
@@ -51,7 +51,7 @@ def save_index(reader: CurveReader, target: Path) -> None:
 
 
 def load_index(reader: CurveReader, source: Path) -> bool:
-    """Continue where the index of a file ends. Return False if there is no index, or it is damaged."""
+    """Continue where the index for a file ends. Return False if there is no index or it is damaged."""
     try:
         with open_plain(source) as file:
             data = file.read(MAX_BYTES)

@@ -1,4 +1,4 @@
-"""CurveReader: the curves of a scalars.jsonl of any length, read once and then as it grows."""
+"""CurveReader: the curves in a scalars.jsonl of any length. The file is read once, and then as it grows."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from hookpoint.run_folder._file_position import FilePosition
 from hookpoint.run_folder._plain_file import line_batches, open_plain
 from hookpoint.run_folder.json_records import OWN_KEYS, number_of, tables_of
 
-ALL_BUCKETS = 32 * BUCKETS  # for all curves of a file
-MAX_CURVES = 50_000  # per file; any more must be names with a number in them
-MAX_EPOCHS = 100_000  # stored ends of epochs
-MAX_NUMBERS = 5  # bad lines that are listed
-ANCHOR_BYTES = 2**20  # between two places to return to after a truncation
+ALL_BUCKETS = 32 * BUCKETS  # for all curves in a file
+MAX_CURVES = 50_000  # per file; if there are more, the names probably contain numbers
+MAX_EPOCHS = 100_000  # how many ends of epochs are stored
+MAX_NUMBERS = 5  # how many bad lines are listed
+ANCHOR_BYTES = 2**20  # bytes between the places to which a truncated file is rewound
 MAX_ANCHORS = 64
 
 Key = tuple[str, str]
@@ -35,9 +35,9 @@ class CurveReader:
     `epoch_ends` receives the last step of each epoch.
 
     An incomplete last line is left out until it is complete. Lines that are not records, and values that are not numbers, are
-    left out; `bad_lines` counts the lines, and `bad_numbers` has the first of their numbers. If the file was truncated, for
-    example by a resumed run, what was removed is forgotten and only the rest is read again. A file that replaces another one is
-    read from its start, unless it begins in the same way. One thread at a time may call `read`.
+    left out; `bad_lines` counts the lines, and `bad_numbers` has the first few line numbers. If the file was truncated, for
+    example by a resumed run, removed values are forgotten, and only what follows the cut is read again. A file that replaces
+    another one is read from the start, unless both begin with the same content. One thread at a time may call `read`.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class CurveReader:
         return sum(len(series.values) for series in list(self.curves.values()))
 
     def read(self, seconds: float = math.inf) -> bool:
-        """Read what is new, for about `seconds` seconds. Return whether there is more to read.
+        """Read new lines for about `seconds` seconds. Return whether there is more to read.
 
         Raises OSError if the file cannot be read, or has a line of more than 16 MiB.
         """
@@ -87,7 +87,7 @@ class CurveReader:
         return False
 
     def _find_position(self, file: BinaryIO) -> None:
-        """Go back to the last place up to which the file is unchanged since it was read."""
+        """Go back to the last place before which the file has not changed since it was read."""
         if not self._position.is_in(file):
             self._return(file)
 
@@ -102,7 +102,7 @@ class CurveReader:
         self.curves = {key: series for key, series in self.curves.items() if series.values}
         self._anchors = [anchor for anchor in self._anchors if anchor[0] <= begin]
         self._position.move(file, begin)
-        self.bad_lines, self.bad_numbers = 0, []  # where they were is not known
+        self.bad_lines, self.bad_numbers = 0, []  # their positions are not known
 
     def _forget(self) -> None:
         self.curves, self._position, self._anchors = {}, FilePosition(), []
@@ -120,7 +120,7 @@ class CurveReader:
         if not self._anchors or self.position - self._anchors[-1][0] >= ANCHOR_BYTES:
             self._anchors.append((self.position, self._position.mark))
             if len(self._anchors) > MAX_ANCHORS:
-                self._anchors = self._anchors[::2]  # the older, the fewer
+                self._anchors = self._anchors[::2]  # keep fewer of the older ones
 
     def _columns(self, lines: Sequence[bytes], offsets: Sequence[int]) -> dict[Key, list[Column]]:
         """Return the values of each series."""
@@ -143,7 +143,7 @@ class CurveReader:
 
     def _extend(self, key: Key, columns: list[Column]) -> None:
         column: Column = columns[0]
-        if len(columns) > 1:  # records with different keys
+        if len(columns) > 1:  # the records have different keys
             rows = sorted((row for column in columns for row in zip(*column, strict=True)), key=lambda row: row[4])
             column = tuple(zip(*rows, strict=True))  # type: ignore[assignment]
         series = self.curves.get(key)
@@ -151,7 +151,7 @@ class CurveReader:
             if len(self.curves) >= MAX_CURVES:
                 return
             series = self._new_series(key)
-        elif series.offsets and column[4][0] <= series.offsets[-1]:  # read again after a truncation
+        elif series.offsets and column[4][0] <= series.offsets[-1]:  # these lines are read again after a truncation
             known = bisect_right(column[4], series.offsets[-1])
             column = tuple(part[known:] for part in column)  # type: ignore[assignment]
         series.extend(*column)
@@ -159,7 +159,7 @@ class CurveReader:
     def _new_series(self, key: Key) -> Series:
         limit = min(self._buckets, ALL_BUCKETS // (len(self.curves) + 1))
         series = self.curves[key] = Series(*key, buckets=limit, smooth=self._smooth)
-        if len(self.curves) & (len(self.curves) - 1) == 0:  # a power of two: twice as many as at the last check
+        if len(self.curves) & (len(self.curves) - 1) == 0:  # a power of two, so twice as many as at the last check
             for each in self.curves.values():
                 each.limit(limit)
         return series
@@ -177,13 +177,13 @@ class CurveReader:
                 ends[epoch] = step
 
     def state(self) -> dict[str, Any]:
-        """Return what `restore` needs, except for the series."""
+        """Return everything that `restore` needs, except for the series."""
         anchors = [[offset, mark.hex()] for offset, mark in self._anchors]
         position = [self._position.offset, self._position.mark.hex()]
         return {"position": position, "anchors": anchors, "bad_lines": self.bad_lines, "bad_numbers": self.bad_numbers}
 
     def restore(self, state: dict[str, Any], curves: Iterable[Series]) -> None:
-        """Continue where another reader of the file stopped. The next `read` finds out whether the file has changed since."""
+        """Continue where another reader of the file stopped. The next `read` checks whether the file has changed since then."""
         self.curves = {(series.name, series.at): series for series in curves}
         offset, mark = state["position"]
         self._position = FilePosition(offset, bytes.fromhex(mark))

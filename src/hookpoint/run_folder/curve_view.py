@@ -12,12 +12,12 @@ from hookpoint.run_folder._plain_file import line_batches, open_plain
 from hookpoint.run_folder.curve_reader import CurveReader, Key
 from hookpoint.run_folder.json_records import number_of, records_of
 
-MAX_BYTES = 16 * 2**20  # read again for a range of steps
+MAX_BYTES = 16 * 2**20  # how much to read again for a range of steps
 
 
 @dataclass(frozen=True, slots=True)
 class CurveView:
-    """Buckets of a curve, in order. `exact` tells whether their extremes include every value in the range."""
+    """Buckets of a curve, in order. `exact` says whether their extremes include every value in the range."""
 
     buckets: list[Bucket]
     exact: bool
@@ -26,8 +26,8 @@ class CurveView:
 def view_of(reader: CurveReader, key: Key, *, low: float = -math.inf, high: float = math.inf, pixels: int = 1_000) -> CurveView:
     """Return the values of a curve with steps from `low` to `high`, in at most `pixels` buckets.
 
-    A narrow range is read from the file again, as the series may have left values out. So are the buckets at the ends of a wide
-    range. If that needs more than 16 MiB, the range is not exact.
+    A narrow range is read from the file again, because the series may have left values out. The same applies to the buckets at
+    the ends of a wide range. If that needs more than 16 MiB, the range is not exact.
 
     Raises KeyError if there is no such curve.
     """
@@ -44,7 +44,7 @@ def view_of(reader: CurveReader, key: Key, *, low: float = -math.inf, high: floa
         return CurveView(thinned([one for one, _ in inside], pixels), exact=False)
     try:
         found = _read_again(reader, key, again)
-    except OSError:  # the file has vanished
+    except OSError:  # the file was deleted
         return CurveView(thinned([one for one, _ in inside], pixels), exact=False)
     parts = [found[one.begin] if one.begin in again else [one] for one, _ in inside]
     kept = [one for part in parts for one in part if one.first_step <= high and one.last_step >= low]
@@ -52,7 +52,7 @@ def view_of(reader: CurveReader, key: Key, *, low: float = -math.inf, high: floa
 
 
 def _read_again(reader: CurveReader, key: Key, ranges: dict[int, int]) -> dict[int, list[Bucket]]:
-    """Return the values of a curve in byte ranges, by the start of each range. Neighbouring ranges are read at once."""
+    """Return a curve's values in byte ranges, by the start of each range. Neighbouring ranges are read together."""
     found: dict[int, list[Bucket]] = {begin: [] for begin in ranges}
     spans: list[list[int]] = []
     for begin, end in ranges.items():
@@ -80,7 +80,7 @@ def _read_again(reader: CurveReader, key: Key, ranges: dict[int, int]) -> dict[i
 def thinned(buckets: Sequence[Bucket], pixels: int) -> list[Bucket]:
     """Merge neighbours so that at most one bucket begins in each of `pixels` columns. No extreme is lost.
 
-    Columns have the same width in steps. If steps go back, they have the same number of buckets.
+    Columns have the same width in steps. If steps go backwards, columns have the same number of buckets instead.
     """
     if len(buckets) <= pixels:
         return list(buckets)
@@ -105,7 +105,7 @@ def _columns(buckets: Iterable[Bucket], first: int, width: float) -> Iterator[li
 
 
 def merged(buckets: Sequence[Bucket]) -> Bucket:
-    """Return one bucket with the values of several."""
+    """Merge several buckets into one."""
     if len(buckets) == 1:
         return buckets[0]
     numbers = [bucket for bucket in buckets if bucket.finite]

@@ -62,7 +62,7 @@ def _best(event: Mapping[str, Any]) -> str:
 
 
 def _control(event: Mapping[str, Any]) -> str:
-    """Describe a command: who asked for what, and what became of it."""
+    """Describe a command: who sent it, what it requested, and its outcome."""
     was, now, values = event.get("was"), event.get("now"), event.get("values")
     status = f"{event['status']} again" if event.get("replayed") else event["status"]
     details = [str(event[name]).rstrip(".") for name in ("path", "reason", "note") if event.get(name)]
@@ -80,7 +80,7 @@ _TEXTS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "control": _control,
     "exception": lambda event: f"failed with {event['type']}" + (f": {event['text']}" if event["text"] else ""),
     "restore": lambda event: (
-        f"restored the weights of step {event['step_of_best']}, {event['metric']} {_value(event['value'])}"
+        f"restored the weights from step {event['step_of_best']}, {event['metric']} {_value(event['value'])}"
     ),
     "resume": lambda event: f"resumed from {event['path']}",
     "save": _saved,

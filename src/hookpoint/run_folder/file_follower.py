@@ -17,7 +17,7 @@ from hookpoint.storage.disk.complete_lines import end_of_complete_lines, lines_b
 class FileFollower:
     """Return the last records of a file, then the new records at each call.
 
-    When a resumed run truncates its file, records count as new if they are later than all records returned before. A file that
+    When a resumed run truncates its file, a record counts as new if it is later than every record returned before. A file that
     replaces another one, as in a fresh run, is read from the start.
     """
 
@@ -66,7 +66,7 @@ class FileFollower:
         return rows[::-1]
 
     def _backwards(self, file: BinaryIO) -> Iterator[dict[str, Any]]:
-        """Move to the end of the last complete line, and return the records up to there, the newest first."""
+        """Move to the end of the last complete line, and return the records up to there, newest first."""
         end = end_of_complete_lines(file)
         self._position.move(file, end)
         return (row for _, line in lines_backwards(file, end) if (row := record_of(line)) is not None)

@@ -8,7 +8,7 @@ from typing import Any
 
 from hookpoint.core.text.terminal import printable
 
-MAX_CHARACTERS = 400  # characters of a text from a file
+MAX_CHARACTERS = 400  # longest text shown from a file, in characters
 
 
 def shown(value: Any, longest: int = MAX_CHARACTERS) -> str:
@@ -70,7 +70,7 @@ def moment_of(value: Any) -> datetime | None:
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a number with its noun.
+    """Return a number with its noun, in the singular or plural.
 
     >>> counted(1, "run"), counted(2, "run")
     ('1 run', '2 runs')

@@ -20,7 +20,7 @@ _START = "import sys; sys.path.insert(0, sys.argv[1]); from hookpoint.run_folder
 
 
 class IndexProcess:
-    """A process that reads a file to its end and writes its index to `target`. It ends with this object's `stop`."""
+    """A process that reads a file to its end and writes the index to `target`. `stop` ends it early."""
 
     def __init__(self, path: str | os.PathLike[str], target: Path) -> None:
         command = [sys.executable, "-P", "-c", _START, _PACKAGES, os.fspath(path), os.fspath(target)]
@@ -45,12 +45,12 @@ class IndexProcess:
 
 
 def main(path: str, target: str) -> None:
-    """Read a file and write its index. Print the position from time to time; end if nobody reads it any more."""
+    """Read a file and write its index. Print the position from time to time; exit when nobody reads the output any more."""
     with suppress(OSError, AttributeError):
         os.nice(NICE)
-    gc.disable()  # there are no reference cycles here, and looking for them takes a tenth of the time
+    gc.disable()  # there are no reference cycles here, and searching for them takes a tenth of the run time
     reader = CurveReader(path)
     load_index(reader, Path(target))
     while reader.read(PROGRESS_SECONDS):
-        print(reader.position, flush=True)  # the server has ended if this raises BrokenPipeError
+        print(reader.position, flush=True)  # raises BrokenPipeError if the server has ended
     save_index(reader, Path(target))

@@ -23,16 +23,16 @@ class Table(NamedTuple):
 
 
 def records_of(lines: Sequence[bytes]) -> Iterator[dict[str, Any] | None]:
-    """Yield `record_of` for each line. Decoding many lines at once takes half the time."""
+    """Yield `record_of` for each line. Decoding many lines together takes half the time."""
     for batch in _batches(lines):
         rows = _decoded(batch)
         yield from map(record_of, batch) if rows is None else map(_checked, rows)
 
 
 def tables_of(lines: Sequence[bytes]) -> tuple[list[Table], list[int]]:
-    """Return the records of lines as tables, and the indices of the lines that are not records.
+    """Return the records in these lines as tables, and the indices of lines that are not records.
 
-    The records are the same as from `records_of`. Most lines of a file have the same keys, and are checked a column at a time.
+    The records are the same as from `records_of`. Most lines in a file have the same keys and are checked one column at a time.
     """
     rows: list[Any] = []
     for batch in _batches(lines):
@@ -77,7 +77,7 @@ def _tables(rows: Iterable[tuple[int, Any]], bad: list[int]) -> list[Table]:
 
 
 def _is_checked(columns: Mapping[str, Sequence[Any]]) -> bool:
-    """Return whether `_checked` would return all of these rows as they are."""
+    """Return whether `_checked` would return all of these rows unchanged."""
     types = {name: set(map(type, columns.get(name, ()))) for name in ("step", "epoch", "time", "at", "iteration")}
     if types["step"] != {int} or types["epoch"] != {int} or types["at"] != {str} or float in types["iteration"]:
         return False
@@ -107,7 +107,7 @@ def _checked(row: Any) -> dict[str, Any] | None:
     try:
         step, epoch = row["step"], row.setdefault("epoch", 0)
         time, at = row.setdefault("time", 0.0), row.setdefault("at", "step")
-        if type(row.get("iteration")) is float:  # a metric with this name, in a file from an older version
+        if type(row.get("iteration")) is float:  # in a file from an older version, this is a metric
             row["values/iteration"] = row.pop("iteration")
         is_record = type(step) is int and type(epoch) is int and type(at) is str and type(time) in (float, int)
         return row if is_record and abs(step) < _LARGEST and abs(epoch) < _LARGEST and abs(time) < _LARGEST else None
@@ -116,7 +116,7 @@ def _checked(row: Any) -> dict[str, Any] | None:
 
 
 def number_of(value: Any) -> float | None:
-    """Return a value of a record as a float; None if it is not a number. The strings "nan", "inf" and "-inf" are numbers."""
+    """Return a value from a record as a float; None if it is not a number. The strings "nan", "inf" and "-inf" are numbers."""
     if type(value) is float:
         return value
     if isinstance(value, int):
@@ -142,7 +142,7 @@ def encoded(value: Any) -> bytes:
     """Encode JSON types, with orjson if it is installed. Floats must be finite."""
     try:
         return _encoder()(value)
-    except TypeError:  # orjson encodes no integers of more than 64 bits, and no file names that are not valid text
+    except TypeError:  # orjson cannot encode integers of more than 64 bits, or file names that are not valid text
         return _encoded_by_standard_library(value)
 
 

@@ -18,9 +18,9 @@ class WideTable:
 
     The file is never loaded into memory.
 
-    Records of one moment (step, iteration, epoch) with the same `at` form one row. If a metric was logged twice, the last value
-    counts. The time is that of the last record. Records appended between the passes are left out. Lines that are not records
-    raise BadLines.
+    Records from one moment (step, iteration, epoch) with the same `at` form one row. If a metric was logged twice, the last
+    value counts. The time comes from the last record. Records appended between the passes are left out. Lines that are not
+    records raise BadLines.
     """
 
     def __init__(self, path: Path) -> None:
@@ -28,9 +28,9 @@ class WideTable:
         self.columns = self._find_columns()
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield the rows in the order of the file. Columns without a value are missing."""
+        """Yield the rows in file order. Columns without a value are left out."""
         moment: tuple[Any, ...] | None = None
-        open_rows: dict[str, dict[str, Any]] = {}  # of the current moment, by `at`
+        open_rows: dict[str, dict[str, Any]] = {}  # the rows of the current moment, by `at`
         for record in self._records():
             now = record["step"], record.get("iteration"), record["epoch"]
             if now != moment:

@@ -42,7 +42,7 @@ def details_of(run: RunFolder, events: int) -> dict[str, Any]:
 
 
 def sizes_of(run: RunFolder) -> list[tuple[str, int]]:
-    """Return the sizes of the files of a run in bytes, and their sum."""
+    """Return the sizes of a run's files in bytes, and their sum."""
     seen: set[tuple[int, int]] = set()
     sizes = [(name, bytes_of(run.path / name, seen)) for name in FILES if os.path.lexists(run.path / name)]
     other = bytes_of(run.path, seen)
@@ -50,7 +50,7 @@ def sizes_of(run: RunFolder) -> list[tuple[str, int]]:
 
 
 def best_values_of(run: RunFolder) -> list[BestValue]:
-    """Return the best values that run.json contains, or else the one from events or a guess."""
+    """Return the best values in run.json; if there are none, the best value from events or a guess."""
     if run.best is None:
         return []
     return [*run.all_best.values()] if run.best.source == "run" else [run.best]
@@ -66,13 +66,13 @@ def flat(settings: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def settings_of(run: RunFolder) -> dict[str, Any]:
-    """Return the config and the settings of a run, with dotted names."""
+    """Return a run's config and settings, with dotted names."""
     groups = [run.facts.get(name) for name in ("config", "hyper")]
     return {name: value for group in groups if isinstance(group, Mapping) for name, value in flat(group)}
 
 
 def differences_of(runs: Sequence[RunFolder]) -> dict[str, list[Any]]:
-    """Return the settings that are not the same in all runs: their value in each, or None."""
+    """Return the settings that differ between runs, with their value in each run, or None."""
     settings = [settings_of(run) for run in runs]
     names = dict.fromkeys(name for one in settings for name in one)
     table = {name: [one.get(name) for one in settings] for name in names}

@@ -60,10 +60,10 @@ class RunFolder:
 
     @cached_property
     def status(self) -> str:
-        """The status in run.json, or "killed" if that is "running" and no process writes to the folder."""
+        """The status in run.json, or "killed" if the status is "running" but no process is writing to the folder."""
         status = self.facts.get("status")
         if status == RUNNING and self.holder is None:
-            status = read_run_file(self.path).get("status")  # it may have ended meanwhile
+            status = read_run_file(self.path).get("status")  # the run may have ended meanwhile
             if status == RUNNING:
                 return KILLED
             del self.facts
@@ -113,7 +113,7 @@ class RunFolder:
 
     @property
     def last_value(self) -> tuple[str, float] | None:
-        """The newest value of the most important metric, which is the one with a best value or is selected by name."""
+        """The newest value of the most important metric: the one with a best value, or else one chosen by name."""
         values, best = self.values, self.best
         watched = metric_to_watch(values)
         metric = best.metric if best is not None else watched[0] if watched is not None else next(iter(values), "")
@@ -126,7 +126,7 @@ class RunFolder:
 
     @cached_property
     def stated_best(self) -> BestValue | None:
-        """The best value, if the run says which one it is."""
+        """The best value, if the run has recorded one."""
         stored = self._stored_best()
         event = self._event_best() if stored is None or self.status in (RUNNING, KILLED) else None
         return event or stored
@@ -146,7 +146,7 @@ class RunFolder:
 
     @property
     def seconds(self) -> float | None:
-        """The training time of all starts; without run.json, the time from the first to the last record."""
+        """The training time over all starts; without run.json, the time from the first to the last record."""
         stored = self.facts.get("elapsed_seconds")
         elapsed = float(stored) if isinstance(stored, int | float) else 0.0
         if self.status in (RUNNING, KILLED) and self.facts:
@@ -167,7 +167,7 @@ class RunFolder:
 
     @property
     def best_checkpoints(self) -> dict[str, str]:
-        """The checkpoint with the best value of each metric: the newest one whose manifest has its best-… tag."""
+        """The checkpoint with the best value of each metric: the newest one whose manifest has the metric's best-… tag."""
         return {
             str(value.get("metric")): checkpoint.path.name
             for checkpoint in sorted(self.checkpoints, key=lambda checkpoint: not checkpoint.is_best)  # steps override best-…

@@ -1,4 +1,4 @@
-"""RunScanner: find the run folders below a folder, again and again. Folders that have not changed are not listed again."""
+"""RunScanner: find the run folders below a folder, repeatedly. Folders that have not changed are not listed again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hookpoint.storage.checkpoint.layout import CHECKPOINTS, PREVIOUS, TENSOR_DU
 LEVELS = 4
 MAX_FOLDERS = 50_000  # the folder may be the root of a disk
 NEVER = frozenset({CHECKPOINTS, TENSOR_DUMPS, "tensorboard", "node_modules", "site-packages", "__pycache__"})
-SETTLED_NS = 2 * 10**9  # a folder that changed later than this before it was listed may change again with the same time
+SETTLED_NS = 2 * 10**9  # a folder that changed less than this before it was listed may change again without a new timestamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class RunScanner:
         self._listings: dict[str, _Listing] = {}
 
     def scan(self) -> Iterator[Path]:
-        """Yield the run folders. A scan of folders that have not changed takes one system call for each."""
+        """Yield the run folders. Scanning a folder that has not changed takes one system call."""
         before, self._listings = self._listings, {}
         seen: set[tuple[int, int]] = set()
         level = [self._folder]

@@ -1,4 +1,4 @@
-"""Read scalars.jsonl: the series of its metrics, and their newest values."""
+"""Read scalars.jsonl: the series of each metric, and the newest values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hookpoint.run_folder.curve_reader import MAX_NUMBERS, CurveReader
 from hookpoint.run_folder.json_records import OWN_KEYS, number_of, record_of, records_of
 
 MAX_LINES = 2_000
-MAX_LOG_STEPS = 50  # earlier records of log steps are not parsed
+MAX_LOG_STEPS = 50  # earlier log-step records are not parsed
 OF_A_STEP = b'"at": "step"'
 
 
@@ -62,8 +62,8 @@ def read_series(
 ) -> dict[tuple[str, str], Series]:
     """Return the series of a file that JSONWriter wrote, by name and `at`, in order of appearance. See CurveReader.
 
-    An incomplete last line is left out: a run may still be writing it. So are values that are not numbers. Other lines that are
-    not records raise BadLines.
+    An incomplete last line is left out, because a run may still be writing it. Values that are not numbers are also left out.
+    Other lines that are not records raise BadLines.
     """
     reader = CurveReader(path, names, buckets=buckets, smooth=smooth, epoch_ends=epoch_ends)
     reader.read()
@@ -85,7 +85,7 @@ class Point:
 class Last:
     """The step, epoch and time of the newest record, the time of the first record, and the newest value of each metric.
 
-    `exists` tells whether there is a file.
+    `exists` says whether there is a file.
     """
 
     exists: bool = False
@@ -124,5 +124,5 @@ def _newest(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def rows_backwards(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the records in the last 8 MiB of a file, newest first; nothing if the file cannot be read."""
+    """Yield the records in the last 8 MiB of a file, newest first. Yield nothing if the file cannot be read."""
     return (row for line in newest_lines(path) if (row := record_of(line)) is not None)

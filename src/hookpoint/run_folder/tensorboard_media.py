@@ -1,4 +1,4 @@
-"""Images and histograms of a run, from the event files that TFEventWriter writes."""
+"""A run's images and histograms, from the event files that TFEventWriter writes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Medium:
 
 
 def media_of(run_folder: Path) -> list[Medium]:
-    """Return the images and histograms of a run, the oldest first. Reads all event files, up to 1 GiB.
+    """Return a run's images and histograms, oldest first. Reads all event files, up to 1 GiB.
 
     Raises NoTensorBoard if tensorboard is not installed.
     """
@@ -54,7 +54,7 @@ def media_of(run_folder: Path) -> list[Medium]:
 
 
 def image_of(medium: Medium) -> bytes | None:
-    """Return an image as PNG, or None if it has another format."""
+    """Return an image as PNG, or None if it is in another format."""
     value = _value(medium)
     data = b"" if value is None else bytes(value.image.encoded_image_string)
     return data if data.startswith(PNG) else None
@@ -89,7 +89,7 @@ def _value(medium: Medium) -> Any:
 
 
 def _events(file: BinaryIO, max_bytes: int) -> Iterator[tuple[int, Any]]:
-    """Yield the events from the current position, with their offsets. Stop at one that is torn or not an event."""
+    """Yield the events from the current position, with their offsets. Stop at an incomplete or invalid event."""
     try:
         from google.protobuf.message import DecodeError
         from tensorboard.compat.proto.event_pb2 import Event
