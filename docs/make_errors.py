@@ -76,7 +76,7 @@ GROUPS = {
         ),
         "UnknownPoint": (
             "Rename the method as the message says. If it is a custom point, [declare it](guard.md#declare-a-point) or list it "
-            "in `points` of the class."
+            "in the class attribute `points`."
         ),
         "UnknownArgument": (
             "Use an argument that [the point offers](points.md#in-the-order-they-fire). Values of an iteration, such as "
@@ -89,7 +89,7 @@ GROUPS = {
         ),
         "NotACallback": (
             "Pass an instance, not a class. Decorate a plain function with `@on(point)`. Replace a nested list with a "
-            "`CallbackPipeline`. A subclass of `Callback` needs a handler, `setup`, `run` or a state; for methods named as in "
+            "`CallbackPipeline`. A subclass of `Callback` needs a handler, `setup`, `run` or state; for methods named as in "
             "another system, the message lists the names to use."
         ),
         "NoTrigger": (
@@ -97,7 +97,7 @@ GROUPS = {
             "[schedule the handler](schedules.md#schedule-a-handler) with `@on(point, when=...)`."
         ),
         "OrderError": (
-            "Remove one `after`, `before` or `reads` of the cycle, or move the pipeline. See "
+            "Remove one `after`, `before` or `reads` from the cycle, or move the pipeline. See "
             "[control the order](writing-callbacks.md#control-the-order)."
         ),
         "UnknownMetric": (
@@ -154,12 +154,12 @@ GROUPS = {
             "You assigned to a method or a clock, or misspelled a name. To share values between callbacks, use `run.store`."
         ),
         "NotOffered": (
-            "A callback of another library uses something of its trainer or model that a run does not have. The text lists "
+            "A callback from another library uses something from its trainer or model that a run does not have. The text lists "
             "what the [adopted callback](other-trainers.md#their-callbacks-in-hookpoint) may use."
         ),
         "OutsideRun": "Use `run` inside `with Loop(...) as run:`. A run inside a run needs its own `Loop` or `Runner`.",
         "NonFiniteLoss": (
-            "A Runner raises it if [all losses of two log steps in a row, or of an "
+            "A Runner raises it if [all losses at two log steps in a row, or in an "
             "epoch](runner.md#stop-on-nan-losses), are NaN or infinite. `LossMonitor` and "
             "`TerminateOnNaN(raise_error=True)` raise it at the first such loss. The newest checkpoint is still good: resume "
             "from it with a lower learning rate or clipped gradients."
@@ -201,11 +201,11 @@ GROUPS = {
             'Restore them, or start from scratch with `resume="never"`. See [resuming](checkpoints.md#resume-after-a-crash).'
         ),
         "WorkdirInUse": (
-            "The message names the process that writes there. Wait for it, stop it, or use another workdir. The "
+            "The message names the process that is writing there. Wait for it, stop it, or use another workdir. The "
             "lock of a dead process is taken over."
         ),
         "BadControlFile": (
-            "The message names the file of live control. If others can write to the control folder, run the "
+            "The message names the live-control file. If others can write to the control folder, run the "
             "`chmod` that it shows. A damaged command is refused, and the run continues."
         ),
         "NotTraining": (
@@ -219,8 +219,8 @@ GROUPS = {
     },
     "Base classes and others": {
         "HookpointError": (
-            "`cb.StepTooSlow` of [StepTimeout](profiling.md#limit-the-time-of-a-step) and "
-            "the errors of `hookpoint.plot` derive from it too."
+            "`cb.StepTooSlow` from [StepTimeout](profiling.md#limit-the-time-of-a-step) and "
+            "the errors from `hookpoint.plot` also derive from it."
         ),
         "StopRun": (
             'Use `raise StopRun("why")` instead of [`run.stop("why")`](verdicts.md) in code without access to the run.'

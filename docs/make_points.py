@@ -40,8 +40,8 @@ on_epoch_begin ('run', 'epoch', 'logs')
 RULES = """\
 ## Modes
 
-`on_epoch_*` fires once per training epoch. `on_iter_*` fires in every mode, and `run.mode` tells which. A validation pass
-fires only `on_val_*` and `on_iter_*`, a prediction pass only `on_pred_*` and `on_iter_*`, whether it starts after the training
+`on_epoch_*` fires once per training epoch. `on_iter_*` fires in every mode, and `run.mode` says which. A validation pass fires
+only `on_val_*` and `on_iter_*`, a prediction pass only `on_pred_*` and `on_iter_*`, whether it starts after the training
 batches, within an iteration or outside of any epoch. Clocks, schedules and `on_trigger` advance in training only.
 
 ## Begin and end
@@ -58,8 +58,8 @@ complete epochs only.
 In a [Runner](runner.md), a step that raises fires `on_iter_error` first. If a callback calls `run.retry()` or
 `run.skip_batch()` there, the error counts as handled and `on_iter_skip` follows. Otherwise the error propagates.
 
-In your own loop, `on_step_begin` and `on_step_end` fire if the optimizer has step hooks, as PyTorch's do. The points of the
-MainCallback fire when the loop body fires them: `run.fire("on_train_forward")`.
+In your own loop, `on_step_begin` and `on_step_end` fire if the optimizer has step hooks, as PyTorch's do. A MainCallback's
+points fire when the loop body fires them: `run.fire("on_train_forward")`.
 """
 
 IN_THE_DATA = """\
@@ -75,7 +75,7 @@ ARGUMENTS = {
     "logs": "the metrics that have a value in the current epoch, by name, converted to floats when read",
     "batch": "the data; in Keras's `on_*batch_*` spellings, the index",
     "batch_idx": "the index of the batch in its pass, from 0",
-    "outputs": "the outputs of the forward, or None",
+    "outputs": "the outputs of the forward pass, or None",
     "loss": "the loss of this iteration, or None",
     "error": "the exception",
     "path": "the path of the checkpoint",
@@ -96,7 +96,8 @@ The names of BigDL Orca's PyTorch callbacks work, with `runner` as the run. `on_
 `on_val_forward`, `on_pred_forward`, `on_iter_backward` and `on_lr_adjust` have the same names in hookpoint and also belong to
 the one `MainCallback` (alias `MainCallBack`).
 
-- If a class defines a general method and one for a mode, both are called: the general one first at a begin, last at an end.
+- If a class defines a general method and one for a mode, both are called: the general one first at begin points, last at end
+  points.
 - More: [coming from Orca](coming-from.md#orca).
 """,
     "Keras": """\
@@ -116,7 +117,7 @@ Handlers with `run_context` run unchanged; `run_context` is the run. `on_train_e
     "tensorpack": """\
 Underscore methods count only if they take no parameters.
 
-- `_after_run` and `_trigger_step` are the same moment. Both are called, in this order. `_before_run(self, ctx)`, which is about
+- `_after_run` and `_trigger_step` are the same moment. Both are called, in this order. `_before_run(self, ctx)`, which concerns
   TensorFlow's graph, is not called.
 - More: [coming from tensorpack](coming-from.md#tensorpack).
 """,
