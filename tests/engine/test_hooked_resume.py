@@ -168,7 +168,7 @@ def test_a_loop_of_ones_own_goes_on_exactly(tmp_path, stream, spread):
 
 
 def test_settings_that_would_be_lost_are_refused(tmp_path):
-    with pytest.raises(BadLoop, match=r"settings of the loader \(noise, begun\) would not be in the checkpoint"):
+    with pytest.raises(BadLoop, match=r"loader's settings \(noise, begun\) would not be in the checkpoint"):
         train_by_hand(tmp_path, keeps=False)
 
 

@@ -17,6 +17,6 @@ def steering_for(
     """Return what a loop needs to accept commands; None without a workdir, with control=False or HOOKPOINT_CONTROL=0."""
     if workdir is None or not control or os.environ.get("HOOKPOINT_CONTROL", "1") == "0":
         return None
-    from hookpoint.steering.steering import Steering  # here, because most of the cost of importing it is that of its packages
+    from hookpoint.steering.steering import Steering  # imported here, because its packages take most of the import time
 
     return lambda loop: Steering(loop, new_profile)

@@ -274,7 +274,7 @@ def test_settings_that_would_be_lost_are_refused(train, new_disk):
     with pytest.raises(BadLoop) as caught:
         train([Saves()], batches=loader, store=new_disk())
     assert str(caught.value) == (
-        "the settings of the loader (strength) would not be in the checkpoint.\n"
+        "the loader's settings (strength) would not be in the checkpoint.\n"
         '  give      state={"data": loader.settings} to the Runner or the Loop'
     )
     train([], batches=loader, store=new_disk())  # nothing saves

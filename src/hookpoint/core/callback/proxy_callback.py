@@ -31,7 +31,7 @@ PAYLOAD: ContextVar[Mapping[str, Any]] = ContextVar("hookpoint_payload", default
 
 
 class ProxyHandler(Handler):
-    """A method of a wrapper. While it runs, its point's payload is available to the callback inside, beyond what it names."""
+    """A method of a wrapper. While it runs, the callback inside can take any argument of the point by name."""
 
     __slots__ = ()
 
@@ -44,16 +44,16 @@ class ProxyHandler(Handler):
 
 
 class ProxyCallback(CallbackPipeline):
-    """Wrap a callback. Derive your own wrapper from it, and override the points that it changes.
+    """Wrap a callback. Derive your own wrapper from this class, and override the points that it changes.
 
     Every other point, the trigger and the records go directly to the callback inside, with no overhead. It keeps its name,
     options, schedule and state, so that a checkpoint fits with and without the wrapper. The wrapper overrides `ranks` and
     `on_error` if it sets them, and adds to `reads`, `writes`, `after` and `before`.
 
-    In a method, `super().on_epoch_end(run)` calls the callback inside. It receives whatever arguments it names: those that you
-    pass, and otherwise those of the point. `self.forward("on_my_point", words=3)` does the same for a point of your own.
-    A wrapper with its own state extends `state_dict` and `load_state_dict`, which return and load the state of the callback
-    inside. `self.callback`, tensorpack's `self.cb`, is the callback.
+    In a method, `super().on_epoch_end(run)` calls the callback inside. It receives the arguments it names: your values for
+    those that you pass, and the point's values for the rest. `self.forward("on_my_point", words=3)` does the same for a custom
+    point. A wrapper with its own state extends `state_dict` and `load_state_dict`, which return and load the state of the
+    callback inside. `self.callback`, tensorpack's `self.cb`, is the callback.
 
     >>> class Announced(ProxyCallback):
     ...     def on_epoch_end(self, run):
@@ -103,7 +103,7 @@ class ProxyCallback(CallbackPipeline):
 
 
 def through_proxies(handlers: list[Handler], proxies: Sequence[ProxyCallback]) -> list[Handler]:
-    """Return the handlers of a callback, replaced at the points that its wrappers override. The innermost wrapper is last."""
+    """Return a callback's handlers, replaced at the points that its wrappers override. The innermost wrapper is last."""
     for proxy in reversed(proxies):
         own = _handlers(proxy)
         for handler in handlers:
@@ -141,13 +141,13 @@ def _check_inside(wrapper: str, callback: Any) -> None:
 
 
 def _called(callback: Any, point: str, payload: Mapping[str, Any]) -> Any:
-    """Call a callback's handlers, or those of the callback inside if a wrapper does not override the point."""
+    """Call a callback's handlers. If a wrapper does not override the point, call the handlers of the callback inside."""
     if isinstance(callback, ProxyCallback):
         handlers = handlers_for(_handlers(callback), point)
         if not handlers:
             return _called(adopted(callback.callback), point, payload)
         if point == "on_trigger" and DUE.get() not in (None, _innermost(callback)):
-            return None  # the trigger of another callback in the same pipeline
+            return None  # another callback in the same pipeline is triggered
     elif isinstance(callback, Callback):
         own_run = run_method(callback)
         if own_run is not None and type(callback).run is not Callback.run:
@@ -177,7 +177,7 @@ def _innermost(callback: Any) -> Any:
 
 @lru_cache(maxsize=256)
 def _parameters(method: Callable[..., Any]) -> list[str]:
-    """Return the names of a method's parameters, which are the names of the arguments that it passes on."""
+    """Return the names of a method's parameters, which it passes on as arguments."""
     return list(inspect.signature(method).parameters)[1:]
 
 

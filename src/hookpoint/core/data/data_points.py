@@ -138,7 +138,7 @@ def check_pass(hooks: Hooks, loader: Any, *, warns_idle: bool, saved: Any) -> No
             warnings.warn(line, HookpointWarning, stacklevel=2)
     if settings and saved is not None and not _holds(saved, settings):
         raise BadData(
-            f"the settings of the loader ({', '.join(settings)}) would not be in the checkpoint.",
+            f"the loader's settings ({', '.join(settings)}) would not be in the checkpoint.",
             give='state={"data": loader.settings} to the Runner or the Loop',
         )
 

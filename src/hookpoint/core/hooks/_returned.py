@@ -1,4 +1,4 @@
-"""What handlers return: nothing reads it, so a value is reported once, with the request to make instead."""
+"""Return values of handlers: nothing reads them, so a value is reported once, with the request to make instead."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ INSTEAD = {
 
 
 def may_return(function: Callable[..., Any]) -> bool:
-    """Return whether a handler could return a value on purpose: a `def` without `-> None` that is not hookpoint's own."""
+    """Return whether a handler could return a value on purpose: it is a `def` without `-> None`, and not hookpoint's own."""
     while isinstance(function, partial):
         function = function.func
     plain = inspect.unwrap(getattr(function, "__func__", function))
@@ -45,7 +45,7 @@ def may_return(function: Callable[..., Any]) -> bool:
 
 
 def report(entry: Entry, handler: Handler, point: str, answer: Any) -> None:
-    """Warn once about a value that a handler returned. `Replace` is the one that a guard reads."""
+    """Warn once about a value that a handler returned. Only a guard reads one: `Replace`."""
     if answer is None or isinstance(answer, Replace) or (point, handler.spelling) in entry.reported:
         return
     entry.reported.add((point, handler.spelling))
@@ -59,10 +59,10 @@ def report(entry: Entry, handler: Handler, point: str, answer: Any) -> None:
 
 
 class Returned:
-    """The reaction to a value from a handler of each step.
+    """The reaction to a value that a handler returns at a point of every step.
 
     The generated code only tests for None, which costs no more than dropping the value. The first value replaces the handler
-    with a function that reports the next.
+    with a function that reports the next one.
     """
 
     def __init__(self, entry: Entry, handler: Handler, point: str, names: dict[str, Any], key: str) -> None:

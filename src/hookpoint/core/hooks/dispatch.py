@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 # The points where ranks can agree on a skip: all ranks reach them during an iteration.
 SKIP_POINTS = ("on_iter_begin", "on_train_iter_begin", "on_backward_begin", "on_backward_end", "on_step_begin")
 
-# The points of each batch. Testing a handler's answer for None must not add to them.
+# The points of each batch, where checking a return value for None must not cost extra.
 EACH_BATCH = {point.name for point in POINTS if point.modes and not point.name.endswith(("_epoch_begin", "_epoch_end"))} - {
     "on_epoch_begin",
     "on_epoch_end",

@@ -180,7 +180,7 @@ class Entry:
 
 
 def proxies_of(path: tuple[Callback, ...]) -> tuple[ProxyCallback, ...]:
-    """Return the wrappers directly around a callback, the outermost first."""
+    """Return the wrappers directly around a callback, outermost first."""
     return tuple(callback for callback in path if isinstance(callback, ProxyCallback))
 
 
@@ -345,7 +345,7 @@ def _option(name: str, option: str, options: Any, known: tuple[str, ...], *, def
 
 
 def _setter(proxies: tuple[ProxyCallback, ...], option: str, options: Any) -> Any:
-    """Return the outermost wrapper that sets an option, or the options of the callback itself."""
+    """Return the outermost wrapper that sets an option, or else the callback's own options."""
     return next((proxy for proxy in proxies if _sets(proxy, option)), options)
 
 

@@ -135,7 +135,7 @@ class Hooks:
             watcher.leave()
 
     def leave(self, error: BaseException | None) -> list[Exception]:
-        """Leave the contexts of the callbacks with the exception of the run, in reverse order; return their errors."""
+        """Leave the callbacks' contexts with the run's exception, in reverse order; return the errors."""
         return self._contexts.leave(error)
 
     def start_schedules(self, clocks: Clocks) -> None:

@@ -33,7 +33,7 @@ class Loop:
     Options are passed as `options` or by keyword. The team of a run is created when the loop is entered and closed when it is
     left. All ranks must enter together.
 
-    What a loop needs is imported when one is created: importing the class stays within its time budget.
+    The modules a loop needs are imported when a loop is created, so that importing the class stays fast.
     """
 
     def __init__(self, callbacks: Iterable[Any] = (), options: LoopOptions | None = None, **changes: Any) -> None:

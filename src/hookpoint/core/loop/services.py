@@ -71,11 +71,11 @@ class Services:
         if machine.options.host is not None:
             raise BadLoop(f"run.set_step({step}): the trainer that hosts this run counts the steps.")
         if run.resuming:
-            return  # like every change that a script makes before the state is restored
+            return  # ignored, like every change that a script makes before the state is restored
         if machine.resuming.has_resumed or clocks.epoch or clocks.iteration:
             raise BadLoop(f"run.set_step({step}): training has begun.", call="it at on_run_begin, or before the first epoch")
         if len(set(self.gather(step, "run.set_step()"))) > 1:
-            raise BadLoop(f"run.set_step({step}): other ranks set another step.", set="the same step on all ranks")
+            raise BadLoop(f"run.set_step({step}): other ranks set a different step.", set="the same step on all ranks")
         clocks.step = step
         machine.hooks.start_schedules(clocks)
         if machine.logbook.log_every:

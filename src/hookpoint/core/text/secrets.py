@@ -55,9 +55,9 @@ def masked(value: Sequence[str]) -> list[str]: ...
 def masked(value: Any) -> Any:
     """Return settings, a command's arguments or a text with secrets replaced by `***`; the input is not changed.
 
-    Settings are masked by name, at any depth: token, key, password, secret, cookie and the like. Dataclasses and namespaces in
-    them become dicts. Empty values, None, True and False are kept, and so are counts: `max_tokens=512` is not a secret. In
-    arguments, the values of `--token x`, `--token=x`, `TOKEN=x` and `-px` are masked, and so are secrets in JSON.
+    Settings are masked by name, at any depth: token, key, password, secret, cookie and similar names. Dataclasses and
+    namespaces in them become dicts. Empty values, None, True and False are kept, and so are counts: `max_tokens=512` is not a
+    secret. In arguments, the values of `--token x`, `--token=x`, `TOKEN=x` and `-px` are masked, and so are secrets in JSON.
 
     In every text, these are masked: `password=x` and `token: x`, user names and passwords in URLs (`postgres://***@host/db`),
     URL parameters with such names or signatures, chat webhook URLs, authorization headers, private keys, and tokens with the

@@ -102,7 +102,7 @@ def parse_manifest(data: bytes, folder: str) -> Manifest:
         )
     try:
         return _from_content(content)
-    except Exception as error:  # the digest matches, so somebody wrote it on purpose: any value is possible
+    except Exception as error:  # the digest matches, so it was written on purpose; any value is possible
         raise DamagedCheckpoint(f"the {MANIFEST} of {folder} is invalid: {error!r}.") from error
 
 
