@@ -282,7 +282,7 @@ def test_another_number_of_processes_goes_on_with_every_sample_once(launch, samp
             assert len({result[kind]["weights"] for result in results}) == 1
             assert all(result[kind]["metrics"] == results[0][kind]["metrics"] for result in results)
             facts = read_run_file(folder / kind)
-            assert facts["inexact"] == [f"from step 2 with {ranks} ranks, {before} before"]
+            assert facts["inexact"] == [f"from step 2 on: {ranks} ranks instead of {before}"]
             assert facts["status"] == "finished"
             assert verify(folder / kind).ok
 

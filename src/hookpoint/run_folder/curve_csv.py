@@ -1,4 +1,4 @@
-"""Curves as CSV: all values of a metric, in pieces."""
+"""Curves as CSV: all values of a metric, in chunks."""
 
 from __future__ import annotations
 

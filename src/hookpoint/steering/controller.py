@@ -138,7 +138,7 @@ class Controller:
         expect: Mapping[str, Any] | None = None,
         timeout: float | None = TIMEOUT,
     ) -> ControlOrder:
-        """Send a command without waiting for its answer. It expires `timeout` seconds after the run sees it, or never."""
+        """Send a command without waiting for its answer. It expires `timeout` seconds after the run sees it (None: never)."""
         order = self.prepare(do, args, expect=expect, timeout=timeout)
         order.send()
         return order
@@ -280,6 +280,6 @@ def _sender() -> str:
     """Return the sender of a command: user@host:pid."""
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # a container without an entry for its user
+    except (KeyError, OSError):  # in a container, the user may have no passwd entry
         user = f"user {os.getuid()}"
     return f"{user}@{socket.gethostname()}:{os.getpid()}"

@@ -114,7 +114,7 @@ def test_more_arguments_than_the_method_has_are_refused():
         def on_epoch_end(self, run):
             super().on_epoch_end(run, {"loss": 1})
 
-    with pytest.raises(errors.BadArgument, match=r"TooMany.on_epoch_end has 1 parameters but passes 2 arguments on"):
+    with pytest.raises(errors.BadArgument, match=r"TooMany.on_epoch_end has 1 parameters but passes on 2 arguments"):
         train([TooMany(Inner())])
 
 

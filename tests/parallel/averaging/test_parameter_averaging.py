@@ -275,4 +275,4 @@ def test_another_number_of_processes_goes_on_from_the_average(launch, tmp_path):
     assert average["0.weight"].shape == (12, 6)
     results = launch(go_on, ranks=3, folder=str(tmp_path), timeout=90).results
     assert len({one["weights"] for one in results}) == 1
-    assert read_run_file(tmp_path / "run")["inexact"] == ["from step 2 with 3 ranks, 2 before"]
+    assert read_run_file(tmp_path / "run")["inexact"] == ["from step 2 on: 3 ranks instead of 2"]

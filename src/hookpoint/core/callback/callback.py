@@ -151,7 +151,7 @@ class Callback:
     def __getstate__(self) -> dict[str, Any]:
         return copied_state(self)
 
-    # For methods in the style of Keras and tensorpack, which receive few arguments.
+    # For Keras and tensorpack methods, which receive few arguments and read the rest from `self`.
 
     model: Any = FromRun("model")
     trainer: Any = FromRun("trainer")

@@ -53,7 +53,7 @@ def read_info(callback: Any) -> CallbackInfo:
 
 
 def info_of(callback: Any) -> CallbackInfo:
-    """Return a callback's info for writing. Works for frozen classes, and without a call to `super().__init__()`."""
+    """Return a callback's info for writing. Works for frozen classes, and if `super().__init__()` was not called."""
     info: CallbackInfo = vars(callback).setdefault(SLOT, CallbackInfo())
     return info
 

@@ -22,7 +22,7 @@ def with_defaults(callbacks: Any, *groups: tuple[Iterable[Any] | None, tuple[typ
 
 
 def _flattened(callbacks: Iterable[Any]) -> Iterator[Any]:
-    """Yield the callbacks, replacing each pipeline by the callbacks in it."""
+    """Yield the callbacks, with each pipeline replaced by the callbacks in it."""
     for callback in callbacks:
         inside = getattr(callback, "get_pipeline", None) if isinstance(callback, Callback) else None
         if callable(inside):

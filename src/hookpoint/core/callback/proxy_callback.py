@@ -111,7 +111,7 @@ def through_proxies(handlers: list[Handler], proxies: Sequence[ProxyCallback]) -
                 raise CompileError(
                     f"{type(proxy).__name__} cannot override {handler.point}: {handler.owner}.{handler.spelling} has its own"
                     f" schedule, {handler.when!r}.",
-                    override="another point, or wrap a callback without a schedule at this one",
+                    override="another point, or wrap a callback that has no schedule at this point",
                 )
         taken = {handler.point for handler in own}
         handlers = in_table_order([*(handler for handler in handlers if handler.point not in taken), *own])
@@ -185,8 +185,8 @@ def _forwarding(name: str, point: str) -> Callable[..., Any]:
     def method(self: ProxyCallback, *args: Any, **kwargs: Any) -> Any:
         names = _parameters(getattr(type(self), name))
         if len(args) > len(names):
-            why = f"{type(self).__name__}.{name} has {len(names)} parameters but passes {len(args)} arguments on."
-            raise BadArgument(why, write=f"super().{name}(run, value=...) with the names of further arguments")
+            why = f"{type(self).__name__}.{name} has {len(names)} parameters but passes on {len(args)} arguments."
+            raise BadArgument(why, write=f"super().{name}(run, value=...), with the additional arguments by name")
         return self.forward(point, **dict(zip(names, args, strict=False)), **kwargs)
 
     method.__name__ = name

@@ -40,7 +40,7 @@ class RankPosts:
                 self._last[rank] = latest
 
     def is_mine_to_report(self) -> bool:
-        """Return whether no lower rank both waits and responds."""
+        """Return whether this rank reports: no lower rank is waiting and still responding."""
         lower = (rank for rank in self._last if rank < self._rank and self._answers(rank))
         return all(self._last[rank]["waited"] <= self._waited / 2 for rank in lower)
 

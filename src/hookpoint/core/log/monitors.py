@@ -52,7 +52,7 @@ class Monitors:
         return self._metrics.history(name)
 
     def put_scalar(self, name: str, value: Any) -> None:
-        """Log a value under exactly this name, also in validation. It keeps its step; only `run.log` averages."""
+        """Log a single value under exactly this name, even in validation. Unlike `run.log`, it does not average."""
         self._run.put_scalar(name, value)
 
     def put_image(self, name: str, image: Any) -> None:

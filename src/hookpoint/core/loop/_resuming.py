@@ -102,7 +102,7 @@ class Resuming:
         """Return why a resumed run may differ from an uninterrupted one; empty if it does not."""
         why, run = [], self._run
         if self.moved is not None:
-            why.append(f"from step {run.step} with {self.moved['to']} ranks, {self.moved['from']} before")
+            why.append(f"from step {run.step} on: {self.moved['to']} ranks instead of {self.moved['from']}")
         if self.has_resumed and run.team.inexact:
             why.append(f"resumed at step {run.step}: {run.team.inexact}")
         return why

@@ -61,7 +61,7 @@ class Run(PeerNames):
     def set_step(self, step: int) -> None:
         """Count optimizer steps from `step` instead of 0. Call it at on_run_begin, or before the first epoch.
 
-        Schedules, log steps and the names of checkpoints follow. A resumed run keeps the step of its checkpoint.
+        Schedules, log steps and checkpoint names use this count. A resumed run keeps the step of its checkpoint.
         """
         self._loop.set_step(step)
 
@@ -165,7 +165,7 @@ class Run(PeerNames):
                 self._logbook.log(name, value, self._now.samples)
 
     def put_scalar(self, name: str, value: Any) -> None:
-        """Log a value under exactly this name, also in validation. It keeps its step; only `run.log` averages."""
+        """Log a single value under exactly this name, even in validation. Unlike `run.log`, it does not average."""
         self._loop.settle()
         self._logbook.put({name: value}, self._now.samples)
 

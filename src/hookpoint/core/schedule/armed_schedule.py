@@ -124,7 +124,7 @@ class ArmedLevel(ArmedSchedule):
 
 
 class ArmedIf(ArmedSchedule):
-    """True when a function of the run returns true."""
+    """True when a function that takes the run returns true."""
 
     by_clock = False
 
@@ -136,7 +136,7 @@ class ArmedIf(ArmedSchedule):
 
 
 class ArmedCombination(ArmedSchedule):
-    """The base class of combinations. The parts advance together and store their states in a list."""
+    """The base class of combined schedules. The parts advance together and store their states in a list."""
 
     def __init__(self, parts: Sequence[ArmedSchedule]) -> None:
         self._parts = parts

@@ -11,7 +11,7 @@ COUNTERS = ("epoch", "epochs_done", "step", "iteration", "samples", "commands")
 
 
 class Clocks:
-    """The position of a run. Only training moves the counters.
+    """The position of a run. Only training advances the counters.
 
     `epoch` is the current epoch, counted from 1; the others count what is done. `elapsed` is the training time in seconds,
     preserved across a resume; it does not advance before `start`, after `stop` or during a pause. `commands` is the number of
@@ -32,7 +32,7 @@ class Clocks:
         return Moment(self.epoch, self.iteration, self.step)
 
     def count_step(self) -> None:
-        """Count an optimizer step. Called by the code that makes or observes a step; nothing else moves the counter."""
+        """Count an optimizer step. Called by the code that makes or observes a step; nothing else changes the counter."""
         self.step += 1
 
     def elapsed(self) -> float:

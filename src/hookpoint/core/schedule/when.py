@@ -1,6 +1,6 @@
 """When: a schedule, separate from the action.
 
-`Every`, `At` and `Once` are ticks: they are due when a clock reaches a value, and not afterwards. `After`, `Before`, `Between`
+`Every`, `At` and `Once` are ticks: they become due when a clock reaches a value, and then pass. `After`, `Before`, `Between`
 and `If` are levels: they are true or false. `&`, `|` and `~` combine them. A When has no state: `arm()` returns the object that
 counts, so two callbacks may share one When.
 """
@@ -31,7 +31,7 @@ class When(ABC):
 
     @abstractmethod
     def arm(self) -> ArmedSchedule:
-        """Return a new armed schedule, which counts."""
+        """Return a new armed schedule, which tracks when it is due."""
 
     def moments(self) -> frozenset[str]:
         """Return when a trigger checks this schedule: at the end of iterations ("iter"), of epochs ("epoch"), or both."""

@@ -13,7 +13,7 @@ from hookpoint.core.text._secret_names import is_count, is_secret, is_secret_par
 from hookpoint.core.text.lazy_pattern import lazy_pattern
 
 MASK = "***"
-DEEPEST = 32  # levels of nested settings, which may refer to themselves
+DEEPEST = 32  # how deep settings are masked, because they may contain themselves
 
 _NAME = lazy_pattern(r"-{0,2}([A-Za-z][\w.-]*)")
 _ASSIGNMENT = lazy_pattern(r"(-{0,2}\+{0,2}[A-Za-z_][\w.-]*)([=:])(.*)", re.DOTALL)
