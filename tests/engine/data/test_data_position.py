@@ -572,7 +572,7 @@ def test_a_list_is_read_over_silently(caplog):
 @pytest.mark.parametrize("options", [{}, workers(1)], ids=["", "worker"])
 def test_a_stream_is_read_over_and_that_is_said(options, caplog):
     Script(lambda: loader_of(Stream(), **options)).check(FEW_PLACES)
-    line = "skipping the {} batches before the checkpoint by reading them: DataLoader has no position"
+    line = "reading and skipping the {} batches before the checkpoint, because DataLoader cannot start in the middle"
     assert caplog.messages == [line.format(2), line.format(3)]
 
 

@@ -20,7 +20,7 @@ class Crashes:
     """Count the exceptions that end a run by (moment, type), and refuse to restart the run after `limit` of one kind.
 
     The count is reset when the run gets past the point of the crash, or when the program is edited. A kill, a signal or a stop
-    does not count, so a machine may be preempted any number of times. A limit of None or 0 means no limit.
+    does not count, so a run may be preempted any number of times. A limit of None or 0 means no limit.
 
     >>> crashes = Crashes(2)
     >>> crashes.add(Moment(1, 7, 7), "ValueError", "no such file", "12:00")

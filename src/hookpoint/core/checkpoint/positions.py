@@ -102,7 +102,9 @@ def skip_batches(loader: Iterable[Any], batches: int, *, quietly: bool = False) 
     """Return an iterator after reading and dropping its first `batches` items. Log this unless `quietly`."""
     if batches and not quietly:
         kind = type(loader).__name__
-        logger.warning("skipping the %d batches before the checkpoint by reading them: %s has no position", batches, kind)
+        logger.warning(
+            "reading and skipping the %d batches before the checkpoint, because %s cannot start in the middle", batches, kind
+        )
     source = iter(loader)
     next(islice(source, batches, batches), None)
     return source

@@ -25,8 +25,8 @@ class Store(Protocol):
 class Kept(NamedTuple):
     """An existing checkpoint, as seen by the rules that select which checkpoints to keep.
 
-    `elapsed` is in seconds of training. `moment` is when the value was measured that the checkpoint was saved for, if there is
-    one, or else when it was saved.
+    `elapsed` is in seconds of training. If the checkpoint was saved for a value, `moment` is when the value was measured;
+    otherwise, when the checkpoint was saved.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Explain: a table of which callbacks run at which point, and why in this order."""
+"""Explain: a table of which callbacks run at which point, and why they run in this order."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Unit:
 
 
 class Order:
-    """Arrange the callbacks of one point. `why` explains the position of each."""
+    """Arrange the callbacks at one point. `why` explains the position of each."""
 
     def __init__(self, point: str, entries: Sequence[Entry], logged: set[str]) -> None:
         self._point = point

@@ -195,7 +195,7 @@ def is_not_empty(saved: Mapping[str, Any]) -> bool:
 
 
 def entries_of(callbacks: Iterable[Any], *, is_in_team: bool = False) -> list[Entry]:
-    """Return an entry for each callback of all ranks, with pipelines expanded and names made unique."""
+    """Return an entry for each callback on any rank, with pipelines expanded and names made unique."""
     entries: list[Entry] = []
     names: dict[str, int] = {}
     for subject, path in _leaves(callbacks, ()):
