@@ -13,13 +13,15 @@ tracebacks, breakpoints and profilers show the plain function.
 from __future__ import annotations
 
 import ast
-import inspect
+import linecache
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from functools import cache
+from itertools import takewhile
 from operator import attrgetter
 from textwrap import dedent
+from types import CodeType
 from typing import Any, NamedTuple, cast
 
 CONSTANTS = (type(None), bool, int)
@@ -114,18 +116,30 @@ def _name_objects(tree: ast.FunctionDef) -> dict[str, str]:
     return named
 
 
-@cache
 def _tree_of(function: Any) -> ast.FunctionDef:
-    lines, first = inspect.getsourcelines(function)
-    tree = ast.parse(dedent("".join(lines))).body[0]
+    """Return a new tree of a function. Raise OSError if its source is not available."""
+    tree = ast.parse(_text_of(function.__code__)).body[0]
     assert isinstance(tree, ast.FunctionDef)
-    ast.increment_lineno(tree, first - 1)
     if ast.get_docstring(tree) is not None:
         del tree.body[0]
-    tree.returns, tree.decorator_list = None, []
+    tree.returns = None
     for argument in tree.args.args:
         argument.annotation = None
     return tree
+
+
+@cache
+def _text_of(code: CodeType) -> str:
+    """Return the source of a function without its indentation, below as many empty lines as there are lines above it.
+
+    `inspect.getsource` does the same but tokenizes the text in Python, which takes most of the time of a plan.
+    """
+    lines, first = linecache.getlines(code.co_filename), code.co_firstlineno - 1
+    if first >= len(lines) or not lines[first].lstrip().startswith("def "):
+        raise OSError(f"the source of {code.co_qualname} is not available")
+    width = len(lines[first]) - len(lines[first].lstrip())
+    rest = takewhile(lambda line: not line.strip() or line[: width + 1].isspace(), lines[first + 1 :])
+    return "\n" * first + dedent("".join([lines[first], *rest]))
 
 
 class _Specializer(ast.NodeTransformer):
@@ -139,7 +153,7 @@ class _Specializer(ast.NodeTransformer):
         self._file, self._globals = "", dict[str, Any]()
 
     def function(self, function: Any) -> ast.FunctionDef:
-        tree = deepcopy(_tree_of(function))
+        tree = _tree_of(function)
         self._file, self._globals = function.__code__.co_filename, function.__globals__
         tree.body = self._body_of(function, tree)
         return tree
@@ -191,7 +205,11 @@ class _Specializer(ast.NodeTransformer):
         path = self._path(node)
         assert path is not None
         if path not in self._settled:
-            return ast.copy_location(ast.parse(path, mode="eval").body, node)
+            first, *rest = path.split(".")
+            named: ast.expr = ast.copy_location(ast.Name(first, ast.Load()), node)
+            for name in rest:
+                named = ast.copy_location(ast.Attribute(named, name, ast.Load()), node)
+            return named
         value = self._settled[path]
         return ast.copy_location(ast.Name(MARK + path, ast.Load()) if value is OBJECT else ast.Constant(value), node)
 
@@ -228,14 +246,14 @@ class _Specializer(ast.NodeTransformer):
         call = node.value
         path = self._path(call.func) if isinstance(call, ast.Call) else None
         if isinstance(call, ast.Call) and path in self._inlined and not call.keywords:
-            body = self._inline(deepcopy(call), self._inlined[path])
+            body = self._inline(call, self._inlined[path])
             if not any(isinstance(inside, ast.Return) for statement in body for inside in ast.walk(statement)):
                 return body
         return self.generic_visit(node)
 
     def _inline(self, call: ast.Call, method: Any) -> list[ast.stmt]:
         """Return the body of a method in place of its call."""
-        tree, outer, once = deepcopy(_tree_of(method)), self._aliases, self._stored_once
+        tree, outer, once = _tree_of(method), self._aliases, self._stored_once
         parameters = [argument.arg for argument in tree.args.args]
         receiver = [call.func.value] if isinstance(call.func, ast.Attribute) else []
         result: list[ast.stmt] = []
@@ -245,7 +263,7 @@ class _Specializer(ast.NodeTransformer):
             if path is not None and (isinstance(value, ast.Name) or path in self._settled):
                 aliases[name] = path
             else:
-                result.append(ast.Assign([ast.Name(name, ast.Store())], self.visit(value)))
+                result.append(ast.Assign([ast.Name(name, ast.Store())], self.visit(deepcopy(value))))
         self._aliases = aliases
         result += self._body_of(method, tree)
         self._aliases, self._stored_once = outer, once
