@@ -160,8 +160,7 @@ class Runner:
         )
         self._state = dict(state or {})
         self._run: Run | None = None
-        self._has_weights = False  # True after a fit, or after loading those of `resume`
-        self._loss_is_finite = True
+        self._has_weights, self._loss_is_finite = False, True  # weights: after a fit, or after loading those of `resume`
         main_callback = self._make_loop().hooks.main  # raises errors in the callbacks now, not in fit
         self._fused_step = FusedStep(
             *(compile, cuda_graph),
@@ -276,9 +275,8 @@ class Runner:
         if self._run is not None:
             return _floats(results(self._run.evaluate(loader)))
         with self._running() as run:
-            if prefix == "val":
-                return _floats(evaluate(machine_of(run), loader))
-            return _floats(evaluate(machine_of(run), loader, is_side=True, results=results))
+            options: dict[str, Any] = {} if prefix == "val" else {"is_side": True, "results": results}
+            return _floats(evaluate(machine_of(run), loader, **options))
 
     def predict(self, data: Any, *, batch_size: BatchSize = AUTO) -> list[Any]:
         """Return a list with the outputs of each batch, on the CPU. Loads weights as `validate` does.

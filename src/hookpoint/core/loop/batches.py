@@ -1,19 +1,54 @@
-"""BatchLoop: the iterator over batches for the inner `for`. It drives the machine."""
+"""BatchLoop: the iterator over batches for the inner `for`. It drives the machine.
+
+A pass runs `Machine.iterate` with everything decided that cannot change while the pass is open: who listens, whether values are
+logged, whether the optimizer reports its steps, one rank or a team. `hooks.explain(step=True)` shows the result.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.data.data_points import check_pass
 from hookpoint.core.errors import BadArgument
-from hookpoint.core.loop._iterations import iterations
+from hookpoint.core.hooks.specialize import settled_values, specialize
+from hookpoint.core.loop.machine import Machine
 from hookpoint.core.loop.passes import MODES, Pass
+from hookpoint.core.run.iteration import Iteration
 from hookpoint.core.run.run import stepper_of
+from hookpoint.core.schedule.clocks import Clocks
 
 if TYPE_CHECKING:
-    from hookpoint.core.loop.machine import Machine
     from hookpoint.core.run.run_loop import Mode
+
+SETTLED = (
+    "self.run",
+    "self.clocks",
+    "self.verdicts",
+    "self.scopes",
+    "self.scopes.passes",
+    "self.logbook",
+    "self.saving",
+    "self.control",
+    "self.agreement",
+    "self.pass_end",
+    "self.steps.are_reported",
+    "self.options.log_every",
+    "pass_.now",
+    "pass_.is_train",
+    "pass_.is_timed",
+    "pass_.source",
+    "pass_.samples_of",
+    "pass_.fetch",
+    "pass_.begin",
+    "pass_.end",
+)
+INLINED: dict[str, Callable[..., Any]] = {
+    "self.begin_iteration": Machine.begin_iteration,
+    "self.end_iteration": Machine.end_iteration,
+    "self.clocks.count_step": Clocks.count_step,
+    "pass_.now.clear": Iteration.clear,
+}
 
 
 def batches_over(machine: Machine, loader: Iterable[Any], mode: Mode, *, is_side: bool = False) -> BatchLoop:
@@ -92,3 +127,12 @@ class BatchLoop:
             self.pass_.abandoned = self._scopes.abandoned = True
             self._machine.logbook.pause_recent()
             self._scopes.cleanup.leave(self.pass_, has_failed=True)
+
+
+def iterations(machine: Machine, pass_: Pass) -> Generator[Any, None, bool]:
+    """Return the iterations of an open pass; see `Machine.iterate`."""
+    settled = settled_values(SETTLED, self=machine, pass_=pass_)
+    plan = specialize(Machine.iterate, settled, INLINED)
+    machine.hooks.sources[f"The iterations of a {pass_.mode} pass"] = plan.source
+    result: Generator[Any, None, bool] = plan.bound(settled)(machine, pass_)
+    return result

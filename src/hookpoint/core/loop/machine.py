@@ -27,8 +27,7 @@ from hookpoint.core.data.samples import count_samples, counter
 from hookpoint.core.errors import OutsideRun, StopRun
 from hookpoint.core.hooks.costs import SAMPLE_EVERY, StepShare
 from hookpoint.core.logger import logger
-from hookpoint.core.loop._ending import errors_of, is_handled
-from hookpoint.core.loop._pass_end import PassEnd
+from hookpoint.core.loop._ending import PassEnd, errors_of, is_handled
 from hookpoint.core.loop.passes import END, Pass
 from hookpoint.core.run.iteration import NO_ITERATION
 from hookpoint.core.run.run import set_now, set_payload
@@ -150,7 +149,7 @@ class Machine:
             pass_.source = map(self.options.prepare, pass_.source)
         return True
 
-    # Iterations. A pass runs them without what is settled when it opens (_iterations.py).
+    # Iterations. A pass runs them without what is settled when it opens (batches.py).
 
     def iterate(self, pass_: Pass) -> Generator[Any, None, bool]:
         """Yield the batch of each iteration of an open pass. Return whether the data is over; False if the pass must end."""

@@ -15,9 +15,9 @@ from hookpoint.core.callback.main_callback import overrides
 from hookpoint.core.data.array_batches import BatchSize
 from hookpoint.core.errors import BadArgument, BadLoop
 from hookpoint.core.hooks.hooks import Hooks
+from hookpoint.core.hooks.specialize import settled_values, specialize
 from hookpoint.core.log.logbook import Logbook
 from hookpoint.core.loop.services import machine_of
-from hookpoint.core.loop.specialize import settled_values, specialize
 from hookpoint.core.run.iteration import NO_ITERATION, Iteration
 from hookpoint.core.run.run import Run, now_of, set_now
 from hookpoint.core.run.stepper import Stepper

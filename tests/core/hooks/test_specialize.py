@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hookpoint.core.loop.specialize import settled_values, specialize
+from hookpoint.core.hooks.specialize import settled_values, specialize
 
 
 class Counter:
