@@ -143,6 +143,10 @@ GROUPS = {
             "settings](data-points.md#change-the-data-during-training)."
         ),
         "NotShared": ("Check the order of the callbacks, or use `run.store.get(key)`."),
+        "BadConfig": (
+            "The message begins with the path of the key. `hookpoint explain config.yaml` checks a file without training: see "
+            "[callbacks from a configuration](writing-callbacks.md#build-callbacks-from-a-configuration)."
+        ),
         "UnknownCallback": (
             "`run.callbacks` lists this rank's callbacks with their names. If there are several of one class, use the name."
         ),

@@ -61,6 +61,8 @@ if TYPE_CHECKING:
     from hookpoint.parallel.strategy.data_parallel import DataParallel as DataParallel
     from hookpoint.parallel.strategy.sharded import Sharded as Sharded
     from hookpoint.parallel.tensor.tensor_parallel import TensorParallel as TensorParallel
+    from hookpoint.presets.build import build as build
+    from hookpoint.presets.build import register as register
     from hookpoint.presets.loop import Loop as Loop
     from hookpoint.presets.plot import plot as plot
     from hookpoint.presets.prove import prove as prove

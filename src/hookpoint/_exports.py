@@ -47,6 +47,7 @@ _MODULES = {
     "parallel.strategy.data_parallel": "DataParallel",
     "parallel.strategy.sharded": "Sharded",
     "parallel.tensor.tensor_parallel": "TensorParallel",
+    "presets.build": "build register",
     "presets.loop": "Loop",
     "presets.plot": "plot",
     "presets.prove": "prove",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -14,13 +15,14 @@ from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import HookpointError
 from hookpoint.core.hooks.hooks import Hooks
 from hookpoint.core.text.terminal import printable
+from hookpoint.presets.build import SUFFIXES, build
 from hookpoint.run_folder.command_error import NO, CommandError, one_line
 
 DROP = {"method": 1, "when": 2, "ranks": 3, "on_error": 4}  # columns to drop on a narrow terminal, the highest first
 
 
 @click.command()
-@click.argument("what", metavar="MODULE:CALLBACKS")
+@click.argument("what", metavar="MODULE:CALLBACKS|FILE")
 def explain(what: str) -> None:
     """Print which callbacks run at which point, in which order, and why.
 
@@ -28,12 +30,16 @@ def explain(what: str) -> None:
     arguments that returns one of these. MODULE is imported; the current folder is searched first. The exit code is 1 if the
     callbacks do not compile.
 
+    FILE is a configuration of callbacks: a .yaml, .toml or .json file for `hookpoint.build`.
+
     \b
     Examples:
       hookpoint explain train:callbacks
       hookpoint explain experiments.resnet:make_callbacks
+      hookpoint explain config.yaml
     """
-    target = named_object(what)
+    is_file = what.endswith(SUFFIXES)
+    target = partial(build, what) if is_file else named_object(what)
     try:
         if callable(target) and not isinstance(target, Callback | Hooks | list | tuple):
             target = target()

@@ -15,6 +15,7 @@ A message names the object, the problem, what is expected, and what to type inst
     │   └── BadOption                         an unknown value for on_error or ranks
     ├── BadSchedule (ValueError)              a schedule that cannot work
     ├── BadGuard (TypeError)                  a guard around a function that it cannot wrap
+    ├── BadConfig (ValueError)                callbacks from a configuration that cannot be built
     ├── BadValue (TypeError)                  a value that cannot be logged, set or measured
     ├── BadLoop (ValueError)                  a request that a loop cannot honour
     │   ├── BadArgument (TypeError)           an argument with an invalid value or type: epochs=-1
@@ -190,6 +191,10 @@ class BadSchedule(HookpointError, ValueError):
 
 class BadGuard(HookpointError, TypeError):
     """A guard cannot wrap the function, or its point has an invalid name."""
+
+
+class BadConfig(HookpointError, ValueError):
+    """A configuration of callbacks is invalid. The message names the key, and what is allowed."""
 
 
 class BadValue(HookpointError, TypeError):
