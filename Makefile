@@ -24,7 +24,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-all faults test-parallel test-adapters test-gpu page test-board lint style bench bench-parallel bench-gpu bench-board bench-peers docs pictures clean
+.PHONY: help demo test test-all faults test-parallel test-adapters test-remote test-gpu page test-board lint style bench bench-parallel bench-gpu bench-board bench-peers docs pictures clean
 
 help: ## list all targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -47,6 +47,9 @@ test-parallel: $(VENV)/.stamp-dev ## run all tests of distributed training, incl
 
 test-adapters: $(VENV)/.stamp-dev ## run callbacks in and from other trainers, in an environment each (LOWEST=1: lowest versions)
 	@for host in $(HOSTS); do $(PY) tests/adapters/environment.py $$host $(if $(LOWEST),--lowest) || exit; done
+
+test-remote: $(VENV)/.stamp-dev ## test the mirror against an S3 server on this machine, with kills during uploads (2 minutes)
+	@$(PY) tests/remote/environment.py
 
 # GPU_PYTHON=python3 uses that interpreter instead of .venv, for machines without pip. It needs torch, numpy and safetensors.
 ifdef GPU_PYTHON
@@ -110,7 +113,7 @@ pictures: $(VENV)/.stamp-dev ## run the demo and redraw the images in the README
 	@$(PY) docs/make_pictures.py
 
 clean: ## remove environments, caches and build outputs
-	@rm -rf $(VENV) $(PEERS) .venv-adapters web/node_modules build dist .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) $(PEERS) .venv-adapters .venv-remote web/node_modules build dist .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@find . -name .git -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +
 
 # pip does not apply -c to isolated builds, so the build backend is installed first and isolation is off.

@@ -59,6 +59,7 @@ GROUPS = {
         "ModelCheckpoint",
         "CheckpointConfig",
         "BackupAndRestore",
+        "Mirror",
     ],
     "Validation": ["InferenceRunner", "ScalarStats", "ClassificationError", "BinaryClassificationStats", "Inferencer"],
     "Weight averaging": ["SwapEMAWeights", "StochasticWeightAveraging"],

@@ -81,6 +81,7 @@ _FOLDERS: dict[str, tuple[str, ...]] = {
         "CheckpointConfig",
         "MaxSaver",
         "MinSaver",
+        "Mirror",
         "ModelCheckpoint",
         "ModelSaver",
         "TopKSaver",

@@ -57,7 +57,7 @@ FOLDERS = {
     "callbacks": "_shared saving stopping hyper_params inference weights model_hooks tensors progress system profiling"
     " summaries notify debug .",
     "adapters": "theirs .",
-    "storage": "disk checkpoint workdir .",
+    "storage": "disk checkpoint workdir remote .",
     "parallel": "team shared strategy data averaging async_sgd tensor pipeline checkpoint launch .",
     "engine": "data step fused .",
 }

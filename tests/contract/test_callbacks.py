@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 import numpy
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from torch import nn
 from torch.optim import SGD
 
@@ -93,6 +94,7 @@ ARGUMENTS = {
     "MaxSteps": {"n": 99},
     "MergeAllSummaries": {},
     "MinSaver": {"monitor_stat": "score"},
+    "Mirror": {"url": "memory://contract"},
     "ModelCheckpoint": {"monitor": "score"},
     "ModelSaver": {},
     "ModuleHooks": {"pattern": "*", "forward": look},
@@ -164,6 +166,8 @@ class Cut(Exception):
 def train(workdir, callback, *, scores=(0.5, 0.25, 0.75), cut_at=None, resume="auto"):
     """Bring the run in this workdir to its end, or to where it is cut off."""
     asks = Asks().when(Every(steps=6) | Every(epochs=1))
+    if not (workdir / "run.json").exists():
+        MemoryFileSystem.store.clear()  # a mirror belongs to one run
     options = {"log_every": 2, "extra_callbacks": [], "monitors": [], **parts(callback)}
     with Loop([callback, asks], workdir=workdir, resume=resume, **options) as run:
         run.summary("summary", lambda: run.step / 8)

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from hookpoint.callbacks.saving.checkpoint_config import CheckpointConfig as CheckpointConfig
     from hookpoint.callbacks.saving.max_saver import MaxSaver as MaxSaver
     from hookpoint.callbacks.saving.min_saver import MinSaver as MinSaver
+    from hookpoint.callbacks.saving.mirror import Mirror as Mirror
     from hookpoint.callbacks.saving.model_checkpoint import ModelCheckpoint as ModelCheckpoint
     from hookpoint.callbacks.saving.model_saver import ModelSaver as ModelSaver
     from hookpoint.callbacks.saving.top_k_saver import TopKSaver as TopKSaver

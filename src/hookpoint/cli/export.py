@@ -16,7 +16,7 @@ from typing import TextIO
 import click
 
 from hookpoint.cli.output import note
-from hookpoint.cli.run_argument import run_argument
+from hookpoint.cli.run_argument import readable_run_argument
 from hookpoint.core.text.plain_values import plain
 from hookpoint.run_folder.command_error import NOT_WRITTEN, USAGE, CommandError
 from hookpoint.run_folder.formatting import counted, shown
@@ -31,7 +31,7 @@ FORMULAS = ("=", "+", "-", "@")  # a spreadsheet evaluates cells that start with
 
 
 @click.command()
-@run_argument
+@readable_run_argument
 @click.option("-o", "--output", required=True, type=click.Path(dir_okay=False), help="The file, or - for stdout.")
 @click.option("--format", "form", type=click.Choice(["csv", "json", "jsonl"]), help="Defaults to the extension of the file.")
 def export(run: RunFolder, output: str, form: str | None) -> None:
@@ -50,7 +50,7 @@ def export(run: RunFolder, output: str, form: str | None) -> None:
     write = WRITERS[_format(output, form)]
     source = run.path / SCALARS
     if not os.path.lexists(source):
-        raise CommandError(f"{shown(run.path)} has no {SCALARS}; JSONWriter writes it")
+        raise CommandError(f"{shown(run.where)} has no {SCALARS}; JSONWriter writes it")
     table = WideTable(source)
     if output == STDOUT:
         write(table, sys.stdout)

@@ -26,7 +26,7 @@ ROWS = (MIN_ROWS, 200, "rows")
 
 
 @click.command(short_help="Plot metrics.")
-@click.argument("runs", type=RunType(), metavar="RUN...", nargs=-1, required=True)
+@click.argument("runs", type=RunType(may_be_remote=True), metavar="RUN...", nargs=-1, required=True)
 @click.option("-m", "--metric", "metrics", multiple=True, metavar="NAME", help="A metric, or a pattern such as 'val_*'.")
 @click.option("-o", "--output", metavar="FILE", help="The picture: .png, .svg or .pdf.")
 @click.option("--terminal", is_flag=True, help="Plot in the terminal; needs no extra package.")
@@ -51,14 +51,15 @@ def plot(
     """Plot the curves of one or more runs. Each run has its own colour, and each metric its own panel.
 
     Training and validation share a panel. A ring marks the best value. Without -m, the most important metrics are plotted.
-    Without -o, the picture is curves.png in the folder of the run, or in the current folder for multiple runs. A PNG has twice
-    as many pixels as --width and --height specify.
+    Without -o, the picture is curves.png in the folder of the run, or in the current folder for multiple runs and for URLs. A
+    PNG has twice as many pixels as --width and --height specify.
 
     \b
     Examples:
       hookpoint plot mine
       hookpoint plot mine other -m val_loss -o loss.svg
       hookpoint plot mine --terminal --smooth 0.9
+      hookpoint plot s3://bucket/runs/mine
     """
     if terminal and output is not None:
         raise click.UsageError("--terminal and -o FILE cannot be combined")

@@ -1,4 +1,4 @@
-"""The argument RUN: a path or a name under runs/, with shell completion."""
+"""The argument RUN: a path, a name under runs/ or a URL, with shell completion."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ class RunType(click.ParamType):  # type: ignore[type-arg]  # generic since click
 
     name = "run"
 
+    def __init__(self, *, may_be_remote: bool = False) -> None:
+        self.may_be_remote = may_be_remote
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return find_run(value) if isinstance(value, str) else value
+        return find_run(value, may_be_remote=self.may_be_remote) if isinstance(value, str) else value
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         names = [name for name in run_names() if name.startswith(incomplete) and name.isprintable()]
@@ -24,3 +27,4 @@ class RunType(click.ParamType):  # type: ignore[type-arg]  # generic since click
 
 
 run_argument = click.argument("run", type=RunType(), metavar="RUN")
+readable_run_argument = click.argument("run", type=RunType(may_be_remote=True), metavar="RUN")  # also the URL of a mirror

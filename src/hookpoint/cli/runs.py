@@ -11,12 +11,14 @@ from typing import Any
 import click
 
 from hookpoint.cli.output import COLOURS, Column, note, print_json, print_lines, table, width
+from hookpoint.core.text.secrets import masked
 from hookpoint.run_folder.best_value import BestValue
 from hookpoint.run_folder.command_error import USAGE, CommandError
 from hookpoint.run_folder.find_run import default_folder, find_runs
 from hookpoint.run_folder.formatting import duration, moment, number, shown
 from hookpoint.run_folder.run_folder import ALL_STATUSES, RunFolder
 from hookpoint.run_folder.run_scanner import LEVELS
+from hookpoint.storage.remote.remote_folder import is_url
 
 COLUMNS = (
     Column("name", min_width=20),
@@ -49,7 +51,7 @@ SORTS: dict[str, Key] = {
 
 
 @click.command()
-@click.argument("folder", metavar="[DIR]", required=False, type=click.Path(path_type=Path))
+@click.argument("folder", metavar="[DIR]", required=False, type=click.Path())
 @click.option("-s", "--sort", type=click.Choice(list(SORTS)), default="started", show_default=True, help="Column to sort by.")
 @click.option("-r", "--reverse", is_flag=True, help="Reverse the order.")
 @click.option("-a", "--all", "previous", is_flag=True, help="Include earlier runs, in previous/.")
@@ -57,9 +59,9 @@ SORTS: dict[str, Key] = {
 @click.option("--levels", type=click.IntRange(0, 32), default=LEVELS, show_default=True, help="Depth of the search.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 def runs(
-    folder: Path | None, sort: str, reverse: bool, previous: bool, wanted: tuple[str, ...], levels: int, as_json: bool
+    folder: str | None, sort: str, reverse: bool, previous: bool, wanted: tuple[str, ...], levels: int, as_json: bool
 ) -> None:
-    """List the runs in DIR. The default is runs/ if it exists, else the current folder.
+    """List the runs in DIR, a folder or a URL. The default is runs/ if it exists, else the current folder.
 
     A run is "killed" if its files say that it is running but no process writes to it, and "unknown" if no file says how it
     ended. The best value comes from a saver, or is guessed by the metric's name; "newest" marks a guess from the end of a long
@@ -71,18 +73,29 @@ def runs(
       hookpoint runs
       hookpoint runs experiments --sort best
       hookpoint runs --status running --json
+      hookpoint runs s3://bucket/runs
     """
-    where = default_folder() if folder is None else folder
-    if not os.path.isdir(where):
-        raise CommandError(f"there is no folder {shown(where)}", USAGE)
-    pairs = [(RunFolder(path), os.path.relpath(path, where)) for path in find_runs(where, levels=levels, previous=previous)]
+    where = os.fspath(default_folder()) if folder is None else folder
+    pairs = _runs_in(where, levels, previous)
     pairs = _sorted([(run, name) for run, name in pairs if not wanted or run.status in wanted], SORTS[sort], reverse)
     if as_json:
         print_json([_facts(run, name) for run, name in pairs])
     elif pairs:
         print_lines(table(COLUMNS, [_row(run, name) for run, name in pairs], width()))
     else:
-        note(f"no runs in {shown(where)}" + (f" that are {' or '.join(wanted)}" if wanted else ""))
+        note(f"no runs in {shown(masked(where))}" + (f" that are {' or '.join(wanted)}" if wanted else ""))
+
+
+def _runs_in(where: str, levels: int, previous: bool) -> list[tuple[RunFolder, str]]:
+    """Return the runs in a folder, or in remote storage by URL, with their paths from there."""
+    if os.path.isdir(where):
+        folders = find_runs(Path(where), levels=levels, previous=previous)
+        return [(RunFolder(path), os.path.relpath(path, where)) for path in folders]
+    if not is_url(where):
+        raise CommandError(f"there is no folder {shown(where)}", USAGE)
+    from hookpoint.run_folder.remote.remote_run import remote_runs
+
+    return list(remote_runs(where, levels=levels))
 
 
 def _sorted(pairs: list[tuple[RunFolder, str]], key: Key, reverse: bool) -> list[tuple[RunFolder, str]]:

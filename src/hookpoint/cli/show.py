@@ -10,7 +10,7 @@ import click
 
 from hookpoint.cli.ctl_list import is_paused, pending_commands
 from hookpoint.cli.output import Column, coloured_status, heading, print_json, print_lines, table, width
-from hookpoint.cli.run_argument import run_argument
+from hookpoint.cli.run_argument import readable_run_argument
 from hookpoint.run_folder.checkpoint_list import Listed
 from hookpoint.run_folder.describe_event import describe_event
 from hookpoint.run_folder.formatting import counted, duration, moment, moment_of, number, shown, size
@@ -27,7 +27,7 @@ Rows = Sequence[tuple[str, ...]]
 
 
 @click.command()
-@run_argument
+@readable_run_argument
 @click.option("-n", "--events", type=click.IntRange(0), default=10, show_default=True, help="Number of events to show.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 def show(run: RunFolder, events: int, as_json: bool) -> None:
@@ -37,6 +37,7 @@ def show(run: RunFolder, events: int, as_json: bool) -> None:
     Examples:
       hookpoint show mine
       hookpoint show runs/mine --events 50
+      hookpoint show s3://bucket/runs/mine
       hookpoint show mine --json | jq .best
     """
     if as_json:
@@ -69,7 +70,7 @@ def _summary(run: RunFolder, limit: int | None) -> list[str]:
         ("on", shown(run.facts.get("host", ""))),
     ]
     status, *lines = table(NAMED, [row for row in rows if row[1]], limit)
-    title = f"{heading(shown(run.name))}  {shown(run.path)}"
+    title = f"{heading(shown(run.name))}  {shown(run.where)}"
     return [title, status.replace(run.status, coloured_status(run.status), 1), *lines]
 
 

@@ -29,7 +29,8 @@ def plot(
 ) -> Path:
     """Plot the curves of run folders to a .png, .svg or .pdf file and return its path. Each run has its own colour.
 
-    path: Defaults to curves.png in the folder of the run, or in the current folder for multiple runs.
+    runs: Folders, names under runs/, or URLs of mirrors such as "s3://bucket/runs/mine".
+    path: Defaults to curves.png in the folder of the run, or in the current folder for multiple runs and for URLs.
     metrics: Names, or patterns such as `val_*`. Defaults to the most important metrics, in at most six panels.
     smooth: Weight of past values in a moving average, at least 0 and below 1.
     log: Use a log scale for the values.
@@ -45,7 +46,7 @@ def plot(
     >>> plot("runs/mine", smooth=0.5).name
     'curves.png'
     """
-    folders = [find_run(os.fspath(run)) for run in runs]
+    folders = [find_run(os.fspath(run), may_be_remote=True) for run in runs]
     if not folders:
         raise BadArgument("plot() needs at least one run.", write='plot("runs/mine")')
     options = PlotOptions([metrics] if isinstance(metrics, str) else metrics, smooth, log, x)
@@ -57,4 +58,4 @@ def plot(
 
 def picture_of(runs: Sequence[RunFolder]) -> Path:
     """Return the default path of a picture."""
-    return runs[0].path / PICTURE if len(runs) == 1 else Path(PICTURE)
+    return runs[0].path / PICTURE if len(runs) == 1 and not runs[0].is_remote else Path(PICTURE)

@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
+from hookpoint.core.text.secrets import masked
 from hookpoint.run_folder.command_error import REFUSED, USAGE, CommandError
 from hookpoint.run_folder.formatting import shown
 from hookpoint.run_folder.run_folder import RunFolder
 from hookpoint.run_folder.run_scanner import LEVELS, RunScanner
+from hookpoint.storage.remote.remote_folder import is_url
 
 RUNS = "runs"  # the default folder
 
@@ -32,8 +34,15 @@ def run_names() -> dict[str, Path]:
     return {os.path.relpath(path, folder): path for path in find_runs(folder)}
 
 
-def find_run(name: str) -> RunFolder:
-    """Return the run at a path, or the run with this name under runs/."""
+def find_run(name: str, *, may_be_remote: bool = False) -> RunFolder:
+    """Return the run at a path, or the run with this name under runs/. With `may_be_remote`, a URL is possible too."""
+    if is_url(name) and not os.path.isdir(name):
+        if not may_be_remote:
+            hint = "runs, show, plot and export read URLs"
+            raise CommandError(f"{shown(masked(name))} is a URL; expected a local run folder ({hint})", USAGE)
+        from hookpoint.run_folder.remote.remote_run import remote_run
+
+        return remote_run(name)
     folders = [path for path in (Path(name), Path(RUNS) / name) if os.path.isdir(path)]
     for run in map(RunFolder, folders):
         if run.is_run:

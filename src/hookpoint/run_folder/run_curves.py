@@ -38,9 +38,9 @@ def _subject(run: RunFolder, label: str, names: Collection[str] | None, options:
             run.path / SCALARS, names, buckets=max(MIN_BUCKETS, columns), smooth=options.smooth, epoch_ends=ends
         )
     except FileNotFoundError:
-        raise CommandError(f"nothing to plot: {shown(run.path)} has no {SCALARS}; JSONWriter writes it") from None
+        raise CommandError(f"nothing to plot: {shown(run.where)} has no {SCALARS}; JSONWriter writes it") from None
     if not series and names is None:
-        raise CommandError(f"nothing to plot: no numbers in {shown(run.path)}")
+        raise CommandError(f"nothing to plot: no numbers in {shown(run.where)}")
     stored = {name: best.mode for name, best in run.all_best.items()}
     modes: dict[str, Mode] = {}
     for name, _ in series:
@@ -54,7 +54,7 @@ def _labelled(runs: Sequence[RunFolder]) -> list[tuple[RunFolder, str]]:
     folders = [run.path.resolve().name for run in runs]
     if len(runs) == 1:
         return [(runs[0], runs[0].name if runs[0].name == folders[0] else f"{runs[0].name} ({folders[0]})")]
-    labels = folders if len(set(folders)) == len(folders) else [str(run.path) for run in runs]
+    labels = folders if len(set(folders)) == len(folders) else [run.where for run in runs]
     return list(zip(runs, labels, strict=True))
 
 

@@ -33,8 +33,15 @@ class RunFolder:
     cached; create a new RunFolder to read them again. For files that grow, only the end is read.
     """
 
+    is_remote = False
+
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
+
+    @property
+    def where(self) -> str:
+        """The path of the run, for people; a URL for a run in remote storage."""
+        return os.fspath(self.path)
 
     # Identity
 
@@ -80,7 +87,7 @@ class RunFolder:
         """Return the state of the run, for JSON."""
         started = None if self.started is None else self.started.isoformat()
         names = ("name", "status", "reason", "epoch", "epochs", "step", "seconds")
-        return {**{name: getattr(self, name) for name in names}, "path": os.fspath(self.path), "started": started}
+        return {**{name: getattr(self, name) for name in names}, "path": self.where, "started": started}
 
     # Progress
 

@@ -21,7 +21,7 @@ MAX_BYTES = 16 * 2**20  # longer files are not read
 
 
 class RunFile:
-    """Update run.json atomically. A resumed run keeps the time when it first started and the reasons why it is inexact.
+    """Update run.json atomically. A resumed run keeps its id, the time when it first started and the reasons why it is inexact.
 
     >>> disk.make_folder(Path("runs/mine"))
     >>> file = RunFile("runs/mine")
@@ -56,6 +56,7 @@ class RunFile:
         merged = {"format": FORMAT, **facts, "resumed": resumed}
         if isinstance(earlier.get("started"), str):
             merged |= {"started": earlier["started"], "resumed": [*resumed, facts.get("started")]}
+            merged |= {"id": earlier["id"]} if isinstance(earlier.get("id"), str) else {}
         inexact = [*as_list(earlier.get("inexact")), *as_list(facts.get("inexact"))]
         return {**merged, "inexact": inexact} if inexact else merged
 
@@ -78,8 +79,16 @@ def _read(path: Path) -> dict[str, Any]:
     if status is None or not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:  # a pipe would block
         return {}
     try:
-        facts = json.loads(disk.read(path))
-    except (FileNotFoundError, ValueError, RecursionError):
+        return parse_run_file(disk.read(path))
+    except FileNotFoundError:
+        return {}
+
+
+def parse_run_file(data: bytes) -> dict[str, Any]:
+    """Return the content of a run.json; empty if it is not valid."""
+    try:
+        facts = json.loads(data)
+    except (ValueError, RecursionError):
         return {}
     is_valid = isinstance(facts, dict) and type(facts.get("format")) is int and facts.get("status") in STATUSES
     return facts if is_valid else {}

@@ -420,7 +420,7 @@ def test_a_url_is_refused_and_nothing_is_made(tmp_path, monkeypatch, url, kind, 
         make(workdir=kind(url))
     assert str(caught.value) == (
         f"workdir={str(kind(url))!r} is a URL; a workdir must be a local folder.\n"
-        '  give      workdir="runs/mine", and copy it when the run has ended\n'
+        '  give      workdir="runs/mine", and callbacks=[Mirror("s3://...")] for a copy of it\n'
         "  mount     the bucket with s3fs, gcsfuse or blobfuse, and pass the mount point"
     )
     assert os.listdir(tmp_path) == []

@@ -10,6 +10,7 @@ from typing import Any
 
 from hookpoint.core.checkpoint.crashes import Crashes
 from hookpoint.core.checkpoint.randomness import PlainRandomness
+from hookpoint.core.checkpoint.workdir_callbacks import begin_workdir
 from hookpoint.core.control.control import Control, NoControl
 from hookpoint.core.control.controlled_loop import ControlledLoop
 from hookpoint.core.hang.hang_watch import HangWatch
@@ -66,6 +67,7 @@ def find_checkpoint(machine: Machine) -> None:
     try:
         if machine.options.run_points:
             machine.saving.check_store()
+            begin_workdir(machine.hooks, machine.run, machine.options.resume)
             machine.resuming.open(machine.options.resume, machine.options.identity)
     except BaseException:
         machine.clean_up()

@@ -10,8 +10,10 @@ from dataclasses import asdict, is_dataclass
 from datetime import datetime
 from time import monotonic
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from hookpoint.core.checkpoint.stateful import OBJECTS
+from hookpoint.core.checkpoint.workdir_callbacks import end_workdir
 from hookpoint.core.errors import BadArgument
 from hookpoint.core.hooks.costs import IN_THE_STEP
 from hookpoint.core.logger import logger
@@ -46,6 +48,7 @@ class RunRecord:
         run = self._run
         self._first_iteration = self._clocks.iteration
         self._write(
+            id=uuid4().hex,
             name=run.name,
             status="running",
             reason="",
@@ -106,6 +109,8 @@ class RunRecord:
             facts = {}
         facts |= {"costs": self._costs(), **crashes}
         self._write(status=status, reason=masked(reason), ended=_now(), **facts)
+        if self._describe is not None:
+            end_workdir(self._run.hooks)
 
     def _crashed(self, failure: BaseException | None, status: str) -> dict[str, Any]:
         """Count an exception that ended the run. Log a message if the limit is reached."""

@@ -33,7 +33,7 @@ def local_folder(workdir: str | os.PathLike[str]) -> Path:
     if URL.match(os.fspath(workdir)):
         raise BadArgument(
             f"workdir={str(workdir)!r} is a URL; a workdir must be a local folder.",
-            give='workdir="runs/mine", and copy it when the run has ended',
+            give='workdir="runs/mine", and callbacks=[Mirror("s3://...")] for a copy of it',
             mount="the bucket with s3fs, gcsfuse or blobfuse, and pass the mount point",
         )
     return Path(workdir)

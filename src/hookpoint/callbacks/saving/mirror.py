@@ -1,0 +1,154 @@
+"""Mirror: a copy of the run folder in remote storage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Unpack
+
+from hookpoint.callbacks._shared.arguments import positive, string
+from hookpoint.callbacks._shared.workdir import require_workdir
+from hookpoint.callbacks.saving._mirror_thread import MirrorThread
+from hookpoint.core.callback.callback import Callback, Options
+from hookpoint.core.callback.on import OnError, Ranks
+from hookpoint.core.checkpoint.store import Resume
+from hookpoint.core.errors import BadArgument, BadLoop, CannotResume
+from hookpoint.core.logger import logger
+from hookpoint.core.run.run import Run
+from hookpoint.core.text.secrets import masked
+from hookpoint.core.text.terminal import say
+from hookpoint.storage.checkpoint.layout import Place
+from hookpoint.storage.remote.remote_folder import RemoteFolder, is_url
+from hookpoint.storage.remote.restore import restore
+from hookpoint.storage.remote.upload import Upload, newest_complete
+from hookpoint.storage.run_file import NAME, parse_run_file, read_run_file
+from hookpoint.storage.workdir import quarantine
+from hookpoint.storage.workdir.catalog import places
+from hookpoint.storage.workdir.lock import holder_of
+
+
+class Mirror(Callback):
+    """Mirror the run folder to remote storage in the background, and resume from there on a fresh machine.
+
+        url: A folder for this run alone, such as "s3://bucket/runs/mine". S3 needs `pip install 'hookpoint[remote]'`; other
+            storage needs the fsspec package for its scheme.
+        every_seconds: How often logs are uploaded.
+        storage_options: Options for fsspec, such as `{"endpoint_url": "http://127.0.0.1:9000"}`. Leave out credentials, and
+            the client finds them in the environment or its configuration files. No option is ever logged or saved.
+        final_wait_seconds: How long the end of a run waits for the last upload.
+
+    After each save, the checkpoint is uploaded: its files first, its manifest last. A checkpoint without a manifest does not
+    count, so a kill during an upload leaves the earlier checkpoints. Checkpoints that retention deletes locally are deleted
+    in the mirror too.
+
+    If the workdir has no checkpoints, or the mirror has newer ones of the same run, the newest checkpoint that verifies is
+    downloaded before the run starts, with the logs and the best checkpoints. `resume="auto"` and `"must"` then resume from it.
+    A mirror that contains another run raises.
+
+    If the storage fails during the run, training continues; one warning says so, and uploads are tried again.
+
+    >>> mirror = Mirror("s3://bucket/runs/mine", every_seconds=30)
+    """
+
+    on_error: OnError = "warn"
+    ranks: Ranks = "chief"
+    step_cost = "nothing; a save takes a microsecond, uploads run in a thread"
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        every_seconds: float = 60.0,
+        storage_options: Mapping[str, Any] | None = None,
+        final_wait_seconds: float = 600.0,
+        **options: Unpack[Options],
+    ) -> None:
+        super().__init__(**options)
+        self._url = string("Mirror", "url", url)
+        if not is_url(url):
+            raise BadArgument(f"Mirror: {url!r} is not a URL.", give='Mirror("s3://bucket/runs/mine")')
+        self.every_seconds = positive("Mirror", "every_seconds", every_seconds)
+        self.final_wait_seconds = positive("Mirror", "final_wait_seconds", final_wait_seconds)
+        self._options = dict(storage_options or {})
+        self._remote: RemoteFolder | None = None
+        self._thread: MirrorThread | None = None
+        self._check_later: Callable[[], None] | None = None  # if the storage could not be reached at the start
+
+    # Called by the loop around the run, see core/checkpoint/workdir_callbacks.py
+
+    def begin_workdir(self, run: Run, resume: Resume) -> None:
+        """Download the newest checkpoint if this workdir has none, before the run looks for one."""
+        owner = str(self.name or "Mirror")
+        require_workdir(owner, run)
+        workdir = Path(run.workdir)
+        self._check_later = None
+        self._remote = remote = RemoteFolder(self._url, self._options)
+        if holder_of(workdir) is not None:  # the store says who uses it
+            return
+        local = max((place for place, _ in places(workdir)), default=None)
+        check = partial(self._check_owner, remote, workdir, resume, has_checkpoints=local is not None)
+        try:
+            newest = newest_complete(remote)
+            if newest is not None:
+                check()
+                if resume in ("auto", "must") and (local is None or newest > local):
+                    if local is None:
+                        quarantine.move_run(workdir)
+                    self._restore(remote, workdir, local)
+            self._upload(remote, workdir).heartbeat()
+        except (BadLoop, CannotResume):
+            raise
+        except Exception as error:  # a client raises its own classes
+            text = remote.without_secrets(f"{type(error).__name__}: {error}")
+            if local is not None:
+                logger.warning("%s cannot use %s for now; resuming from %s: %s", owner, remote.url, workdir, text)
+                self._check_later = check
+                return
+            cures = {"check": "the URL, the credentials and the network", "train": "without Mirror"}
+            raise CannotResume(f"{owner} cannot use {remote.url}: {text}", **cures) from None
+
+    def _restore(self, remote: RemoteFolder, workdir: Path, local: Place | None) -> None:
+        found = restore(remote, workdir, after=local)
+        if found is not None:
+            say(f"Downloaded {found.name} from {remote.url}.")
+        elif local is None:
+            cures = {"start": "over with another URL", "restore": "the files from a backup"}
+            raise CannotResume(f"all checkpoints in {remote.url} are damaged.", **cures)
+
+    def _check_owner(self, remote: RemoteFolder, workdir: Path, resume: Resume, *, has_checkpoints: bool) -> None:
+        """Raise if the mirror has checkpoints of another run: they would be mixed up with those of this run."""
+        theirs, ours = parse_run_file(remote.read(NAME) or b""), read_run_file(workdir)
+        is_same = all(theirs.get(name) == ours.get(name) for name in ("id", "started"))
+        if has_checkpoints and resume != "never" and is_same:
+            return
+        if not has_checkpoints and resume in ("auto", "must"):
+            return
+        since = theirs.get("started", "at an unknown time")
+        raise BadLoop(
+            f"{self.name or 'Mirror'}: {remote.url} contains another run, started {since}.",
+            give="a URL of its own to each run",
+            resume='that run with resume="auto" and an empty workdir',
+        )
+
+    def end_workdir(self) -> None:
+        """Upload the rest, now that nothing in the workdir changes any more."""
+        thread, self._thread, self._remote = self._thread, None, None
+        missing = "" if thread is None else thread.finish(self.final_wait_seconds)
+        if missing:
+            text = "%s is not complete, because %s. Start the script again to upload the rest"
+            logger.warning(text, masked(self._url), missing)
+
+    def on_run_begin(self, run: Run) -> None:
+        owner, workdir = str(self.name or "Mirror"), run.workdir
+        if self._remote is None or workdir is None:
+            raise BadLoop(f"{owner} works in a Runner or Loop only: other trainers write their own checkpoints.")
+        self._thread = MirrorThread(self._upload(self._remote, Path(workdir)), owner, self._remote.without_secrets)
+        self._thread.start()
+
+    def on_save(self) -> None:
+        if self._thread is not None:
+            self._thread.saved()
+
+    def _upload(self, remote: RemoteFolder, workdir: Path) -> Upload:
+        return Upload(remote, workdir, every_seconds=self.every_seconds, check=self._check_later)

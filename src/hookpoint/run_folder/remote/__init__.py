@@ -1,0 +1,1 @@
+"""Readers of runs in remote storage."""
