@@ -95,13 +95,22 @@ def _has_state(value: Any) -> bool:
     return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
 
 
+def is_wrapper(loader: Any) -> bool:
+    """Return whether a loader only pretends to be a DataLoader and reads another one, such as those that Accelerate prepares.
+
+    Its attributes are those of the other one, which a copy of the wrapper would still read from the beginning.
+    """
+    return isinstance(loader, DataLoader) and not issubclass(type(loader), DataLoader)
+
+
 def has_index(loader: Any) -> TypeGuard[DataLoader[Any]]:
-    return isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset)
+    is_plain = isinstance(loader, DataLoader) and not is_wrapper(loader)
+    return is_plain and not isinstance(loader.dataset, IterableDataset)
 
 
 def is_stateful(loader: Any) -> bool:
     """Return whether a loader resumes by itself, with its own state dict."""
-    return _has_state(loader) and not has_index(loader)
+    return _has_state(loader) and not has_index(loader) and not is_wrapper(loader)  # a wrapper's state may miss its own part
 
 
 def _keeps_workers(loader: Any) -> bool:

@@ -72,6 +72,8 @@ def _owners(loader: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     is_plain = isinstance(loader, DataLoader)
     queue = [(name, getattr(loader, name, None)) for name in SAMPLERS] if is_plain else [("loader", loader)]
+    if is_plain and not issubclass(type(loader), DataLoader):  # a wrapper, which may count its passes
+        queue.append(("loader", loader))
     for path, owner in queue:
         # A TeamBatchSampler stores its own state.
         is_owner = hasattr(owner, "__dict__") and not isinstance(owner, type | TeamBatchSampler)

@@ -4,7 +4,8 @@
   data, is skipped forward. This includes torchdata's StatefulDataLoader, whose own method loses the order of later epochs if it
   has a `generator` and no workers. The state of its dataset is stored if there are no workers.
 - Anything else with `state_dict` and `load_state_dict` resumes by itself.
-- Any other iterable, and a DataLoader over an IterableDataset, is read from the beginning and skipped forward.
+- Any other iterable, a DataLoader over an IterableDataset, and a loader that Accelerate has prepared: it is read from the
+  beginning and skipped forward.
 
 The batches of this pass and of all later passes are exact, with two exceptions. Random numbers that worker processes draw
 inside a dataset are not restored, unless the dataset is wrapped in `SeededSamples`. The same applies to indices that a sampler
@@ -27,7 +28,7 @@ from hookpoint.core.errors import CannotResume
 from hookpoint.core.logger import logger
 from hookpoint.engine.data import _loader_state
 from hookpoint.engine.data._data_facts import batch_size_of, compared, facts_of, facts_of_order
-from hookpoint.engine.data._loader_record import LoaderRecord, batches_ahead, has_index, has_iterator, is_stateful
+from hookpoint.engine.data._loader_record import LoaderRecord, batches_ahead, has_index, has_iterator, is_stateful, is_wrapper
 from hookpoint.engine.data._repartition import State, as_team_state, rest_of, unknown_order
 from hookpoint.engine.data._resumed_iterator import (
     Restore,
@@ -117,7 +118,7 @@ class TorchPositions(Positions):
             self._last.resume(loader, saved)
         old, new = expected.get("batch_size"), batch_size_of(loader)
         is_resized = "batch_size" in expected and old != new
-        if is_resized and (old is None or new is None):
+        if is_resized and (old is None or new is None or is_wrapper(loader)):
             raise _cannot_split(loader)
         begin = partial(self._restore, loader, saved)
         if not has_index(loader) and (is_resized or any(state.get("stream_start", ()))):
@@ -255,7 +256,7 @@ class TorchPositions(Positions):
         record.begin(loader)
         if saved is not None and saved["own"] is not None and is_stateful(loader):
             return next_pass(loader, saved["own"], self._save(loader))
-        if isinstance(loader, DataLoader) and record.had_iterator and not has_iterator(loader):
+        if isinstance(loader, DataLoader) and not is_wrapper(loader) and record.had_iterator and not has_iterator(loader):
             self._warn_of_workers(loader, record.trains)
             return resumed_iterator(loader, 0, self._save(loader), None, had_iterator=True)
         return iter(loader)
