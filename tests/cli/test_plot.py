@@ -81,7 +81,9 @@ def test_in_the_terminal(trained, plot):
 def test_without_matplotlib_only_the_terminal_works(trained, monkeypatch, here, plot, refused):
     trained("mine")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert refused(73, "mine") == ("plots need matplotlib: pip install 'hookpoint[plot]'; hookpoint plot --terminal does not")
+    assert refused(73, "mine") == (
+        "plots need matplotlib: pip install 'hookpoint[plot]'; hookpoint plot --terminal works without it"
+    )
     assert not (here / "runs/mine/curves.png").exists()
     plot("mine", "--terminal")
 

@@ -148,7 +148,9 @@ def test_without_matplotlib_it_says_what_to_install(run, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(NoPictures) as caught:
         draw(figure(run), tmp_path / "a.png")
-    assert str(caught.value) == "plots need matplotlib: pip install 'hookpoint[plot]'; hookpoint plot --terminal does not"
+    assert (
+        str(caught.value) == "plots need matplotlib: pip install 'hookpoint[plot]'; hookpoint plot --terminal works without it"
+    )
 
 
 def test_no_display_and_no_pyplot_is_needed():

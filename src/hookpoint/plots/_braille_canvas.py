@@ -1,4 +1,4 @@
-"""Canvas: draw lines with characters. Each is a pattern of eight braille dots, or a symbol."""
+"""Canvas: draw lines with characters. Each character is a pattern of eight braille dots, or a symbol."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # bits of a braille character, by row and column
 BLANK = 0x2800
-DASHES = ((1, 0), (4, 3), (1, 2), (6, 2))  # dots on and off, by style
+DASHES = ((1, 0), (4, 3), (1, 2), (6, 2))  # numbers of dots on and off, by style
 
 
 class Canvas:
     """Draw lines between points with coordinates from 0 to 1. y points upwards. With `braille=False`, each cell is one symbol.
 
-    Each cell has one ink, the last one used. An ink is any string, such as a rich style.
+    Each cell has the ink that was used last. An ink is any string, such as a rich style.
 
     >>> canvas = Canvas(4, 2)
     >>> canvas.line([0, 0.5, 1], [0, 1, 0], ink="red")

@@ -12,7 +12,7 @@ from operator import gt
 class MovingAverage:
     """An exponential moving average with bias correction. `weight` is the weight of past values, at least 0 and less than 1.
 
-    A value that is not finite is ignored: `add` returns NaN.
+    For a nonfinite value, `add` returns NaN and leaves the average unchanged.
 
     >>> average = MovingAverage(0.5)
     >>> [average.add(value) for value in (4.0, 8.0, nan, 8.0)]
@@ -48,8 +48,8 @@ def smoothed(values: Iterable[float], weight: float) -> list[float]:
 def thinned(xs: Sequence[float], ys: Sequence[float], columns: int) -> tuple[list[float], list[float]]:
     """Return at most four points per column: the first, the lowest, the highest and the last, in order.
 
-    The curve looks the same as one through all points. A column without finite values keeps one value, as a gap. Short curves
-    are returned unchanged.
+    The curve looks the same as a curve through all points. A column without finite values keeps one value, as a gap. Short
+    curves are returned unchanged.
 
     >>> thinned(range(1000), [0.0] * 500 + [9.0] + [0.0] * 499, 2)
     ([0, 499, 500, 501, 999], [0.0, 0.0, 9.0, 0.0, 0.0])

@@ -7,7 +7,7 @@ from math import floor, isfinite, log10
 
 
 def number_text(value: float) -> str:
-    """Return a value with four significant digits.
+    """Format a value with four significant digits.
 
     >>> [number_text(value) for value in (0.0123456, 1234567.0, 1e-9, 3.0, 0.0)]
     ['0.01235', '1.235e6', '1e-9', '3', '0']
@@ -16,7 +16,7 @@ def number_text(value: float) -> str:
 
 
 def compact(value: float) -> str:
-    """Return a count with a unit.
+    """Format a count with a unit.
 
     >>> [compact(value) for value in (0, 0.5, 950, 1500, 20_000, 2_500_000, 3e9)]
     ['0', '0.5', '950', '1500', '20k', '2.5M', '3G']
@@ -28,7 +28,7 @@ def compact(value: float) -> str:
 
 
 def shortened(text: str, limit: int) -> str:
-    """Leave out the middle of a text that is too long, because names usually differ at the ends.
+    """Leave out the middle of a string that is too long, because names usually differ at the ends.
 
     >>> shortened("a-very-long-name-of-a-run", 11)
     'a-ver…a-run'
@@ -57,7 +57,7 @@ def tick_values(low: float, high: float, limit: int) -> list[float]:
 
 
 def tick_texts(values: list[float]) -> list[str]:
-    """Return the labels of an axis with as few digits as needed.
+    """Return the labels for an axis, with as few digits as needed.
 
     >>> tick_texts([0.9998, 0.9999, 1.0]), tick_texts([0.0, 2e-9, 4e-9])
     (['0.9998', '0.9999', '1'], ['0', '2e-9', '4e-9'])

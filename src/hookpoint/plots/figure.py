@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 X = Literal["step", "epoch", "time"]
-SMALLEST, LARGEST = 1e-300, 1e300  # beyond these, differences underflow or overflow
+SMALLEST, LARGEST = 1e-300, 1e300  # beyond these limits, differences underflow or overflow
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Curve:
 
     `style` is 0 for training, 1 for validation, and higher for other curves.
 
-    `raw` is the curve before smoothing, or None. `broken` has the x coordinates of non-finite values.
+    `raw` is the curve before smoothing, or None. `broken` contains the x coordinates of nonfinite values.
     """
 
     run: int
@@ -39,7 +39,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Curves on one pair of axes. `low` and `high` are the range of the values. All panels share the range of x."""
+    """Curves on one pair of axes. `low` and `high` are the range of the values. All panels share the same x range."""
 
     title: str
     names: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Lay out the curves of runs in a figure."""
+"""Lay out curves from runs in a figure."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from hookpoint.plots.series import Series
 
 DECADE = 10.0
 UNITS = {"seconds": 1, "minutes": 60, "hours": 3600, "days": 86400}
-_PREFERENCE = {"epoch": 2, "value": 1}  # among series of the same length
-MARKS = 64  # marks of values that are not finite; more would hide the curve
+_PREFERENCE = {"epoch": 2, "value": 1}  # used to choose among series of the same length
+MARKS = 64  # marks for nonfinite values; more would hide the curve
 
 Axis = Callable[[Series], Sequence[float]]
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A run to plot: its series by name and `at`, the metrics that savers watch, and the modes of metrics.
+    """A run to plot: its series by name and `at`, the metrics that savers watch, and each metric's mode.
 
-    `epoch_ends` has the last step of each epoch. By default, it is computed from the series.
+    `epoch_ends` contains the last step of each epoch. By default, it is computed from the series.
     """
 
     name: str
@@ -55,7 +55,7 @@ class PlotOptions:
 
 
 def figure_of(subjects: Sequence[Subject], options: PlotOptions, *, columns: int) -> FigureData:
-    """Return the figure of runs. Curves are thinned out to the resolution of `columns`.
+    """Return a figure for these runs. Curves are thinned out to a resolution of `columns`.
 
     Raises UnknownCurve if no run has a requested metric.
     """
@@ -84,7 +84,7 @@ def _labels(subjects: Sequence[Subject]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A series of a run before it is thinned out. Values that cannot be plotted are NaN in `ys`; `broken` has their indices."""
+    """A run's series before it is thinned out. Values that cannot be plotted are NaN in `ys` and have an index in `broken`."""
 
     run: int
     name: str
@@ -183,7 +183,7 @@ def _styles(names: Collection[str]) -> dict[str, int]:
 
 
 def time_unit(runs: Iterable[Iterable[Series]]) -> str:
-    """Return the largest time unit in which the longest run takes at least three, otherwise seconds."""
+    """Return the largest time unit in which the longest run takes at least three units, otherwise seconds."""
     longest = max((last - first for run in runs for first, last in [_span(run)]), default=0.0)
     return next((unit for unit in reversed(UNITS) if longest >= 3 * UNITS[unit]), "seconds")
 

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS = ("png", "svg", "pdf")
-DPI = 100  # width and height are pixels of a screen; a PNG has twice as many
+DPI = 100  # width and height are in screen pixels; a PNG has twice as many
 SHARPNESS = 2
 
-# Distinguishable for most colour-blind people: the palette of Okabe and Ito without yellow, then some of Tol's.
+# Distinguishable for most colour-blind people: the Okabe-Ito palette without yellow, then some of Tol's colours.
 OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#222222")
 COLOURS = (*OKABE_ITO, "#882255", "#999933", "#332288", "#44AA99", "#DD4477")
 STYLES: tuple[Any, ...] = ("solid", (0, (4, 1.6)), (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5)))
@@ -32,11 +32,11 @@ CROSS: dict[str, Any] = {"ls": "", "marker": "x", "markersize": 5, "markeredgewi
 INK, FAINT, GRID = "#222222", "#666666", "#e4e4e4"
 MAX_POINTS_MARKED = 40
 MAX_NAME_CHARACTERS = 44
-MIN_WIDTH, MIN_HEIGHT = 260, 130  # pixels of a readable panel
+MIN_WIDTH, MIN_HEIGHT = 260, 130  # smallest readable panel, in pixels
 PANEL = {1: (760, 460), 2: (500, 380), 3: (440, 330)}  # pixels of a panel, by panels per row
 LOOK: dict[Any, Any] = {
-    "font.family": ["DejaVu Sans"],  # included in matplotlib: the same picture on every machine
-    "text.parse_math": False,  # $ is a character
+    "font.family": ["DejaVu Sans"],  # included in matplotlib, so the picture is the same on every machine
+    "text.parse_math": False,  # $ is a plain character
     "font.size": 10,
     "axes.titlesize": 11,
     "axes.titleweight": "bold",
@@ -58,7 +58,7 @@ LOOK: dict[Any, Any] = {
     "lines.linewidth": 1.6,
     "lines.solid_joinstyle": "round",
     "path.simplify": True,
-    "agg.path.chunksize": 500,  # saves 50 MB for a noisy curve of some thousand points
+    "agg.path.chunksize": 500,  # saves 50 MB for a noisy curve of a few thousand points
     "svg.hashsalt": "hookpoint",  # reproducible ids
 }
 
@@ -68,18 +68,18 @@ class NoPictures(HookpointError, ImportError):
 
 
 class NoSuchFormat(HookpointError, ValueError):
-    """The file name does not have the extension of a picture."""
+    """The file name does not have an image extension."""
 
 
 def check(path: str | os.PathLike[str]) -> str:
-    """Return the format of an image by its extension. Raises NoSuchFormat, or NoPictures if matplotlib is not installed."""
+    """Return an image's format from its extension. Raises NoSuchFormat, or NoPictures if matplotlib is not installed."""
     kind = Path(path).suffix.lower().removeprefix(".")
     if kind not in FORMATS:
         raise NoSuchFormat(f"unknown format of '{printable(Path(path).name)}'; use .png, .svg or .pdf")
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        message = "plots need matplotlib: pip install 'hookpoint[plot]'; hookpoint plot --terminal does not"
+        message = "plots need matplotlib: pip install 'hookpoint[plot]'; hookpoint plot --terminal works without it"
         raise NoPictures(message) from None
     return kind
 
@@ -206,7 +206,7 @@ def _colour(curve: Curve, data: FigureData) -> str:
 
 
 def _panel_legend(axes: Axes, panel: Panel, data: FigureData, letters: int) -> None:
-    """Add the legend of a panel. With multiple runs it is grey, because each run has its own colour."""
+    """Add a panel's legend. With multiple runs, it is grey, because each run has its own colour."""
     from matplotlib.lines import Line2D
 
     is_comparison = len(data.runs) > 1

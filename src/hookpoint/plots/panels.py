@@ -97,7 +97,7 @@ def _grouped(names: Iterable[str]) -> list[Group]:
 
 
 def _bare(name: str) -> str:
-    """Return a name without the prefix of its pass: loss for val_loss."""
+    """Return a name without its pass prefix: loss for val_loss."""
     match = _PASS.match(name)
     return name[match.end() :] or name if match else name
 

@@ -15,16 +15,17 @@ from hookpoint.plots.figure import LARGEST, SMALLEST
 BUCKETS = 2_048
 MIN_BUCKETS = 16
 FIRST_WIDTH = 16  # values per bucket
-RAW = 2  # values per bucket that may wait outside buckets
+RAW = 2  # values per bucket that may accumulate outside buckets
 POINTS = {"steps": "q", "epochs": "q", "times": "d", "values": "d", "offsets": "q"}  # arrays with an item for each stored value
 SUMMARIES = {"ends": "q", "sizes": "q", "finite": "q", "means": "d"}  # arrays with an item for each bucket
 
 
 class Bucket(NamedTuple):
-    """Consecutive values of a series. `low`, `high` and `mean` are those of its finite values, or NaN if there are none.
+    """Consecutive values of a series. `low`, `high` and `mean` cover its finite values; they are NaN if there are none.
 
-    Steps may go back where another process continued the file: `first_step` is the lowest, `last_step` the highest. `time` is
-    that of the first record, `begin` its byte offset. `size` is the number of values, `finite` the number of finite ones.
+    Steps may go back where another process continued the file: `first_step` is the lowest step, `last_step` the highest. `time`
+    and `begin` are the time and the byte offset of the first record. `size` is the number of values, `finite` the number of
+    finite values.
     """
 
     first_step: int
@@ -42,9 +43,9 @@ class Series:
     """The values of one metric in the order of the file. `at` is "step", "epoch" or "value", as in JSONWriter.
 
     A short series stores all values. In a long one, consecutive values share a bucket. A bucket stores the first value, the
-    last, the lowest, the highest, the lowest above 0, the first that is not finite, and those of the lowest and highest step.
-    If there are more than `buckets`, neighbours are merged: memory is bounded, and no extreme is lost. `count` includes the
-    values left out. Each stored value has the byte offset of its record.
+    last, the lowest, the highest, the lowest above 0, the first nonfinite value, and the values at the lowest and highest step.
+    If there are more than `buckets` buckets, neighbours are merged: memory is bounded, and no extreme is lost. `count` includes
+    the values left out. Each stored value has the byte offset of its record.
 
     `smooth` is the weight of past values in a moving average of all values. The average is thinned out in the same way.
     `smoothed` is this average, or None as long as no value is left out.
@@ -132,8 +133,8 @@ class Series:
             yield Bucket(step, step, times[index], number, number, number, finite, 1, offsets[index])
 
     def cut(self, offset: int) -> int:
-        """Forget the records from a byte offset on, with all of a bucket that has one. Return the offset to read again from."""
-        assert self._averages is None, "a moving average has no past to return to"
+        """Discard the records from a byte offset on, and each bucket that contains one. Return the offset to reread from."""
+        assert self._averages is None, "a moving average cannot be rewound"
         keep = bisect_left(self.offsets, offset)
         if keep < self._end:
             buckets = bisect_right(self._ends, keep)
@@ -148,7 +149,7 @@ class Series:
         return offset
 
     def state(self) -> dict[str, Any]:
-        """Return everything that `restored` needs: numbers, strings and arrays. Without the moving average."""
+        """Return everything that `restored` needs, as numbers, strings and arrays, without the moving average."""
         points = {name: getattr(self, name) for name in POINTS}
         summaries = {name: getattr(self, f"_{name}") for name in SUMMARIES}
         return {"name": self.name, "at": self.at, "width": self._width, "buckets": self._buckets, **points, **summaries}
@@ -161,7 +162,7 @@ class Series:
         return series
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take over the values from what `state` returned."""
+        """Load the values that `state` returned."""
         for name in POINTS:
             setattr(self, name, state[name])
         for name in SUMMARIES:
@@ -224,7 +225,7 @@ class Series:
         self._means.append(mean)
 
     def _merge_summaries(self, begin: int) -> None:
-        """Merge each two neighbours among the summaries from an index on. The last one may have none."""
+        """Merge the summaries from an index on in pairs of neighbours. The last one may have no neighbour."""
         rest = self._means[begin:], self._finite[begin:], self._sizes[begin:]
         if len(rest[0]) % 2:
             for summary in rest:

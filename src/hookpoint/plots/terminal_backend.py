@@ -1,4 +1,4 @@
-"""Plot in a terminal: draw curves with braille dots, or with symbols if there are no colours or no unicode."""
+"""Plot in a terminal: draw curves with braille dots, or with symbols if the terminal has no colours or no Unicode."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ MIN_WIDTH, MIN_ROWS, DEFAULT_ROWS = 24, 4, 12
 QUIET = "bright_black"
 SIDE, TICK, CORNER, BOTTOM, BOTTOM_TICK = "│┤└─┬"
 BEST, POINT, BROKEN, SOLID, DASHED = "●", "•", "×", "──", "╌╌"
-CHARACTERS = "⣿│┤└─┬╌●•×…"  # an encoding without these gets ASCII
+CHARACTERS = "⣿│┤└─┬╌●•×…"  # if the encoding lacks these characters, ASCII is used
 ASCII = str.maketrans("│┤└─┬●×…", "|++-+Ox~")  # points and dashes are drawn with symbols
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a terminal can show: its width, the rows of a panel, unicode and colours."""
+    """What a terminal can show: its width, the rows of a panel, Unicode and colours."""
 
     width: int = 80
     rows: int = DEFAULT_ROWS
@@ -125,7 +125,7 @@ def _curve_ink(curve: Curve, figure: FigureData) -> str:
 
 
 def _right(figure: FigureData, x: float) -> float:
-    """Return the horizontal position of an x, from 0 to 1."""
+    """Return the horizontal position of an x coordinate, from 0 to 1."""
     low, high = _x_limits(figure)
     return (x - low) / (high - low)
 
@@ -181,7 +181,7 @@ def _x_axis(figure: FigureData, room: int, across: int) -> list[Text]:
 
 
 def _wrapped(entries: Sequence[Text], width: int) -> list[Text]:
-    """Return the entries of a legend in lines."""
+    """Return the legend's entries as lines."""
     lines: list[Text] = []
     for entry in entries:
         if lines and len(lines[-1]) + 3 + len(entry) <= width:
