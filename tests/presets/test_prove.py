@@ -152,7 +152,7 @@ def test_a_runner_is_made_and_fitted(trainings, monkeypatch):
             "fails",
             {},
             HookpointError,
-            "the training failed, see above (exit code 1).\n  check     make_runner, or kill_at",
+            "training failed; see above (exit code 1).\n  check     make_runner, or kill_at",
         ),
     ],
     ids=["kill after the end", "no saver", "a training that fails"],

@@ -21,5 +21,5 @@ def with_defaults(callbacks: Any, extra_callbacks: Iterable[Any] | None, monitor
 
 
 def new_profile() -> Callable[[], Any] | None:
-    """Return how a run records a trace on request; None without torch."""
+    """Return the function that records a trace on request, or None without torch."""
     return cb.ProfilerTrace.new_profile if find_spec("torch") is not None else None

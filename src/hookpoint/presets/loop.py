@@ -24,19 +24,19 @@ class Loop(core.Loop):
 
     Callbacks are compiled on construction, so mistakes in them raise before anything runs. Entering the loop in the main thread
     installs handlers for Ctrl-C, SIGTERM and SIGHUP; leaving it restores the previous handlers. The first signal ends the run
-    at the next boundary, the second immediately. Entering a loop again starts a fresh run.
+    at the next boundary, the second immediately. Entering a loop again starts a new run.
 
     samples: A function that returns the number of samples in a batch. By default, it is read from the tensors in the batch.
     max_crashes: How often a run in a workdir may fail with the same exception at the same place in training before it
         refuses to start; None for no limit.
     checkpoint_key: Encrypt checkpoints with the key in this file, or in an environment variable with "env:NAME". Needs the
         extra `crypto`.
-    wait_seconds: How long a rank waits for the others before it reports its position and raises an error.
+    wait_seconds: How long a rank waits for other ranks before it reports its position and raises an error.
     hang_report_seconds: Report a wait for data or for other ranks that takes longer than this.
     data_timeout_seconds: Raise an error if a wait for data takes longer than this.
     control: Take commands from `hookpoint ctl` while the run is training, if there is a workdir.
 
-    Under `torchrun`, or with torch.distributed initialized, the loops of all ranks form one run. A request of any rank takes
+    Under `torchrun`, or with torch.distributed initialized, the loops of all ranks form one run. A request from any rank takes
     effect on all ranks at the same step, means are global, and only the chief prints and writes. All ranks must enter the loop
     and have the same number of training batches.
 
@@ -113,7 +113,7 @@ def _uses_torch() -> bool:
 
 
 def _team(seconds: float) -> Team:
-    """Return the team of torch.distributed if it is in use or torchrun has started this process, otherwise a team of one."""
+    """Return torch.distributed's team if it is in use or torchrun has started this process, otherwise a team of one."""
     if not _uses_torch():
         return Team()
     from hookpoint.parallel.team.init_process import join_team

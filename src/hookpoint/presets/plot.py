@@ -1,4 +1,4 @@
-"""plot: plot the metrics of runs."""
+"""plot: plot metrics from run folders."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def plot(
     width: int | None = None,
     height: int | None = None,
 ) -> Path:
-    """Plot the curves of run folders to a .png, .svg or .pdf file and return its path. Each run has its own colour.
+    """Plot the curves in run folders to a .png, .svg or .pdf file and return its path. Each run has its own colour.
 
     runs: Folders, names under runs/, or URLs of mirrors such as "s3://bucket/runs/mine".
     path: Defaults to curves.png in the folder of the run, or in the current folder for multiple runs and for URLs.

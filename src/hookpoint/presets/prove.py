@@ -34,7 +34,7 @@ Commands = Mapping[int, tuple[str, Mapping[str, Any]]]
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference between the runs: its place in the state, and both values."""
+    """A difference between the runs: where it is in the state, and both values."""
 
     where: str
     uninterrupted: str
@@ -46,7 +46,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Proof:
-    """The result: steps of the run, kills, number of compared values and records, and differences."""
+    """The result: number of steps, kills, number of compared values and records, and differences."""
 
     steps: int
     killed_at: tuple[int, ...]
@@ -77,13 +77,13 @@ def prove(
 ) -> Proof:
     """Check that a training run that is killed and resumed ends with the same weights, state and records, bit for bit.
 
-    make_runner: Takes a workdir. Returns a Runner and the arguments of its fit as a tuple, or trains in its own loop and
-        returns nothing. It must save checkpoints; frequent checkpoints reduce the work that is repeated. It runs in new
-        processes, so it must be a module-level function.
+    make_runner: Function that takes a workdir. It returns a Runner and the arguments for its fit as a tuple, or trains in its
+        own loop and returns nothing. It must save checkpoints; frequent checkpoints reduce the work that is repeated. It runs
+        in new processes, so it must be a module-level function.
     kill_at: Steps after which a process is killed (SIGKILL). Defaults to a quarter, a half and three quarters of the run.
     workdir: A new folder to store the runs in.
-    commands: Commands of live control to give after a step, such as `{40: ("set", {"values": {"learning_rate": 0.01}})}`. A
-        resume replays those that came after its checkpoint.
+    commands: Live-control commands to send after a step, such as `{40: ("set", {"values": {"learning_rate": 0.01}})}`. A resume
+    replays the commands that came after its checkpoint.
 
     Compares the state of the last checkpoint, except for times, and the lines of scalars.jsonl.
 
@@ -119,14 +119,14 @@ def prove(
 
 
 def _train(make_runner: Train, workdir: Path, kill_after: int | None, commands: Commands) -> None:
-    """Train in this process, with seeded random generators."""
+    """Train in this process, with seeded random number generators."""
     random.seed(0)
     for package, seed in (("numpy", "random.seed"), ("torch", "manual_seed")):
         if find_spec(package) is not None:
             attrgetter(seed)(import_module(package))(0)
     if kill_after is not None:
         EVERYWHERE.append(LambdaCallback(name="kill of hookpoint.prove", on_train_iter_end=partial(_kill, kill_after)))
-    if commands:  # after the kill: what is sent is applied
+    if commands:  # after the kill callback, so that every command that is sent is also applied
         EVERYWHERE.append(LambdaCallback(name="commands of hookpoint.prove", on_train_iter_end=partial(_command, commands)))
     result = make_runner(workdir)
     if isinstance(result, tuple):
@@ -141,7 +141,7 @@ def _kill(step: int, run: Run) -> None:
 
 
 def _command(commands: Commands, run: Run) -> None:
-    """Give the command of this step, unless an earlier start has: then it is in the journal, and replayed."""
+    """Send this step's command, unless an earlier start has sent it. In that case, the journal contains it and replays it."""
     if run.step in commands:
         steering: Any = machine_of(run).control
         if not isinstance(steering, Steering):
@@ -160,7 +160,7 @@ def _checked_commands(commands: Commands) -> Commands:
 
 
 def _run(make_runner: Train, workdir: Path, kill_after: int | None, commands: Commands) -> None:
-    import multiprocessing  # importing it gives the main module a second name
+    import multiprocessing  # importing this imports the main module under a second name
 
     process = multiprocessing.get_context("spawn").Process(target=_train, args=(make_runner, workdir, kill_after, commands))
     process.start()
@@ -171,7 +171,7 @@ def _run(make_runner: Train, workdir: Path, kill_after: int | None, commands: Co
         raise
     expected = 0 if kill_after is None else -signal.SIGKILL
     if process.exitcode != expected:
-        problem = f"the run ended before step {kill_after}" if process.exitcode == 0 else "the training failed, see above"
+        problem = f"the run ended before step {kill_after}" if process.exitcode == 0 else "training failed; see above"
         raise HookpointError(f"{problem} (exit code {process.exitcode}).", check="make_runner, or kill_at")
 
 
@@ -197,7 +197,7 @@ def _comparable(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _compare(where: str, expected: Any, actual: Any, differences: list[Difference]) -> int:
-    """Compare two trees of values, add their differences, and return the number of values."""
+    """Compare two trees of values, record their differences, and return the number of values."""
     if isinstance(expected, Mapping) and isinstance(actual, Mapping):
         pairs = [(key, expected.get(key, "nothing"), actual.get(key, "nothing")) for key in {**expected, **actual}]
     elif isinstance(expected, list | tuple) and type(expected) is type(actual) and len(expected) == len(actual):
