@@ -133,7 +133,7 @@ def test_earlier_runs(command, train_run):
     (folder / "previous" / "keep").mkdir()
     result = command("clean", "mine", "--previous", "--yes")
     assert "previous/001" in result.stdout
-    assert "not deleted, because of other files in it: runs/mine/previous/002" in result.stderr
+    assert "not deleted, because it contains other files: runs/mine/previous/002" in result.stderr
     assert sorted(path.name for path in (folder / "previous").iterdir()) == ["002", "keep"]
     assert [path.name for path in (folder / "previous" / "002").iterdir()] == ["notes.txt"]
 
@@ -150,7 +150,7 @@ def test_everything_but_what_is_not_ours(command, mine):
     (mine / "checkpoints" / "step-00000008" / "notes.txt").write_text("mine")
     shutil.copytree(mine / "checkpoints" / "step-00000012", mine / "checkpoints" / "damaged-step-00000001")
     result = command("clean", "mine", "--all", "--yes")
-    assert "not deleted, because of other files in it: runs/mine/checkpoints/step-00000008" in result.stderr
+    assert "not deleted, because it contains other files: runs/mine/checkpoints/step-00000008" in result.stderr
     found = sorted(str(path.relative_to(mine)) for path in mine.rglob("*") if path.is_file())
     assert found == ["checkpoints/notes.txt", "checkpoints/step-00000008/notes.txt", "hyper.txt", "notes.txt"]
 

@@ -1,4 +1,4 @@
-"""`hookpoint board`: a local page over runs: live curves, events, settings and controls."""
+"""`hookpoint board`: a local web page with live curves, events, settings and controls for runs."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from hookpoint.run_folder.formatting import shown
 @click.option("--port", type=click.IntRange(0, 65_535), metavar="N", help="The port; 8787 or a free one by default.")
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="The address to listen on.")
 @click.option("--token-file", type=click.Path(path_type=Path), metavar="FILE", help="Use the token in this file.")
-@click.option("--read-only", is_flag=True, help="Refuse all commands to runs.")
+@click.option("--read-only", is_flag=True, help="Do not allow commands to runs.")
 @click.option("--no-open", is_flag=True, help="Do not open the browser.")
 def board(
     folders: tuple[Path, ...], port: int | None, host: str, token_file: Path | None, read_only: bool, no_open: bool
 ) -> None:
     """Serve a page about the runs in FOLDER: live curves, events, checkpoints, settings, and controls for runs in progress.
 
-    Without FOLDER, these are the runs in runs/, or here. The address contains a token; whoever has it can read the runs and
-    control them. Ctrl-C ends the server. Run folders are only read, except for commands.
+    Without FOLDER, the page shows the runs in runs/, or in the current folder. The address contains a token; anyone who has it
+    can read and control the runs. Ctrl-C ends the server. Run folders are only read, except for commands.
 
     \b
     Examples:
@@ -40,7 +40,7 @@ def board(
     """
     for folder in folders:
         if not folder.is_dir():
-            raise CommandError(f"{shown(folder)} is not a folder; expected one with runs", USAGE)
+            raise CommandError(f"{shown(folder)} is not a folder; expected a folder with runs", USAGE)
     try:
         from hookpoint.board.server import is_loopback, read_token, serve
     except ImportError as error:
@@ -69,7 +69,7 @@ def _open(url: str) -> None:
 
 
 def _has_browser() -> bool:
-    """Return whether a browser would open on the user's screen."""
+    """Return whether a browser can open on the user's screen."""
     if not sys.stdout.isatty() or os.environ.get("SSH_CONNECTION"):
         return False
     return sys.platform != "linux" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

@@ -37,11 +37,11 @@ NOT_EMPTY = (errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY)
 def clean(
     run: RunFolder, logs: bool, previous: bool, everything: bool, tags: tuple[str, ...], dry_run: bool, yes: bool
 ) -> None:
-    """Delete old checkpoints of RUN. First print what would be deleted and the space this frees, and ask for confirmation.
+    """Delete old checkpoints of RUN. First print what would be deleted and the space this frees, then ask for confirmation.
 
-    These stay: the newest valid checkpoint, which is verified first; the newest one with each best-... tag; the best-...
-    folders; checkpoints that are damaged or were saved after an exception; checkpoints with a tag that is not a saver's, such
-    as "manual"; and files that hookpoint did not create. The command fails if a process is writing to the run.
+    These are kept: the newest valid checkpoint, which is verified first; the newest checkpoint with each best-... tag; the
+    best-... folders; checkpoints that are damaged or were saved after an exception; checkpoints with a tag that does not belong
+    to a saver, such as "manual"; and files that hookpoint did not create. The command fails if a process is writing to the run.
 
     \b
     Examples:
@@ -74,7 +74,7 @@ def clean(
             named_links.remove_broken(run.path)
     note(f"deleted {counted(sum(len(deletion.files) for deletion in deletions), 'file')}, {size(freed)}")
     if not_empty:
-        note(f"not deleted, because of other files in it: {', '.join(map(shown, not_empty[:5]))}")
+        note(f"not deleted, because it contains other files: {', '.join(map(shown, not_empty[:5]))}")
 
 
 def _refuse_running(run: RunFolder) -> None:
@@ -124,7 +124,7 @@ def _delete(deletion: Deletion) -> list[Path]:
 
 
 def _hide(deletion: Deletion) -> tuple[Sequence[Path], Sequence[Path]]:
-    """Rename a checkpoint before its files are deleted, so that it is never visible half deleted. Return its files and folders.
+    """Rename a checkpoint before its files are deleted, so that nobody sees it half deleted. Return its files and folders.
 
     If the folder contains other files, it keeps its name, and the manifest is renamed instead, so that the next `clean`
     recognizes it.
@@ -161,5 +161,5 @@ def _locked(workdir: Path, *, delete: bool) -> Iterator[None]:
     finally:
         lock.release()
     if delete:
-        with suppress(OSError):  # it contains other files
+        with suppress(OSError):  # the folder contains other files
             workdir.rmdir()

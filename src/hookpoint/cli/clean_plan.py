@@ -32,7 +32,7 @@ EVENT_FILE = "events.out.tfevents."
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """Files to delete, folders to delete if they are empty afterwards, and a name for all of them.
+    """Files to delete, folders to delete if they are empty afterwards, and a name for this group.
 
     `checkpoint` is the folder of a checkpoint. It is renamed before its first file is deleted.
     """
@@ -46,14 +46,14 @@ class Deletion:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to delete, and the names of the checkpoints that stay, with the reason for each."""
+    """What to delete, and the names of the checkpoints to keep, with the reason for each."""
 
     deletions: tuple[Deletion, ...]
     kept: tuple[tuple[str, str], ...]
 
     @property
     def freed_bytes(self) -> int:
-        """The space that this frees. A file with another hard link frees no space."""
+        """The space that this frees. Deleting a file that has another hard link frees no space."""
         links: dict[tuple[int, int], list[int]] = {}
         for path in {path for deletion in self.deletions for path in deletion.files}:
             with suppress(OSError):
@@ -63,7 +63,7 @@ class Plan:
 
 
 def plan_deletions(run: RunFolder, *, logs: bool, previous: bool, everything: bool, tags: frozenset[str] = frozenset()) -> Plan:
-    """Return what to delete. Checkpoints with these `tags` are deleted, in addition to those that savers have tagged."""
+    """Return what to delete. Checkpoints with these `tags` are deleted in addition to those with a saver's tag."""
     deletions: list[Deletion] = []
     kept: list[tuple[str, str]] = []
     folder = run.path
@@ -85,7 +85,7 @@ def plan_deletions(run: RunFolder, *, logs: bool, previous: bool, everything: bo
 
 
 def _old(run: RunFolder, tags: frozenset[str]) -> tuple[list[Deletion], list[tuple[str, str]]]:
-    """Return the old checkpoints to delete, and the names of those that stay, each with the reason."""
+    """Return the old checkpoints to delete, and the names of those to keep, each with the reason."""
     stepped = [checkpoint for checkpoint in run.checkpoints if not checkpoint.is_best]
     newest = next((checkpoint for checkpoint in reversed(stepped) if _is_good(checkpoint)), None)
     newest_best = {tag: checkpoint for checkpoint in stepped for tag in checkpoint.tags if tag.startswith(layout.BEST)}
@@ -118,7 +118,7 @@ def _is_half_deleted(checkpoint: Listed, newest: Listed | None) -> bool:
     """Return whether a killed `clean` has left this checkpoint half deleted.
 
     `clean` removes the manifest first, and every complete checkpoint has one. A half-deleted folder has a renamed manifest, or
-    contains only files of a checkpoint. Without a renamed manifest, it may also be a damaged checkpoint; it then stays unless a
+    contains only files of a checkpoint. Without a renamed manifest, it may also be a damaged checkpoint, so it is kept unless a
     newer checkpoint is valid.
     """
     path, step, names = checkpoint.path, checkpoint.step, _names(checkpoint.path)
@@ -142,7 +142,7 @@ def _checkpoint(checkpoint: Listed, why: str) -> Deletion:
 
 
 def _folder(path: Path, why: str, names: Set[str]) -> Deletion:
-    """Return the deletion of a checkpoint's files.
+    """Return a checkpoint's files to delete.
 
     The manifest is deleted first; without it, the folder is not a checkpoint.
     """
@@ -162,7 +162,7 @@ def _is_renamed_manifest(name: str) -> bool:
 
 
 def _in_checkpoints(run: Path, *, damaged: bool) -> Iterator[Deletion]:
-    """Yield what else is in checkpoints/: leftovers of kills and, with `damaged`, damaged checkpoints and the folder itself."""
+    """Yield other things in checkpoints/: leftovers from kills and, with `damaged`, damaged checkpoints and the folder."""
     folder = run / layout.CHECKPOINTS
     for name in _names(folder):
         original = name.removeprefix(layout.DAMAGED).partition(".")[0]
@@ -204,7 +204,7 @@ def _files(folder: Path, why: str, names: tuple[str, ...]) -> Iterator[Deletion]
 
 
 def _tree(folder: Path, why: str, pattern: str) -> Iterator[Deletion]:
-    """Yield a folder, with the files in it whose names match."""
+    """Yield a folder and its files with matching names."""
     if not disk.is_folder(folder):
         return
     tree = [(Path(inner), names) for inner, _, names in os.walk(folder)]

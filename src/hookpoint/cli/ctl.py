@@ -24,9 +24,9 @@ from hookpoint.steering.control_answer import APPLIED, LOST, REFUSED, WITHDRAWN,
 from hookpoint.steering.control_order import ControlOrder
 from hookpoint.steering.controller import TIMEOUT, Controller
 
-AGAIN = 75  # a withdrawn command: try again
+AGAIN = 75  # exit code for a withdrawn command: try again
 CODES = {APPLIED: FINE, REFUSED: NO, LOST: NO, WITHDRAWN: AGAIN}
-COMMANDS = {  # what each takes
+COMMANDS = {  # the arguments of each command
     "set": "NAME=VALUE...",
     "pause": "",
     "resume": "",
@@ -41,7 +41,7 @@ COMMANDS = {  # what each takes
 
 
 def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete a command, or NAME=VALUE with the current value, to be edited."""
+    """Complete a command, or NAME=VALUE with the current value for editing."""
     words = tuple(ctx.params.get("words") or ())
     if not words:
         return [CompletionItem(name, help=takes) for name, takes in COMMANDS.items() if name.startswith(incomplete)]
@@ -64,7 +64,9 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 @click.command()
 @run_argument
 @click.argument("words", nargs=-1, metavar="[COMMAND [ARGUMENT]...]", shell_complete=_complete)
-@click.option("--expect", multiple=True, metavar="NAME=VALUE", help="With set: only if NAME has this value now; repeatable.")
+@click.option(
+    "--expect", multiple=True, metavar="NAME=VALUE", help="With set: only if NAME currently has this value; repeatable."
+)
 @click.option("--wait/--no-wait", default=True, help="Wait for the answer, or return as soon as the command is sent.")
 @click.option(
     "--timeout",
@@ -72,11 +74,11 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
     type=click.FloatRange(0.1, 1e9),
     default=TIMEOUT,
     show_default=True,
-    help="Seconds until the command is withdrawn, if the run has not taken it.",
+    help="Seconds until the command is withdrawn if the run has not picked it up.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 def ctl(run: RunFolder, words: tuple[str, ...], expect: tuple[str, ...], wait: bool, seconds: float, as_json: bool) -> int:
-    """Steer the training in RUN. Without a command, list what can be changed, and what is pending.
+    """Control a run in progress. Without a command, list what can be changed and what is pending.
 
     \b
     Commands:
@@ -91,9 +93,9 @@ def ctl(run: RunFolder, words: tuple[str, ...], expect: tuple[str, ...], wait: b
       call ACTION        call an action of a callback
       forget NUMBER      do not replay this command when the run resumes; only while no process is training
 
-    All ranks apply a command at the same step, or none does. Ctrl-C withdraws a command that the run has not taken.
+    All ranks apply a command at the same step, or none does. Ctrl-C withdraws a command that the run has not picked up yet.
 
-    The exit code is 0 if the command was applied, or sent with --no-wait; 1 if it was refused or lost, or no process is
+    The exit code is 0 if the command was applied, or sent with --no-wait; 1 if it was rejected or lost, or if no process is
     training; 75 if it was withdrawn.
 
     \b
@@ -122,7 +124,7 @@ def ctl(run: RunFolder, words: tuple[str, ...], expect: tuple[str, ...], wait: b
         return FINE
     answer = _answer(order)
     if answer is None:
-        note("the run has taken the command and still answers it: see hookpoint tail")
+        note("the run has picked up the command and will answer it later: see hookpoint tail")
         return INTERRUPTED
     text = shown(answer_text(answer))
     if as_json:
@@ -143,14 +145,14 @@ def _list(run: RunFolder, controller: Controller, as_json: bool) -> int:
 
 
 def _prepared(controller: Controller, words: tuple[str, ...], expect: tuple[str, ...], seconds: float) -> ControlOrder:
-    _arguments(words, {})  # wrong usage is reported first
+    _arguments(words, {})  # usage errors are reported first
     types = types_of({name: knob.type for name, knob in controller.knobs().items()})
     do, args = words[0], _arguments(words, types)
     return controller.prepare(do, args, expect=parse_settings(expect, types), timeout=seconds)
 
 
 def _answer(order: ControlOrder) -> ControlAnswer | None:
-    """Send a command and wait for its answer. Ctrl-C withdraws it; return None if the run has taken it."""
+    """Send a command and wait for its answer. Ctrl-C withdraws it; return None if the run has already picked it up."""
     try:
         order.send()
         return order.wait()
@@ -175,7 +177,7 @@ def _print(content: Mapping[str, Any], line: str, as_json: bool) -> None:
 
 
 def _arguments(words: tuple[str, ...], types: Mapping[str, str]) -> dict[str, Any]:
-    """Return the arguments of a command, as the run reads them."""
+    """Return a command's arguments in the form that the run reads."""
     do, rest = words[0], words[1:]
     if do not in COMMANDS:
         near = get_close_matches(do, COMMANDS, n=1)

@@ -1,4 +1,4 @@
-"""Parse NAME=VALUE by the type of the knob."""
+"""Parse NAME=VALUE according to the knob's type."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BOOLEANS = {"true": True, "on": True, "yes": True, "1": True, "false": False, "o
 
 
 def parse_settings(pairs: Sequence[str], types: Mapping[str, str]) -> dict[str, Any]:
-    """Parse NAME=VALUE pairs. A value of a name that is not in `types` is a number, a truth value, a list or a text.
+    """Parse NAME=VALUE pairs. If a name is not in `types`, its value is a number, a boolean, a list or a string.
 
     >>> parse_settings(["learning_rate=1e-3", "mode=1"], {"learning_rate": "float", "mode": "str"})
     {'learning_rate': 0.001, 'mode': '1'}
@@ -37,7 +37,7 @@ def parse_settings(pairs: Sequence[str], types: Mapping[str, str]) -> dict[str, 
 
 
 def short_names(names: Iterable[str]) -> dict[str, str]:
-    """Return what to type for each knob: without the key of its callback, which a shell would have to quote, if that is unique.
+    """Return what to type for each knob. Leave out the callback's key, which a shell would have to quote, if it is not needed.
 
     >>> short_names(["Stopper(loss).patience", "Saver(a).keep", "Saver(b).keep"])
     {'Stopper(loss).patience': 'Stopper.patience', 'Saver(a).keep': 'Saver(a).keep', 'Saver(b).keep': 'Saver(b).keep'}
@@ -82,7 +82,7 @@ def _number(text: str) -> float | int | None:
 
 
 def _guessed(text: str) -> Any:
-    """Return a number, True, False, a list or the text itself."""
+    """Return a number, True, False, a list, or the string itself."""
     number = _number(text)
     if number is not None:
         return number

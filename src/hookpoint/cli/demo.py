@@ -25,9 +25,9 @@ DRAWN = ("loss", "val-error-top1", "learning_rate")
 
 
 @click.command()
-@click.option("--workdir", default="runs/digits", show_default=True, help="Folder of the run.")
-@click.option("--epochs", type=click.IntRange(1), default=EPOCHS, show_default=True, help="Epochs to train in total.")
-@click.option("--anew", "from_scratch", is_flag=True, help="Start from scratch; an earlier run moves to previous/.")
+@click.option("--workdir", default="runs/digits", show_default=True, help="The run's folder.")
+@click.option("--epochs", type=click.IntRange(1), default=EPOCHS, show_default=True, help="Total number of epochs.")
+@click.option("--anew", "from_scratch", is_flag=True, help="Start from scratch and move an earlier run to previous/.")
 def demo(workdir: str, epochs: int, from_scratch: bool) -> int:
     """Train a small network on handwritten digits, with progress, validation, checkpoints, a schedule, logs and curves.
 
@@ -55,7 +55,7 @@ def demo(workdir: str, epochs: int, from_scratch: bool) -> int:
 
 
 def _source() -> Path:
-    """Return the path of the example: in the installed package, or in the repository."""
+    """Return the path of the example, in the installed package or in the repository."""
     package = Path(hookpoint.__file__).parent
     for folder in (package / "examples", package.parents[1] / "examples"):
         if (folder / SOURCE).is_file():
@@ -72,7 +72,7 @@ def _picture(workdir: str) -> Path | None:
     try:
         return hookpoint.plot(workdir, metrics=DRAWN)
     except (ImportError, OSError) as error:
-        note(f"no picture of the curves: {printable(str(error))}")
+        note(f"cannot plot the curves: {printable(str(error))}")
         return None
 
 
@@ -92,7 +92,7 @@ def _summary(run: RunFolder, source: Path, picture: Path | None, *, was_finished
         _command("show", workdir): "show details",
         f"{_program('tensorboard')} --logdir {run.path}": "histograms and more, in a browser",
         _command("demo", workdir, f"--epochs {2 * int(done or 1)}"): "train longer",
-        _command("demo", workdir, "--anew"): "start from scratch; this run moves to previous/",
+        _command("demo", workdir, "--anew"): "start from scratch and move this run to previous/",
     }
     state = "was already finished" if was_finished else run.status
     return [
@@ -119,6 +119,6 @@ def _program(name: str) -> str:
 
 
 def _short(path: Path) -> str:
-    """Return a path relative to the current folder, if it is below."""
+    """Return a path relative to the current folder if it is inside it."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith(os.pardir) else relative

@@ -18,7 +18,7 @@ from hookpoint.core.text.terminal import printable
 from hookpoint.presets.build import SUFFIXES, build
 from hookpoint.run_folder.command_error import NO, CommandError, one_line
 
-DROP = {"method": 1, "when": 2, "ranks": 3, "on_error": 4}  # columns to drop on a narrow terminal, the highest first
+DROP = {"method": 1, "when": 2, "ranks": 3, "on_error": 4}  # columns to drop on a narrow terminal, highest number first
 
 
 @click.command()
@@ -26,9 +26,9 @@ DROP = {"method": 1, "when": 2, "ranks": 3, "on_error": 4}  # columns to drop on
 def explain(what: str) -> None:
     """Print which callbacks run at which point, in which order, and why.
 
-    CALLBACKS is a name in MODULE: a list of callbacks, one callback, Hooks, an object with hooks, or a function without
-    arguments that returns one of these. MODULE is imported; the current folder is searched first. The exit code is 1 if the
-    callbacks do not compile.
+    CALLBACKS is a name in MODULE. It refers to a list of callbacks, one callback, a Hooks object, an object with a `hooks`
+    attribute, or a function without arguments that returns one of these. MODULE is imported; the current folder is searched
+    first. The exit code is 1 if the callbacks do not compile.
 
     FILE is a configuration of callbacks: a .yaml, .toml or .json file for `hookpoint.build`.
 
@@ -59,7 +59,7 @@ def _hooks(target: Any) -> Hooks:
 
 
 def fitted(lines: list[str], limit: int | None) -> list[str]:
-    """Fit a table with aligned columns, and dashes in its second line, to a width."""
+    """Fit a table to a width. Its columns are aligned, and its second line consists of dashes."""
     if limit is None or len(lines) < 2 or max(map(len, lines)) <= limit:
         return lines
     end = lines.index("") if "" in lines else len(lines)

@@ -27,7 +27,7 @@ from hookpoint.storage.disk import disk
 
 STDOUT = "-"
 KINDS = frozenset({"step", "epoch", "value"})
-FORMULAS = ("=", "+", "-", "@")  # a spreadsheet evaluates cells that start with one of these
+FORMULAS = ("=", "+", "-", "@")  # a spreadsheet evaluates cells that start with one of these characters
 
 
 @click.command()
@@ -37,7 +37,7 @@ FORMULAS = ("=", "+", "-", "@")  # a spreadsheet evaluates cells that start with
 def export(run: RunFolder, output: str, form: str | None) -> None:
     """Write the metrics of RUN as a wide table: one row per step, epoch and kind, one column per metric.
 
-    The column "at" is "step" for means since the last log step, "epoch" for means of whole passes, and "value" for single
+    The column "at" is "step" for means since the last log step, "epoch" for means over whole passes, and "value" for single
     values. Missing values are empty fields in CSV and missing keys in JSON. NaN and infinity are nan, inf and -inf; in JSON,
     these are strings. In CSV, control characters in names are escaped, and names that look like a formula get a leading '. An
     existing file is replaced once the new one is complete.
@@ -129,7 +129,7 @@ def _new_file(path: Path) -> Iterator[TextIO]:
             with open(path, "w", encoding="utf-8", newline="") as file:
                 yield file
             return
-        target = path.resolve()  # keep a link, and replace its target
+        target = path.resolve()  # keep a symbolic link, and replace its target
         with disk.replacing(target) as new, open(new, "x", encoding="utf-8", newline="", errors="backslashreplace") as file:
             yield file
     except BrokenPipeError:

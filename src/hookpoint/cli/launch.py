@@ -19,7 +19,7 @@ from hookpoint.run_folder.formatting import shown
 def launch(processes: str, arguments: tuple[str, ...]) -> None:
     """Run a script in multiple processes that train together, with torchrun.
 
-    A Runner distributes its work by itself; see docs/parallel.md. Options before SCRIPT are passed to torchrun, such as
+    A Runner distributes its work automatically; see docs/parallel.md. Options before SCRIPT are passed to torchrun, such as
     --max-restarts 3 to resume from the last checkpoint when a process dies, or --nnodes 2 --rdzv-endpoint HOST:PORT on each
     of two machines. Without --nnodes, all processes run on this machine and listen on loopback only.
 

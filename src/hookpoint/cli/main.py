@@ -14,7 +14,7 @@ import click
 from hookpoint._version import __version__
 from hookpoint.cli.output import wants_colour
 
-COMMANDS = {  # the module in hookpoint.cli, and the command in it
+COMMANDS = {  # the module in hookpoint.cli and the command's name in it
     "demo": "Train a small network on handwritten digits.",
     "runs": "List the runs in a folder.",
     "show": "Show the state, settings and files of a run.",
@@ -34,26 +34,26 @@ COMMANDS = {  # the module in hookpoint.cli, and the command in it
 EPILOG = """\
 \b
 Examples:
-  hookpoint runs                    the runs in runs/, or here
-  hookpoint show mine               details of runs/mine
-  hookpoint tail mine               follow it
-  hookpoint ctl mine pause          steer it
-  hookpoint export mine -o mine.csv
+  hookpoint runs                    list the runs in runs/, or in the current folder
+  hookpoint show mine               show the details of runs/mine
+  hookpoint tail mine               follow its records and events
+  hookpoint ctl mine pause          pause it
+  hookpoint export mine -o mine.csv write its metrics to a file
 
 \b
 Exit codes:
   0   success
-  1   a check failed: damaged checkpoints, an inexact resume, invalid callbacks; a command was refused or lost
-  2   wrong usage
+  1   a check failed (damaged checkpoints, an inexact resume, invalid callbacks), or a command was rejected or lost
+  2   invalid usage
   65  the input is damaged or cannot be read
   69  a process is writing to the run
   70  a bug in hookpoint
-  73  cannot write
-  75  a command was withdrawn: the run did not take it in time
+  73  the output cannot be written
+  75  a command was withdrawn because the run did not pick it up in time
   130 Ctrl-C
 
 \b
-Completion, also of run names, for bash (for zsh or fish, replace bash):
+Shell completion, including run names (for zsh or fish, replace bash):
   eval "$(_HOOKPOINT_COMPLETE=bash_source hookpoint)"
 """
 
@@ -100,14 +100,14 @@ class Commands(click.Group):
         options["standalone_mode"] = False
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):
-                stream.reconfigure(errors="replace")  # never fail to encode
+                stream.reconfigure(errors="replace")  # never raise an encoding error
         sys.exit(self._exit_code([argument for argument in arguments if argument != DEBUG], debug, positional, options))
 
     def _exit_code(self, args: list[str], debug: bool, positional: tuple[Any, ...], options: dict[str, Any]) -> int:
         try:
             result = super().main(args, *positional, **options)
             return result if isinstance(result, int) else 0
-        except SystemExit as exited:  # from click, if a pipe is closed
+        except SystemExit as exited:  # raised by click if a pipe is closed
             return exited.code if isinstance(exited.code, int) else 1
         except (click.Abort, KeyboardInterrupt):
             return _fail("", 130)
@@ -131,7 +131,7 @@ class Commands(click.Group):
 def main() -> None:
     """Inspect, follow, check and clean training runs, and explain callbacks.
 
-    RUN is the folder of a run, or its name under runs/.
+    RUN is a run folder, or the name of a run under runs/.
     """
 
 
@@ -139,14 +139,14 @@ def _wrong_usage(error: click.UsageError) -> int:
     from hookpoint.run_folder.command_error import one_line
 
     command = error.ctx.command_path if error.ctx is not None else "hookpoint"
-    if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):  # of click 8.2 and later
+    if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):  # in click 8.2 and later
         click.echo(error.format_message(), err=True)
         return error.exit_code
     return _fail(one_line(f"{error.format_message().rstrip('.')} ({command} --help)"), error.exit_code)
 
 
 def _fail(message: str, code: int) -> int:
-    """Print why a command fails, and return its exit code."""
+    """Print why a command failed, and return its exit code."""
     try:
         if message:
             click.echo(f"hookpoint: {message}", err=True)

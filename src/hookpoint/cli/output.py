@@ -21,7 +21,7 @@ COLOURS = {"running": "cyan", "finished": "green", "stopped": "yellow", "failed"
 
 
 def width() -> int | None:
-    """Return the number of columns of the terminal, or None if the output is not a terminal."""
+    """Return the terminal's number of columns, or None if the output is not a terminal."""
     is_terminal = not sys.stdout.closed and sys.stdout.isatty()
     return max(shutil.get_terminal_size().columns, MIN_WIDTH) if is_terminal else None
 
@@ -65,7 +65,7 @@ def coloured_status(status: str) -> str:
 
 
 def flowed(prefix: str, pieces: Iterable[str], limit: int | None, gap: str = "  ") -> list[str]:
-    """Return a prefix and pieces of text, in lines of at most `limit` cells. Lines after the first are indented.
+    """Return a prefix and pieces of text as lines of at most `limit` cells. Lines after the first are indented.
 
     >>> flowed("step 1  ", ["loss 0.5", "accuracy 0.25"], 20)
     ['step 1  loss 0.5', '        accuracy 0.25']

@@ -35,8 +35,8 @@ ROWS = (MIN_ROWS, 200, "rows")
 )
 @click.option("--log", is_flag=True, help="Use a log scale for the values.")
 @click.option("--x", type=click.Choice(["step", "epoch", "time"]), default="step", show_default=True, help="The x axis.")
-@click.option("--width", type=int, metavar="N", help="Pixels of the picture, or columns of the terminal.")
-@click.option("--height", type=int, metavar="N", help="Pixels of the picture, or rows of each panel in the terminal.")
+@click.option("--width", type=int, metavar="N", help="Width in pixels, or in terminal columns.")
+@click.option("--height", type=int, metavar="N", help="Height in pixels, or in terminal rows per panel.")
 def plot(
     runs: tuple[RunFolder, ...],
     metrics: tuple[str, ...],
@@ -84,7 +84,7 @@ def _in_file(
 
     target = picture_of(runs) if output is None else Path(output)
     try:
-        check(target)  # before reading the runs
+        check(target)  # checked before reading the runs
     except (NoSuchFormat, NoPictures) as error:
         raise CommandError(str(error), USAGE if isinstance(error, NoSuchFormat) else NOT_WRITTEN) from None
     hint = "; choose another file with -o FILE" if output is None else ""

@@ -11,7 +11,7 @@ from hookpoint.run_folder.find_run import find_run, run_names
 
 
 class RunType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.3
-    """The folder of a run. Shells complete names of runs, or else paths."""
+    """A run folder. Shells complete run names, or else paths."""
 
     name = "run"
 

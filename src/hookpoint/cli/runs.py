@@ -64,9 +64,9 @@ def runs(
     """List the runs in DIR, a folder or a URL. The default is runs/ if it exists, else the current folder.
 
     A run is "killed" if its files say that it is running but no process writes to it, and "unknown" if no file says how it
-    ended. The best value comes from a saver, or is guessed by the metric's name; "newest" marks a guess from the end of a long
-    file. The last value is that of the same metric; if there is no best value, its name is also shown. A narrow terminal shows
-    fewer columns; --json and pipes show all.
+    ended. The best value comes from a saver, or is guessed from the metric's name; "newest" marks a guess from the end of a
+    long file. The last value belongs to the same metric; if there is no best value, the metric's name is also shown. A narrow
+    terminal shows fewer columns; --json and pipes show all.
 
     \b
     Examples:
@@ -99,7 +99,7 @@ def _runs_in(where: str, levels: int, previous: bool) -> list[tuple[RunFolder, s
 
 
 def _sorted(pairs: list[tuple[RunFolder, str]], key: Key, reverse: bool) -> list[tuple[RunFolder, str]]:
-    """Return the runs in order. Runs without a key come last in both directions."""
+    """Return the runs in sorted order. Runs without a key come last in both directions."""
     keyed = sorted((pair for pair in pairs if key(*pair) is not None), key=lambda pair: (key(*pair), pair[1]), reverse=reverse)
     return [*keyed, *(pair for pair in pairs if key(*pair) is None)]
 

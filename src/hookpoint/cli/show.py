@@ -156,7 +156,7 @@ def _details(manifest: Manifest) -> list[str]:
 
 
 def _linked_checkpoint(run: RunFolder, best: Listed) -> str:
-    """Describe the checkpoint that a best-… folder links to: by name if its step has more than one, else by step."""
+    """Describe the checkpoint that a best-… folder links to, by name if its step has more than one checkpoint, else by step."""
     names = [other.path.name for other in run.checkpoints if not other.is_best and other.manifest == best.manifest]
     place = Place.of(names[0]) if names else None
     return f"the files of {shown(names[0])}" if place is not None and place.number > 1 else f"the files of step {best.step}"

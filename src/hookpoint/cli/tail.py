@@ -31,8 +31,8 @@ AT = {"step": "     ", "epoch": "mean ", "value": "value"}
 def tail(run: RunFolder, count: int, follow: bool, seconds: float, as_json: bool) -> None:
     """Print the newest records and events of RUN, then new ones as they are written.
 
-    "mean" marks means of whole passes, "value" single values. The command ends with the run, or with Ctrl-C. If a resumed run
-    truncates its records, the new records follow.
+    "mean" marks means over whole passes, and "value" marks single values. The command ends with the run, or with Ctrl-C. If a
+    resumed run truncates its records, the new records are printed next.
 
     \b
     Examples:
@@ -45,7 +45,7 @@ def tail(run: RunFolder, count: int, follow: bool, seconds: float, as_json: bool
     _print_rows(rows[len(rows) - min(count, len(rows)) :], as_json)
     while follow:
         now = RunFolder(run.path)
-        status = now.status  # read it before the files: nothing written before the end is missed
+        status = now.status  # read before the files, so that nothing written before the end is missed
         rows = _in_order(file.new() for file in files)
         if files[0].was_truncated:
             note("-- the run resumed from an earlier step; later records were removed --")
@@ -66,7 +66,7 @@ def _print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
     limit = width()
     for row in rows:
         if as_json and "event" in row:
-            del row["at"]  # events have none in the file
+            del row["at"]  # events have no "at" in the file
         print_lines([json.dumps(row)] if as_json else _lines(row, limit))
 
 

@@ -19,7 +19,7 @@ from hookpoint.storage.verify import verify as verified
 
 
 class _CheckpointType(RunType):
-    """A run, or the folder of a checkpoint."""
+    """A run, or a checkpoint folder."""
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         path = Path(str(value))
@@ -31,7 +31,7 @@ class _CheckpointType(RunType):
 @click.argument("path", type=_CheckpointType(), metavar="RUN")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 def verify(path: Path, as_json: bool) -> int:
-    """Read every checkpoint of RUN and compare it with its manifest. RUN may also be the folder of one checkpoint.
+    """Read every checkpoint of RUN and compare it with its manifest. RUN may also be a checkpoint folder.
 
     Nothing is changed. The exit code is 1 if a checkpoint is damaged. All files are read.
 
