@@ -1,4 +1,4 @@
-"""A check that the learning rate scheduler of a loop is stepped."""
+"""Check that a loop steps its learning rate scheduler."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hookpoint.core.run.run import Run
 class SchedulerCheck(Callback):
     """Warn at the end of the first training epoch if a scheduler has not been stepped.
 
-    A Runner steps its scheduler; your own loop has to do it. Schedulers count their steps in `last_epoch`.
+    A Runner steps its scheduler, but your own loop must do so itself. Schedulers count their steps in `last_epoch`.
     """
 
     is_internal = True

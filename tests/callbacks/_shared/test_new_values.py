@@ -68,7 +68,8 @@ def test_a_value_of_an_earlier_step_is_not_current_and_that_is_said_once(caplog)
     assert found == [None, None, (Moment(4, 4, 4), 2.0)]
     assert caplog.messages == [
         (
-            "'score' was measured at step 1, but the run is at step 2: the weights it measured are gone and cannot be saved."
+            "'score' was measured at step 1, but the run is at step 2: "
+            "the weights it measured no longer exist and cannot be saved."
             " Trigger the callback when it is measured, with .when(...)"
         )
     ]

@@ -55,7 +55,7 @@ class NewValues:
             return new
         if not self._has_warned:
             self._has_warned = True
-            warn_outdated(self.metric, new[0], run, "the weights it measured are gone and cannot be saved")
+            warn_outdated(self.metric, new[0], run, "the weights it measured no longer exist and cannot be saved")
         return None
 
     def state_dict(self) -> dict[str, Any]:

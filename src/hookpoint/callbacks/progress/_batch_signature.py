@@ -9,7 +9,7 @@ from hookpoint.core.fields import field_values, named_fields
 
 
 class Flops(NamedTuple):
-    """FLOPs of the model, and those done by the hardware: the same plus what activation checkpointing recomputes."""
+    """FLOPs of the model, and FLOPs of the hardware, which include what activation checkpointing recomputes."""
 
     model: float = 0
     hardware: float = 0
@@ -34,6 +34,6 @@ def signature_of(batch: Any) -> Any:
 
 
 def elements_of(batch: Any) -> int:
-    """Return the number of elements of the arrays in a batch."""
+    """Return the total number of elements in a batch's arrays."""
     shape = getattr(batch, "shape", None)
     return sum(map(elements_of, field_values(batch))) if shape is None else prod(shape)

@@ -1,4 +1,4 @@
-"""Counting the FLOPs of one iteration with torch's counter. Importing this module imports torch."""
+"""Count the FLOPs of one iteration with torch's counter. Importing this module imports torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hookpoint.callbacks.progress._batch_signature import Flops
 
 
 class FlopCount:
-    """Count FLOPs between `start` and `stop`, which may be called several times: the counts add up."""
+    """Count FLOPs between `start` and `stop`. Both may be called several times, and the counts add up."""
 
     def __init__(self) -> None:
         self.flops = Flops()
@@ -28,7 +28,7 @@ class FlopCount:
             self._modes = modes.pop_all()
 
     def stop(self) -> None:
-        """Stop counting, if it has started."""
+        """Stop counting, if counting has started."""
         if self._counter is not None and self._recomputation is not None:
             self._modes.close()
             total = self._counter.get_total_flops()
@@ -39,8 +39,8 @@ class FlopCount:
 class Recomputation(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sum the FLOPs of forward operations during a backward pass.
 
-    Activation checkpointing runs the forward again with gradients enabled. Other operations of a backward pass run without,
-    unless it is itself differentiated (`create_graph=True`).
+    Activation checkpointing runs the forward pass again with gradients enabled. Other operations in a backward pass run without
+    gradients, unless the backward pass itself is differentiated (`create_graph=True`).
     """
 
     supports_higher_order_operators = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 # Dense matrix multiplication in bfloat16 or float16 with float32 accumulation, in TFLOP/s, by a part of the device's name.
-# The first match counts: variants come before the names that they contain.
+# The first match counts, so variants come before the shorter names that they contain.
 PEAK_TFLOPS = {
     "B300": 2250.0,
     "B200": 2250.0,
@@ -36,13 +36,13 @@ PEAK_TFLOPS = {
     "RTX 3090": 71.0,
     "MI325X": 1307.4,
     "MI300X": 1307.4,
-    "MI250X": 191.5,  # each of its two dies is a device
+    "MI250X": 191.5,  # each of its two dies is a separate device
     "MI250": 181.0,
 }
 
 
 def peak_flops(device: str) -> float | None:
-    """Return the peak FLOP/s of a device by its name; None if it is not in the table.
+    """Return a device's peak FLOP/s from its name, or None if the name is not in the table.
 
     >>> peak_flops("NVIDIA H100 80GB HBM3")
     989400000000000.0

@@ -19,25 +19,26 @@ from hookpoint.core.run.run import Run
 if TYPE_CHECKING:
     from hookpoint.callbacks.progress._flop_count import FlopCount
 
-MAX_SIGNATURES = 64  # counting slows a step down, so a run whose batches all differ must not count each of them
+MAX_SIGNATURES = 64  # counting slows a step down, so a run must not count every batch if all of them differ
 
 
 class FlopsTracker(LapTimer):
     """Log the model's FLOPs per step and the utilization of the device (MFU and HFU), at each log step.
 
         peak_flops: The device's peak in FLOP/s. Default: from a table of common GPUs, for dense bfloat16 or float16. Pass the
-            peak of the precision that you train in, or of a device that is not in the table.
+            peak for the precision that you train in, or for a device that is not in the table.
 
     torch's counter runs during the first iteration with batches of a given signature: the shapes and dtypes of the tensors.
-    Later iterations with the same signature have the same FLOPs. Changing which parameters require gradients counts again.
-    After 64 signatures, the FLOPs of a new one are estimated from the counted batch with the closest number of elements.
+    Later iterations with the same signature have the same FLOPs. If you change which parameters require gradients, the FLOPs
+    are counted again. After 64 signatures, the FLOPs of a new one are estimated from the counted batch with the closest number
+    of elements.
 
     Logs for this rank:
 
-    - `model_flops`: forward and backward FLOPs per optimizer step; a multiplication and an addition are two.
+    - `model_flops`: forward and backward FLOPs per optimizer step; a multiplication and an addition count as two FLOPs.
     - `model_flops_per_second`: the same per second of training, without validation and checkpoints.
     - `mfu`: `model_flops_per_second` as a fraction of the peak.
-    - `hfu`: the same including what activation checkpointing recomputes.
+    - `hfu`: the same as `mfu`, but including what activation checkpointing recomputes.
 
     Iterations that are counted take longer, so they are not timed; a compiled or captured step runs eagerly in them. torch
     counts matrix multiplications, convolutions and attention; add other operators with
@@ -50,7 +51,9 @@ class FlopsTracker(LapTimer):
 
     may_write = ("model_flops", "model_flops_per_second", "mfu", "hfu")
     keeps: ClassVar[str] = f"{LapTimer.keeps}, and its FLOPs"
-    step_cost: ClassVar[str] = "about two microseconds, to compare the shapes of the batch; it waits for the GPU as it counts"
+    step_cost: ClassVar[str] = (
+        "about two microseconds to compare the shapes in the batch; a counted iteration waits for the GPU"
+    )
 
     def __init__(self, peak_flops: float | None = None, **options: Unpack[Options]) -> None:
         super().__init__("since", **options)
@@ -59,11 +62,11 @@ class FlopsTracker(LapTimer):
 
     def _reset(self) -> None:
         self._peak = self.peak_flops
-        self._known: dict[Any, tuple[int, Flops]] = {}  # by signature: elements of the batch, and its FLOPs
+        self._known: dict[Any, tuple[int, Flops]] = {}  # by signature: number of elements in the batch, and its FLOPs
         self._trained: tuple[bool, ...] = ()  # which parameters require gradients
         self._count: FlopCount | None = None  # while counting
-        self._next: Any = None  # the signature that is counted, or the FLOPs of this iteration
-        self._all = self._timed = Flops()  # since the last log step; those in iterations that are timed
+        self._next: Any = None  # the signature that is being counted, or the FLOPs of this iteration
+        self._all = self._timed = Flops()  # since the last log step; `_timed` covers only timed iterations
         self._has_warned = False
 
     def on_setup(self, run: Run) -> None:
@@ -87,7 +90,7 @@ class FlopsTracker(LapTimer):
             self._peak = peak_flops(device)
             if self._peak is None:
                 owner = self.name or "FlopsTracker"
-                logger.info("%s logs no mfu and hfu: it knows no peak for %r. Pass peak_flops=...", owner, device)
+                logger.info("%s logs no mfu and hfu: the peak of %r is unknown. Pass peak_flops=...", owner, device)
         run.at_log_step(self._at_log_step)
 
     def on_train_epoch_begin(self, run: Run) -> None:
@@ -116,7 +119,7 @@ class FlopsTracker(LapTimer):
         return self._count is not None
 
     def on_backward_begin(self) -> None:
-        """Do nothing: `leaves_graph` applies to callbacks with a handler inside the step."""
+        """Do nothing. This handler exists because `leaves_graph` applies only to callbacks with a handler inside the step."""
 
     def on_step_begin(self) -> None:
         if self._count is not None:
@@ -139,8 +142,8 @@ class FlopsTracker(LapTimer):
             if not flops.model and not self._has_warned:
                 self._has_warned = True
                 logger.warning(
-                    "%s: torch counts no FLOPs in step %d; it knows matrix multiplication, convolution and attention. Register "
-                    "others with torch.utils.flop_counter.register_flop_formula",
+                    "%s: torch counts no FLOPs in step %d; it counts only matrix multiplication, convolution and attention. "
+                    "Register others with torch.utils.flop_counter.register_flop_formula",
                     self.name or "FlopsTracker",
                     run.step,
                 )
@@ -155,7 +158,7 @@ class FlopsTracker(LapTimer):
     on_iter_error = on_iter_skip
 
     def on_val_epoch_begin(self, run: Run) -> None:
-        if self._count is not None:  # a callback evaluates in the middle of an iteration: count a later one
+        if self._count is not None:  # a callback evaluates in the middle of this iteration, so count a later one
             self._stop(run)
             self._next = None
         super().on_val_epoch_begin(run)
@@ -169,7 +172,7 @@ class FlopsTracker(LapTimer):
         super().on_run_end()
 
     def _start(self, run: Run) -> None:
-        """Count, and leave out the time."""
+        """Start counting, and stop timing."""
         from hookpoint.callbacks.progress._flop_count import FlopCount
 
         wait_for(run.device)
@@ -178,7 +181,7 @@ class FlopsTracker(LapTimer):
         self._count.start()
 
     def _stop(self, run: Run) -> None:
-        """Stop counting, if it has started: the time counts again."""
+        """Stop counting, if counting has started, and start timing again."""
         if self._count is not None:
             self._count.stop()
             self._count = None

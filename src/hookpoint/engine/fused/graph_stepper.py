@@ -110,7 +110,7 @@ class GraphStepper(TorchStepper):
         stream.wait_stream(outer)
         self._leaving.begin(self._watch)
         self._loads.begin(*self._modules, self._optimizer)
-        of_monitors = torch.cuda.default_stream(self._device)  # that of their threads
+        of_monitors = torch.cuda.default_stream(self._device)  # the stream of their threads
         self._logged.begin(lambda: of_monitors.wait_stream(stream))
         self._copies.begin(run)
         run.hyper.recapture = self.recapture
