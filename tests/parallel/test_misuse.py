@@ -56,7 +56,7 @@ def test_what_would_be_waited_for_in_vain_or_trained_on_twice_is_refused(launch)
     assert second.pop("chief").startswith("OutOfStep: rank 1 waits in the end of the epoch")
     assert first == second
     assert first["class"] == "BadStrategy: strategy=DataParallel is a class.\n  give      strategy=DataParallel()"
-    assert first["tied"].startswith("BadStrategy: Sharded: blocks.0.weight and blocks.1.weight are one parameter")
+    assert first["tied"].startswith("BadStrategy: Sharded: blocks.0.weight and blocks.1.weight are the same parameter")
     assert first["tied inside"] == 4
     assert first["workdir"].startswith("BadLoop: rank 0 has a workdir, but rank 1 has none.")
     assert first["train"].startswith(

@@ -56,7 +56,7 @@ def _found(run: Run, parts: Mapping[str, Any], workdir: Path | None, resume: Res
             return found  # type: ignore[no-any-return]
         time.sleep(SECONDS_BETWEEN)
     what = f"the checkpoints of {workdir or resume} are deleted faster than they can be read."
-    raise CannotResume(what, keep="more of them: max_to_keep=... of the saver")
+    raise CannotResume(what, keep="more of them, with the saver's max_to_keep=")
 
 
 def _completed(known: Any, parts: Mapping[str, Any]) -> Any:

@@ -69,7 +69,7 @@ def test_without_a_near_name_it_says_what_there_is():
 
 
 def test_without_a_model_it_says_so():
-    with pytest.raises(BadLoop, match=r"^Tap\(x\) finds no module\.\n  give      model=\.\.\., a torch\.nn\.Module"):
+    with pytest.raises(BadLoop, match=r"^Tap\(x\) found no module\.\n  give      model=\.\.\., a torch\.nn\.Module"):
         chosen("*", [])
 
 

@@ -425,7 +425,7 @@ def test_a_pattern_that_fits_nothing_is_refused_before_the_first_step():
         make(Net(), Seen().callback("haed", "forward")).fit(images(), epochs=1)
     with pytest.raises(BadLoop, match="'haed' matches no module"):
         make(Net(), Seen().callback("haed", "forward")).predict(images())
-    with pytest.raises(BadLoop, match=r"^ModuleHooks\(x\) finds no module"), Loop([Seen().callback("x", "forward")], **QUIET):
+    with pytest.raises(BadLoop, match=r"^ModuleHooks\(x\) found no module"), Loop([Seen().callback("x", "forward")], **QUIET):
         pass
 
 

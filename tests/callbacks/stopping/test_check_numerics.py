@@ -164,7 +164,7 @@ def test_mistakes_are_refused():
         CheckNumerics(parameters=False)
     with pytest.raises(TypeError, match="must be a function"):
         CheckNumerics(tensors={"logits": "outputs"})
-    with pytest.raises(BadLoop, match="CheckNumerics finds no parameters"):
+    with pytest.raises(BadLoop, match="CheckNumerics found no parameters"):
         train_checked(CheckNumerics(), object())
     with pytest.raises(BadLoop, match="needs an optimizer"):
         train_checked(CheckNumerics(gradients=True), net())

@@ -166,7 +166,7 @@ def test_groups_go_from_their_own_rates():
 
 def test_a_run_that_ends_before_the_first_epoch_says_so(caplog):
     model, watch, _ = fit(StochasticWeightAveraging(9, 0.1))
-    assert "the run ends without averages, as it completed no epoch from 9 on" in caplog.text
+    assert "the run ends without averages, because it completed no epoch from 9 on" in caplog.text
     assert same(model.state_dict(), watch.trained)
 
 
@@ -268,7 +268,7 @@ def test_cut_off_and_gone_on_with_it_is_exact(cut_at, on, cuts, cut_off, tmp_pat
 
 
 def test_what_is_missing_is_said_before_it_trains():
-    with pytest.raises(BadLoop, match="finds no weights"), Loop([StochasticWeightAveraging(2)]):
+    with pytest.raises(BadLoop, match="found no weights"), Loop([StochasticWeightAveraging(2)]):
         pass
     with pytest.raises(BadLoop, match="needs an optimizer"), Loop([StochasticWeightAveraging(2, 0.1)], model=make()[0]):
         pass

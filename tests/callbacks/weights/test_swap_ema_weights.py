@@ -608,5 +608,5 @@ def test_what_means_nothing_is_refused(given, words):
 
 
 def test_a_loop_without_a_model_is_refused():
-    with pytest.raises(BadLoop, match=r"SwapEMAWeights finds no weights.\n  give"), Loop([SwapEMAWeights()]):
+    with pytest.raises(BadLoop, match=r"SwapEMAWeights found no weights.\n  give"), Loop([SwapEMAWeights()]):
         pass

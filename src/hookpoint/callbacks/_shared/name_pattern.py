@@ -43,7 +43,7 @@ class NamePattern:
         items = list(named)
         names = [name for name, _ in items]
         if not names:
-            raise BadLoop(f"{owner} finds no {kind}.", give="model=..., a torch.nn.Module")
+            raise BadLoop(f"{owner} found no {kind}.", give="model=..., a torch.nn.Module")
         for pattern in self._patterns:
             if not any(_matches(pattern, name) for name in names):
                 raise BadLoop(f"{owner}: {_text(pattern)!r} matches no {kind}.", **_suggestions(_text(pattern), names))

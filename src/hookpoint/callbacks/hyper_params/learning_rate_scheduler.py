@@ -76,5 +76,7 @@ def _takes_rate(schedule: Callable[..., Any]) -> bool:
     first = next((parameter.name for parameter in parameters_of(schedule)), "")
     if first in ("lr", "learning_rate"):
         cures = {"write": EXAMPLE, "use": "ScheduledHyperParamSetter(..., step_based=True) for each step"}
-        raise BadArgument(f"LearningRateScheduler calls schedule(epoch, lr), but this one takes '{first}' first.", **cures)
+        raise BadArgument(
+            f"LearningRateScheduler calls schedule(epoch, lr), but the first parameter here is '{first}'.", **cures
+        )
     return not misfit(schedule, 0, 0.0)

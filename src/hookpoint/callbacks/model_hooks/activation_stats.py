@@ -61,7 +61,7 @@ class ActivationStats(PatternCallback):
     def on_run_begin(self, run: Run) -> None:
         self.on_run_end()
         self._modules = self.find_modules(run)
-        self._keeps_hooks = is_compiled(run.model)  # otherwise each registration would compile it again
+        self._keeps_hooks = is_compiled(run.model)  # each registration would compile the model again
         if self._keeps_hooks:
             self._hook(run)
 

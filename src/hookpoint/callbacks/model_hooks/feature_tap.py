@@ -66,7 +66,7 @@ class FeatureTap(PatternCallback):
         self.file = None if file is None else file_name("FeatureTap", "file", file)
         self.features: dict[str, Any] = {}
         self._rows = FeatureRows(self.name)
-        for mode in self.modes:  # passes of the other mode cost nothing
+        for mode in self.modes:  # handlers only for these modes, because each costs time
             setattr(self, f"on_{mode}_epoch_begin", self._begin_pass)
             setattr(self, f"on_{mode}_iter_begin", self.on_iter_skip)
             setattr(self, f"on_{mode}_iter_end", self._end_batch)

@@ -63,7 +63,7 @@ class GradientStats(PatternCallback):
         self.steps = MeasuredSteps("GradientStats", every)
         self._parameters: dict[str, Any] = {}
         self._before: dict[str, Any] | None = None
-        if updates:  # otherwise the point costs nothing
+        if updates:  # a handler only if needed, because it costs time
             self.on_step_end = self._measure_update  # type: ignore[method-assign]
 
     def on_setup(self, run: Run) -> None:

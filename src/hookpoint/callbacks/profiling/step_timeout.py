@@ -132,7 +132,7 @@ class StepTimeout(Callback):
         file = _write(run, step, f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S %z} {self._late}\n\n{stacks}\n")
         # Not run.put_event, which closes iterators that a `break` left open: only the training thread may do that.
         run.monitors.put("event", {"step timeout": {"seconds": round(seconds, 3), "then": self.then, "stacks": file}})
-        if self.then == "raise" and self._watch is watch:  # otherwise the run has ended
+        if self.then == "raise" and self._watch is watch:  # not if the run has ended meanwhile
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(watch.thread), ctypes.py_object(StepTooSlow))
         elif self.then == "exit":
             watch.end_timer()

@@ -62,7 +62,7 @@ class LapTimer(Callback):
         self.time.end()
 
     def on_save(self, run: Run) -> None:
-        if self._saving is not None and self._saving[0] == run.iteration:  # otherwise it was written in the background
+        if self._saving is not None and self._saving[0] == run.iteration:  # not written in the background
             self.time.subtract(self.time.seconds - self._saving[1])
         self._saving = None
 

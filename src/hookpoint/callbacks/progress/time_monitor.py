@@ -42,7 +42,7 @@ class TimeMonitor(LapTimer):
         handlers: dict[str, Any] = {"on_train_iter_end": self._end_step} if data_size is not None else {}
         if data_time:
             handlers |= {"on_batch_fetch_begin": self._begin_fetch, "on_batch_fetch_end": self._end_fetch}
-        for point, handler in handlers.items():  # other points cost nothing
+        for point, handler in handlers.items():  # handlers only if needed, because each costs time
             setattr(self, point, handler)
 
     def on_run_begin(self, run: Run) -> None:

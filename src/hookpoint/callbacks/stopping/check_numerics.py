@@ -67,7 +67,7 @@ class CheckNumerics(Callback):
     def on_setup(self, run: Run) -> None:
         owner = self.name or "CheckNumerics"
         if (self.parameters or self.gradients) and next(named_parameters(run.model), None) is None:
-            raise BadLoop(f"{owner} finds no parameters.", give="model=..., or parameters=False and tensors=...")
+            raise BadLoop(f"{owner} found no parameters.", give="model=..., or parameters=False and tensors=...")
         if self.gradients:
             require_step_hooks(run, owner, "check gradients")
 

@@ -118,7 +118,7 @@ class EarlyStopping(MetricWatcher):
 
     def on_load(self, run: Run) -> None:
         if self.stopped:
-            logger.warning("%s. This stopped the run before; raise patience to resume it", self._reason())
+            logger.warning("%s. The run was stopped for this reason before; raise patience to resume it", self._reason())
             run.stop(self._reason())
 
     def take(self, run: Run, moment: Moment, value: float) -> None:

@@ -62,7 +62,7 @@ class RunOp(Callback):
             self._call(run)
 
     def _call_after_step(self, run: Run) -> None:
-        if run.step != self._step:  # otherwise gradients are being accumulated
+        if run.step != self._step:  # unchanged while gradients are accumulated
             self._step = run.step
             self._call(run)
 

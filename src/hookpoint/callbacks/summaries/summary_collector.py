@@ -73,7 +73,7 @@ class SummaryCollector(Callback):
         self._gradients: dict[str, AsyncArray] = {}
         self._hook: Any = None
         self._inputs: tuple[Any, ...] | None = None
-        if self.data.gradients is not None:  # otherwise the point costs nothing
+        if self.data.gradients is not None:  # a handler only if needed, because it costs time
             vars(self)["on_step_begin"] = self._copy_gradients
 
     def on_setup(self, run: Run) -> None:

@@ -58,7 +58,7 @@ class TensorReader(Callback):
         self._paths = [source for source in self.sources.values() if isinstance(source, str)]
         self._reads_iteration = any(_is_of_iteration(source) for source in self.sources.values())
         set_default_name(self, f"{self.owner}({','.join(self.sources)})")
-        if any(_is_gradient(path) for path in self._paths):  # otherwise the point costs nothing
+        if any(_is_gradient(path) for path in self._paths):  # a handler only if needed, because it costs time
             vars(self)["on_step_begin"] = self._copy_gradients
         self._clear()
 

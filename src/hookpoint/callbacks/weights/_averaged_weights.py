@@ -59,7 +59,7 @@ class AveragedWeights(Callback):
 
     def on_setup(self, run: Run) -> None:
         if next(named_parameters(self.model_of(run)), None) is None:
-            raise BadLoop(f"{self.name} finds no weights.", give="model=... to the Loop, a torch.nn.Module")
+            raise BadLoop(f"{self.name} found no weights.", give="model=... to the Loop, a torch.nn.Module")
         for entry in run.hooks.entries:
             other = entry.subject
             restores = getattr(other, "restore_best_weights", False) or getattr(other, "keeps_at_end", False)

@@ -138,7 +138,7 @@ class StochasticWeightAveraging(AveragedWeights):
             self._measure(run)
         elif not self._has_failed:
             first = self._first or self._schedule.start
-            logger.warning("%s: the run ends without averages, as it completed no epoch from %s on", self.name, first)
+            logger.warning("%s: the run ends without averages, because it completed no epoch from %s on", self.name, first)
         super().on_run_end(run)
 
     def exchanged(self, model: Any) -> tuple[list[Any], list[Any]]:

@@ -76,7 +76,8 @@ def compared(saved: Mapping[str, Any], now: Mapping[str, Any], *, in_epoch: bool
         rows.append(Row(name, saved[name], now[name], "refused" if is_refused else "warned", why))
     if any(row.verdict == "refused" for row in rows):
         raise CannotResume(
-            f"the training data differs from that of the checkpoint, which was saved in the middle of an epoch.\n{table(rows)}",
+            "the training data differs from the data in the checkpoint, which was saved in the middle of an epoch.\n"
+            f"{table(rows)}",
             give="the same data",
             resume="from a checkpoint at the end of an epoch: resume='.../checkpoints/step-...'",
             start="over with resume='never'",

@@ -168,7 +168,7 @@ def rest_of_pass(loader: Any, record: Mapping[str, Any], batches: int, begin: Re
 def next_pass(loader: Any, state: Mapping[str, Any], begin: Restore) -> Iterator[Any]:
     """Begin the pass that follows the saved one. `begin` restores the generators for it."""
     if isinstance(loader, DataLoader):
-        if loader.num_workers == 0 or loader.persistent_workers:  # otherwise each pass has new workers and a new dataset
+        if loader.num_workers == 0 or loader.persistent_workers:  # other workers start over in each pass
             _load(loader, state)
             iterator = iter(loader)
             if state.get(PASS_IS_OVER):

@@ -221,7 +221,7 @@ class TorchPositions(Positions):
         facts, expected = facts_of(loader), self._expected
         self._expected = {}
         if changed := compared(expected, facts, in_epoch=in_epoch):
-            self.notes.append(f"the training data differs from that of the checkpoint:\n{changed}")
+            self.notes.append(f"the training data differs from the data in the checkpoint:\n{changed}")
         old, new = expected.get("batch_size"), facts.get("batch_size")
         if not in_epoch and old is not None and new != old:
             self.notes.append(f"the batch size is {new}, but was {old}: {INEXACT}")

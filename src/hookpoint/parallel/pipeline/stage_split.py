@@ -95,7 +95,7 @@ def _check_owners(model: nn.Module, stages: Sequence[nn.Module]) -> None:
                 what = f"PipelineParallel: {names[key]} is in stage {owners[key]} and in stage {number}, on different ranks."
                 raise BadStrategy(what, untie="it, or split elsewhere")
     if missing := [name for key, name in names.items() if key not in owners]:
-        raise BadStrategy(f"PipelineParallel: {', '.join(missing)} are in no stage.", give="stages that cover the model")
+        raise BadStrategy(f"PipelineParallel: {', '.join(missing)} are not in any stage.", give="stages that cover the model")
 
 
 def check_splittable(model: Any) -> nn.Module:

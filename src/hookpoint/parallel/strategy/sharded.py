@@ -103,7 +103,7 @@ def _check_tied(model: torch.nn.Module, parts: list[torch.nn.Module]) -> None:
             if owners.setdefault(id(parameter), part) is not part:
                 names = [name for name, tied in model.named_parameters(remove_duplicate=False) if tied is parameter]
                 raise BadStrategy(
-                    f"Sharded: {' and '.join(names)} are one parameter, in modules that are gathered separately.",
+                    f"Sharded: {' and '.join(names)} are the same parameter, in modules that are gathered separately.",
                     give="wrap=, with modules that contain all of these names, or none of them",
                 )
 
