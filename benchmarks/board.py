@@ -32,6 +32,22 @@ MEGABYTE = 1e6
 IDLE_SECONDS = 30.0
 SPIKE = 9.0
 WARM_LOADS = 3
+PANNED_RUNS, PANNED_CHARTS, PANNED_STEPS = 5, 20, 2_000
+PAN_VIEW = {"width": 2_560, "height": 1_500}  # all charts are on the screen
+PAN = """async (seconds) => {
+    const over = document.querySelector(".u-over"), gaps = [];
+    const options = { deltaY: 0, bubbles: true, cancelable: true, clientX: over.getBoundingClientRect().left + 50 };
+    let frames = 0, begin = 0, last = 0;
+    const frame = (now, done) => {
+        if (frames) gaps.push(now - last); else begin = now;
+        last = now;
+        frames++;
+        over.dispatchEvent(new WheelEvent("wheel", { ...options, deltaX: frames % 120 < 60 ? 4 : -4 }));
+        if (now - begin < seconds * 1000) requestAnimationFrame((next) => frame(next, done));
+        else done(gaps);
+    };
+    return new Promise((done) => requestAnimationFrame((now) => frame(now, done)));
+}"""
 
 
 def write_run(folder: Path, number: int, lines: int) -> None:
@@ -155,7 +171,7 @@ def measure_long(browser: Any, folder: Path, lines: int) -> list[Figure]:
         exact = time.perf_counter() - began
         index_cpu = server.index_cpu_seconds()
         again = first_curve(page, server.url, ".chart[data-exact='true']")
-        key = page.locator("#runs tr").first.get_attribute("data-key")
+        key = page.locator("#runs tr[data-key]").first.get_attribute("data-key")
         zoom = page.evaluate(
             "async (url) => { const t = performance.now(); await (await fetch(url)).json(); return performance.now() - t; }",
             f"/api/run/{key}/series?name=loss&from={lines // 2}&to={lines // 2 + 2000}&px=800",
@@ -179,6 +195,64 @@ def measure_long(browser: Any, folder: Path, lines: int) -> list[Figure]:
     ]
 
 
+def write_panned_runs(folder: Path) -> None:
+    """Write runs whose every value differs: each pixel of a curve has a mean and a band."""
+    for number in range(PANNED_RUNS):
+        (folder / f"run-{number}").mkdir(parents=True)
+        noise = random.Random(number)
+        with open(folder / f"run-{number}" / "scalars.jsonl", "w") as file:
+            for step in range(1, PANNED_STEPS + 1):
+                values = {f"metric-{chart:02}": round(noise.random(), 4) for chart in range(PANNED_CHARTS)}
+                clocks = {"step": step, "iteration": step, "epoch": 1, "time": 1.79e9 + step, "at": "step"}
+                file.write(json.dumps({**clocks, **values}) + "\n")
+
+
+def browser_cpu_seconds() -> float:
+    """Return the CPU time of all processes of the browser, which does not depend on what else the machine does."""
+    parents: dict[int, tuple[int, str, float]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            text = path.read_text()
+        except OSError:
+            continue  # it has ended
+        name, fields = text.partition("(")[2].rpartition(")")[0], text.rpartition(")")[2].split()
+        parents[int(path.parent.name)] = int(fields[1]), name, (int(fields[11]) + int(fields[12])) / TICKS
+
+    def is_ours(pid: int) -> bool:
+        return pid == os.getpid() or (pid in parents and is_ours(parents[pid][0]))
+
+    return sum(seconds for pid, (_, name, seconds) in parents.items() if "chrom" in name and is_ours(pid))
+
+
+def measure_pan(browser: Any, folder: Path, seconds: float = 4.0) -> list[Figure]:
+    """Pan all charts by the wheel in each frame, at a zoom to half of the run."""
+    write_panned_runs(folder / "panned")
+    with serving(folder / "panned", folder / "cache-panned") as server:
+        page = browser.new_page(viewport=PAN_VIEW)
+        page.goto(f"{server.url}#zoom=500~1500")
+        page.wait_for_selector(
+            f".chart[data-metric='metric-19'][data-exact='true'][data-lines='{PANNED_RUNS}'] canvas", timeout=120_000
+        )
+        assert page.locator(".chart canvas").count() == PANNED_CHARTS
+        page.wait_for_timeout(1_500)
+        idle = page.evaluate(PAN.replace("over.dispatchEvent", "void"), 1.0)
+        before = browser_cpu_seconds()
+        gaps = page.evaluate(PAN, seconds)
+        cpu = 1000 * (browser_cpu_seconds() - before) / len(gaps)
+        page.close()
+    name = f"{PANNED_CHARTS} charts of {PANNED_RUNS} runs"
+    rates = [1000 / gap for gap in gaps if gap > 0]
+    rate, most = 1000 * len(gaps) / sum(gaps), 1000 * len(idle) / sum(idle)
+    slowest = sorted(rates)[len(rates) // 20]
+    return [
+        Figure(
+            f"{name}: frames per second while panning; from the slowest twentieth", "", Spread(rate, slowest, max(rates)), None
+        ),
+        Figure(f"{name}: CPU time of the browser per frame", "ms", spread([cpu]), None, digits=1),
+        Figure(f"{name}: frames per second of the browser without panning", "", spread([most]), None),
+    ]
+
+
 def spread(values: list[float]) -> Spread:
     ordered = sorted(values)
     return Spread(ordered[len(ordered) // 2], ordered[0], ordered[-1])
@@ -190,6 +264,7 @@ def main() -> None:
     parser.add_argument("--lines", type=int, default=5_000_000, help="lines of the long file; five million are 650 MB")
     parser.add_argument("--rounds", type=int, default=3, help="how often a server is started")
     parser.add_argument("--quick", action="store_true", help="50 runs and 200,000 lines: rough figures")
+    parser.add_argument("--pan", action="store_true", help="measure panning only")
     parser.add_argument("--no-write", action="store_true", help="write no file under benchmarks/results")
     options = parser.parse_args()
     from playwright.sync_api import sync_playwright
@@ -204,7 +279,9 @@ def main() -> None:
     }
     with TemporaryDirectory() as place, sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        figures = [*measure_many(browser, Path(place), runs, options.rounds), *measure_long(browser, Path(place), lines)]
+        figures = measure_pan(browser, Path(place))
+        if not options.pan:
+            figures += [*measure_many(browser, Path(place), runs, options.rounds), *measure_long(browser, Path(place), lines)]
         browser.close()
     print_table("board", ["figure", "interval", "at most", "verdict"], [figure.cells() for figure in figures])
     if not options.no_write:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -42,6 +43,8 @@ def test_a_first_a_second_a_longer_and_a_new_run(here):
     assert out[0].startswith("test accuracy of the best checkpoint after 1 epochs: ")
     assert out[2].startswith("digits finished: 1 epochs, 38 steps, ")
     assert "  curves       runs/digits/curves.png" in out
+    assert "hookpoint board" in first.stderr
+    assert any("hookpoint board" in line and "all runs in the browser" in line for line in out)
     assert Path("runs/digits/curves.png").read_bytes().startswith(b"\x89PNG")
     assert "digits was already finished: 1 epochs" in here("--epochs", "1").stdout
     longer = here("--epochs", "2")
@@ -49,6 +52,26 @@ def test_a_first_a_second_a_longer_and_a_new_run(here):
     assert "epoch 1/2" not in longer.stderr
     assert "digits finished: 1 epochs, 38 steps" in here("--epochs", "1", "--anew").stdout
     assert json.loads(Path("runs/digits/previous/001/run.json").read_text())["epochs_done"] == 2
+
+
+@pytest.mark.slow
+def test_the_board_is_open_while_the_demo_trains_and_until_an_interrupt():
+    command = [*PROGRAM, "demo", "--epochs", "1", "--board"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        lines = iter(process.stdout.readline, "")
+        address = next(line for line in lines if line.startswith("http://127.0.0.1:"))
+        host = address.split("/")[2]
+        assert "digits finished: 1 epochs" in next(line for line in lines if "finished" in line)
+        for line in iter(process.stderr.readline, ""):
+            if "the board is still open" in line:
+                break
+        with socket.create_connection(("127.0.0.1", int(host.split(":")[1])), timeout=30):
+            pass
+        process.send_signal(signal.SIGINT)
+        process.stderr.read()
+        assert process.wait(60) == 0
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", int(host.split(":")[1])), timeout=30)
 
 
 class Interrupts(Callback):

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import runpy
 import shutil
+import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,16 +22,18 @@ from hookpoint.run_folder.formatting import duration, shown
 from hookpoint.run_folder.run_folder import RunFolder
 
 NEEDED = {"torch": "torch", "sklearn": "scikit-learn"}
+NEEDED_BY_BOARD = {"starlette": "starlette", "uvicorn": "uvicorn"}
 SOURCE = "digits.py"
 EPOCHS = 40
 DRAWN = ("loss", "val-error-top1", "learning_rate")
 
 
 @click.command()
-@click.option("--workdir", default="runs/digits", show_default=True, help="The run's folder.")
-@click.option("--epochs", type=click.IntRange(1), default=EPOCHS, show_default=True, help="Total number of epochs.")
-@click.option("--anew", "from_scratch", is_flag=True, help="Start from scratch and move an earlier run to previous/.")
-def demo(workdir: str, epochs: int, from_scratch: bool) -> int:
+@click.option("--workdir", default="runs/digits", show_default=True, help="Folder of the run.")
+@click.option("--epochs", type=click.IntRange(1), default=EPOCHS, show_default=True, help="Epochs to train in total.")
+@click.option("--anew", "from_scratch", is_flag=True, help="Start from scratch; an earlier run moves to previous/.")
+@click.option("--board", "has_board", is_flag=True, help="Open the board, to watch and control the run in a browser.")
+def demo(workdir: str, epochs: int, from_scratch: bool, has_board: bool) -> int:
     """Train a small network on handwritten digits, with progress, validation, checkpoints, a schedule, logs and curves.
 
     This takes about a minute on two cores, without a GPU or a download. Interrupt it and run it again: it resumes, and ends
@@ -37,21 +42,49 @@ def demo(workdir: str, epochs: int, from_scratch: bool) -> int:
     \b
     Examples:
       hookpoint demo
+      hookpoint demo --board            watch it in the browser
       hookpoint demo --epochs 80        train longer
       hookpoint demo --anew
     """
     source = _source()
-    missing = [name for package, name in NEEDED.items() if find_spec(package) is None]
+    needed = {**NEEDED, **(NEEDED_BY_BOARD if has_board else {})}
+    missing = [name for package, name in needed.items() if find_spec(package) is None]
     if missing:
         raise CommandError(f"the demo needs {' and '.join(missing)}: pip install 'hookpoint[demo]'", NOT_WRITTEN)
     was_finished = _is_finished(RunFolder(workdir), epochs) and not from_scratch
-    try:
-        runpy.run_path(os.fspath(source))["train"](workdir, epochs, "never" if from_scratch else "auto")
-    except KeyboardInterrupt:
-        note(f"interrupted; {_command('demo', workdir, f'--epochs {epochs}' if epochs != EPOCHS else '')} resumes it")
-        return INTERRUPTED
-    print_lines(_summary(RunFolder(workdir), source, _picture(workdir), was_finished=was_finished))
+    if not has_board:
+        note(f"watch and control this run in the browser: {_board_command(workdir)}")
+    with _board(workdir) if has_board else nullcontext() as board:
+        try:
+            runpy.run_path(os.fspath(source))["train"](workdir, epochs, "never" if from_scratch else "auto")
+        except KeyboardInterrupt:
+            note(f"interrupted; {_command('demo', workdir, f'--epochs {epochs}' if epochs != EPOCHS else '')} resumes it")
+            return INTERRUPTED
+        print_lines(_summary(RunFolder(workdir), source, _picture(workdir), was_finished=was_finished))
+        if board is not None and board.poll() is None:
+            sys.stdout.flush()
+            with suppress(KeyboardInterrupt):
+                note("the board is still open; Ctrl-C ends it.")
+                board.wait()
     return 0
+
+
+@contextmanager
+def _board(workdir: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run `hookpoint board` over the folder of the run. It prints its address, and opens a browser if there is one."""
+    folder = Path(workdir).parent
+    folder.mkdir(parents=True, exist_ok=True)
+    board = subprocess.Popen([sys.executable, "-m", "hookpoint", "board", os.fspath(folder)])
+    try:
+        yield board
+    finally:
+        board.terminate()
+        board.wait()
+
+
+def _board_command(workdir: str) -> str:
+    folder = Path(workdir).parent
+    return " ".join([_program("hookpoint"), "board", *([] if folder == Path("runs") else [shown(folder)])])
 
 
 def _source() -> Path:
@@ -90,7 +123,8 @@ def _summary(run: RunFolder, source: Path, picture: Path | None, *, was_finished
     next_ = {
         _command("plot", workdir, "--terminal"): "draw the curves here",
         _command("show", workdir): "show details",
-        f"{_program('tensorboard')} --logdir {run.path}": "histograms and more, in a browser",
+        _board_command(workdir): "all runs in the browser: curves, events, callbacks and their costs",
+        f"{_program('tensorboard')} --logdir {run.path}": "the same in TensorBoard",
         _command("demo", workdir, f"--epochs {2 * int(done or 1)}"): "train longer",
         _command("demo", workdir, "--anew"): "start from scratch and move this run to previous/",
     }

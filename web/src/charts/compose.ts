@@ -79,6 +79,7 @@ function mainCurve(curves: readonly Curve[]): Curve | undefined {
   return curves.find((curve) => curve.at === "step") ?? curves.find((curve) => curve.at !== MEANS) ?? curves[0];
 }
 
+const NO_MARKS: readonly PlacedMark[] = [];
 let lastMarks: { events: unknown; axis: unknown; run: unknown; marks: PlacedMark[] } | null = null;
 
 // The marks of the focused run, if it is shown.
@@ -86,7 +87,7 @@ function placedMarks(state: State): readonly PlacedMark[] {
   const { focus, shown, axis, marks: isOn } = state.view;
   const events = focus === null ? undefined : state.events.get(focus);
   const run = focus === null ? undefined : curvesOf(focus);
-  if (!isOn || focus === null || !events || !run || !shown.includes(focus)) return [];
+  if (!isOn || focus === null || !events || !run || !shown.includes(focus)) return NO_MARKS;
   if (lastMarks?.events !== events || lastMarks.axis !== axis || lastMarks.run !== run.axis) {
     const marks = marksOf(events).map((mark) => ({ ...mark, x: run.axis.position(axis, mark.step, mark.time) }));
     lastMarks = { events, axis, run: run.axis, marks };

@@ -60,3 +60,16 @@ export function highest(content: Content): number {
   for (const { points } of content.lines) for (const value of points.hi) if (value > high) high = value;
   return high;
 }
+
+// Whether two contents look the same. Points are the same object as long as their values are.
+export function isSameContent(a: Content, b: Content): boolean {
+  return (
+    a.isLog === b.isLog &&
+    a.axis === b.axis &&
+    a.marks === b.marks &&
+    a.extent[0] === b.extent[0] &&
+    a.extent[1] === b.extent[1] &&
+    a.lines.length === b.lines.length &&
+    a.lines.every((line, i) => line.points === b.lines[i]!.points && line.colour === b.lines[i]!.colour && line.label === b.lines[i]!.label)
+  );
+}

@@ -2,7 +2,7 @@
 import uPlot from "uplot";
 import { logTicks, ticks, timeTicks } from "../curves/ticks";
 import { compact, duration, short } from "../data/format";
-import { type Content, yRange } from "./content";
+import { type Content, isSameContent, yRange } from "./content";
 import { onPoint, pointAt } from "./crosshair";
 import { addGestures, moveByKey } from "./gestures";
 import { Painter } from "./painter";
@@ -21,6 +21,7 @@ export class CurveChart {
   #tip: Tip;
   #undo: (() => void)[];
   #size = { width: 0, height: 0 };
+  #drawnRange: Range | null = null;
   #keyed: number | null = null; // where the keyboard has put the cursor
 
   constructor(
@@ -50,6 +51,7 @@ export class CurveChart {
   show(content: Content): void {
     const before = this.#content;
     this.#content = content;
+    if (isSameContent(before, content) && this.#range() === this.#drawnRange) return;
     if (before.isLog !== content.isLog || before.axis !== content.axis) this.#build();
     else this.#scale();
   }
@@ -137,14 +139,13 @@ export class CurveChart {
   #scale(): void {
     const plot = this.#plot;
     if (!plot) return;
-    const [min, max] = this.#range();
+    const [min, max] = (this.#drawnRange = this.#range());
     plot.batch(() => {
       plot.setScale("x", { min, max });
       if (isMoving() && plot.scales.y!.min !== null && plot.scales.y!.min !== undefined) return;
       const [low, high] = yRange(this.#content, [min, max]);
       plot.setScale("y", { min: low, max: high });
     });
-    plot.redraw(false, true);
   }
 
   #select(u: uPlot): void {

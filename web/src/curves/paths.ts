@@ -10,7 +10,9 @@ export interface Scale {
 }
 
 export interface Paths {
-  band: Path2D | null;
+  band: Path2D | null; // of points that are apart
+  columns: Int32Array | null; // of dense points: left, top and height of each column of pixels
+  isDense: boolean;
   line: Path2D;
   smooth: Path2D | null;
   dots: Path2D | null;
@@ -18,14 +20,20 @@ export interface Paths {
 }
 
 const MAX_DOTS = 60;
+const DENSE = 3; // pixels between points
 
 export function pathsOf(points: Points, scale: Scale, radius: number, onlyDots: boolean): Paths {
   const px = (value: number) => (value - scale.anchor) * scale.perUnit;
   const usable = (value: number) => Number.isFinite(value) && (!scale.isLog || value > 0);
   const bad = points.bad.flatMap((count, i) => (count ? [px(points.x[i]!)] : []));
   const isSparse = points.x.length <= MAX_DOTS;
+  const width = points.x.length > 1 ? px(points.x.at(-1)!) - px(points.x[0]!) : 0;
+  const isDense = !isSparse && width / points.x.length < DENSE;
+  const hasBand = points.hasBand && !onlyDots;
   return {
-    band: points.hasBand && !onlyDots ? band(points, px, scale, usable) : null,
+    band: hasBand && !isDense ? band(points, px, scale, usable) : null,
+    columns: hasBand && isDense ? columns(points, px, scale, usable) : null,
+    isDense,
     line: onlyDots ? new Path2D() : line(points.x, points.mean, px, scale.y, usable),
     smooth: points.smooth && !onlyDots ? line(points.x, points.smooth, px, scale.y, usable) : null,
     dots: isSparse || onlyDots ? dots(points, px, scale.y, usable, radius) : null,
@@ -73,6 +81,25 @@ function band(points: Points, px: Pixel, scale: Scale, usable: Usable): Path2D {
     begin = end;
   }
   return path;
+}
+
+// A polygon with a thousand corners takes ten times as long as these rectangles.
+function columns(points: Points, px: Pixel, scale: Scale, usable: Usable): Int32Array {
+  const found: number[] = [];
+  const { x, lo, hi } = points;
+  for (let i = 0; i < x.length; i++) {
+    if (!usable(hi[i]!)) continue;
+    const left = Math.floor(px(x[i]!));
+    const top = Math.floor(scale.y(hi[i]!));
+    const bottom = Math.ceil(usable(lo[i]!) ? scale.y(lo[i]!) : scale.height);
+    const last = found.length - 3;
+    if (last >= 0 && found[last] === left) {
+      const end = Math.max(found[last + 1]! + found[last + 2]!, bottom);
+      found[last + 1] = Math.min(found[last + 1]!, top);
+      found[last + 2] = end - found[last + 1]!;
+    } else found.push(left, top, Math.max(1, bottom - top));
+  }
+  return Int32Array.from(found);
 }
 
 function dots(points: Points, px: Pixel, py: Pixel, usable: Usable, radius: number): Path2D {
