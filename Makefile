@@ -24,7 +24,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-all faults test-parallel test-adapters test-remote test-gpu page test-board lint style bench bench-parallel bench-gpu bench-board bench-peers docs pictures clean
+.PHONY: help demo test test-all faults test-parallel test-adapters test-gpu page test-board lint style bench bench-parallel bench-gpu bench-board bench-peers docs pictures board-pictures clean
 
 help: ## list all targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -111,6 +111,9 @@ docs: $(VENV)/.stamp-docs ## generate the reference pages and build the site in 
 
 pictures: $(VENV)/.stamp-dev ## run the demo and redraw the images in the README (1 minute)
 	@$(PY) docs/make_pictures.py
+
+board-pictures: $(VENV)/.stamp-board ## take new pictures of the board for the README and the docs (1 minute; needs chromium)
+	@$(PY) docs/make_board_pictures.py
 
 clean: ## remove environments, caches and build outputs
 	@rm -rf $(VENV) $(PEERS) .venv-adapters .venv-remote web/node_modules build dist .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
