@@ -24,7 +24,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-all faults test-parallel test-adapters test-gpu page test-board lint style bench bench-parallel bench-gpu bench-board bench-peers docs pictures board-pictures clean
+.PHONY: help demo test test-all faults test-parallel test-adapters test-remote test-gpu page test-board lint style bench bench-parallel bench-gpu bench-board bench-peers docs pictures board-pictures clean
 
 help: ## list all targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile

@@ -9,7 +9,7 @@ from hookpoint.core.points import FOREIGN
 
 NAMES = [point.name for point in points()]
 SPELLED = [(point, spelling) for point in points() for spelling in point.spellings]
-ARGUMENTS = {"run", "epoch", "logs", "batch", "batch_idx", "outputs", "loss", "error", "path", "records", "tags"}
+ARGUMENTS = {"run", "epoch", "logs", "batch", "batch_idx", "outputs", "loss", "error", "path", "info", "records", "tags"}
 ARGUMENTS_IN_DATA = {"sample", "index", "batch", "indices", "epoch", "mode", "batch_idx", "settings", "worker"}
 
 

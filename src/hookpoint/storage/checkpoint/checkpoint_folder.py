@@ -69,7 +69,7 @@ def write_checkpoint(
             threads = MAX_THREADS if is_large else 1
             written = each_of(new, lambda name: _write_file(staging / name, new[name], key), threads)
             files |= {name: file for name, (file, _) in written.items()}
-            manifest = describe(files=files, encryption={} if key is None else key.describe())
+            manifest = describe(files=files, **({} if key is None else {"encryption": key.describe()}))
             disk.write(staging / MANIFEST, manifest.encoded())
             disk.sync_folder(staging)
             disk.rename(staging, target)
