@@ -11,7 +11,7 @@ from hookpoint.core.checkpoint.stateful import gradients_of, has_state, named_bu
 from hookpoint.core.checkpoint.store import Keep, Request, ResumableStore, Saved, Store
 from hookpoint.core.errors import CannotSave, NotFinite, NothingToSaveTo
 from hookpoint.core.logger import logger
-from hookpoint.core.loop._request_details import info_for, links_for
+from hookpoint.core.hooks.request_details import info_for, links_for
 from hookpoint.core.run.run import stepper_of
 
 if TYPE_CHECKING:
