@@ -117,8 +117,8 @@ Handlers with `run_context` run unchanged; `run_context` is the run. `on_train_e
     "tensorpack": """\
 Underscore methods count only if they take no parameters.
 
-- `_after_run` and `_trigger_step` are the same moment. Both are called, in this order. `_before_run(self, ctx)`, which concerns
-  TensorFlow's graph, is not called.
+- `_after_run` and `_trigger_step` are the same moment. Both are called, in this order. `_before_run(self, ctx)` may return
+  names of values, which `_after_run(self, ctx, values)` receives.
 - More: [coming from tensorpack](coming-from.md#tensorpack).
 """,
 }

@@ -54,11 +54,11 @@ class TensorReader(Callback):
     def __init__(self, names: Names, **options: Unpack[Options]) -> None:
         super().__init__(**options)
         self.owner = type(self).__name__
-        self.sources: dict[str, Source] = _sources(self.owner, names)
+        self.sources: dict[str, Source] = sources_of(self.owner, names)
         self._paths = [source for source in self.sources.values() if isinstance(source, str)]
         self._reads_iteration = any(_is_of_iteration(source) for source in self.sources.values())
         set_default_name(self, f"{self.owner}({','.join(self.sources)})")
-        if any(_is_gradient(path) for path in self._paths):  # a handler only if needed, because it costs time
+        if any(is_gradient(path) for path in self._paths):  # a handler only if needed, because it costs time
             vars(self)["on_step_begin"] = self._copy_gradients
         self._clear()
 
@@ -83,7 +83,7 @@ class TensorReader(Callback):
     def on_run_begin(self, run: Run) -> None:
         self._clear()
         self._model = _model_tensors(run.model)
-        self._copied = [path for path in self._paths if _is_gradient(path) and path not in self._model]
+        self._copied = [path for path in self._paths if is_gradient(path) and path not in self._model]
         self._holds_last = self._reads_iteration and self._is_triggered_after_epochs(run)
 
     def on_train_iter_end(self, run: Run) -> None:
@@ -189,7 +189,7 @@ class TensorReader(Callback):
         raise BadLoop(f"{self.owner} reads '{path}', which does not exist.", **meant, known=", ".join(known) or "none")
 
 
-def _sources(owner: str, names: Names) -> dict[str, Source]:
+def sources_of(owner: str, names: Names) -> dict[str, Source]:
     """Return the source of each name, or raise if a name is invalid."""
     listed = [names] if isinstance(names, str) else list(names)
     sources = dict(names) if isinstance(names, Mapping) else {name: name for name in listed}
@@ -211,7 +211,7 @@ def _is_of_iteration(source: Source) -> bool:
     return not isinstance(source, str) or source.partition("/")[0] in ITERATION_FIELDS
 
 
-def _is_gradient(path: str) -> bool:
+def is_gradient(path: str) -> bool:
     return path.endswith(GRADIENT) and not _is_of_iteration(path)
 
 

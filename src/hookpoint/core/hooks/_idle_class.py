@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 from hookpoint.core.errors import CURE_WIDTH, NotACallback
@@ -12,6 +13,8 @@ from hookpoint.core.text.spelling import near_miss
 
 # The methods that a run calls, apart from handlers.
 CALLED = ("__enter__", "__exit__", "setup", "state_dict", "load_state_dict", "knobs", "actions", "around_call")
+# tensorpack's methods that name values of a step and receive them, with their parameters.
+FETCHING = {"_before_run": ("ctx",), "_after_run": ("ctx", "values")}
 
 # Methods in other systems that do not correspond to a point, and the methods to write instead.
 MEANT = {
@@ -28,11 +31,26 @@ MEANT = {
 }
 
 
+def fetches_in_step(subject: Any) -> bool:
+    """Return whether a callback has tensorpack's `_before_run(self, ctx)` or `_after_run(self, ctx, values)`."""
+    found = [getattr(type(subject), name, None) for name in FETCHING] if hasattr(type(subject), "state_dict") else []
+    return any(
+        inspect.isfunction(method) and tuple(inspect.signature(method).parameters)[1:] == parameters
+        for method, parameters in zip(found, FETCHING.values(), strict=False)
+    )
+
+
+def fetches_of(callback: Any) -> Any:
+    """Return the callback that gathers these values. It is in a higher layer, and loaded only when it is used."""
+    ranks = "chief" if getattr(callback, "chief_only", False) else callback.ranks
+    return import_module("hookpoint.callbacks.tensors._step_fetches").StepFetches(callback, ranks)
+
+
 def reject_idle_class(subject: Any, callback: type) -> None:
     """Raise if a run would never call anything on this subclass of `callback`, defined or inherited."""
     own = [cls for cls in type(subject).__mro__ if cls not in (callback, object)]
     is_ours = type(subject).__module__.startswith("hookpoint.")  # Callback(), or LambdaCallback() without functions
-    if is_ours or any(name in vars(owner) for owner in (subject, *own) for name in CALLED):
+    if is_ours or fetches_in_step(subject) or any(name in vars(owner) for owner in (subject, *own) for name in CALLED):
         return
     name = type(subject).__name__
     renames = f"\n{' ' * (CURE_WIDTH + 3)}".join(_renames(own))

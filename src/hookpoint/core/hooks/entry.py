@@ -18,7 +18,7 @@ from hookpoint.core.callback.on import Mark, marks
 from hookpoint.core.callback.pipeline import CallbackPipeline
 from hookpoint.core.callback.proxy_callback import ProxyCallback, holder_of_state, through_proxies
 from hookpoint.core.errors import BadOption, CompileError, MainPointTaken, NotACallback, NoTrigger, StopRun
-from hookpoint.core.hooks._idle_class import reject_idle_class
+from hookpoint.core.hooks._idle_class import fetches_in_step, fetches_of, reject_idle_class
 from hookpoint.core.logger import logger
 from hookpoint.core.points import BY_NAME, POINTS
 from hookpoint.core.schedule.armed_schedule import ArmedSchedule
@@ -240,6 +240,8 @@ def _leaves(callbacks: Iterable[Any], path: tuple[Callback, ...]) -> Iterator[tu
             yield from _leaves(callback.get_pipeline(), (*path, callback))
         else:
             yield adopted(callback), path
+            if fetches_in_step(callback):
+                yield fetches_of(callback), path
             if _is_custom_pipeline(callback):  # it handles its other elements itself
                 yield from _leaves((item for item in callback.get_pipeline() if isinstance(item, Callback)), (*path, callback))
 

@@ -10,8 +10,8 @@ from hookpoint.core.checkpoint.memory_errors import is_out_of_memory, out_of_mem
 from hookpoint.core.checkpoint.stateful import gradients_of, has_state, named_buffers, named_parameters, state_of
 from hookpoint.core.checkpoint.store import Keep, Request, ResumableStore, Saved, Store
 from hookpoint.core.errors import CannotSave, NotFinite, NothingToSaveTo
-from hookpoint.core.logger import logger
 from hookpoint.core.hooks.request_details import info_for, links_for
+from hookpoint.core.logger import logger
 from hookpoint.core.run.run import stepper_of
 
 if TYPE_CHECKING:
