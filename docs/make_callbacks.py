@@ -79,6 +79,7 @@ GROUPS = {
         "LossMonitor",
         "TerminateOnNaN",
         "CheckNumerics",
+        "CheckReplicas",
         "OnRequestExit",
         "StepTimeout",
         "StepTooSlow",

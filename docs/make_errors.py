@@ -176,6 +176,10 @@ GROUPS = {
             "The message names the data worker, or shows where the training process waits. Resume the run. If the data is "
             "only slow, raise `data_timeout_seconds`. See [a run that hangs](runner.md#find-out-why-a-run-hangs)."
         ),
+        "ReplicasDiffer": (
+            "`CheckReplicas` found weights that are not the same on all ranks. The message names parameters and ranks. See "
+            "[check the replicas](parallel.md#check-the-replicas)."
+        ),
         "OutOfStep": (
             "The message lists what each rank was about to do, in which callback and at which point, or which rank timed out "
             "waiting. A collective call must not depend on something that only one rank knows. See "

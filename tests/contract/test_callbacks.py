@@ -69,6 +69,7 @@ ARGUMENTS = {
     "BackupAndRestore": {},
     "CSVLogger": {},
     "CheckNumerics": {"parameters": False, "tensors": {"a loss": a_loss}},
+    "CheckReplicas": {},
     "DumpTensorAsImage": {"tensor_name": a_picture, "prefix": "picture"},
     "DumpTensors": {"names": ["batch", "loss"]},
     "EarlyStopping": {"monitor": "score", "mode": "max", "patience": 2},

@@ -364,3 +364,7 @@ class DataTimeout(HookpointError, TimeoutError):
 
 class OutOfStep(HookpointError, RuntimeError):
     """The ranks are out of step: a rank waits for others that never arrive, or ranks make different collective calls."""
+
+
+class ReplicasDiffer(HookpointError, RuntimeError):
+    """Ranks that must have the same weights have different ones."""
