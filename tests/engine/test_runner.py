@@ -407,7 +407,8 @@ def test_no_batch_at_all_is_an_error(runner, loader):
     with pytest.raises(BadLoop) as caught:
         runner().fit(list(loader) if isinstance(loader, tuple) else loader, epochs=1)
     assert str(caught.value) == (
-        "the training data yielded no batch in epoch 1.\n  check     that the loader is not empty or an exhausted generator"
+        "the training data yielded no batch in epoch 1.\n"
+        "  check     that the loader is neither empty nor an exhausted generator"
     )
 
 
@@ -418,7 +419,7 @@ def test_a_generator_that_has_ended_is_an_error_in_the_second_epoch(runner, batc
 
 @pytest.mark.parametrize("val", [[], iter(())], ids=["sized", "unsized"])
 def test_validation_data_without_a_batch_is_an_error(runner, batches, val):
-    message = "the validation data yielded no batch.\n  check     that the loader is not empty or an exhausted generator"
+    message = "the validation data yielded no batch.\n  check     that the loader is neither empty nor an exhausted generator"
     for job in (lambda: runner().fit(batches, val, epochs=1), lambda: runner().validate(val)):
         with pytest.raises(BadLoop) as caught:
             job()

@@ -55,9 +55,9 @@ class CheckpointStore(ResumableStore):
     owns the workdir at a time, from `open` to `close`. A background save costs the caller a copy to host memory; the buffers
     are reused.
 
-    `state["finite"]` names the tensors that must be finite, for each part in `state["parts"]`; None means all of them. It is
-    not saved. "auto" and "must" do not resume from a checkpoint with the tag "exception". A checkpoint saved with a different
-    world size raises unless `allow_world_change` is set. With a `key`, all files but the manifest are encrypted.
+    `state["finite"]` names the tensors in each part of `state["parts"]` that must be finite; None means all of them. It is not
+    saved. "auto" and "must" do not resume from a checkpoint with the tag "exception". A checkpoint saved with a different world
+    size raises unless `allow_world_change` is set. With a `key`, all files but the manifest are encrypted.
 
     >>> store = CheckpointStore("runs/mine")
     >>> store.open("auto", {})  # nothing to resume from

@@ -33,9 +33,9 @@ class HangWatch:
     """Watch one run. The thread starts with the first pass that can hang: one with workers, in a team, or with a timeout.
 
     After `report_seconds` without progress, a report is logged; the interval doubles each time. After `data_seconds`, a wait
-    for data ends with one of the run's `signals`. `workers` knows the worker processes of a framework's loaders, as
-    TorchLoaderWorkers does; it may be None. `passes` contains the open passes, innermost last. `fetching` tells
-    whether a frame fetches a batch from a loader; its variable `pass_` is the pass. `loop_folder` contains the code around it.
+    for data ends with one of the run's `signals`. `workers` finds the worker processes of a framework's loaders, like
+    TorchLoaderWorkers; it may be None. `passes` contains the open passes, innermost last. `fetching` says whether a frame
+    fetches a batch from a loader; its variable `pass_` is the pass. `loop_folder` contains the code around it.
     """
 
     def __init__(

@@ -53,8 +53,8 @@ class Hooks:
         for entry in self.entries:
             entry.watchers = self._watchers
         self._contexts = Contexts(self.entries)
-        self.remarks: list[Callable[[], list[str]]] = []  # lines of others at the end of `explain`
-        self.sources: dict[str, Callable[[], str]] = {}  # by title, the source of what a run generates for its iterations
+        self.remarks: list[Callable[[], list[str]]] = []  # lines that other objects append to `explain`
+        self.sources: dict[str, Callable[[], str]] = {}  # title: the source that a run generates for its iterations
         self._logged_moves: set[str] = set()
         self._calls = self._ordered()
         self._dispatches: dict[tuple[tuple[str, ...], str | None, bool], Dispatch | None] = {}
@@ -176,10 +176,10 @@ class Hooks:
     # Reports
 
     def explain(self, *, step: bool = False) -> str:
-        """Return a table of the callbacks at each point, in order: when and where they run, and why in this order.
+        """Return a table of the callbacks at each point, in order: when and where they run, and why they run in this order.
 
-        With `step`, also return the source that the run executes for each iteration: the loop with everything decided that
-        cannot change. It is generated when a pass begins.
+        With `step`, also return the source code that the run executes for each iteration. It is generated when a pass begins,
+        and leaves out every check whose result cannot change during the pass.
         """
         text = "\n".join([explain(self._calls, self.entries), *(line for lines in self.remarks for line in lines())])
         if not step:

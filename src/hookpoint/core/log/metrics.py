@@ -20,7 +20,7 @@ from hookpoint.core.text.spelling import near_miss
 
 HISTORY_LENGTH = 10_000
 NUMBERS, FIRST = {float, int}, itemgetter(0)
-ON_HOST = ("builtins", "decimal", "fractions", "numpy")  # modules whose numbers are on the host
+ON_HOST = ("builtins", "decimal", "fractions", "numpy")  # modules whose numbers are always on the host
 
 # Called on the training thread, without waiting. The function it returns is called on another thread and may wait.
 Floats = Callable[[Sequence[Any]], Callable[[], list[float]]]
@@ -119,14 +119,14 @@ class Mean:
             total = self._total + value * weight
         except OverflowError:  # the sum is an integer that no float can hold
             total = math.nan
-        if total - total:  # NaN, unless the sum is finite
+        if total - total:  # zero if the sum is finite, else NaN
             self._add_odd(float(value), weight)
         else:
             self._total = total
             self._weight += weight
 
     def add_mean(self, part: Mean) -> None:
-        """Add another mean, weighted by all its values. Settled means are folded in to save memory."""
+        """Add all values of another mean, with their weights. If none of them are pending, merge it now to save memory."""
         self.pending.append((part, 0.0))
         with self._lock:
             while self.pending and isinstance(self.pending[0][0], Mean) and not self.pending[0][0].is_pending:

@@ -2,9 +2,9 @@
 
 A host number is visible to its readers immediately: they take it from the values of the pass when they look. A device tensor is
 visible one log step later: its window closes at a log step, where a copy to the host is queued, and is in flight until the next
-log step, where it is always read. The moment at which a value counts therefore depends only on steps, not on the speed of the
-machine, and nothing waits for the device. In a team, all values take this path, as means over all ranks. When the pass ends,
-everything is visible.
+log step, where it is always read. When a value counts therefore depends only on steps, not on how fast the machine is, and
+nothing waits for the device. In a team, all values take this path, as means over all ranks. When the pass ends, everything is
+visible.
 """
 
 from __future__ import annotations

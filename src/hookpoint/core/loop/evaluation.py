@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hookpoint.core.loop.machine import Machine
     from hookpoint.core.run.run_loop import EvaluateOptions
 
-LOADER_CHECK = "that the loader is not empty or an exhausted generator"
+LOADER_CHECK = "that the loader is neither empty nor an exhausted generator"
 
 
 def evaluate(machine: Machine, data: Any, *, is_side: bool = False, **options: Unpack[EvaluateOptions]) -> Mapping[str, Any]:
@@ -37,7 +37,7 @@ def evaluate(machine: Machine, data: Any, *, is_side: bool = False, **options: U
     counted = 0
     with abort_on_error(batches), isolated, stepper.evaluating(run):
         for batch in batches:
-            del batch  # the run holds it, and releases it when the iteration ends
+            del batch  # the run holds the batch and releases it when the iteration ends
             evaluate_batch(run, forward)
             now = now_of(run)
             if not (now.has_requests and now.is_discarded):

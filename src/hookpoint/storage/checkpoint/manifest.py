@@ -25,7 +25,7 @@ from hookpoint.storage.checkpoint.tree import copied
 
 FORMAT = 1  # incremented when older releases cannot read the files
 ENCRYPTED = 2  # the format of encrypted checkpoints, which older releases cannot read
-FULL, EXCEPTION = "full", "exception"  # kinds of checkpoints; the second is also the tag
+FULL, EXCEPTION = "full", "exception"  # the kinds of checkpoints; the second one is also a tag
 LIBRARIES = ("numpy", "safetensors", "torch")
 FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}|\.metadata")  # torch writes .metadata and names with _
 SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -49,9 +49,9 @@ def _versions() -> dict[str, str]:
 class Manifest:
     """The description of a checkpoint.
 
-    `elapsed` is in seconds of training. `created` is for display only. `measured` has, by tag, the value that the checkpoint
-    was saved for: metric, mode, value, and the moment of its measurement. `info` has the values that a saver appended. `links`
-    are further names of the folder. `encryption` has the cipher and the fingerprint of the key if the files are encrypted.
+    `elapsed` is in seconds of training. `created` is for display only. `measured` maps a tag to the value that the checkpoint
+    was saved for: metric, mode, value, and when it was measured. `info` has the values that a saver appended. `links` are
+    further names of the folder. `encryption` has the cipher and the fingerprint of the key if the files are encrypted.
     """
 
     step: int

@@ -62,7 +62,7 @@ def read_weights(source: Path | io.BytesIO) -> dict[str, torch.Tensor]:
     from safetensors import safe_open
 
     with safe_open(source, framework="pt", device="cpu") as file:
-        weights = {name: file.get_tensor(name).clone() for name in file.offset_keys()}  # get_tensor returns mapped memory
+        weights = {name: file.get_tensor(name).clone() for name in file.offset_keys()}  # get_tensor returns memory-mapped data
         aliases = json.loads((file.metadata() or {}).get(ALIASES, "{}"))
     return weights | {alias: weights[name] for alias, name in aliases.items()}
 
