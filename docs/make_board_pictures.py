@@ -85,7 +85,7 @@ def write_many(folder: Path) -> None:
         run = folder / f"sweep-{number // 100}" / f"run-{number:04}"
         run.mkdir(parents=True)
         rate, depth = 10.0 ** -(number % 4), 2 + number % 5
-        losses = [(1 + depth / 10) / (step * rate + 1) for step in range(1, 40)]
+        losses = [(1 + depth / 10) / (step * rate + 1) + number % 97 / 500 for step in range(1, 40)]
         clocks = [
             {"step": step, "iteration": step, "epoch": 1 + step // 10, "time": 1.79e9 + step, "at": "step"}
             for step in range(1, 40)
@@ -182,7 +182,7 @@ def main() -> None:
         picture("board-lost.png", "runs", first_view, end=True)
         browser.close()
     for image in sorted(IMAGES.glob("board-*.png")):
-        Image.open(image).convert("RGB").quantize(160, dither=Image.Dither.NONE).save(image, optimize=True)
+        Image.open(image).convert("RGB").quantize(255, dither=Image.Dither.NONE).save(image, optimize=True)
         print(f"{image.relative_to(ROOT)}  {image.stat().st_size:,} bytes")
         if image.stat().st_size > MAX_BYTES:
             raise SystemExit(f"{image.name} is too large for a README: the limit is {MAX_BYTES:,} bytes")
