@@ -285,7 +285,7 @@ def main() -> None:
         browser.close()
     print_table("board", ["figure", "interval", "at most", "verdict"], [figure.cells() for figure in figures])
     if not options.no_write:
-        path = write("board", "pan" if options.pan else "", about, [], figures)
+        path = write("board", "-pan" if options.pan else "", about, [], figures)
         print(f"\nwrote benchmarks/results/{path.name}")
 
 
