@@ -43,10 +43,11 @@ def ignite(
     The adapter has `state_dict` and `load_state_dict`: include it in the `to_save` of `ignite.handlers.Checkpoint`.
 
     model: The model, for callbacks that need it.
-    optimizer: The optimizer, to count its steps. Without one, each iteration counts as a step. evaluators: Mapping from names
-    to engines that validate. A metric `x` of the engine `"val"` is called `val_x`; a metric of any other engine is called
-    `val_name_x`. An engine named `"pred"` predicts. output_transform: Function that returns the loss from the trainer's output.
-    By default, the loss is the output itself if it is a number, or its item "loss".
+    optimizer: The optimizer, to count its steps. Without one, each iteration counts as a step.
+    evaluators: Mapping from names to engines that validate. A metric `x` of the engine `"val"` is called `val_x`; a metric of
+        any other engine is called `val_name_x`. An engine named `"pred"` predicts.
+    output_transform: Function that returns the loss from the trainer's output. By default, the loss is the output itself if it
+        is a number, or its item "loss".
 
     options: Options of `hookpoint.Loop`: workdir, name, extra_callbacks, monitors, log_every, samples, config, state,
         wait_seconds, control.

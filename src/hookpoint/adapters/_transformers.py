@@ -44,7 +44,7 @@ def transformers(trainer: Any, callbacks: Any, *, outputs: bool = True, **option
     different names. A new learning rate scales the rates that the trainer's scheduler sets from then on.
 
     outputs: Provide `run.outputs` in training. This keeps the model's outputs in memory until the iteration ends; pass False if
-    they are too large.
+        they are too large.
 
     options: Options of `hookpoint.Loop`: workdir, name, extra_callbacks, monitors, log_every, samples, config, state,
         wait_seconds, control.

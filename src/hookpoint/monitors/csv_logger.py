@@ -30,9 +30,10 @@ class CSVLogger(Callback):
     filename: A plain file name in the workdir.
     separator: One character.
     append: What a new run does with an existing file. None renames it to `log.1.csv` and so on, True appends to it, and False
-    replaces it, as in Keras. rows: "epoch" for one row per epoch: the means over training and validation passes, and values
-        logged between passes. "step" for one row per step that logged something: its number, its epoch, the means since the
-        last log step (`log_every` of the Runner or Loop), and validation results and other values logged at this step.
+        replaces it, as in Keras.
+    rows: "epoch" for one row per epoch: the means over training and validation passes, and values logged between passes. "step"
+        for one row per step that logged something: its number, its epoch, the means since the last log step (`log_every` of the
+        Runner or Loop), and validation results and other values logged at this step.
 
     A metric that appears later gets a new column. Missing values are empty cells. A metric called "epoch" becomes
     "values/epoch". A resumed run truncates the file to the rows that existed at the checkpoint, so that each epoch appears

@@ -128,8 +128,8 @@ class MLflowMonitor(Tracker):
         workdir, with files in `mlflow-artifacts`. To view it, install the full mlflow package and run `mlflow ui
         --backend-store-uri sqlite:///runs/mine/mlflow.db`. `file://` stores are not supported, because current versions of
         MLflow cannot write them.
-    experiment: Defaults to the environment variable MLFLOW_EXPERIMENT_NAME, then to "hookpoint". params: Settings to send in
-    addition to the optimizer's settings. Values that look like secrets are masked.
+    experiment: Defaults to the environment variable MLFLOW_EXPERIMENT_NAME, then to "hookpoint".
+    params: Settings to send in addition to the optimizer's settings. Values that look like secrets are masked.
 
     Names and the x axis are the same as in TFEventWriter: `loss` for log steps and `epoch/loss` for epochs, by step. Characters
     that MLflow does not allow in a name become `_`. MLflow stores infinity as the largest float, and has no histograms. The

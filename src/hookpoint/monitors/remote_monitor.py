@@ -25,8 +25,8 @@ class RemoteMonitor(Callback):
     """POST the values of each epoch to a server, as JSON: `{"epoch": 1, "loss": 0.5, "val_loss": 0.7}`.
 
     root, path: The address. Hosts other than this machine must use https, unless you trust the network and pass
-    `allow_http=True`. send_as_json: If False, send a form with the JSON text as its `field`. This is the default in Keras,
-    which counts epochs
+        `allow_http=True`.
+    send_as_json: If False, send a form with the JSON text as its `field`. This is the default in Keras, which counts epochs
         from 0.
     headers: Added to every request, for example a token.
     timeout_seconds: How long to wait for a response.

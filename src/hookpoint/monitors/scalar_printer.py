@@ -19,9 +19,11 @@ from hookpoint.monitors._row_values import EPOCH, EpochValues
 class ScalarPrinter(Callback):
     """Print scalars to stderr at the end of each epoch: training means, validation results and single values, by name.
 
-    enable_step: Also print the means at each log step. enable_epoch: Print the values of each epoch. whitelist, blacklist:
-    Regular expressions to search for in each name. A name is printed if it matches the whitelist (if there is one) and does not
-    match the blacklist. every_n_epochs: 10 prints epochs 10, 20 and so on, and the last one.
+    enable_step: Also print the means at each log step.
+    enable_epoch: Print the values of each epoch.
+    whitelist, blacklist: Regular expressions to search for in each name. A name is printed if it matches the whitelist (if
+        there is one) and does not match the blacklist.
+    every_n_epochs: 10 prints epochs 10, 20 and so on, and the last one.
 
     On a narrow terminal, the values continue on further lines.
 

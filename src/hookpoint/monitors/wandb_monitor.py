@@ -141,7 +141,8 @@ class WandbMonitor(Tracker):
         a key, the monitor logs once that it writes offline. Offline mode needs no account and no network: the run is written to
         `wandb/offline-run-...` in the workdir, and `wandb sync` can send it later.
     params: Settings to add to wandb's config, in addition to the optimizer's settings. Values that look like secrets are
-    masked. settings: Additional wandb settings, such as `{"x_disable_stats": False}`.
+        masked.
+    settings: Additional wandb settings, such as `{"x_disable_stats": False}`.
 
     Names and the x axis are the same as in TFEventWriter: `loss` for log steps and `epoch/loss` for epochs, by step. The latest
     event of each kind is stored in the summary, as in `hookpoint/stop`. `hookpoint/ending` says how the run ended. wandb's exit

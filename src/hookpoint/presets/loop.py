@@ -27,8 +27,8 @@ class Loop(core.Loop):
     at the next boundary, the second immediately. Entering a loop again starts a new run.
 
     samples: A function that returns the number of samples in a batch. By default, it is read from the tensors in the batch.
-    max_crashes: How often a run in a workdir may fail with the same exception at the same place in training before it
-        refuses to start; None for no limit.
+    max_crashes: How often a run in a workdir may fail with the same exception at the same place in training before it refuses
+        to start; None for no limit.
     checkpoint_key: Encrypt checkpoints with the key in this file, or in an environment variable with "env:NAME". Needs the
         extra `crypto`.
     wait_seconds: How long a rank waits for other ranks before it reports its position and raises an error.

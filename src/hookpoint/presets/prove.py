@@ -83,7 +83,7 @@ def prove(
     kill_at: Steps after which a process is killed (SIGKILL). Defaults to a quarter, a half and three quarters of the run.
     workdir: A new folder to store the runs in.
     commands: Live-control commands to send after a step, such as `{40: ("set", {"values": {"learning_rate": 0.01}})}`. A resume
-    replays the commands that came after its checkpoint.
+        replays the commands that came after its checkpoint.
 
     Compares the state of the last checkpoint, except for times, and the lines of scalars.jsonl.
 

@@ -23,9 +23,10 @@ class Runner(engine.Runner):
 
     main: A MainCallback that changes forward, backward or the learning-rate step. It may also be in the list of callbacks.
     metrics: Maps names to functions of (outputs, targets), or to objects with update, compute and reset.
-    device: "auto" uses the model's device or, if that is the CPU, a GPU if there is one. seed: Seeds all random number
-    generators at the start of a fit. init_weights: A state dict to start from. resume: What a fit resumes from, and which
-    weights `validate` and `predict` load before the first fit: "auto", "must",
+    device: "auto" uses the model's device or, if that is the CPU, a GPU if there is one.
+    seed: Seeds all random number generators at the start of a fit.
+    init_weights: A state dict to start from.
+    resume: What a fit resumes from, and which weights `validate` and `predict` load before the first fit: "auto", "must",
         "never" or a path.
     lr_scheduler_on: "step" steps the scheduler with the optimizer. A plateau scheduler reads `lr_metric`, by default val_loss
         or else loss.
@@ -33,11 +34,11 @@ class Runner(engine.Runner):
         "warn" and continue.
     strict_sync: Raise an error for any wait for the GPU between log steps.
     samples: A function that returns the number of samples in a batch.
-    max_crashes: How often a run in a workdir may fail with the same exception at the same place in training before it
-        refuses to start; None for no limit.
+    max_crashes: How often a run in a workdir may fail with the same exception at the same place in training before it refuses
+        to start; None for no limit.
     compile: Compile forward and loss with torch.compile, as one function. A dict contains options for torch.compile; `dynamic`
-    is False by default. cuda_graph: Capture the whole training step as a CUDA graph and replay it, with the same results bit
-    for bit. "auto" trains
+        is False by default.
+    cuda_graph: Capture the whole training step as a CUDA graph and replay it, with the same results bit for bit. "auto" trains
         without a graph if the step cannot be captured.
     strategy: How the ranks started by torchrun share the work: "auto" (DataParallel()), Sharded(), TensorParallel(),
         PipelineParallel(), ParameterAveraging() or AsyncSGD().
