@@ -45,6 +45,14 @@ def test_a_value_is_reported_once_with_the_request_to_make(point, value, text):
     assert [text in str(warning.message) for warning in caught] == [True]
 
 
+def test_a_function_without_a_module_is_a_handler_too():
+    names = {}
+    exec("def on_epoch_end(run):\n    return 1", names)
+    names["on_epoch_end"].__module__ = None
+    with pytest.warns(HookpointWarning, match="returned 1, which is ignored"):
+        train([LambdaCallback(on_epoch_end=names["on_epoch_end"])])
+
+
 def test_a_forward_that_returns_the_loss_is_told_to_set_it():
     class Main(MainCallback):
         def on_iter_forward(self, run):

@@ -51,8 +51,8 @@ class WeightSwap:
 def changed() -> BadLoop:
     """Return the error for weights that were changed while they were swapped."""
     return BadLoop(
-        "the weights were changed during a validation or prediction pass, while the model had its averaged weights.",
-        lost="the change: the previous weights are restored",
+        "the weights were changed during a validation or prediction pass, while the model had its averaged weights: the change "
+        "is lost.",
         end="the pass with a break before training continues, and do not keep a reference to run.batches(...)",
     )
 

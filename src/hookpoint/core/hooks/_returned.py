@@ -39,7 +39,7 @@ def may_return(function: Callable[..., Any]) -> bool:
     while isinstance(function, partial):
         function = function.func
     plain = inspect.unwrap(getattr(function, "__func__", function))
-    if not inspect.isfunction(plain) or plain.__name__ == "<lambda>" or plain.__module__.startswith("hookpoint."):
+    if not inspect.isfunction(plain) or plain.__name__ == "<lambda>" or (plain.__module__ or "").startswith("hookpoint."):
         return False
     return plain.__annotations__.get("return", ...) not in (None, "None")
 
