@@ -39,6 +39,7 @@ ARGUMENTS = {
     "InjectShell": {"shell": "python"},
     "LearningRateScheduler": {"schedule": lambda epoch, rate: rate},
     "MLflowMonitor": {"tracking_uri": f"sqlite:///{STORE}/mlflow.db"},
+    "Mirror": {"url": "memory://training"},
     "MaxSaver": {"monitor_stat": "val_loss"},
     "MaxSteps": {"n": 99},
     "MinSaver": {"monitor_stat": "val_loss"},

@@ -158,8 +158,8 @@ class Triggered(Callback):
 
 
 @on("on_epoch_end")
-def say(run: Run) -> str:
-    return f"epoch {run.epoch}"
+def say(run: Run) -> None:
+    print(f"epoch {run.epoch}")
 
 
 @on("on_train_iter_end", when=Every(steps=2))
@@ -168,7 +168,7 @@ def rarely(run: Run, loss: float) -> None:
 
 
 def use_functions() -> None:
-    function: Callable[[Run], str] = say
+    function: Callable[[Run], None] = say
     assert function is say
 
 

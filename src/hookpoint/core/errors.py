@@ -44,7 +44,8 @@ A message names the object, the problem, what is expected, and what to type inst
     ├── NotApplied (RuntimeError)             a command that was refused, withdrawn or lost
     ├── TooManyRetries (RuntimeError)         too many calls to run.retry() for one batch
     ├── DataTimeout (TimeoutError)            a loader that yields no batch in time
-    └── OutOfStep (RuntimeError)              ranks that are out of step with each other
+    ├── OutOfStep (RuntimeError)              ranks that are out of step with each other
+    └── ReplicasDiffer (RuntimeError)         ranks whose weights should be equal but are not
 
     StopRun (Exception)                       raise it to stop the run; not an error
     HookpointWarning (UserWarning)            a problem that does not stop the run
@@ -367,4 +368,4 @@ class OutOfStep(HookpointError, RuntimeError):
 
 
 class ReplicasDiffer(HookpointError, RuntimeError):
-    """Ranks that must have the same weights have different ones."""
+    """The weights of ranks that should be equal differ."""

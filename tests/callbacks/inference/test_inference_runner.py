@@ -759,7 +759,7 @@ def test_without_torch_in_the_loop():
 @jobs
 @pytest.mark.parametrize("empty", [list, lambda: DataLoader([], batch_size=2), lambda: iter(())])
 def test_an_empty_data_set_is_an_error(train, empty):
-    with pytest.raises(BadLoop, match=r"^the validation data yielded no batch\.\n  check     that the loader is not empty"):
+    with pytest.raises(BadLoop, match=r"^the validation data yielded no batch\.\n  check     that the loader is neither empty"):
         train(InferenceRunner(empty(), top(1, "error")))
 
 
