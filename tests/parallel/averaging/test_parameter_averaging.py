@@ -22,6 +22,55 @@ def test_numbers_that_mean_nothing_are_refused(options):
         ParameterAveraging(**options)
 
 
+@pytest.mark.parametrize("weight", [-1, float("nan"), float("inf"), "many", True])
+def test_a_weight_must_be_a_number(weight):
+    with pytest.raises(BadLoop, match="weight must be a finite number >= 0"):
+        ParameterAveraging(weight=weight)
+
+
+def test_clients_are_weighted_by_their_samples_and_may_be_absent(launch):
+    def federate():
+        import torch
+        from torch import nn
+
+        from hookpoint import Callback, ParameterAveraging, Runner
+
+        rank = int(os.environ["RANK"])
+
+        class Rounds(Callback):
+            def __init__(self):
+                super().__init__()
+                self.seen = []
+
+            def on_epoch_end(self, run):
+                self.seen.append(run.model.weight.item())
+
+        def train(weight, epochs=2):
+            model = nn.Linear(1, 1, bias=False)
+            nn.init.zeros_(model.weight)
+            data = [(torch.ones(1, 1), torch.full((1, 1), 2.0 * rank + 1))]  # each client has its own
+            optimizer, rounds = torch.optim.SGD(model.parameters(), lr=0.5), Rounds()
+            options = {"callbacks": [rounds], "extra_callbacks": [], "monitors": []}
+            strategy = ParameterAveraging(period=1, optimizer_state=False, weight=weight)
+            run = Runner(model, optimizer, nn.MSELoss(), strategy=strategy, **options).fit(data, epochs=epochs)
+            return [run.step, rounds.seen]
+
+        found = {"same": train(None), "weighted": train(3 - 2 * rank), "second only": train(lambda: rank)}
+        try:
+            train(0)
+        except ValueError as error:
+            found["nobody"] = str(error)
+        return found
+
+    first, second = launch(federate).results
+    assert first == second
+    # With this rate, a step sets the weight to the target: 1 on the first rank, 3 on the second.
+    assert first["same"] == [2, [2.0, 2.0]]
+    assert first["weighted"] == [2, [1.5, 1.5]]
+    assert first["second only"] == [2, [3.0, 3.0]]
+    assert first["nobody"].startswith("ParameterAveraging: the weight is 0 on all ranks.")
+
+
 def test_it_can_be_pickled():
     again = pickle.loads(pickle.dumps(ParameterAveraging(3, warmup=2, optimizer_state=False)))
     assert (again.period, again.warmup, again.optimizer_state) == (3, 2, False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -15,7 +15,7 @@ from hookpoint.core.checkpoint.plain_names import plain_state
 from hookpoint.core.checkpoint.stateful import state_of
 from hookpoint.core.errors import BadStrategy
 from hookpoint.core.team.team import Team
-from hookpoint.parallel.averaging.sync_callback import SyncCallback, all_reduce_mean, copy_into
+from hookpoint.parallel.averaging.sync_callback import SyncCallback, all_reduce_mean, checked_weight, copy_into
 from hookpoint.parallel.shared.buffer_sync import BufferSync
 from hookpoint.parallel.shared.model_setup import modules_in, optimizers_in, parameters_of, send_weights, tensors_of
 from hookpoint.parallel.strategy.strategy import StrategyDefaults
@@ -31,6 +31,9 @@ class ParameterAveraging(StrategyDefaults):
         warmup: Number of initial steps in which gradients are averaged instead, as in DataParallel.
         optimizer_state: Also average the optimizer's momentum and any other state that has the shape of a parameter. This at
             least doubles the data sent. Without it, each rank continues from the average with its own momentum.
+
+        weight: The weight of this rank in an average, such as the number of its samples, or a function that returns it. A rank
+            with weight 0 does not contribute, but gets the average. By default, all ranks have the same weight.
 
     Floating-point buffers are averaged; integer buffers are copied from the chief. After an average, all replicas are
     bit-identical.
@@ -48,11 +51,20 @@ class ParameterAveraging(StrategyDefaults):
     2
     """
 
-    def __init__(self, period: int = 8, warmup: int = 0, *, optimizer_state: bool = True) -> None:
+    def __init__(
+        self,
+        period: int = 8,
+        warmup: int = 0,
+        *,
+        optimizer_state: bool = True,
+        weight: float | Callable[[], float] | None = None,
+    ) -> None:
         for name, value, minimum in (("period", period, 1), ("warmup", warmup, 0)):
             if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
                 raise BadStrategy(f"ParameterAveraging: {name} must be an integer >= {minimum}, got {value!r}.")
-        self.period, self.warmup, self.optimizer_state = period, warmup, optimizer_state
+        if weight is not None and not callable(weight):
+            checked_weight(weight)
+        self.period, self.warmup, self.optimizer_state, self.weight = period, warmup, optimizer_state, weight
         self.callbacks: list[Callback] = [SyncCallback(self)]
         self._model: Any = None
         self._modules: list[torch.nn.Module] = []
@@ -133,7 +145,14 @@ class ParameterAveraging(StrategyDefaults):
                 what = f"ParameterAveraging: {type(optimizer).__name__} has state for different parameters on each rank."
                 raise BadStrategy(what, write="optimizer_state=False, or give each parameter a gradient")
             tensors += moments
-        copy_into(tensors, all_reduce_mean(tensors))
+        copy_into(tensors, self._mean(tensors))
+
+    def _mean(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        return all_reduce_mean(tensors, self.current_weight())
+
+    def current_weight(self) -> float | None:
+        """Return the weight of this rank; None if all ranks have the same."""
+        return self.weight if self.weight is None else checked_weight(self.weight() if callable(self.weight) else self.weight)
 
     def _average_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         gradients = []
@@ -148,7 +167,7 @@ class ParameterAveraging(StrategyDefaults):
     def _average_in_model(self) -> Iterator[None]:
         """Load the average into the model for the duration of the block, then restore this rank's replica bit for bit."""
         tensors = tensors_of(self._modules)
-        own, averages = [tensor.detach().clone() for tensor in tensors], all_reduce_mean(tensors)
+        own, averages = [tensor.detach().clone() for tensor in tensors], self._mean(tensors)
         try:
             copy_into(tensors, averages)
             yield
@@ -167,10 +186,10 @@ class ParameterAveraging(StrategyDefaults):
         full = dict(parts)
         if not self._is_averaged:
             tensors = tensors_of(self._modules)
-            full["model"] = _model_state(self._model, dict(zip(map(id, tensors), all_reduce_mean(tensors), strict=True)))
+            full["model"] = _model_state(self._model, dict(zip(map(id, tensors), self._mean(tensors), strict=True)))
         moments = [moment for optimizer in self._optimizers for moment in _moments_of(optimizer)]
         if "optimizer" in parts and not (self._is_averaged and self.optimizer_state) and _match_on_all_ranks(moments):
-            pairs = zip(moments, all_reduce_mean(moments), strict=True)
+            pairs = zip(moments, self._mean(moments), strict=True)
             means = {moment.data_ptr(): mean.clone() for moment, mean in pairs}
             full["optimizer"] = tree_map_only(
                 torch.Tensor, lambda moment: means.get(moment.data_ptr(), moment), full["optimizer"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import torch.distributed as dist
 from torch.distributed.algorithms.model_averaging.utils import average_parameters
 
 from hookpoint.core.callback.callback import Callback
+from hookpoint.core.errors import BadStrategy
 from hookpoint.core.loop.services import machine_of
 from hookpoint.parallel.shared.local_shards import by_kind, in_one_message
 from hookpoint.parallel.team.peer_errors import waiting_in
@@ -47,18 +49,21 @@ class SyncCallback(Callback):
     def on_run_end(self, run: Run) -> None:
         self._strategy.end_run()
 
-    @staticmethod
-    def _average_copies(run: Run) -> None:
+    def _average_copies(self, run: Run) -> None:
         copies: list[Any] = [copy for entry in run.hooks.entries for copy in getattr(entry.subject, "copies", ())]
         if copies:
-            copy_into(copies, all_reduce_mean(copies))
+            weight = getattr(self._strategy, "current_weight", None)
+            copy_into(copies, all_reduce_mean(copies, None if weight is None else weight()))
 
 
-def all_reduce_mean(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def all_reduce_mean(tensors: Sequence[torch.Tensor], weight: float | None = None) -> list[torch.Tensor]:
     """Return the mean of each tensor over all ranks, bit-identical on all ranks. For integers, return the chief's values.
 
-    Leaves the tensors unchanged. Sends one message per dtype. All ranks call it with the same shapes.
+    Leaves the tensors unchanged. Sends one message per dtype. All ranks call it with the same shapes, and all of them with a
+    `weight` or none. A rank with weight 0 does not contribute, not even NaN.
     """
+    if weight is not None:
+        return _weighted_mean(tensors, weight)
     means = [tensor.detach() if _has_mean(tensor) else tensor.detach().clone() for tensor in tensors]
     with waiting_in("an average over all ranks"):
         for group in by_kind(means):
@@ -67,6 +72,32 @@ def all_reduce_mean(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
             else:
                 in_one_message(group, lambda flat: dist.broadcast(flat, 0))
     return means
+
+
+def _weighted_mean(tensors: Sequence[torch.Tensor], weight: float) -> list[torch.Tensor]:
+    with waiting_in("an average over all ranks"):
+        total = torch.tensor(weight, dtype=torch.float64, device=tensors[0].device if tensors else "cpu")
+        dist.all_reduce(total)
+        if not total > 0:
+            raise BadStrategy(
+                "ParameterAveraging: the weight is 0 on all ranks.", give="a positive weight to at least one rank"
+            )
+        share = weight / float(total)
+        means = [_share_of(tensor.detach(), share) if _has_mean(tensor) else tensor.detach().clone() for tensor in tensors]
+        for group in by_kind(means):
+            in_one_message(group, dist.all_reduce if _has_mean(group[0]) else lambda flat: dist.broadcast(flat, 0))
+    return means
+
+
+def _share_of(tensor: torch.Tensor, share: float) -> torch.Tensor:
+    return tensor * share if share else torch.zeros_like(tensor)
+
+
+def checked_weight(weight: Any) -> float:
+    """Return the weight of a rank. Raise BadStrategy if it is not a finite number >= 0."""
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < math.inf:
+        raise BadStrategy(f"ParameterAveraging: weight must be a finite number >= 0, got {weight!r}.")
+    return float(weight)
 
 
 def _has_mean(tensor: torch.Tensor) -> bool:
