@@ -248,14 +248,14 @@ def use_runner() -> None:
     )
 
     @runner.on("on_epoch_end")
-    def known(run: Run) -> int:
-        return len(run.metrics)
+    def known(run: Run) -> None:
+        print(len(run.metrics))
 
     assert_type(runner.fit(data, data, epochs=2, batch_size=4, validate_every=Every(epochs=2)), Run)
     assert_type(runner.validate(data, batch_size=4), dict[str, float])
     assert_type(runner.predict([data[0]]), list[Any])
     assert_type(runner.predict_iter([data[0]]), Iterator[Any])
-    function: Callable[[Run], int] = known
+    function: Callable[[Run], None] = known
     assert function is known
     assert run_only.epochs == [1, 2]
 
