@@ -25,7 +25,7 @@ Axis = Callable[[Series], Sequence[float]]
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A run to plot: its series by name and `at`, the metrics that savers watch, and each metric's mode.
+    """A run to plot: its series, keyed by name and `at`, the metrics that savers watch, and each metric's mode.
 
     `epoch_ends` contains the last step of each epoch. By default, it is computed from the series.
     """

@@ -28,7 +28,7 @@ Column = tuple[Sequence[int], Sequence[int], Sequence[float], Sequence[float], S
 
 
 class CurveReader:
-    """Read a file that JSONWriter writes, and continue as it grows. `curves` has its series by name and `at`.
+    """Read a file that JSONWriter writes, and continue as it grows. `curves` has its series, keyed by name and `at`.
 
     Memory is bounded, about 30 MB for any file: long series are thinned out to `buckets` buckets, or fewer if there are many
     series. Their extremes are exact. `names` selects metrics, `smooth` is the weight of the past in moving averages, and

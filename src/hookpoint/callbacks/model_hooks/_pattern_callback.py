@@ -26,11 +26,11 @@ class PatternCallback(Callback):
         self._handles = HookHandles()
 
     def find_modules(self, run: Run) -> dict[str, Any]:
-        """Return the matching modules by name, or raise."""
+        """Return the matching modules, keyed by name. Raise if none match."""
         return self.pattern.require(str(self.name), "module", named_modules(run.model))
 
     def find_parameters(self, run: Run) -> dict[str, Any]:
-        """Return the matching parameters by name, or raise. In a pipeline, this rank may have none."""
+        """Return the matching parameters, keyed by name. Raise if none match, unless the model is a pipeline."""
         named = named_parameters(run.model)
         return self.pattern.select(named) if run.team.has_stages else self.pattern.require(str(self.name), "parameter", named)
 

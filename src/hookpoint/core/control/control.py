@@ -1,4 +1,4 @@
-"""Control: commands from outside that are applied at the boundaries of a run. `hookpoint.steering` implements it."""
+"""Control: external commands, applied at step and epoch boundaries during a run. `hookpoint.steering` implements it."""
 
 from __future__ import annotations
 

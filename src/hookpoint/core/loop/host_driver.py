@@ -141,7 +141,7 @@ class HostDriver:
 
     @property
     def resumes_in_training(self) -> bool:
-        """Whether the state to resume from was saved inside a training pass, which has to be opened again."""
+        """Whether the state to resume from was saved partway through a training pass, so that the pass must be reopened."""
         return self._running().resuming.place.get("batches") is not None
 
     def start_epoch(self) -> None:
