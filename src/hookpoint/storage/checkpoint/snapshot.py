@@ -23,7 +23,7 @@ class Snapshots:
     def missing_bytes(self, state: Mapping[str, Any], *, enough: float = 0) -> int:
         """Return how much new host memory a copy of the state needs, beyond the buffers of the last snapshot.
 
-        If all its tensors take less than `enough` bytes, return their size: that takes a tenth of the time.
+        If all its tensors take less than `enough` bytes, return their size, which is quicker.
         """
         tensors = tensors_in(state)
         at_most: int = sum(tensor.nbytes for tensor in tensors)

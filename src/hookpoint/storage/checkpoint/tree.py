@@ -57,7 +57,7 @@ def named_tensors(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def tensors_in(tree: Any) -> list[Any]:
-    """Return the tensors of a tree, without their names: a tenth of the time of a copy. Too deep levels are left out."""
+    """Return the tensors of a tree, without their names. Levels that are too deep are left out."""
     torch = sys.modules.get("torch")
     found: list[Any] = []
     if torch is not None:
