@@ -66,21 +66,22 @@ def test_of_long_logs_a_list_reads_the_end(mirrors, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("beat", "status"),
+    ("beat", "seconds_ago", "status"),
     [
-        ({"updated": datetime.now(UTC).isoformat(), "every_seconds": 60.0, "ended": False}, "running"),
-        ({"updated": datetime.fromtimestamp(time.time() - 900, UTC).isoformat(), "every_seconds": 60.0}, "killed"),
-        ({"updated": datetime.fromtimestamp(time.time() - 900, UTC).isoformat(), "every_seconds": 600.0}, "running"),
-        ({"updated": 7, "every_seconds": "x"}, "killed"),
-        (None, "killed"),
+        ({"every_seconds": 60.0, "ended": False}, 0, "running"),
+        ({"every_seconds": 60.0}, 900, "killed"),
+        ({"every_seconds": 600.0}, 900, "running"),
+        ({"updated": 7, "every_seconds": "x"}, 0, "killed"),
+        (None, 0, "killed"),
     ],
 )
-def test_a_run_whose_mirror_is_updated_is_running(mirrors, tmp_path, beat, status):
+def test_a_run_whose_mirror_is_updated_is_running(mirrors, tmp_path, beat, seconds_ago, status):
     (tmp_path / "mine").mkdir()
     facts = json.loads((mirrors / "first" / "run.json").read_text())
     (tmp_path / "mine" / "run.json").write_text(json.dumps({**facts, "status": "running"}))
     if beat is not None:
-        (tmp_path / "mine" / "mirror.json").write_text(json.dumps(beat))
+        updated = datetime.fromtimestamp(time.time() - seconds_ago, UTC).isoformat()
+        (tmp_path / "mine" / "mirror.json").write_text(json.dumps({"updated": updated, **beat}))
     assert remote_run(f"file://{tmp_path}/mine").status == status
 
 

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import enum
+import sys
 from collections import Counter, OrderedDict, defaultdict, namedtuple
+from types import ModuleType
 
 import numpy as np
 import pytest
 import torch
 
 from hookpoint.core.errors import NotSaveable
-from hookpoint.storage.checkpoint.tree import copied, has_tensors, is_flat
+from hookpoint.storage.checkpoint.tree import copied, has_tensors, is_flat, tensors_in
 
 
 class Foo:
@@ -143,3 +145,9 @@ def test_flat_is_what_a_state_dict_of_tensors_is():
 def test_tensors_are_found_anywhere():
     assert has_tensors({"a": [(1, {"b": torch.ones(1)})]})
     assert not has_tensors({"a": [(1, {"b": np.ones(1)})]})
+
+
+def test_a_torch_that_another_thread_is_importing_has_no_tensors_yet(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
+    assert not has_tensors({"a": [1.0]})
+    assert tensors_in({"a": [1.0]}) == []

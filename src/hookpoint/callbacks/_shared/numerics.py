@@ -24,7 +24,7 @@ def largest(values: Iterable[Any]) -> Any:
     """
     torch, tensors, magnitudes = sys.modules.get("torch"), [], []
     for value in values:
-        if torch is not None and isinstance(value, torch.Tensor):
+        if torch is not None and hasattr(torch, "Tensor") and isinstance(value, torch.Tensor):  # it may still be importing
             tensors.append(value)
         else:
             magnitudes.append(_magnitude(value))

@@ -100,7 +100,7 @@ class LapTimer(Callback):
 def wait_for(device: Any) -> None:
     """Wait until a GPU has finished its work: the given device or, by default, this thread's current device."""
     torch: Any = sys.modules.get("torch")
-    if torch is None:
+    if torch is None or not hasattr(torch, "backends"):  # another thread is importing it
         return
     if torch.cuda.is_initialized():
         with torch.cuda.device(device if getattr(device, "type", None) == "cuda" else None):

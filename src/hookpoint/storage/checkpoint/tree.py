@@ -38,8 +38,13 @@ def copied(state: Any, leaf: Leaf = lambda value, where: value, placeholder: Lea
 
 
 def is_tensor(value: Any) -> bool:
-    torch = sys.modules.get("torch")  # torch is not imported, so there are no tensors
-    return torch is not None and isinstance(value, torch.Tensor)
+    tensor_class = _tensor_class()
+    return tensor_class is not None and isinstance(value, tensor_class)
+
+
+def _tensor_class() -> Any:
+    """Return torch.Tensor, or None if torch is not imported or another thread is importing it: then there are no tensors."""
+    return getattr(sys.modules.get("torch"), "Tensor", None)
 
 
 def is_array(value: Any) -> bool:
@@ -58,10 +63,10 @@ def named_tensors(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 def tensors_in(tree: Any) -> list[Any]:
     """Return the tensors of a tree, without their names. Levels that are too deep are left out."""
-    torch = sys.modules.get("torch")
+    tensor_class = _tensor_class()
     found: list[Any] = []
-    if torch is not None:
-        _add_tensors(tree, torch.Tensor, found, MAX_LEVELS)
+    if tensor_class is not None:
+        _add_tensors(tree, tensor_class, found, MAX_LEVELS)
     return found
 
 
