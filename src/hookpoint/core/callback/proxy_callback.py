@@ -182,12 +182,12 @@ def _parameters(method: Callable[..., Any]) -> list[str]:
 
 
 def _forwarding(name: str, point: str) -> Callable[..., Any]:
-    def method(self: ProxyCallback, *args: Any, **kwargs: Any) -> Any:
-        names = _parameters(getattr(type(self), name))
+    def method(proxy: ProxyCallback, *args: Any, **kwargs: Any) -> Any:
+        names = _parameters(getattr(type(proxy), name))
         if len(args) > len(names):
-            why = f"{type(self).__name__}.{name} has {len(names)} parameters but passes on {len(args)} arguments."
+            why = f"{type(proxy).__name__}.{name} has {len(names)} parameters but passes on {len(args)} arguments."
             raise BadArgument(why, write=f"super().{name}(run, value=...), with the additional arguments by name")
-        return self.forward(point, **dict(zip(names, args, strict=False)), **kwargs)
+        return proxy.forward(point, **dict(zip(names, args, strict=False)), **kwargs)
 
     method.__name__ = name
     method.__doc__ = f"Call the callback inside at {point}."
