@@ -14,19 +14,26 @@ class Background:
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
+        self._is_over = threading.Event()
         self._saved: deque[Saved] = deque()
         self._errors: deque[BaseException] = deque()
 
     def start(self, save: Callable[[], Saved], when_saved: Callable[[], object] | None = None) -> None:
         """Wait for the previous save to finish, then start this one. Its thread calls `when_saved` when there is a result."""
         self.wait()
-        thread = threading.Thread(target=self._run, args=(save, when_saved), name="hookpoint-save", daemon=False)
-        thread.start()  # raises if there is no memory for a thread
-        self._thread = thread
+        self._is_over.clear()
+        self._thread = thread = threading.Thread(target=self._run, args=(save, when_saved), name="hookpoint-save", daemon=False)
+        try:
+            thread.start()
+        except BaseException:
+            if thread.ident is None and thread not in threading.enumerate():  # there is no memory for a thread
+                self._thread = None
+            raise  # otherwise a signal handler has raised, and the thread runs
 
     def wait(self) -> None:
         """Wait until no save is running."""
         if self._thread is not None:
+            self._is_over.wait()  # before joining: a thread whose start was interrupted may not be joinable yet
             self._thread.join()
             self._thread = None
 
@@ -48,5 +55,7 @@ class Background:
             self._saved.append(save())
         except BaseException as error:
             self._errors.append(error)
+        finally:
+            self._is_over.set()
         if when_saved is not None:
             when_saved()
