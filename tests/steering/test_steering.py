@@ -444,6 +444,31 @@ def test_files_that_cannot_be_written_end_no_run(fit, caplog):
     assert "live.json could not be written" in caplog.text
 
 
+@pytest.mark.parametrize("when", ["during the run", "at its end"])
+def test_an_answer_that_could_not_be_written_is_written_later(fit, when):
+    def path(run):
+        return Path(run.workdir) / ".control" / "answers" / f"{ids[0]}.json"
+
+    def send(run):
+        command = ControlCommand("set", {"values": {"lr": 0.01}}, machine_of(run).control.attempt)
+        ids.append(command.id)
+        machine_of(run).control.submit(command)
+        path(run).unlink()  # "seen"
+        path(run).mkdir()  # an answer cannot replace it
+
+    def free(run):
+        with ControlFolder(run.workdir) as folder:
+            assert folder.taken() == ids
+            path(run).rmdir()
+            while when == "during the run" and folder.taken():
+                time.sleep(0.01)
+
+    ids = []
+    with ControlFolder(fit({5: [send], 8: [free]}).workdir) as folder:
+        answer = folder.answer(ids[0])
+    assert (answer.status, answer.step, answer.now) == ("applied", 5, {"lr": 0.01})
+
+
 def test_values_that_are_not_finite_are_answered(fit):
     class Diverges(Callback):
         def on_val_iter_end(self, run):

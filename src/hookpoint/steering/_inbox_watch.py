@@ -15,6 +15,7 @@ from hookpoint.steering.control_command import ControlCommand
 from hookpoint.steering.control_folder import ControlFolder
 
 LOOK_SECONDS = 0.25
+Retry = Callable[[ControlFolder], None]  # writes the answers that could not be written before
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +37,13 @@ class Received:
 
 
 class InboxWatch:
-    """Check the inbox four times a second. A new file is read, checked and answered with "seen" here.
+    """Check the inbox four times a second, then call `retry`. A new file is read, checked and answered with "seen" here.
 
     Everything after that happens on the training thread: it takes the commands in `received`, in order, and claims them.
     """
 
-    def __init__(self, folder: ControlFolder, attempt: str, wake: Callable[[], None]) -> None:
-        self._folder, self._attempt, self._wake = folder, attempt, wake
+    def __init__(self, folder: ControlFolder, attempt: str, wake: Callable[[], None], retry: Retry) -> None:
+        self._folder, self._attempt, self._wake, self._retry = folder, attempt, wake, retry
         self.received: deque[Received] = deque()
         self.has_news = threading.Event()
         self._known: set[str] = set()
@@ -106,6 +107,7 @@ class InboxWatch:
         while not self._over.wait(LOOK_SECONDS):
             try:
                 self.look()
+                self._retry(self._folder)
                 has_failed = False
             except Exception as error:
                 if not has_failed:  # logged once, not four times a second

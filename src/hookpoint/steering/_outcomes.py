@@ -32,6 +32,7 @@ class Outcomes:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._has_event: set[str] = set()
+        self._unwritten: dict[str, ControlAnswer] = {}
 
     def send_event(self, command: ControlCommand, status: str, fields: Mapping[str, Any]) -> None:
         if command.id in self._has_event and "replayed" not in fields:
@@ -43,15 +44,26 @@ class Outcomes:
         """Write the final answer once the event is on its way to disk. A failure is logged and does not end the run."""
         run = self._run
         try:
+            place: dict[str, Any] = {"step": run.step, "iteration": run.iteration, "epoch": run.epoch}
+            place |= {"time": round(time.time(), 3), "ranks": run.world_size}
+            self._unwritten[command.id] = ControlAnswer(command.id, status, **{**place, **fields})
             run.monitors.settle()
-            known = folder.answer(command.id)
-            if known is None or not known.is_final:
-                place: dict[str, Any] = {"step": run.step, "iteration": run.iteration, "epoch": run.epoch}
-                place |= {"time": round(time.time(), 3), "ranks": run.world_size}
-                folder.put_answer(ControlAnswer(command.id, status, **{**place, **fields}))
-            folder.release(command.id)
+            self._write(folder, command.id)
         except Exception as error:
-            logger.warning("a command could not be answered: %s", error)
+            logger.warning("the answer to a command could not be written: %s", error)
+
+    def retry(self, folder: ControlFolder) -> None:
+        """Write the answers that could not be written before, such as on a full disk."""
+        with suppress(Exception):  # logged when the answer could not be written the first time
+            for command_id in list(self._unwritten):
+                self._write(folder, command_id)
+
+    def _write(self, folder: ControlFolder, command_id: str) -> None:
+        known = folder.answer(command_id)
+        if known is None or not known.is_final:
+            folder.put_answer(self._unwritten[command_id])
+        folder.release(command_id)
+        self._unwritten.pop(command_id, None)
 
     def leftovers(self, folder: ControlFolder) -> list[tuple[ControlCommand, str, str]]:
         """Return the commands that an earlier start claimed but did not answer, each with its outcome.

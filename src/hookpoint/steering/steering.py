@@ -77,7 +77,7 @@ class Steering:
             self._say_replay()
         if self._folder is not None:
             self._publish()
-            self._watch = InboxWatch(self._folder, self._attempt, self._loop.wake)
+            self._watch = InboxWatch(self._folder, self._attempt, self._loop.wake, self._outcomes.retry)
             for command, status, reason in self._outcomes.leftovers(self._folder):
                 self._watch.received.append(Received(command.id, command, 0.0, (status, reason), is_claimed=True))
             self._watch.look()
@@ -130,6 +130,7 @@ class Steering:
                 self._watch.look()
                 for received in self._taken():
                     self._conclude(received, received.outcome or (LOST, "the run ended first"))
+                self._outcomes.retry(self._folder)
                 self._publish(ended=True)
             except (OSError, BadControlFile) as error:
                 logger.warning("live control could not end properly: %s", error)
