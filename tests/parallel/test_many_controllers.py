@@ -34,6 +34,8 @@ def train(folder):
 
     start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     settings = open(f"{folder}/settings-{start}-{os.environ['RANK']}.jsonl", "w")  # noqa: SIM115
+    with open(f"{folder}/pid-{start}-{os.environ['RANK']}", "w") as file:
+        file.write(str(os.getpid()))
 
     class Record(Callback):
         def on_train_iter_end(self, run):
@@ -87,10 +89,11 @@ class Controllers:
                 assert time.monotonic() < until, "nobody trains"
                 time.sleep(0.05)
 
-    def all(self, number, commands):
+    def all(self, number, commands, before_stop):
         """Steer with so many controllers at once, then stop the run."""
         with ThreadPoolExecutor(number) as threads:
             list(threads.map(self.steer, [plan(one, commands) for one in range(number)]))
+        before_stop()
         while self.send("stop").wait().status != "applied":
             pass
 
@@ -115,11 +118,11 @@ def settings(folder, start):
     return [{iteration: values for iteration, *values in rank} for rank in rows]
 
 
-def steer(launch, folder, controllers, commands, timeout=110, **options):
+def steer(launch, folder, controllers, commands, timeout=110, before_stop=lambda: None, **options):
     """Start two ranks and steer them until they are stopped; return the commands with their answers."""
     steering = Controllers(folder / "run")
     with ThreadPoolExecutor(1) as thread:
-        steered = thread.submit(steering.all, controllers, commands)
+        steered = thread.submit(steering.all, controllers, commands, before_stop)
         launch(train, folder=str(folder), timeout=timeout, **options)
         steered.result()
     return steering.sent
@@ -141,23 +144,24 @@ def test_the_same_holds_if_ranks_are_killed_and_restarted(launch, tmp_path):
     kills, chance, is_over = [], random.Random(1), threading.Event()
 
     def kill():
-        """Kill a rank now and then, each time after the run has taken up training again."""
+        """Kill a rank now and then, the chief and the other in turn, each time after the run has taken up training again."""
         while len(kills) < 3 and not is_over.wait(chance.uniform(0.5, 2.5)):
             with suppress(HookpointError, OSError):
                 live = control(tmp_path / "run").live()
                 has_checkpoint = list((tmp_path / "run" / "checkpoints").glob("step-*"))  # without one, a restart is a new run
                 if live.attempt not in kills and has_checkpoint:
-                    os.kill(live.holder.pid, signal.SIGKILL)
+                    other = int((tmp_path / f"pid-{len(kills)}-1").read_text())  # of this start
+                    os.kill(other if len(kills) % 2 else live.holder.pid, signal.SIGKILL)
                     kills.append(live.attempt)
 
     with ThreadPoolExecutor(1) as thread:
         killer = thread.submit(kill)
         try:
-            sent = steer(launch, tmp_path, 3, 12, timeout=800, torchrun=["--max-restarts", "9"])
+            options = {"timeout": 800, "torchrun": ["--max-restarts", "9"]}
+            sent = steer(launch, tmp_path, 3, 12, before_stop=killer.result, **options)
         finally:
             is_over.set()
-        killer.result()
-    assert kills
+    assert len(kills) == 3
     assert len(sent) == 36
     check(tmp_path / "run", sent)
     for start in range(len(kills) + 1):
