@@ -8,17 +8,18 @@ from hookpoint import Callback, Runner
 
 
 class Reads(Callback):
-    """Read sums of what the step had. Reading waits for the device, but not on the training thread."""
+    """Read sums of what the step had. With `waits`, wait for the device on the callback's thread."""
 
     asynchronous = True
 
-    def __init__(self):
-        self.seen = []
+    def __init__(self, waits):
+        self.waits, self.seen = waits, []
 
     def on_train_iter_end(self, run, batch, outputs, loss):
         assert outputs.is_cuda
         assert not outputs.requires_grad
-        self.seen.append((run.step, batch[0].double().sum().item(), outputs.double().sum().item(), loss.item()))
+        values = batch[0].double().sum(), outputs.double().sum(), loss
+        self.seen.append((run.step, *(value.item() if self.waits else value for value in values)))
 
 
 class Keeps(Callback):
@@ -40,11 +41,11 @@ class Keeps(Callback):
         ]
 
 
-def fit(**options):
+def fit(waits=True, **options):
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 8)).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    reads, keeps = Reads(), Keeps()
+    reads, keeps = Reads(waits), Keeps()
     runner = Runner(
         *(model, optimizer, torch.nn.MSELoss()),
         callbacks=[reads, keeps],
@@ -56,7 +57,7 @@ def fit(**options):
     )
     runner.fit((torch.randn(2048, 256), torch.randn(2048, 8)), epochs=2, batch_size=16)
     assert len(reads.seen) == 256
-    assert reads.seen == keeps.sums()
+    assert [(step, *map(float, values)) for step, *values in reads.seen] == keeps.sums()
 
 
 def test_copies_are_of_the_moment():
@@ -64,7 +65,7 @@ def test_copies_are_of_the_moment():
 
 
 def test_the_training_thread_does_not_sync():
-    fit(strict_sync=True)
+    fit(waits=False, strict_sync=True)  # the mode applies to all threads
 
 
 def test_copies_made_on_another_stream_are_of_the_moment():
