@@ -53,7 +53,7 @@ MAY_IMPORT = {
 }
 # The folders of a layer, each of which imports only those before it. "." is what lies in the layer itself.
 FOLDERS = {
-    "core": ". text schedule callback hooks team log data checkpoint run guard hang control loop",
+    "core": ". text schedule callback hooks team log data checkpoint run guard background hang control loop",
     "callbacks": "_shared saving stopping hyper_params inference weights model_hooks tensors progress system profiling"
     " summaries notify debug .",
     "adapters": "theirs .",

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs
 import pytest
 
 from hookpoint import Callback
-from hookpoint.core.log import _monitor_queue as delivery
+from hookpoint.core.log import monitor_queue as delivery
 from hookpoint.core.log import monitors
 from hookpoint.core.loop.loop import Loop
 from hookpoint.monitors import RemoteMonitor

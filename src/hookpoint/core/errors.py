@@ -29,7 +29,7 @@ A message names the object, the problem, what is expected, and what to type inst
     ├── UnknownCallback (KeyError)            a callback that the run does not have
     ├── OutsideIteration (AttributeError)     run.batch or a similar value, used outside an iteration
     ├── NotAssignable (AttributeError)        run.stop = True
-    ├── NotOffered (AttributeError)           an adopted callback uses an attribute that a run does not have
+    ├── NotOffered (AttributeError)           an attribute that a run does not offer to an adopted or asynchronous callback
     ├── OutsideRun (RuntimeError)             a Loop used before it is entered or after it is left
     ├── NothingToSaveTo (RuntimeError)        run.save() without a store
     ├── NotSaveable (TypeError)               state that cannot be loaded safely
@@ -281,7 +281,10 @@ class NotAssignable(HookpointError, AttributeError):
 
 
 class NotOffered(HookpointError, AttributeError):
-    """A callback from another library uses an attribute of its trainer or model that a run does not offer."""
+    """A callback uses an attribute that a run does not offer it.
+
+    The callback is from another library and expects its trainer, or it is asynchronous.
+    """
 
     def __init__(self, callback: str, attribute: str, offered: Iterable[str], why: str = "", **cures: str) -> None:
         why = why or "which a hookpoint run does not offer"

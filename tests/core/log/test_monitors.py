@@ -12,7 +12,7 @@ import pytest
 
 from hookpoint import Callback, LambdaCallback, verify
 from hookpoint.core.log import monitors
-from hookpoint.core.log._monitor_queue import CAPACITY
+from hookpoint.core.log.monitor_queue import CAPACITY
 from hookpoint.core.loop.loop import Loop
 
 

@@ -57,6 +57,8 @@ class Callback:
     - `knobs` and `actions` name attributes and methods that live control may set and call, see `Knob`. If there is a method
       `on_knob(run, name, was, value)`, it is called when a value changes; raise in it to refuse the value.
     - `outside = True` marks a monitor that uses the network: if it is too slow, the oldest records are dropped.
+    - `asynchronous = True` marks a callback that only reads. Its handlers are called in the background, in order, with copies
+      of the values they name and a read-only `run`.
 
     For runs on multiple ranks:
 
@@ -80,6 +82,7 @@ class Callback:
     writes_anything: bool = False  # internal: the callback calls functions that may log any name
     points: tuple[str, ...] = ()
     outside: bool = False
+    asynchronous: bool = False
     collective: bool = False
     may_skip: bool = False
     per_rank_state: bool = False

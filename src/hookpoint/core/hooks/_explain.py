@@ -27,10 +27,10 @@ def explain(calls: Mapping[str, Sequence[Call]], entries: Iterable[Entry]) -> st
             for call in in_order:
                 usually = "in a HookedLoader" if BY_NAME[point].in_data else "always"
                 when = call.when or ("complete epochs" if call.complete_only else usually)
-                gated = " (gated)" if call.gates else ""
+                when += (" (gated)" if call.gates else "") + (", in the background" if call.is_deferred else "")
                 entry = call.entry
                 method = call.handler.spelling if call.handler.spelling != point else ""
-                rows.append((label, entry.name, method, when + gated, entry.ranks, entry.on_error, call.why))
+                rows.append((label, entry.name, method, when, entry.ranks, entry.on_error, call.why))
                 label = ""
     shown = [column for column, name in enumerate(HEAD) if name not in USUAL or any(row[column] != USUAL[name] for row in rows)]
     head, *rows = [tuple(row[column] for column in shown) for row in (HEAD, *rows)]

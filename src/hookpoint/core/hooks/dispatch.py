@@ -26,6 +26,7 @@ from hookpoint.core.callback.current import CURRENT, CURRENT_CALL
 from hookpoint.core.callback.handlers import Handler
 from hookpoint.core.errors import StopRun
 from hookpoint.core.hooks._returned import Returned, may_return
+from hookpoint.core.hooks.asynchronous import DIRECT, deferred
 from hookpoint.core.hooks.costs import Cost
 from hookpoint.core.hooks.entry import Entry
 from hookpoint.core.points import BY_NAME, POINTS
@@ -90,6 +91,11 @@ class Call:
         return self.entry.may_skip and self.point in SKIP_POINTS
 
     @property
+    def is_deferred(self) -> bool:
+        """Whether the handler is called in the background."""
+        return self.entry.is_asynchronous and self.point not in DIRECT
+
+    @property
     def same_on_all_ranks(self) -> bool:
         """Whether every rank makes this call at the same step. A save requested in it then needs no agreement."""
         schedule = self.handler.when if self.handler.when is not None else self.entry.schedule
@@ -121,14 +127,18 @@ def compile_dispatch(label: str, calls: Sequence[Call], *, timed: bool) -> Dispa
 
 def _lines(call: Call, number: int, names: dict[str, Any], timed: bool) -> list[str]:
     handler, entry = call.handler, call.entry
-    names[f"h{number}"] = entry.contained(handler.function, call.point)
-    if entry.catches_stops or entry.is_in_team:
+    is_asynchronous = entry.is_asynchronous
+    if is_asynchronous:
+        names[f"h{number}"] = deferred(entry, handler, call.point)
+    else:
+        names[f"h{number}"] = entry.contained(handler.function, call.point)
+    if (entry.catches_stops or entry.is_in_team) and not is_asynchronous:
         names[f"h{number}"] = _caught(call, names[f"h{number}"])
     by_position, by_keyword = handler.bind(BY_NAME[call.point].offers if call.point in BY_NAME else ("run",))
     arguments = [ARGUMENTS[source] for source in by_position]
     arguments += [f"{name}={ARGUMENTS[source]}" for name, source in by_keyword.items()]
     statements = [f"h{number}({', '.join(arguments)})"]
-    if may_return(handler.function):
+    if may_return(handler.function) and not is_asynchronous:
         names[f"r{number}"] = returned = Returned(entry, handler, call.point, names, f"h{number}")
         if call.point in EACH_BATCH:
             statements = [f"if {statements[0]} is not None: r{number}()"]

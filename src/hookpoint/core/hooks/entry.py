@@ -14,10 +14,11 @@ from hookpoint.core.callback.foreign import adopted, check_library
 from hookpoint.core.callback.handlers import DUE, Handler, Parameter, find_handlers
 from hookpoint.core.callback.knob import check_knobs
 from hookpoint.core.callback.main_callback import MainCallback
-from hookpoint.core.callback.on import Mark, marks
+from hookpoint.core.callback.on import marks
 from hookpoint.core.callback.pipeline import CallbackPipeline
 from hookpoint.core.callback.proxy_callback import ProxyCallback, holder_of_state, through_proxies
-from hookpoint.core.errors import BadOption, CompileError, MainPointTaken, NotACallback, NoTrigger, StopRun
+from hookpoint.core.errors import CompileError, MainPointTaken, NotACallback, NoTrigger, StopRun
+from hookpoint.core.hooks._entry_options import marked_options, option_of, setter
 from hookpoint.core.hooks._idle_class import fetches_in_step, fetches_of, reject_idle_class
 from hookpoint.core.logger import logger
 from hookpoint.core.points import BY_NAME, POINTS
@@ -25,6 +26,7 @@ from hookpoint.core.schedule.armed_schedule import ArmedSchedule
 
 if TYPE_CHECKING:
     from hookpoint.core.callback.watcher import Watcher
+    from hookpoint.core.hooks._background_protocol import Background
     from hookpoint.core.run_view import RunView
     from hookpoint.core.schedule.when import When
 
@@ -63,12 +65,13 @@ class Entry:
     watchers: tuple[Watcher, ...] = ()
     is_in_team: bool = False
     catches_stops: bool = False  # turn a StopRun into a request, because other ranks or a host must not see it raised
+    background: Background | None = None  # what calls the handlers of an asynchronous callback, in a run
     carried: Mapping[str, Any] = field(default_factory=dict)  # saved state that the class cannot load or cannot save
 
     @property
     def called(self) -> list[Handler]:
         """The handlers that hooks call directly, not through the `run` of a pipeline."""
-        if not any(map(_overrides_run, self.path)):
+        if not any(map(overrides_run, self.path)):
             return self.handlers
         return [handler for handler in self.handlers if handler.point in BESIDE_RUN]
 
@@ -86,6 +89,16 @@ class Entry:
     def may_skip(self) -> bool:
         """Whether the callback may skip work that all ranks of a team do together."""
         return self.is_in_team and bool(getattr(self.subject, "may_skip", False))
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether handlers get snapshots and are called in the background."""
+        return bool(getattr(self.subject, "asynchronous", False))
+
+    @property
+    def has_own_state(self) -> bool:
+        """Whether the callback, or a wrapper around it, saves state."""
+        return _has_own(holder_of_state(self.subject, proxies_of(self.path)), "state_dict")
 
     @property
     def reads_by_steps(self) -> bool:
@@ -229,7 +242,7 @@ def _leaves(callbacks: Iterable[Any], path: tuple[Callback, ...]) -> Iterator[tu
     if isinstance(callbacks, Callback) or not isinstance(callbacks, Iterable):
         callbacks = [callbacks]
     for callback in callbacks:
-        if isinstance(callback, CallbackPipeline) and not _overrides_run(callback):
+        if isinstance(callback, CallbackPipeline) and not overrides_run(callback):
             for handler in find_handlers(callback) if not isinstance(callback, ProxyCallback) else ():
                 name = type(callback).__name__
                 raise NotACallback(
@@ -276,16 +289,17 @@ def _entry(subject: Any, path: tuple[Callback, ...]) -> Entry:
                 f"{handlers[0].owner}.{point} is reserved for the MainCallback.",
                 derive=f"class {handlers[0].owner}(MainCallback), or use another point",
             )
-    options = _marked_options(subject) if inspect.isfunction(subject) else subject
+    options = marked_options(subject) if inspect.isfunction(subject) else subject
     is_monitor = "on_records" in has  # by default, a monitor never ends a run and exists only on the chief
     is_of_chief = next((owner.chief_only for owner in (*proxies, subject) if hasattr(owner, "chief_only")), is_monitor)
-    ranks = _option(name, "ranks", _setter(proxies, "ranks", options), RANKS, default="chief" if is_of_chief is True else "all")
+    place = setter(proxies, "ranks", options)
+    ranks = option_of(name, "ranks", place, RANKS, default="chief" if is_of_chief is True else "all")
     for flag in ("collective", "may_skip") if ranks != "all" else ():
         if getattr(subject, flag, False):
             raise CompileError(f"{name} has {flag} = True but runs on the {ranks} only.", set='ranks = "all"')
-    policy = _setter(proxies, "on_error", options)
-    on_error = _option(name, "on_error", policy, POLICIES, default="warn" if is_monitor else "raise")
-    outer = next(filter(_overrides_run, path), None)
+    policy = setter(proxies, "on_error", options)
+    on_error = option_of(name, "on_error", policy, POLICIES, default="warn" if is_monitor else "raise")
+    outer = next(filter(overrides_run, path), None)
     return Entry(
         subject,
         name,
@@ -329,48 +343,21 @@ def _check_schedules(entries: list[Entry]) -> None:
                 raise NoTrigger(first[id(pipeline)].name, schedule)
 
 
-def _marked_options(function: Any) -> Mark:
-    """Return the options of a function with multiple marks. For each option, the innermost mark that sets it wins."""
-    all_marks = marks(function)
-    on_error = next((mark.on_error for mark in all_marks if mark.on_error is not None), None)
-    ranks = next((mark.ranks for mark in all_marks if mark.ranks is not None), None)
-    return Mark(all_marks[0].point, on_error=on_error, ranks=ranks)
-
-
-def _option(name: str, option: str, options: Any, known: tuple[str, ...], *, default: str) -> str:
-    value: str | None = getattr(options, option, None)
-    if value is None or (value is getattr(Callback, option) and not _sets(options, option)):
-        value = default
-    if value not in known:
-        raise BadOption(name, option, value, known)
-    return value
-
-
-def _setter(proxies: tuple[ProxyCallback, ...], option: str, options: Any) -> Any:
-    """Return the outermost wrapper that sets an option, or else the callback's own options."""
-    return next((proxy for proxy in proxies if _sets(proxy, option)), options)
-
-
-def _sets(options: Any, option: str) -> bool:
-    """Return whether the callback or its class sets an option, not only the base class Callback."""
-    classes = [cls for cls in type(options).__mro__ if cls is not Callback]
-    return option in getattr(options, "__dict__", {}) or any(option in vars(cls) for cls in classes)
-
-
 def _handlers(subject: Any) -> list[Handler]:
-    if not _overrides_run(subject):
+    if not overrides_run(subject):
         return find_handlers(subject)
     points = [point.name for point in POINTS if point.name not in BESIDE_RUN]  # every point goes through `run`
     return [Handler(type(subject).__name__, point, "run", partial(_through_run, subject, point), ONLY_RUN) for point in points]
 
 
-def _overrides_run(subject: Any) -> bool:
+def overrides_run(subject: Any) -> bool:
+    """Return whether a class overrides `run`, and so receives its points through it."""
     own = type(subject).run if isinstance(subject, Callback) and run_method(subject) is not None else Callback.run
     return own not in (Callback.run, CallbackPipeline.run, ProxyCallback.run)
 
 
 def _is_custom_pipeline(subject: Any) -> bool:
-    return _overrides_run(subject) and callable(getattr(subject, "get_pipeline", None))
+    return overrides_run(subject) and callable(getattr(subject, "get_pipeline", None))
 
 
 def _through_pipeline(pipeline: Any, subject: Any, handler: Handler) -> Handler:

@@ -19,6 +19,7 @@ from hookpoint.core.hooks._contexts import Contexts
 from hookpoint.core.hooks._explain import explain
 from hookpoint.core.hooks._order import Order
 from hookpoint.core.hooks._returned import may_return, report
+from hookpoint.core.hooks.asynchronous import check_asynchronous, send_payload
 from hookpoint.core.hooks.costs import Cost
 from hookpoint.core.hooks.dispatch import Call, compile_dispatch
 from hookpoint.core.hooks.entry import MAIN, MONITOR, Entry, call_run, entries_of, is_not_empty
@@ -44,6 +45,8 @@ class Hooks:
 
     def __init__(self, callbacks: Iterable[Any] = (), *, rank: int = 0, local_rank: int = 0, is_in_team: bool = False) -> None:
         self.all_entries = entries_of(callbacks, is_in_team=is_in_team)
+        for entry in self.all_entries:
+            check_asynchronous(entry)
         self.entries = [entry for entry in self.all_entries if entry.runs_on(rank, local_rank)]
         # Every rank must know the metrics that any rank reads, because readers get means over all ranks.
         by_steps = [entry for entry in self.all_entries if entry.reads_by_steps]
@@ -269,6 +272,8 @@ def _has_handler(entry: Entry, point: str) -> bool:
 
 
 def _call_handler(entry: Entry, handler: Handler, point: str, payload: Mapping[str, Any]) -> Any:
+    if entry.background is not None:
+        return send_payload(entry.background, entry, handler, point, payload)
     call = partial(call_run, entry.subject, point) if handler.spelling == "run" else handler.call
     try:
         return entry.contained(call, point)(payload)

@@ -8,11 +8,11 @@ from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hookpoint.core.hooks.entry import MONITOR, Entry
-from hookpoint.core.log._monitor_queue import MonitorQueue
 from hookpoint.core.log.metrics import Metrics
+from hookpoint.core.log.monitor_queue import MonitorQueue
 from hookpoint.core.log.records import Kind, Record
 from hookpoint.core.logger import logger
 
@@ -27,11 +27,21 @@ LEAVE_SECONDS = 1.0  # the limit for a monitor that is already blocked, and afte
 END_SECONDS = 60.0  # how long a run waits for a local monitor's on_run_end, which may have to finish a file
 
 
+class Calls(Protocol):
+    """The calls of asynchronous callbacks, which are waited for like records."""
+
+    def take_errors(self) -> list[Exception]: ...
+    def settle(self) -> None: ...
+    def drain(self, *, is_leaving: bool) -> None: ...
+    def close(self) -> None: ...
+
+
 class Monitors:
     """All monitors of a run. Callbacks read the latest value of a metric and its history here."""
 
     def __init__(self, hooks: Hooks, run: RunView, metrics: Metrics, clocks: Clocks) -> None:
         self.is_muted = False
+        self.calls: Calls | None = None
         self._metrics, self._clocks, self._run, self._hooks = metrics, clocks, run, hooks
         self._entries = {
             MonitorQueue(entry.name, partial(self._deliver, entry), drops=getattr(entry.subject, "outside", False)): entry
@@ -40,8 +50,8 @@ class Monitors:
         }
         self._gates = {queue: entry.gates() for queue, entry in self._entries.items()}
         self._queues = list(self._gates)
-        self._reported: set[MonitorQueue] = set()
-        self._resolver = MonitorQueue("values", lambda records: [record.scalars() for record in records])
+        self._reported: set[MonitorQueue[Record]] = set()
+        self._resolver: MonitorQueue[Record] = MonitorQueue("values", _resolve)
 
     def get_latest(self, name: str) -> float:
         """Return the latest value of a metric; raise MissingMetric if there is none."""
@@ -77,16 +87,17 @@ class Monitors:
             self._resolver.put(record, DRAIN_SECONDS)
 
     def raise_errors(self) -> None:
-        """Raise the errors from monitors with `on_error="raise"`, on the training thread."""
+        """Raise the errors from monitors and asynchronous callbacks with `on_error="raise"`, on the training thread."""
         errors = self.take_errors()
         if errors:
-            raise errors[0] if len(errors) == 1 else ExceptionGroup("monitors failed", errors)
+            raise errors[0] if len(errors) == 1 else ExceptionGroup("callbacks failed in the background", errors)
 
     def take_errors(self) -> list[Exception]:
-        """Return the errors raised by monitors. These monitors get no further records."""
+        """Return the errors raised in the background. These monitors and callbacks get nothing more."""
         failed = [queue for queue in self._queues if queue.error is not None]
         self._queues = [queue for queue in self._queues if queue not in failed]
-        return [queue.error for queue in failed if queue.error is not None]
+        errors = [queue.error for queue in failed if queue.error is not None]
+        return errors if self.calls is None else errors + self.calls.take_errors()
 
     def drain(self, seconds: float | None = None, *, is_leaving: bool = False) -> None:
         """Wait up to this long (default 10 s) until every monitor has received its records; log what was lost."""
@@ -106,6 +117,8 @@ class Monitors:
                 _warn("%s was too slow: %d records did not reach it within %g s", queue.name, left, seconds)
             if queue.dropped:
                 _warn("%s was too slow: the oldest %d records were dropped", queue.name, queue.dropped)
+        if self.calls is not None:
+            self.calls.drain(is_leaving=is_leaving)
 
     def end_run(self, *, is_leaving: bool = False) -> list[Exception]:
         """Call on_run_end on each monitor, with a time limit; return the errors.
@@ -132,13 +145,21 @@ class Monitors:
             if queue.wait(DRAIN_SECONDS):
                 self._report_blocked(queue)
             self._entries[queue].is_blocked = queue.is_blocked
+        self.settle_calls()
+
+    def settle_calls(self) -> None:
+        """Wait until asynchronous callbacks have been called for everything so far, so that their state can be read."""
+        if self.calls is not None:
+            self.calls.settle()
 
     def close(self) -> None:
         """End the threads; later records are lost."""
         for queue in (*self._queues, self._resolver):
             queue.close()
+        if self.calls is not None:
+            self.calls.close()
 
-    def _report_blocked(self, queue: MonitorQueue) -> None:
+    def _report_blocked(self, queue: MonitorQueue[Record]) -> None:
         if queue not in self._reported:
             self._reported.add(queue)
             where = f" ({place})" if (place := queue.where()) else ""
@@ -175,6 +196,11 @@ def _with_limit(limits: Mapping[str, float], name: str, call: Callable[[], objec
         logger.warning("%s is blocked: on_run_end has not returned for %g s; the run ends without it", name, limits[name])
     for error in errors:
         raise error
+
+
+def _resolve(records: list[Record]) -> None:
+    for record in records:
+        record.scalars()
 
 
 def _warn(text: str, *values: object) -> None:

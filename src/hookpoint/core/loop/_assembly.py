@@ -8,6 +8,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from hookpoint.core.background.background_calls import background_calls
 from hookpoint.core.checkpoint.crashes import Crashes
 from hookpoint.core.checkpoint.randomness import PlainRandomness
 from hookpoint.core.checkpoint.workdir_callbacks import begin_workdir
@@ -51,6 +52,7 @@ def assemble(hooks: Hooks, options: LoopOptions, stateful: dict[str, Any], team:
     logbook = Logbook(clocks, log_every=options.log_every, floats=options.floats, read_by_steps=reads, may_wait=waits)
     run = Run(hooks, clocks, logbook, verdicts, team=team, **place, **options.run_attributes())
     run.monitors = logbook.monitors = Monitors(hooks, run, logbook.metrics, clocks)
+    run.monitors.calls = calls = background_calls(run, hooks.entries)
     logbook.loss_check = loss_check(run, hooks.entries, options.on_nonfinite, waits)
     set_stepper(run, Stepper() if options.stepper is None else options.stepper)
     agreement = _agreement(run, verdicts, clocks, logbook, options)
@@ -59,6 +61,8 @@ def assemble(hooks: Hooks, options: LoopOptions, stateful: dict[str, Any], team:
     objects = RunObjects(run, hooks, clocks, logbook, verdicts, Scopes(), run.team, positions, randomness, waits, stateful)
     machine = Machine(objects, options, _components(objects, options, agreement))
     set_loop(run, Services(machine))
+    if calls is not None:
+        calls.wake = machine.saving.wake
     return machine
 
 

@@ -37,7 +37,7 @@ class Saving:
     def __init__(self, objects: RunObjects, store: Store | None, signals: Signals, *, agree: Callable[[str], None]) -> None:
         self.announce: Callable[[Saved], None]  # fires on_save
         self.control: Control
-        self.is_due = self.is_accumulating = False
+        self.is_due = self.is_accumulating = self._was_signalled = self._is_last_chance = self._has_stopped = False
         self.passes_done: list[dict[str, Any]] = []
         self.rng_of_body: dict[str, Any] | None = None
         self.finite_buffers: Mapping[str, list[str]] = {}
@@ -51,9 +51,8 @@ class Saving:
         _join(store, objects.run)
         self._polls = not hasattr(store, "when_saved")  # otherwise the store says when a background save is over
         if not self._polls:
-            store.when_saved = self._wake  # type: ignore[union-attr]
+            store.when_saved = self.wake  # type: ignore[union-attr]
         self._request = Request()
-        self._was_signalled = self._is_last_chance = self._has_stopped = False
         self._in_flight = self._step_in_flight = self._failures = 0
         self._failure: Exception | None = None
         self._place: dict[str, Any] | None = None
@@ -94,8 +93,8 @@ class Saving:
         """Add a tag to the checkpoint of this moment, if a saver requests one."""
         self._marks[tag] = (self._clocks.moment, keep, measured)
 
-    def _wake(self) -> None:
-        """Let the next boundary report a background save that is over. Called on the thread that wrote it."""
+    def wake(self) -> None:
+        """Let the next boundary report what happened on another thread: a background save is over, or a call failed."""
         self.is_due = True
 
     def request_by_signal(self) -> None:
@@ -104,6 +103,7 @@ class Saving:
 
     def check(self) -> None:
         """Check before the first step that the state of the callbacks can be loaded again."""
+        self._run.monitors.settle_calls()
         if self.saves and self.resumable is not None:
             self.resumable.check({"callbacks": self._hooks.state_dict()})
 
@@ -124,6 +124,7 @@ class Saving:
     def at_boundary(self) -> None:
         """Report finished background saves, and write the requested checkpoint."""
         self.is_due = False  # cleared first, because a signal may set it at any moment
+        self._run.monitors.raise_errors()
         self._collect()
         if self._was_signalled:
             self._was_signalled = False

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from types import SimpleNamespace
 from typing import Any, Protocol
 
-from hookpoint.core.errors import BadValue, UnknownSetting
+from hookpoint.core.errors import BadValue, NotAssignable, UnknownSetting
 from hookpoint.core.run.rates import Address, Groups, Rates, put
 
 ALIASES = {"learning_rate": "lr"}
@@ -152,6 +153,17 @@ class Hyper(MutableMapping[str, Any]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
+    def frozen(self, copied: Callable[[Any], Any]) -> FrozenHyper:
+        """Return the settings with their present values, copied by this function. They cannot be set."""
+        optimizers, is_mapping = self._optimizer, isinstance(self._optimizer, Mapping)
+        if is_mapping or isinstance(optimizers, list | tuple):
+            pairs = optimizers.items() if is_mapping else enumerate(optimizers)
+            twin: Any = {name: _settings(optimizer, copied) for name, optimizer in pairs}
+        else:
+            twin = _settings(optimizers, copied)
+        values = {name: copied(self[name]) for name in {**self._registered, **self._pending}}
+        return FrozenHyper(twin, values)
+
     def addresses(self, name: str) -> list[Address]:
         """Return the parameter groups that a name refers to; empty if it is unknown or not an optimizer setting."""
         return self._selected(*split_name(name), self._groups())
@@ -199,6 +211,34 @@ class Hyper(MutableMapping[str, Any]):
             return [*names, *(alias for alias, known in ALIASES.items() if known in names and alias not in names)]
         optimizers = self._optimizer if isinstance(self._optimizer, Mapping) else ()
         return [key, *self.group_names(key), *(f"{key}@{part}" for part in optimizers if self.addresses(f"{key}@{part}"))]
+
+
+class FrozenHyper(Hyper):
+    """The settings of one moment. Setting one raises."""
+
+    def __init__(self, optimizer: Any, values: Mapping[str, Any]) -> None:
+        super().__init__(optimizer)
+        self._pending = dict(values)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys([*self._pending, *super().__iter__()]))
+
+    def set(self, name: str, value: Any, *, alike: bool = False, same_on_all_ranks: bool = False) -> None:
+        raise NotAssignable(f"run.hyper['{name}'] is read-only in an asynchronous callback.", remove="asynchronous = True")
+
+    def register(self, param: HyperParam) -> None:
+        self.set(param.name, param)
+
+    def __delitem__(self, name: str) -> None:
+        self.set(name, None)
+
+
+def _settings(optimizer: Any, copied: Callable[[Any], Any]) -> Any:
+    """Return the parameter groups of an optimizer without their parameters."""
+    groups = getattr(optimizer, "param_groups", None) or []
+    return SimpleNamespace(
+        param_groups=[{key: copied(value) for key, value in group.items() if key != "params"} for group in groups]
+    )
 
 
 def split_name(name: str) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""MonitorQueue: a bounded queue and a thread for each monitor, so that a slow monitor never stalls a step."""
+"""MonitorQueue: a bounded queue and a thread for each monitor or asynchronous callback, so that a slow one stalls no step."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from time import monotonic
+from typing import Generic, TypeVar
 
-from hookpoint.core.log.records import Record
 from hookpoint.core.text.thread_frames import frames_by_thread
 
 CAPACITY = 1000
 LINGER_SECONDS = 0.25  # each wake-up takes the GIL from the training thread, so records that arrive together share one wake-up
 
-Receive = Callable[[list[Record]], object]
+Item = TypeVar("Item")
 
 
-class MonitorQueue:
+class MonitorQueue(Generic[Item]):
     """Deliver records to one monitor in order, on a thread that starts with the first record.
+
+    `receive` gets all queued records at once or, with `one_by_one`, a list with one of them; it may empty the list.
 
     If the queue is full, `put` waits. If `drops` is set, it drops the oldest record and counts it instead. An error in
     `receive` ends delivery. It is stored in `error`, and the training thread raises it.
@@ -26,17 +28,28 @@ class MonitorQueue:
     full queue drops the oldest records until the monitor catches up. The thread is a daemon, so the process can exit.
     """
 
-    def __init__(self, name: str, receive: Receive, *, drops: bool = False, capacity: int = CAPACITY) -> None:
+    def __init__(
+        self,
+        name: str,
+        receive: Callable[[list[Item]], object],
+        *,
+        drops: bool = False,
+        capacity: int = CAPACITY,
+        linger_seconds: float | None = None,
+        one_by_one: bool = False,
+    ) -> None:
         self.name, self.drops, self.dropped, self.is_blocked = name, drops, 0, False
         self.error: Exception | None = None
         self._receive, self._capacity = receive, capacity
-        self._records: deque[Record] = deque()
+        self._linger_seconds = LINGER_SECONDS if linger_seconds is None else linger_seconds
+        self._one_by_one = one_by_one
+        self._records: deque[Item] = deque()
         self._in_hand = 0
         self._closing = self._is_urgent = False
         self._change = threading.Condition()
         self._thread: threading.Thread | None = None
 
-    def put(self, record: Record, seconds: float) -> bool:
+    def put(self, record: Item, seconds: float) -> bool:
         """Add a record; wait up to `seconds` for room unless `drops` is set.
 
         Return whether the monitor has just become blocked.
@@ -108,13 +121,13 @@ class MonitorQueue:
     def _work(self) -> None:
         while True:
             with self._change:
-                while not self._records and not self._closing:
-                    self._change.wait()
-                self._linger()
+                if not self._records or not self._one_by_one:
+                    while not self._records and not self._closing:
+                        self._change.wait()
+                    self._linger()
                 if not self._records:
                     return
-                records = list(self._records)
-                self._records.clear()
+                records = [self._records.popleft() for _ in range(1 if self._one_by_one else len(self._records))]
                 self._in_hand = len(records)
                 self._change.notify_all()
             try:
@@ -130,7 +143,7 @@ class MonitorQueue:
 
     def _linger(self) -> None:
         """Wait briefly for more records, unless the run is waiting for these."""
-        until = monotonic() + LINGER_SECONDS
+        until = monotonic() + self._linger_seconds
         while not (self._closing or self._is_urgent or self._is_half_full()) and monotonic() < until:
             self._change.wait(until - monotonic())
 

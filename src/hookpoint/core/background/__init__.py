@@ -1,0 +1,1 @@
+"""Asynchronous callbacks: snapshots of what they read, and their calls in the background."""

@@ -1,0 +1,39 @@
+"""Options: `on_error` and `ranks` of a callback, its class, its marks or its wrappers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hookpoint.core.callback.callback import Callback
+from hookpoint.core.callback.on import Mark, marks
+from hookpoint.core.errors import BadOption
+
+
+def marked_options(function: Any) -> Mark:
+    """Return the options of a function with multiple marks. For each option, the innermost mark that sets it wins."""
+    all_marks = marks(function)
+    on_error = next((mark.on_error for mark in all_marks if mark.on_error is not None), None)
+    ranks = next((mark.ranks for mark in all_marks if mark.ranks is not None), None)
+    return Mark(all_marks[0].point, on_error=on_error, ranks=ranks)
+
+
+def option_of(name: str, option: str, options: Any, known: tuple[str, ...], *, default: str) -> str:
+    """Return the value of an option, or the default if only the base class Callback sets it. Raise if it is unknown."""
+    value: str | None = getattr(options, option, None)
+    if value is None or (value is getattr(Callback, option) and not _sets(options, option)):
+        value = default
+    if value not in known:
+        raise BadOption(name, option, value, known)
+    return value
+
+
+def setter(proxies: Sequence[Callback], option: str, options: Any) -> Any:
+    """Return the outermost wrapper that sets an option, or else the callback's own options."""
+    return next((proxy for proxy in proxies if _sets(proxy, option)), options)
+
+
+def _sets(options: Any, option: str) -> bool:
+    """Return whether the callback or its class sets an option, not only the base class Callback."""
+    classes = [cls for cls in type(options).__mro__ if cls is not Callback]
+    return option in getattr(options, "__dict__", {}) or any(option in vars(cls) for cls in classes)
