@@ -25,7 +25,7 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 hosts = pytest.importorskip("tests.adapters.hosts.transformers")
 trainer_of, Model, SAMPLES, UNAVAILABLE = hosts.trainer_of, hosts.Model, hosts.SAMPLES, hosts.UNAVAILABLE
 
-METHODS = ("train", "training_step", "compute_loss", "evaluate", "evaluation_loop", "prediction_step")
+METHODS = ("train", "training_step", "compute_loss", "evaluate", "evaluation_loop", "prediction_step", "save_model")
 
 
 def trained(folder, *callbacks, model=None, listeners=(), outputs=True, options=None, **arguments):

@@ -20,7 +20,10 @@ CANNOT = {"resume after the validation": "a loop of its own resumes after a step
 
 def fit(callbacks, fit):
     from accelerate import Accelerator
+    from accelerate.state import AcceleratorState, GradientState
 
+    AcceleratorState._reset_state(reset_partial_state=True)  # they are shared by all objects: an earlier test may have left some
+    GradientState._reset_state()
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=fit.accumulate)
     model = Net(fit.fail_at)
     train = DataLoader(TensorDataset(X, Y), batch_size=len(TRAIN[0][0]))
