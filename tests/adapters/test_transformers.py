@@ -181,6 +181,22 @@ def test_state_is_in_the_checkpoint_in_our_own_encoding(tmp_path):
     assert (tmp_path / "checkpoint-3" / "hookpoint.state").read_bytes().startswith(MAGIC)
 
 
+def test_the_state_is_in_a_checkpoint_before_the_trainer_can_resume_from_it(tmp_path):
+    """A kill at any moment of a save leaves a checkpoint with our state, or one that has no trainer_state.json yet."""
+    found = []
+    trainer = trainer_of(tmp_path, num_train_epochs=2, save_strategy="epoch")
+    save = trainer._save_rng_state
+
+    def after_the_weights(folder):
+        found.append(sorted(path.name for path in Path(folder).iterdir() if path.suffix in (".json", ".state")))
+        save(folder)
+
+    trainer._save_rng_state = after_the_weights
+    with adapters.transformers(trainer, [cb.EarlyStopping("val_loss")]):
+        trainer.train()
+    assert [{"hookpoint.state", "trainer_state.json"} & set(names) for names in found] == [{"hookpoint.state"}] * 2
+
+
 def test_two_lists_in_one_trainer_have_a_state_each(tmp_path):
     ends = []
     for resume in (False, True):
