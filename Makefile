@@ -86,8 +86,9 @@ style: $(VENV)/.stamp-dev
 	@$(PY) -m ruff check
 	@$(PY) -m ruff format --check
 
-bench: $(VENV)/.stamp-bench ## benchmark dispatch, start, training steps, memory, saving, long files, many callbacks and live control
+bench: $(VENV)/.stamp-bench ## benchmark dispatch, driven iterations, start, training steps, memory, saving, long files, many callbacks and live control
 	@$(PY) benchmarks/dispatch.py
+	@$(PY) benchmarks/driven.py
 	@$(PY) benchmarks/start.py
 	@$(PY) benchmarks/step_overhead.py
 	@$(PY) benchmarks/memory.py

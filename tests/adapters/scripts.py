@@ -18,7 +18,8 @@ from hookpoint import callbacks as cb
 @dataclass(frozen=True)
 class Fit:
     """One training. `save_at` and `resume_at` are a place: "epoch" (the end of epoch 1), "batch" (after the first batch of
-    epoch 2) or "validation" (after the validation of epoch 1); the checkpoint is in `folder`."""
+    epoch 2) or "validation" (after the validation of epoch 1); the checkpoint is in `folder`. A training that `is_killed` goes
+    on after the save until a callback kills its process; one that resumes from it uses what the host has saved until then."""
 
     epochs: int = 2
     accumulate: int = 1
@@ -26,10 +27,16 @@ class Fit:
     fail_at: int | None = None
     save_at: str | None = None
     resume_at: str | None = None
+    is_killed: bool = False
     second_fit: bool = False
     predict: bool = False
     folder: Path = Path("unused")
     workdir: Path | None = None
+
+    @property
+    def state_folder(self) -> Path | None:
+        """The workdir of a host whose own checkpoints have no place for our state."""
+        return self.folder if self.workdir is None and (self.save_at or self.resume_at) else self.workdir
 
 
 @dataclass(frozen=True)

@@ -178,7 +178,7 @@ def test_what_lightning_cannot_do_is_refused(tmp_path):
     for callback, why in ((Skips(), "Skips skips batches"), (Fetches(), "Lightning has no on_batch_fetch_end")):
         with pytest.raises(NotUnderHost, match=why):
             adapters.lightning([callback])
-    with pytest.raises(NotUnderHost, match=r"run\.stop_epoch\(\) does not work under Lightning: it stops only the whole"):
+    with pytest.raises(NotUnderHost, match=r"run\.stop_epoch\(\) does not work under Lightning: it can only stop the whole"):
         fitted([on("on_train_iter_end")(lambda run: run.stop_epoch())], tmp_path)
     with pytest.raises(NotUnderHost, match=r"run\.skip_batch\(\) does not work under Lightning"):
         fitted([on("on_train_iter_begin")(lambda run: run.skip_batch())], tmp_path)

@@ -25,7 +25,7 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 hosts = pytest.importorskip("tests.adapters.hosts.transformers")
 trainer_of, Model, SAMPLES, UNAVAILABLE = hosts.trainer_of, hosts.Model, hosts.SAMPLES, hosts.UNAVAILABLE
 
-METHODS = ("train", "training_step", "compute_loss", "evaluate", "evaluation_loop", "prediction_step")
+METHODS = ("train", "training_step", "compute_loss", "evaluate", "evaluation_loop", "prediction_step", "save_model")
 
 
 def trained(folder, *callbacks, model=None, listeners=(), outputs=True, options=None, **arguments):
@@ -179,6 +179,22 @@ def test_metrics_of_the_user_and_logs_reach_the_run(tmp_path):
 def test_state_is_in_the_checkpoint_in_our_own_encoding(tmp_path):
     trained(tmp_path, cb.EarlyStopping("val_loss"), save_strategy="epoch")
     assert (tmp_path / "checkpoint-3" / "hookpoint.state").read_bytes().startswith(MAGIC)
+
+
+def test_the_state_is_in_a_checkpoint_before_the_trainer_can_resume_from_it(tmp_path):
+    """A kill at any moment of a save leaves a checkpoint with our state, or one that has no trainer_state.json yet."""
+    found = []
+    trainer = trainer_of(tmp_path, num_train_epochs=2, save_strategy="epoch")
+    save = trainer._save_rng_state
+
+    def after_the_weights(folder):
+        found.append(sorted(path.name for path in Path(folder).iterdir() if path.suffix in (".json", ".state")))
+        save(folder)
+
+    trainer._save_rng_state = after_the_weights
+    with adapters.transformers(trainer, [cb.EarlyStopping("val_loss")]):
+        trainer.train()
+    assert [{"hookpoint.state", "trainer_state.json"} & set(names) for names in found] == [{"hookpoint.state"}] * 2
 
 
 def test_two_lists_in_one_trainer_have_a_state_each(tmp_path):

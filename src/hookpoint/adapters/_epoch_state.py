@@ -8,36 +8,46 @@ from pathlib import Path
 from hookpoint.adapters._hosted_run import HostedRun
 from hookpoint.core.errors import DamagedCheckpoint
 from hookpoint.core.logger import logger
-from hookpoint.storage.checkpoint.layout import HOST_STATE
+from hookpoint.storage.checkpoint.layout import HOST_STATE, HOST_STATE_BEFORE
 from hookpoint.storage.checkpoint.state_bytes import unpacked
+from hookpoint.storage.disk import disk
 
 
 class EpochState:
-    """A file that is written after each epoch and read by a fit that resumes after that epoch.
+    """A file that is written after each epoch, and read by a fit that resumes after that epoch.
 
-    Without a workdir, nothing is written or read.
+    The file from the epoch before is kept too: a process may be killed after this file was written, and before the trainer
+    has saved its own state. Without a workdir, nothing is written or read.
     """
 
     def __init__(self, hosted: HostedRun, workdir: str | os.PathLike[str] | None) -> None:
         self._hosted = hosted
-        self._path = None if workdir is None else Path(workdir, HOST_STATE)
+        self._paths = [] if workdir is None else [Path(workdir, name) for name in (HOST_STATE, HOST_STATE_BEFORE)]
 
     def write(self) -> None:
-        if self._path is not None and self._hosted.driver.run.is_chief:
-            self._hosted.write_state(self._path)
+        if self._paths and self._hosted.driver.run.is_chief:
+            path, before = self._paths
+            if disk.exists(path):
+                with disk.replacing(before) as staged:
+                    disk.link(path, staged)
+            self._hosted.write_state(path)
 
     def after(self, epoch: int) -> bytes | None:
-        """Return the state if it was saved after this epoch. Otherwise, warn that it is missing or from another epoch."""
-        if self._path is None or not epoch:
+        """Return the state that was saved after this epoch. Otherwise, warn that it is missing or from another epoch."""
+        if not self._paths or not epoch:
             return None
-        trainer, state = self._hosted.driver.host.name, self._hosted.read_state(self._path)
-        try:
-            done = None if state is None else unpacked(state, str(self._path))["clocks"]["epochs_done"]
-        except DamagedCheckpoint as error:
-            logger.warning("%s The callbacks start without their saved state", error)
-            return None
-        if done != epoch:
-            found = "does not exist" if done is None else f"is from epoch {done}"
-            logger.warning("%s %s, but %s starts epoch %d: callbacks start without it", self._path, found, trainer, epoch + 1)
-            return None
-        return state
+        found: list[int] = []
+        for path in self._paths:
+            state = self._hosted.read_state(path)
+            try:
+                done = None if state is None else unpacked(state, str(path))["clocks"]["epochs_done"]
+            except DamagedCheckpoint as error:
+                logger.warning("%s The callbacks cannot resume from it", error)
+                continue
+            if done == epoch:
+                return state
+            found += [] if done is None else [done]
+        which = "does not exist" if not found else f"is from epoch {found[0]}"
+        trainer = self._hosted.driver.host.name
+        logger.warning("%s %s, but %s starts epoch %d: callbacks start without it", self._paths[0], which, trainer, epoch + 1)
+        return None

@@ -31,7 +31,7 @@ HOST = Host(
 )
 UNLIMITED = 2**31  # epochs; the trainer uses sys.maxsize if it only counts steps
 OF_THE_TRAINER = ("epoch", "loss", "step")  # fields of its logs that the run logs itself
-WRAPPED = ("training_step", "compute_loss", "evaluate", "prediction_step")
+WRAPPED = ("training_step", "compute_loss", "evaluate", "prediction_step", "save_model")
 
 
 def transformers(trainer: Any, callbacks: Any, *, outputs: bool = True, **options: Unpack[Options]) -> TransformersAdapter:
@@ -70,6 +70,7 @@ class TransformersAdapter(Attachment):
         self._computed: tuple[Any, bool] | None = None  # the batch's loss, and whether it is only its share of the step's loss
         self._is_stepping = self._epoch_is_over = False
         self._evaluations = self._last_logged = 0
+        self._saved_at: int | None = None  # the step of the last checkpoint that has our state
         self._awaited: set[str] = set()
         self._prefix = ""
         self.wrap_entry(trainer, "train", self._train)
@@ -98,7 +99,7 @@ class TransformersAdapter(Attachment):
         optimizer, scheduler = objects["optimizer"], objects["lr_scheduler"]  # accelerate wraps both
         optimizer, scheduler = getattr(optimizer, "optimizer", optimizer), getattr(scheduler, "scheduler", scheduler)
         self._total, self._last_logged = length_of(objects["train_dataloader"]), state.global_step
-        self._epoch_is_over, self._evaluations = False, 0
+        self._epoch_is_over, self._evaluations, self._saved_at = False, 0, None
         self._awaited.clear()
         self.hosted.start(
             **self._place(args, state),
@@ -299,12 +300,31 @@ class TransformersAdapter(Attachment):
             self._last_logged = state.global_step
             self._settle(control, "log")
 
+    def _save_model(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Write the state right after the weights of a checkpoint.
+
+        The trainer writes trainer_state.json last. After a kill before that, it cannot resume from this checkpoint; after a
+        kill later, our state is there too.
+        """
+        result = method(*args, **kwargs)
+        trainer = self._trainer
+        folder = inspect.signature(method).bind(*args, **kwargs).arguments.get("output_dir")
+        if folder is not None and Path(folder).name == f"checkpoint-{trainer.state.global_step}":
+            self._write_state(trainer.state, trainer.control, Path(folder))
+        return result
+
     @guarded
     def save(self, args: Any, state: Any, control: Any) -> None:
+        """Write the state, unless it is there: a custom trainer may save checkpoints without calling save_model."""
+        if self._saved_at != state.global_step:
+            self._write_state(state, control, _folder(args, state))
+
+    @guarded
+    def _write_state(self, state: Any, control: Any, folder: Path) -> None:
         self._settle(control, is_late=True)
-        folder = _folder(args, state)
         if state.is_world_process_zero and folder.is_dir():
             self.hosted.write_state(folder / self._state_file)
+            self._saved_at = state.global_step
 
 
 def _targets(inputs: Any) -> Any:

@@ -8,7 +8,7 @@ from torch.nn.functional import mse_loss
 from torch.optim import SGD
 from torch.utils.data import DataLoader, TensorDataset
 
-from hookpoint import Loop
+from hookpoint import Every, Loop
 from hookpoint import callbacks as cb
 
 NAME = "Accelerate"
@@ -20,17 +20,25 @@ CANNOT = {"resume after the validation": "a loop of its own resumes after a step
 
 def fit(callbacks, fit):
     from accelerate import Accelerator
+    from accelerate.state import AcceleratorState, GradientState
 
+    AcceleratorState._reset_state(reset_partial_state=True)  # all objects share it, also those of an earlier test
+    GradientState._reset_state()
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=fit.accumulate)
     model = Net(fit.fail_at)
     train = DataLoader(TensorDataset(X, Y), batch_size=len(TRAIN[0][0]))
     model, optimizer = accelerator.prepare(model, SGD(model.parameters(), lr=LEARNING_RATE))
-    if fit.save_at:
+    if fit.is_killed:
+        train = accelerator.prepare(train)
+    if fit.save_at and fit.is_killed:
+        when = Every(steps=1) if fit.save_at == "batch" else Every(epochs=1)
+        callbacks = [cb.ModelSaver(async_save=False).when(when), *callbacks]
+    elif fit.save_at:
         callbacks = [*callbacks, cb.ModelSaver(), stop_at(fit.save_at)]
     options = {
         "model": accelerator.unwrap_model(model),
         "optimizer": optimizer.optimizer,  # the one whose steps count, inside the wrapper
-        "workdir": fit.folder if fit.save_at or fit.resume_at else fit.workdir,
+        "workdir": fit.state_folder,
         **({} if fit.workdir else {"extra_callbacks": [], "monitors": []}),
     }
     for _ in range(1 + fit.second_fit):

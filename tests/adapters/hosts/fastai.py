@@ -39,19 +39,22 @@ def learner_of(*callbacks, model=None, validates=True, **options):
 
 
 def fit(callbacks, fit):
+    from fastai.callback.tracker import SaveModelCallback
     from fastai.callback.training import GradientAccumulation
 
-    workdir = fit.folder if fit.save_at or fit.resume_at else fit.workdir
-    adapter = adapters.fastai(callbacks, workdir=workdir)
+    adapter = adapters.fastai(callbacks, workdir=fit.state_folder)
     more = [GradientAccumulation(4 * fit.accumulate)] if fit.accumulate > 1 else []
-    learner = learner_of(adapter, *more, model=Net(fit.fail_at))
+    if fit.is_killed:
+        more.append(SaveModelCallback(every_epoch=True, fname="weights", with_opt=True))
+    learner = learner_of(adapter, *more, model=Net(fit.fail_at), path=fit.folder)
     if fit.predict:
         learner.get_preds()
         return learner.model
     with adapter:
         if fit.resume_at is not None:
-            learner.load(fit.folder / "weights", with_opt=False)
-        learner.fit(1 if fit.save_at else fit.epochs, start_epoch=int(fit.resume_at is not None))
+            learner.load("weights_0" if fit.is_killed else fit.folder / "weights", with_opt=fit.is_killed)
+        epochs = 1 if fit.save_at and not fit.is_killed else fit.epochs
+        learner.fit(epochs, start_epoch=int(fit.resume_at is not None))
         if fit.save_at is not None:
             learner.save(fit.folder / "weights", with_opt=False)
         if fit.second_fit:

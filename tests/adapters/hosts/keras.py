@@ -43,22 +43,24 @@ def model_of(fit):
 
 
 def fit(callbacks, fit):
+    import keras
     import numpy as np
 
     model, path = model_of(fit), fit.folder / "model.weights.h5"
     x, y = (np.concatenate([batch[part].numpy() for batch in TRAIN]) for part in (0, 1))
     val = VAL[0][0].numpy(), VAL[0][1].numpy()
-    workdir = fit.folder if fit.save_at or fit.resume_at else fit.workdir
-    with adapters.keras(callbacks, workdir=workdir) as adapter:
+    more = [keras.callbacks.BackupAndRestore(str(fit.folder / "backup"), delete_checkpoint=False)] if fit.is_killed else []
+    with adapters.keras(callbacks, workdir=fit.state_folder) as adapter:
         if fit.predict:
             model.predict(val[0], batch_size=8, verbose=0, callbacks=[adapter])
             return model
-        if fit.resume_at:
+        is_loaded = fit.resume_at is not None and not fit.is_killed
+        if is_loaded:
             model.load_weights(path)
         options = {"batch_size": 4, "shuffle": False, "validation_data": val, "validation_batch_size": 8, "verbose": 0}
-        epochs = 1 if fit.save_at else fit.epochs
+        epochs = 1 if fit.save_at and not fit.is_killed else fit.epochs
         for _ in range(1 + fit.second_fit):
-            model.fit(x, y, epochs=epochs, initial_epoch=1 if fit.resume_at else 0, callbacks=[adapter], **options)
+            model.fit(x, y, epochs=epochs, initial_epoch=int(is_loaded), callbacks=[adapter, *more], **options)
     if fit.save_at:
         model.save_weights(path)
     return model

@@ -76,7 +76,8 @@ def fit(callbacks, fit):
         trainer.predict(SAMPLES[: len(VAL[0][0])])
         return trainer.model.net
     step = {None: None, "epoch": 3, "batch": 4}[fit.resume_at]
-    trainer.train(resume_from_checkpoint=None if step is None else str(fit.folder / f"checkpoint-{step}"))
+    checkpoint = None if step is None else str(fit.folder / f"checkpoint-{step}")
+    trainer.train(resume_from_checkpoint=True if checkpoint and fit.is_killed else checkpoint)
     if fit.second_fit:
         trainer.train()
     return trainer.model.net

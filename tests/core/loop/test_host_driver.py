@@ -10,6 +10,7 @@ import torch
 from hookpoint import Callback, Every, LambdaCallback, Runner, StopRun, on
 from hookpoint import callbacks as cb
 from hookpoint.core.errors import BadLoop, OutsideRun
+from hookpoint.core.hooks.costs import FIRST_SAMPLE
 from hookpoint.core.loop.host import Host, NotUnderHost
 from hookpoint.core.loop.host_driver import HostDriver
 
@@ -216,14 +217,17 @@ def test_a_callback_that_raises():
     assert [one[0] for one in seen[-2:]] == ["on_exception", "on_run_end"]
 
 
-def test_stop_run_is_a_request_that_the_host_never_sees_raised():
+@pytest.mark.parametrize("at", [7, FIRST_SAMPLE])
+@pytest.mark.parametrize("when", [None, Every(steps=1)])
+def test_stop_run_is_a_request_that_the_host_never_sees_raised(at, when):
     def stop(run):
-        if run.iteration == 7:
+        if run.iteration == at:
             raise StopRun("enough")
 
-    record = Record()
-    Trainer([record, on("on_train_iter_end")(stop)]).fit(3)
-    assert record.seen[-1][:4] == ("on_run_end", 2, 7, 7)
+    record, later = Record(), Record()
+    Trainer([record, on("on_train_iter_end", when=when)(stop), later]).fit(3)
+    assert record.seen[-1][:4] == ("on_run_end", 2, at, at)
+    assert later.seen == record.seen  # the callbacks after it were called at that point too
 
 
 class Skipping(Callback):

@@ -132,7 +132,7 @@ def _lines(call: Call, number: int, names: dict[str, Any], timed: bool) -> list[
         names[f"h{number}"] = deferred(entry, handler, call.point)
     else:
         names[f"h{number}"] = entry.contained(handler.function, call.point)
-    if (entry.catches_stops or entry.is_in_team) and not is_asynchronous:
+    if entry.is_in_team and not is_asynchronous:
         names[f"h{number}"] = _caught(call, names[f"h{number}"])
     by_position, by_keyword = handler.bind(BY_NAME[call.point].offers if call.point in BY_NAME else ("run",))
     arguments = [ARGUMENTS[source] for source in by_position]
@@ -145,6 +145,9 @@ def _lines(call: Call, number: int, names: dict[str, Any], timed: bool) -> list[
         else:
             names[f"r{number}"] = returned.report
             statements = [f"if (answer := {statements[0]}) is not None: r{number}(answer)"]
+    if entry.catches_stops and not entry.is_in_team:  # here rather than in a function around the handler, which costs 0.5 us
+        names["StopRun"] = StopRun
+        statements = ["try:", f"    {statements[0]}", "except StopRun as stop:", "    run.stop(stop.reason)"]
     if timed:
         names[f"c{number}"] = call.cost
         statements = ["began = clock()", *statements, f"c{number}.add(clock() - began)"]

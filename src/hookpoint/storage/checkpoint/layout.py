@@ -31,11 +31,15 @@ DAMAGED = "damaged-"
 MANIFEST, WEIGHTS = "manifest.json", "model.safetensors"
 SHARDS, SHARD = ".metadata", ".distcp"  # the index of sharded tensors, and the suffix of their files
 TENSOR_DUMPS = "tensor-dumps"
-HOST_STATE = "host.state"  # state of callbacks, for a trainer that cannot store it
+# State of callbacks, for a trainer that cannot store it, and the one from the epoch before.
+HOST_STATE, HOST_STATE_BEFORE = "host.state", "host-before.state"
 JOURNAL = ".control/journal.jsonl"  # the commands sent to the run
 SCALARS, EVENTS = "scalars.jsonl", "events.jsonl"
 # The files of a run, in the order in which they are moved to previous/.
-RUN_FILES = (CHECKPOINTS, HOST_STATE, JOURNAL, "run.json", SCALARS, EVENTS, "tensorboard", TENSOR_DUMPS, "curves.png")
+RUN_FILES = (
+    *(CHECKPOINTS, HOST_STATE, HOST_STATE_BEFORE, JOURNAL, "run.json"),
+    *(SCALARS, EVENTS, "tensorboard", TENSOR_DUMPS, "curves.png"),
+)
 
 SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 SLASH = "--"
