@@ -24,6 +24,7 @@ ANCHOR_BYTES = 2**20  # bytes between the places to which a truncated file is re
 MAX_ANCHORS = 64
 
 Key = tuple[str, str]
+Clocks = tuple[Sequence[int], Sequence[int], Sequence[float], Sequence[int]]  # steps, epochs, times and byte offsets
 Column = tuple[Sequence[int], Sequence[int], Sequence[float], Sequence[float], Sequence[int]]
 
 
@@ -116,7 +117,7 @@ class CurveReader:
         for key, columns in self._columns(lines, offsets).items():
             self._extend(key, columns)
         self._lines += len(lines)
-        self._position.advance(b"\n".join(lines) + b"\n")
+        self._position.advance(lines, offsets[-1] - begin)
         if not self._anchors or self.position - self._anchors[-1][0] >= ANCHOR_BYTES:
             self._anchors.append((self.position, self._position.mark))
             if len(self._anchors) > MAX_ANCHORS:
@@ -129,14 +130,15 @@ class CurveReader:
             self._count_bad_line(index)
         found: dict[Key, list[Column]] = {}
         for columns, indices in tables:
-            places = [offsets[index] for index in indices]
+            places = array("q", map(offsets.__getitem__, indices))
+            clocks = array("q", columns["step"]), array("q", columns["epoch"]), array("d", columns["time"]), places
             if self.epoch_ends is not None:
                 self._add_epoch_ends(columns["epoch"], columns["step"])
             for at in dict.fromkeys(columns["at"]):
                 chosen = None if columns["at"].count(at) == len(places) else [one == at for one in columns["at"]]
                 for name in columns:
                     if name not in OWN_KEYS and (self._names is None or name in self._names):
-                        column = _numbers(columns, name, places, chosen)
+                        column = _numbers(columns[name], clocks, chosen)
                         if column[0]:
                             found.setdefault((name, at), []).append(column)
         return found
@@ -191,18 +193,17 @@ class CurveReader:
         self.bad_lines, self.bad_numbers = state["bad_lines"], list(state["bad_numbers"])
 
 
-def _numbers(columns: dict[str, Any], name: str, places: Sequence[int], chosen: Sequence[bool] | None) -> Column:
+def _numbers(values: Sequence[Any], clocks: Clocks, chosen: Sequence[bool] | None) -> Column:
     """Return the columns of a metric, leaving out records that have a different `at` or no number for the metric."""
-    values = columns[name]
+    steps, epochs, times, places = clocks
     if chosen is None and set(map(type, values)) == {float}:
-        return columns["step"], columns["epoch"], columns["time"], values, places
+        return steps, epochs, times, array("d", values), places
     numbers = [number_of(value) for value in values]
     wanted = [index for index, number in enumerate(numbers) if number is not None and (chosen is None or chosen[index])]
-    steps, epochs, times = (columns[clock] for clock in ("step", "epoch", "time"))
     return (
-        [steps[index] for index in wanted],
-        [epochs[index] for index in wanted],
-        [times[index] for index in wanted],
+        array("q", map(steps.__getitem__, wanted)),
+        array("q", map(epochs.__getitem__, wanted)),
+        array("d", map(times.__getitem__, wanted)),
         array("d", [numbers[index] or 0.0 for index in wanted]),
-        [places[index] for index in wanted],
+        array("q", map(places.__getitem__, wanted)),
     )
