@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 import socket
 
+import anyio
 import pytest
+from starlette.responses import PlainTextResponse
+
+from hookpoint.board.request_guard import Access, RequestGuard
 
 JSON = {"Content-Type": "application/json", "X-Hookpoint": "1"}
 BODY = json.dumps({"do": "stop"}).encode()
@@ -21,6 +25,36 @@ def test_the_token_becomes_a_cookie_of_this_port(client):
     assert client.token not in cookie
     name = cookie.partition(";")[0]
     assert client.send("GET", "/", signed_in=False, headers={"Cookie": f"other=1; {name}; last=2"})[0] == 200
+
+
+def test_a_cookie_from_another_port_does_not_hide_ours(client):
+    _, headers, _ = client.send("GET", f"/?token={client.token}", signed_in=False)
+    own, other = headers["set-cookie"].partition(";")[0], f"hookpoint_board_{client.port}=x"
+    for cookies in (f"{own}; {other}", f"{other}; {own}"):
+        assert client.send("GET", "/", signed_in=False, headers={"Cookie": cookies})[0] == 200
+
+
+def test_a_token_for_a_command_line_works_once():
+    access = Access(8787, "the token")
+    app = RequestGuard(PlainTextResponse("hello"), access)
+
+    def status(once):
+        messages = []
+        path = {"type": "http", "method": "GET", "path": "/", "query_string": f"once={once}".encode()}
+
+        async def send(message):
+            messages.append(message)
+
+        anyio.run(app, {**path, "headers": [(b"host", b"127.0.0.1:8787")]}, None, send)
+        return messages[0]["status"]
+
+    assert [status(once) for once in ("wrong", access.once.value, access.once.value)] == [403, 303, 403]
+
+
+def test_a_link_on_another_page_says_what_to_do(client):
+    headers = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+    status, _, body = client.send("GET", f"/?token={client.token}", signed_in=False, headers=headers)
+    assert (status, b"address bar" in body) == (403, True)
 
 
 @pytest.mark.parametrize("path", ["/", "/board.js", "/api/runs", "/api/stream", "/api/run/x/series", "/nothing"])

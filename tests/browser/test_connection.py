@@ -32,7 +32,7 @@ def test_the_page_continues_after_a_restart_with_the_same_token(page, serve, ope
     page.wait_for_selector("#lost", state="detached", timeout=30_000)
     page.wait_for_selector(".chart[data-metric='loss'][data-exact='true'][data-high='7']", timeout=30_000)
     page.wait_for_selector("#runs tr:has-text('later')", timeout=30_000)
-    assert page.locator("#connection").text_content() == "live"
+    assert page.locator("#connection").text_content() == "connected"
     assert [problem for problem in page.problems if not is_expected(problem)] == []
 
 
@@ -46,5 +46,5 @@ def test_a_restart_with_another_token_says_what_to_do(page, serve, opened, row, 
     again = serve(port=url.port)
     page.wait_for_selector("#denied:has-text('The board was restarted')", timeout=30_000)
     page.goto(again.geturl())
-    page.wait_for_selector("#connection:text-is('live')")
+    page.wait_for_selector("#connection:text-is('connected')")
     assert [problem for problem in page.problems if not is_expected(problem)] == []

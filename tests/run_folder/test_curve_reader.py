@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hookpoint.run_folder import curve_reader
+from hookpoint.run_folder import curve_reader, curve_view
 from hookpoint.run_folder.curve_index import load_index, save_index
 from hookpoint.run_folder.curve_preview import preview_of
 from hookpoint.run_folder.curve_reader import CurveReader
-from hookpoint.run_folder.curve_view import thinned, view_of
+from hookpoint.run_folder.curve_view import thinned, view_of, views_of
 
 TEXTS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
@@ -216,6 +216,24 @@ def test_a_wide_range_of_steps_is_exact_and_reads_only_its_ends(tmp_path, monkey
     assert_exact(view.buckets, values[(steps >= 1_001) & (steps <= 4_999)])
     monkeypatch.setattr("hookpoint.run_folder.curve_view.MAX_BYTES", 10)
     assert not view_of(reader, ("a", "step"), low=1_001, high=4_999).exact
+
+
+def test_a_range_is_read_once_for_all_curves(tmp_path, monkeypatch):
+    path = tmp_path / "scalars.jsonl"
+    path.write_bytes(b"".join(line(step, a=float(step % 977), **({"b": step} if step % 3 else {})) for step in range(6_000)))
+    reader = CurveReader(path, buckets=64)
+    reader.read()
+    alone = {key: view_of(reader, key, low=2_001, high=2_999, pixels=100) for key in reader.curves}
+    seen = []
+    monkeypatch.setattr(curve_view, "tables_of", lambda lines, real=curve_view.tables_of: real(seen.extend(lines) or lines))
+    views = views_of(reader, reader.curves, low=2_001, high=2_999, pixels=100)
+    assert views == alone
+    assert 999 <= len(seen) == len(set(seen)) < 2_000
+    for key, (steps, values) in truth(path).items():
+        assert views[key].exact
+        assert_exact(views[key].buckets, values[(steps >= 2_001) & (steps <= 2_999)])
+    path.unlink()
+    assert not any(view.exact for view in views_of(reader, reader.curves, low=2_001, high=2_999).values())
 
 
 def test_thinning_keeps_spikes_and_gaps(tmp_path):

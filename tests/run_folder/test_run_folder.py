@@ -222,3 +222,13 @@ def test_a_loop_that_is_entered_is_running_in_this_process_too(train_run):
     seen = []
     train_run(callbacks=[Look(), cb.ModelSaver()])
     assert seen == ["running", "running"]
+
+
+def test_a_best_value_many_saves_ago(tmp_path):
+    """A run in progress keeps its best value in events.jsonl only."""
+    clocks = {"step": 1, "iteration": 1, "epoch": 1, "time": 1.0}
+    events = [{**clocks, "event": "best", "metric": "val_loss", "value": 0.25, "mode": "min"}]
+    events += [{**clocks, "event": "save", "path": f"step-{number}"} for number in range(5_000)]
+    (tmp_path / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    (tmp_path / "scalars.jsonl").write_text(json.dumps({**clocks, "at": "step", "val_loss": 0.5}) + "\n")
+    assert RunFolder(tmp_path).stated_best.value == 0.25

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
@@ -14,10 +14,11 @@ from typing import Any
 from hookpoint.board.indexer import Indexer
 from hookpoint.plots.panels import choose_panels
 from hookpoint.plots.series import Bucket
+from hookpoint.run_folder.curve_columns import Key
 from hookpoint.run_folder.curve_index import load_index
 from hookpoint.run_folder.curve_preview import preview_of
-from hookpoint.run_folder.curve_reader import CurveReader, Key
-from hookpoint.run_folder.curve_view import thinned, view_of
+from hookpoint.run_folder.curve_reader import CurveReader
+from hookpoint.run_folder.curve_view import CurveView, thinned, views_of
 from hookpoint.run_folder.epoch_ends import epoch_ends_of
 
 MAX_UNREAD_BYTES = 4 * 2**20  # more are read in a separate process
@@ -94,7 +95,8 @@ class LiveCurves:
             is_preview = self._preview is not None
             known = self._preview if self._preview is not None else self._reader.curves
             wanted = _most_important(known) if names is None else frozenset(names)
-            curves = [self._curve(key, low, high, pixels) for key in known if key[0] in wanted]
+            keys = [key for key in known if key[0] in wanted]
+            curves = [_curve(key, view) for key, view in self._views(keys, low, high, pixels).items()]
             complete = 1.0 if not self._size else min(1.0, self._read_bytes / self._size)
             is_complete = not is_preview and not self._has_more
             return {
@@ -108,26 +110,29 @@ class LiveCurves:
                 "curves": curves,
             }
 
-    def _curve(self, key: Key, low: float, high: float, pixels: int) -> dict[str, Any]:
-        if self._preview is not None:
-            inside = [one for one in self._preview[key] if one.first_step <= high and one.last_step >= low]
-            buckets, exact = thinned(inside, pixels), False
-        else:
-            view = view_of(self._reader, key, low=low, high=high, pixels=pixels)
-            buckets, exact = view.buckets, view.exact and not self._has_more
-        return {
-            "name": key[0],
-            "at": key[1],
-            "exact": exact,
-            "count": sum(bucket.size for bucket in buckets),
-            "x": [bucket.first_step for bucket in buckets],
-            "x1": [bucket.last_step for bucket in buckets],
-            "t": [round(bucket.time, 3) for bucket in buckets],
-            "lo": [_finite(bucket.low) for bucket in buckets],
-            "hi": [_finite(bucket.high) for bucket in buckets],
-            "mean": [_finite(bucket.mean) for bucket in buckets],
-            "bad": [bucket.size - bucket.finite for bucket in buckets],
-        }
+    def _views(self, keys: Sequence[Key], low: float, high: float, pixels: int) -> dict[Key, CurveView]:
+        if self._preview is None:
+            views = views_of(self._reader, keys, low=low, high=high, pixels=pixels)
+            return {key: CurveView(view.buckets, view.exact and not self._has_more) for key, view in views.items()}
+        inside = {key: [one for one in self._preview[key] if one.first_step <= high and one.last_step >= low] for key in keys}
+        return {key: CurveView(thinned(buckets, pixels), exact=False) for key, buckets in inside.items()}
+
+
+def _curve(key: Key, view: CurveView) -> dict[str, Any]:
+    buckets = view.buckets
+    return {
+        "name": key[0],
+        "at": key[1],
+        "exact": view.exact,
+        "count": sum(bucket.size for bucket in buckets),
+        "x": [bucket.first_step for bucket in buckets],
+        "x1": [bucket.last_step for bucket in buckets],
+        "t": [round(bucket.time, 3) for bucket in buckets],
+        "lo": [_finite(bucket.low) for bucket in buckets],
+        "hi": [_finite(bucket.high) for bucket in buckets],
+        "mean": [_finite(bucket.mean) for bucket in buckets],
+        "bad": [bucket.size - bucket.finite for bucket in buckets],
+    }
 
 
 def _most_important(known: Collection[Key]) -> Collection[str]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import secrets
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import parse_qs
 
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
@@ -27,6 +28,22 @@ HEADERS = {
 OWN_HEADER = "x-hookpoint"  # a page from another origin cannot send it
 MAX_BODY_BYTES = 2**16
 READING = ("GET", "HEAD")
+FROM_A_LINK = "This page does not open from a link on another page: copy the address into the browser's address bar."
+
+
+class SingleUseToken:
+    """A token that signs in once, for the command line of a browser, which all users of the machine can see."""
+
+    def __init__(self) -> None:
+        self.value = secrets.token_urlsafe(24)
+        self._is_used = False
+
+    def use(self, given: str) -> bool:
+        """Return whether this is the token, and its first use."""
+        if self._is_used or not _is_equal(given, self.value):
+            return False
+        self._is_used = True
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +58,7 @@ class Access:
     hosts: Iterable[str] = ("127.0.0.1", "localhost", "[::1]")
     any_address: bool = False
     read_only: bool = False
+    once: SingleUseToken = field(default_factory=SingleUseToken)
 
 
 class RequestGuard:
@@ -48,7 +66,7 @@ class RequestGuard:
 
     A request needs an exact Host header, which stops DNS rebinding. A foreign Origin or Sec-Fetch-Site is refused: cookies are
     shared by all ports, so a page from another server on this machine would send ours. `/?token=` exchanges the token for a
-    cookie. Commands also need JSON and a custom header.
+    cookie, and so does `/?once=`, the first time. Commands also need JSON and a custom header.
     """
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
@@ -89,10 +107,11 @@ class RequestGuard:
         if headers.get("origin", f"http://{host}") != f"http://{host}":
             return PlainTextResponse("requests from other pages are refused", 403)
         if headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
-            return PlainTextResponse("requests from other pages are refused", 403)
-        token = parse_qs(scope["query_string"].decode("latin-1")).get("token") if scope["path"] == "/" else None
-        if token is not None:
-            return self._signed_in(token[-1])
+            is_link = headers.get("sec-fetch-mode") == "navigate"
+            return PlainTextResponse(FROM_A_LINK if is_link else "requests from other pages are refused", 403)
+        query = parse_qs(scope["query_string"].decode("latin-1")) if scope["path"] == "/" else {}
+        if "token" in query or "once" in query:
+            return self._signed_in(query)
         if not self._has_signed_in(headers):
             return PlainTextResponse("open the address that hookpoint board has printed", 401)
         return None if scope["method"] in READING else self._refused_command(headers)
@@ -109,17 +128,22 @@ class RequestGuard:
             return False
         return True
 
-    def _signed_in(self, token: str) -> Response:
-        if not _is_equal(token, self._access.token):
-            return PlainTextResponse("wrong token: open the address that hookpoint board has printed", 403)
+    def _signed_in(self, query: dict[str, list[str]]) -> Response:
+        if "token" in query:
+            is_known = _is_equal(query["token"][-1], self._access.token)
+        else:
+            is_known = self._access.once.use(query["once"][-1])
+        if not is_known:
+            return PlainTextResponse("wrong or used token: open the address that hookpoint board has printed", 403)
         response = RedirectResponse("/", 303)
         response.set_cookie(self._cookie, self._session, httponly=True, samesite="strict", path="/")
         return response
 
     def _has_signed_in(self, headers: dict[str, str]) -> bool:
-        cookies = dict(cookie.strip().partition("=")[::2] for cookie in headers.get("cookie", "").split(";"))
+        cookies = [cookie.strip().partition("=") for cookie in headers.get("cookie", "").split(";")]
+        values = [value for name, _, value in cookies if name == self._cookie]  # a server on another port can add one
         bearer = headers.get("authorization", "")
-        return _is_equal(cookies.get(self._cookie, ""), self._session) or _is_equal(bearer, f"Bearer {self._access.token}")
+        return any(_is_equal(value, self._session) for value in values) or _is_equal(bearer, f"Bearer {self._access.token}")
 
     def _refused_command(self, headers: dict[str, str]) -> Response | None:
         if self._access.read_only:

@@ -8,6 +8,7 @@ import secrets
 import socket
 import stat
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -31,9 +32,11 @@ def serve(
     token: str | None = None,
     read_only: bool = False,
     cache: Path | None = None,
-    on_ready: Callable[[str], None],
+    on_ready: Callable[[str, str], None],
 ) -> None:
-    """Serve the runs below some folders until Ctrl-C. Call `on_ready` with the address once the server answers.
+    """Serve the runs below some folders until Ctrl-C. Call `on_ready` once the server answers.
+
+    Its arguments are the address with the token, and one that works only once, for the command line of a browser.
 
     Without `port`, the server uses 8787, or any free port if that is taken. Raises OSError if it cannot use the port.
     """
@@ -54,7 +57,9 @@ def serve(
         timeout_graceful_shutdown=2,
     )
     with listening:
-        _Server(config, board, lambda: on_ready(f"http://{shown}:{own_port}/?token={token}")).run(sockets=[listening])
+        address = f"http://{shown}:{own_port}/"
+        ready = partial(on_ready, f"{address}?token={token}", f"{address}?once={access.once.value}")
+        _Server(config, board, ready).run(sockets=[listening])
 
 
 class _Server(uvicorn.Server):

@@ -50,12 +50,12 @@ def board(
         raise CommandError(f"{what}; ssh -L 8787:127.0.0.1:8787 HOST needs neither", USAGE)
     token = None if token_file is None else read_token(token_file)
 
-    def announce(url: str) -> None:
+    def announce(url: str, url_for_browser: str) -> None:
         print_lines([url])
         sys.stdout.flush()
         note("Ctrl-C ends the board.")
         if not no_open and _has_browser():
-            Thread(target=_open, args=(url,), daemon=True).start()
+            Thread(target=_open, args=(url_for_browser,), daemon=True).start()
 
     try:
         serve(folders or [default_folder()], host=host, port=port, token=token, read_only=read_only, on_ready=announce)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import BinaryIO
 
 MARK_BYTES = 256  # how many bytes before the position identify the file
@@ -22,10 +23,11 @@ class FilePosition:
         self.mark = mark_of(file, offset)
         self.offset = offset
 
-    def advance(self, read: bytes) -> None:
-        """Move past the bytes that were read."""
-        self.offset += len(read)
-        self.mark = (self.mark + read[-MARK_BYTES:])[-MARK_BYTES:]
+    def advance(self, lines: Sequence[bytes], size_bytes: int) -> None:
+        """Move past lines that were read, given without their newlines. `size_bytes` is their size with newlines."""
+        self.offset += size_bytes
+        last = b"".join([line[-MARK_BYTES:] + b"\n" for line in lines[-MARK_BYTES:]])
+        self.mark = (self.mark + last)[-MARK_BYTES:]
 
     def is_in(self, file: BinaryIO) -> bool:
         """Return whether the bytes before the offset are still the same. They differ if the file was truncated or rewritten."""

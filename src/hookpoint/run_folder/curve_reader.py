@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import time
-from array import array
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Sequence
 from itertools import accumulate
@@ -14,7 +13,8 @@ from typing import Any, BinaryIO
 from hookpoint.plots.series import BUCKETS, Series
 from hookpoint.run_folder._file_position import FilePosition
 from hookpoint.run_folder._plain_file import line_batches, open_plain
-from hookpoint.run_folder.json_records import OWN_KEYS, number_of, tables_of
+from hookpoint.run_folder.curve_columns import Column, Key, columns_of
+from hookpoint.run_folder.json_records import tables_of
 
 ALL_BUCKETS = 32 * BUCKETS  # for all curves in a file
 MAX_CURVES = 50_000  # per file; if there are more, the names probably contain numbers
@@ -22,9 +22,6 @@ MAX_EPOCHS = 100_000  # how many ends of epochs are stored
 MAX_NUMBERS = 5  # how many bad lines are listed
 ANCHOR_BYTES = 2**20  # bytes between the places to which a truncated file is rewound
 MAX_ANCHORS = 64
-
-Key = tuple[str, str]
-Column = tuple[Sequence[int], Sequence[int], Sequence[float], Sequence[float], Sequence[int]]
 
 
 class CurveReader:
@@ -113,47 +110,33 @@ class CurveReader:
     def _add_lines(self, lines: Sequence[bytes]) -> None:
         begin = self.position
         offsets = list(accumulate((len(line) + 1 for line in lines), initial=begin))
-        for key, columns in self._columns(lines, offsets).items():
-            self._extend(key, columns)
+        for key, column in self._columns(lines, offsets).items():
+            self._extend(key, column)
         self._lines += len(lines)
-        self._position.advance(b"\n".join(lines) + b"\n")
+        self._position.advance(lines, offsets[-1] - begin)
         if not self._anchors or self.position - self._anchors[-1][0] >= ANCHOR_BYTES:
             self._anchors.append((self.position, self._position.mark))
             if len(self._anchors) > MAX_ANCHORS:
                 self._anchors = self._anchors[::2]  # keep fewer of the older ones
 
-    def _columns(self, lines: Sequence[bytes], offsets: Sequence[int]) -> dict[Key, list[Column]]:
+    def _columns(self, lines: Sequence[bytes], offsets: Sequence[int]) -> dict[Key, Column]:
         """Return the values of each series."""
         tables, bad = tables_of(lines)
         for index in bad:
             self._count_bad_line(index)
-        found: dict[Key, list[Column]] = {}
-        for columns, indices in tables:
-            places = [offsets[index] for index in indices]
-            if self.epoch_ends is not None:
-                self._add_epoch_ends(columns["epoch"], columns["step"])
-            for at in dict.fromkeys(columns["at"]):
-                chosen = None if columns["at"].count(at) == len(places) else [one == at for one in columns["at"]]
-                for name in columns:
-                    if name not in OWN_KEYS and (self._names is None or name in self._names):
-                        column = _numbers(columns, name, places, chosen)
-                        if column[0]:
-                            found.setdefault((name, at), []).append(column)
-        return found
+        if self.epoch_ends is not None:
+            for table in tables:
+                self._add_epoch_ends(table.columns["epoch"], table.columns["step"])
+        return columns_of(tables, offsets, self._names)
 
-    def _extend(self, key: Key, columns: list[Column]) -> None:
-        column: Column = columns[0]
-        if len(columns) > 1:  # the records have different keys
-            rows = sorted((row for column in columns for row in zip(*column, strict=True)), key=lambda row: row[4])
-            column = tuple(zip(*rows, strict=True))  # type: ignore[assignment]
+    def _extend(self, key: Key, column: Column) -> None:
         series = self.curves.get(key)
         if series is None:
             if len(self.curves) >= MAX_CURVES:
                 return
             series = self._new_series(key)
-        elif series.offsets and column[4][0] <= series.offsets[-1]:  # these lines are read again after a truncation
-            known = bisect_right(column[4], series.offsets[-1])
-            column = tuple(part[known:] for part in column)  # type: ignore[assignment]
+        elif series.offsets and column.offsets[0] <= series.offsets[-1]:  # these lines are read again after a truncation
+            column = column.part(bisect_right(column.offsets, series.offsets[-1]))
         series.extend(*column)
 
     def _new_series(self, key: Key) -> Series:
@@ -189,20 +172,3 @@ class CurveReader:
         self._position = FilePosition(offset, bytes.fromhex(mark))
         self._anchors = [(offset, bytes.fromhex(mark)) for offset, mark in state["anchors"]]
         self.bad_lines, self.bad_numbers = state["bad_lines"], list(state["bad_numbers"])
-
-
-def _numbers(columns: dict[str, Any], name: str, places: Sequence[int], chosen: Sequence[bool] | None) -> Column:
-    """Return the columns of a metric, leaving out records that have a different `at` or no number for the metric."""
-    values = columns[name]
-    if chosen is None and set(map(type, values)) == {float}:
-        return columns["step"], columns["epoch"], columns["time"], values, places
-    numbers = [number_of(value) for value in values]
-    wanted = [index for index, number in enumerate(numbers) if number is not None and (chosen is None or chosen[index])]
-    steps, epochs, times = (columns[clock] for clock in ("step", "epoch", "time"))
-    return (
-        [steps[index] for index in wanted],
-        [epochs[index] for index in wanted],
-        [times[index] for index in wanted],
-        array("d", [numbers[index] or 0.0 for index in wanted]),
-        [places[index] for index in wanted],
-    )

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from array import array
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, islice, pairwise
+from operator import le
+from typing import Any
 
 from hookpoint.plots.series import Bucket
 from hookpoint.run_folder._plain_file import line_batches, open_plain
-from hookpoint.run_folder.curve_reader import CurveReader, Key
-from hookpoint.run_folder.json_records import number_of, records_of
+from hookpoint.run_folder.curve_columns import Column, Key, columns_of, joined
+from hookpoint.run_folder.curve_reader import CurveReader
+from hookpoint.run_folder.json_records import tables_of
 
 MAX_BYTES = 16 * 2**20  # how much to read again for a range of steps
 
@@ -24,57 +29,123 @@ class CurveView:
 
 
 def view_of(reader: CurveReader, key: Key, *, low: float = -math.inf, high: float = math.inf, pixels: int = 1_000) -> CurveView:
-    """Return the values of a curve with steps from `low` to `high`, in at most `pixels` buckets.
+    """Return the view of one curve. See `views_of`. Raises KeyError if there is no such curve."""
+    return views_of(reader, [key], low=low, high=high, pixels=pixels)[key]
+
+
+def views_of(
+    reader: CurveReader, keys: Iterable[Key], *, low: float = -math.inf, high: float = math.inf, pixels: int = 1_000
+) -> dict[Key, CurveView]:
+    """Return the values of curves with steps from `low` to `high`, in at most `pixels` buckets each.
 
     A narrow range is read from the file again, because the series may have left values out. The same applies to the buckets at
-    the ends of a wide range. If that needs more than 16 MiB, the range is not exact.
+    the ends of a wide range. If that needs more than 16 MiB, the curve is not exact. The file is read once for all curves.
 
     Raises KeyError if there is no such curve.
     """
-    buckets = list(reader.curves[key].buckets())
     if low == -math.inf and high == math.inf:
-        return CurveView(thinned(buckets, pixels), exact=True)
-    ends = [bucket.begin for bucket in buckets[1:]] + [reader.position]
-    inside = [(one, end) for one, end in zip(buckets, ends, strict=True) if one.first_step <= high and one.last_step >= low]
-    unsure = [(one, end) for one, end in inside if one.size > 1]
-    if sum(end - one.begin for one, end in unsure) > MAX_BYTES:
-        unsure = [(one, end) for one, end in unsure if one.first_step < low or one.last_step > high]
-    again = {one.begin: end for one, end in unsure}
-    if sum(end - begin for begin, end in again.items()) > MAX_BYTES:
-        return CurveView(thinned([one for one, _ in inside], pixels), exact=False)
+        return {key: CurveView(thinned(list(reader.curves[key].buckets()), pixels), exact=True) for key in keys}
+    ranges = {key: _Range.of(reader, key, low, high) for key in keys}
+    spans = sorted(span for one in ranges.values() for span in one.again)
     try:
-        found = _read_again(reader, key, again)
+        columns = _read_again(reader.path, {name for name, _ in ranges}, spans)
     except OSError:  # the file was deleted
-        return CurveView(thinned([one for one, _ in inside], pixels), exact=False)
-    parts = [found[one.begin] if one.begin in again else [one] for one, _ in inside]
-    kept = [one for part in parts for one in part if one.first_step <= high and one.last_step >= low]
-    return CurveView(thinned(kept, pixels), exact=True)
+        return {key: CurveView(thinned(one.buckets, pixels), exact=one.is_known) for key, one in ranges.items()}
+    return {key: one.view(columns.get(key), low, high, pixels) for key, one in ranges.items()}
 
 
-def _read_again(reader: CurveReader, key: Key, ranges: dict[int, int]) -> dict[int, list[Bucket]]:
-    """Return a curve's values in byte ranges, by the start of each range. Neighbouring ranges are read together."""
-    found: dict[int, list[Bucket]] = {begin: [] for begin in ranges}
-    spans: list[list[int]] = []
-    for begin, end in ranges.items():
-        if spans and spans[-1][1] == begin:
-            spans[-1][1] = end
-        else:
-            spans.append([begin, end])
-    with open_plain(reader.path) as file:
-        for begin, end in spans:
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """The buckets of a curve in a range of steps, and the places in the file to read again, sorted."""
+
+    buckets: list[Bucket]
+    again: list[tuple[int, int]]
+    is_too_long: bool = False
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the buckets are exact as they are."""
+        return not self.again and not self.is_too_long
+
+    @classmethod
+    def of(cls, reader: CurveReader, key: Key, low: float, high: float) -> _Range:
+        buckets = list(reader.curves[key].buckets())
+        ends = [bucket.begin for bucket in buckets[1:]] + [reader.position]
+        inside = [(one, end) for one, end in zip(buckets, ends, strict=True) if one.first_step <= high and one.last_step >= low]
+        unsure = [(one, end) for one, end in inside if one.size > 1]
+        if unsure and _size(inside) <= MAX_BYTES:
+            unsure = inside  # single values, too: one span is quicker than many
+        elif _size(unsure) > MAX_BYTES:
+            unsure = [(one, end) for one, end in unsure if one.first_step < low or one.last_step > high]
+        kept = [one for one, _ in inside]
+        if _size(unsure) > MAX_BYTES:
+            return cls(kept, [], is_too_long=True)
+        return cls(kept, [(one.begin, end) for one, end in unsure])
+
+    def view(self, column: Column | None, low: float, high: float, pixels: int) -> CurveView:
+        """Return the view, with the values that were read again."""
+        if not self.again or column is None:
+            return CurveView(thinned(self.buckets, pixels), exact=self.is_known)
+        if len(self.again) == len(self.buckets):
+            parts = [column.part(*_indices(column, begin, end)) for begin, end in _merged_spans(self.again)]
+            return CurveView(thinned_values(joined(parts).between(low, high), pixels), exact=True)
+        ends = dict(self.again)
+        kept: list[Bucket] = []
+        for one in self.buckets:
+            if one.begin in ends:
+                part = column.part(*_indices(column, one.begin, ends[one.begin])).between(low, high)
+                kept += thinned_values(part, len(part.values))
+            else:
+                kept.append(one)
+        return CurveView(thinned(kept, pixels), exact=True)
+
+
+def _size(buckets: Iterable[tuple[Bucket, int]]) -> int:
+    return sum(end - one.begin for one, end in buckets)
+
+
+def _indices(column: Column, begin: int, end: int) -> tuple[int, int]:
+    """Return the indices of the first value in a span of bytes, and of the first one after it."""
+    return bisect_left(column.offsets, begin), bisect_left(column.offsets, end)
+
+
+def _merged_spans(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Merge sorted spans that overlap or touch."""
+    merged_spans: list[tuple[int, int]] = []
+    for begin, end in spans:
+        if merged_spans and begin <= merged_spans[-1][1]:
+            begin, end = merged_spans[-1][0], max(end, merged_spans.pop()[1])
+        merged_spans.append((begin, end))
+    return merged_spans
+
+
+def _read_again(path: str, names: Collection[str], spans: Iterable[tuple[int, int]]) -> dict[Key, Column]:
+    """Return the values of curves in sorted spans of a file. Each byte is read once."""
+    found: dict[Key, list[array[Any]]] = {}
+    with open_plain(path) as file:
+        for begin, end in _merged_spans(spans):
             file.seek(begin)
-            owner, offset = begin, begin
             for lines in line_batches(file, end - begin):
-                for line, row in zip(lines, records_of(lines), strict=True):
-                    owner = offset if offset in ranges else owner
-                    value = number_of(row.get(key[0])) if row is not None and row["at"] == key[1] else None
-                    if row is not None and value is not None:
-                        number, finite = (value, 1) if math.isfinite(value) else (math.nan, 0)
-                        found[owner].append(
-                            Bucket(row["step"], row["step"], row["time"], number, number, number, finite, 1, offset)
-                        )
-                    offset += len(line) + 1
-    return found
+                offsets = list(accumulate((len(line) + 1 for line in lines), initial=begin))
+                for key, column in columns_of(tables_of(lines)[0], offsets, names).items():
+                    fields = found.setdefault(key, [array(kind) for kind in "qqddq"])
+                    for field, new in zip(fields, column, strict=True):
+                        field.extend(new)
+                begin = offsets[-1]
+    return {key: Column(*fields) for key, fields in found.items()}
+
+
+def thinned_values(column: Column, pixels: int) -> list[Bucket]:
+    """Return the buckets that `thinned` makes of single values, in a fraction of the time."""
+    steps, count = column.steps, len(column.steps)
+    if count <= pixels:
+        bounds: list[int] = list(range(count + 1))
+    elif steps[-1] <= steps[0] or not all(map(le, steps, islice(steps, 1, None))):
+        bounds = [*range(0, count, math.ceil(count / pixels)), count]
+    else:
+        width = (steps[-1] - steps[0] + 1) / pixels
+        bounds = sorted({bisect_left(steps, steps[0] + pixel * width) for pixel in range(pixels)} | {count})
+    return [column.bucket(begin, end) for begin, end in pairwise(bounds)]
 
 
 def thinned(buckets: Sequence[Bucket], pixels: int) -> list[Bucket]:

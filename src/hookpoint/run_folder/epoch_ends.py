@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from hookpoint.plots.series import Series
-from hookpoint.run_folder.curve_reader import Key
+from hookpoint.run_folder.curve_columns import Key
 
 MAX_PAIRS = 500
 

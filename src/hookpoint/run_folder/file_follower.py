@@ -52,7 +52,7 @@ class FileFollower:
     def _read(self, file: BinaryIO) -> list[dict[str, Any]]:
         rows = []
         for line in complete_lines(file):
-            self._position.advance(line + b"\n")
+            self._position.advance((line,), len(line) + 1)
             row = record_of(line)
             if row is not None:
                 rows.append(row)

@@ -11,10 +11,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from hookpoint.run_folder._plain_file import newest_lines
 from hookpoint.run_folder.best_value import BestValue, guess_best, metric_to_watch
 from hookpoint.run_folder.checkpoint_list import Listed, checkpoints_of, newest_step
 from hookpoint.run_folder.formatting import moment_of
-from hookpoint.run_folder.json_records import number_of
+from hookpoint.run_folder.json_records import number_of, record_of
 from hookpoint.run_folder.scalars_file import Last, last_of, rows_backwards
 from hookpoint.storage.checkpoint.layout import BEST, CHECKPOINTS
 from hookpoint.storage.run_file import NAME, STATUSES, read_run_file
@@ -23,7 +24,7 @@ from hookpoint.storage.workdir.lock import Holder, holder_of
 RUNNING, FINISHED, STOPPED, FAILED, KILLED, UNKNOWN = "running", "finished", "stopped", "failed", "killed", "unknown"
 ALL_STATUSES = (RUNNING, FINISHED, STOPPED, FAILED, KILLED, UNKNOWN)
 SCALARS, EVENTS = "scalars.jsonl", "events.jsonl"
-MAX_EVENTS = 2_000
+MAX_EVENTS = 20_000  # the best value may be many saves ago
 
 
 class RunFolder:
@@ -192,8 +193,9 @@ class RunFolder:
         return best[preferred[0]] if preferred else None
 
     def _event_best(self) -> BestValue | None:
-        for event in islice(self.events(), MAX_EVENTS):
-            if event["event"] == "best" and isinstance(event.get("metric"), str) and event["step"] <= (self.step or 0):
+        lines = (line for line in islice(newest_lines(self.path / EVENTS), MAX_EVENTS) if b'"best"' in line)  # parse only these
+        for event in (row for line in lines if (row := record_of(line)) is not None):
+            if event.get("event") == "best" and isinstance(event.get("metric"), str) and event["step"] <= (self.step or 0):
                 return BestValue.of(event["metric"], event, "events")
         return None
 

@@ -8,6 +8,7 @@ import { ChartCard } from "./ChartCard";
 import { compose, extentOf, metricNames, settingNames } from "./compose";
 
 const MOST = 200; // charts of a section, before the filter
+const FEW = 2; // charts that fill the width
 
 export function Charts() {
   const state = useStore(
@@ -28,6 +29,7 @@ export function Charts() {
   if (!sections.length && word) return <p class="hint">No metric contains “{view.metrics}”. Clear the filter to see all of them.</p>;
   if (!sections.length) return <p class="hint">These runs have logged no values yet. Values appear here as soon as they are written.</p>;
 
+  const isFew = sections.reduce((sum, { names: own }) => sum + own.length, 0) <= FEW;
   const toggle = (title: string) => setFolded((before) => new Set(before.has(title) ? [...before].filter((one) => one !== title) : [...before, title]));
   return (
     <>
@@ -39,7 +41,7 @@ export function Charts() {
             </button>
           </h2>
           {!folded.has(title) && (
-            <div class="charts">
+            <div class={isFew ? "charts few" : "charts"}>
               {own.slice(0, MOST).map((name) => (
                 <ChartCard key={name} name={name} composed={compose(state, name, extent, settings)} isPinned={title === "Pinned"} />
               ))}

@@ -91,7 +91,7 @@ export class CurveChart {
           ...labels,
           grid,
           size: 26,
-          splits: (u, _axis, low, high) => (timed ? timeTicks : ticks)(low, high, u.bbox.width / devicePixelRatio / 62),
+          splits: (u, _axis, low, high) => (timed ? timeTicks : ticks)(low, high, u.bbox.width / devicePixelRatio / (timed ? 62 : 46)),
           values: (_u, values) => values.map((value) => (timed ? duration(value) : compact(value))),
         },
         {

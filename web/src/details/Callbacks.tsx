@@ -29,14 +29,14 @@ export function Callbacks() {
             <div class="callback-head">
               <span class="place">{number}</span>
               <b>{row.name}</b>
-              <span class="number">{row.seconds === null ? "" : span(row.seconds)}</span>
+              <span class="number">{row.seconds === null ? (total > 0 ? <small>not measured</small> : "") : span(row.seconds)}</span>
             </div>
             {row.seconds !== null && total > 0 && <meter min={0} max={total} value={row.seconds} aria-label={`Share of ${row.name} in the time of all callbacks`} />}
             <Points row={row} />
           </li>
         ))}
       </ol>
-      <p class="hint">Total time since the start of the process. Points inside the training step are estimated: one step in 64 is measured.</p>
+      <p class="hint">Total time since the start of the process. Points inside the training step are estimated: one step in 64 is measured. Points without a time have not been measured: they were not called, or are called within a batch.</p>
     </>
   );
 }

@@ -16,7 +16,7 @@ export function Checkpoints() {
       <tbody>
         {[...details.checkpoints].reverse().map((one) => (
           <tr key={one.name} class={one.problem ? "problem" : ""}>
-            <td>{one.name}</td>
+            <td class="whole">{one.name}</td>
             <td>{best.has(one.name) && <span class="star" title={`Best ${best.get(one.name)}`}>★ </span>}{one.problem || why(one)}</td>
             <td class="number">{bytes(one.size_bytes)}</td>
           </tr>

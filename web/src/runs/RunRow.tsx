@@ -17,6 +17,7 @@ interface Props {
 
 export function RunRow({ row, colour, isFocused, isBest, columns, settings, index }: Props) {
   const isShown = colour !== undefined;
+  const folder = row.label.slice(0, row.label.lastIndexOf("/") + 1);
   const open = () => {
     focus(row.key);
     if (matchMedia("(max-width: 760px)").matches) setView({ screen: "run" });
@@ -46,7 +47,8 @@ export function RunRow({ row, colour, isFocused, isBest, columns, settings, inde
       </td>
       <td class="name-cell">
         <button type="button" class="name" title={row.label} aria-current={isFocused} onKeyDown={onKeyDown}>
-          {row.label}
+          <span class="folder">{folder}</span>
+          <span>{row.label.slice(folder.length)}</span>
         </button>
       </td>
       <td class={`status ${row.status}`} title={row.reason || undefined}>

@@ -5,8 +5,8 @@ import { linkToView } from "../data/link";
 import { update, useStore } from "../data/store";
 import { Help } from "./Help";
 
-const THEMES: readonly [Choice, string][] = [["system", "System"], ["light", "Light"], ["dark", "Dark"]];
-const TEXTS = { loading: "loading", live: "live", lost: "not connected", denied: "no access" };
+const THEMES: readonly [Choice, string][] = [["system", "Theme: auto"], ["light", "Theme: light"], ["dark", "Theme: dark"]];
+const TEXTS = { loading: "loading", live: "connected", lost: "not connected", denied: "no access" };
 
 export function Header() {
   const connection = useStore((state) => state.connection);
