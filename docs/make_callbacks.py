@@ -93,6 +93,7 @@ GROUPS = {
         "GPUMemoryTracker",
         "HostMemoryTracker",
         "SummaryCollector",
+        "EmbeddingCollector",
         "HookTrace",
         "ProfilerTrace",
     ],

@@ -73,6 +73,7 @@ ARGUMENTS = {
     "DumpTensorAsImage": {"tensor_name": a_picture, "prefix": "picture"},
     "DumpTensors": {"names": ["batch", "loss"]},
     "EarlyStopping": {"monitor": "score", "mode": "max", "patience": 2},
+    "EmbeddingCollector": {"layers": "layer"},
     "EstimatedTimeLeft": {},
     "FeatureTap": {"pattern": "layer"},
     "FlopsTracker": {"peak_flops": 1e12},
@@ -131,7 +132,7 @@ ARGUMENTS = {
     "TopKSaver": {"monitor_stat": "score", "k": 2},
     "WandbMonitor": {"project": "tests", "mode": "offline"},
 }
-HOOKED = ("ActivationStats", "FeatureTap", "GradientStats", "ModuleHooks", "ParameterHooks")
+HOOKED = ("ActivationStats", "EmbeddingCollector", "FeatureTap", "GradientStats", "ModuleHooks", "ParameterHooks")
 EPOCHS, BATCHES = 3, 4
 
 CLASSES = {name: getattr(callbacks, name) for name in callbacks.__all__}

@@ -30,6 +30,7 @@ ARGUMENTS = {
     "DumpTensorAsImage": {"tensor_name": "3.weight"},
     "DumpTensors": {"names": ["loss", "outputs", "batch/0", "0.weight", "1.running_mean", "3.weight.grad"]},
     "EarlyStopping": {"patience": 9, "restore_best_weights": False},
+    "EmbeddingCollector": {"layers": "[03]"},
     "FeatureTap": {"pattern": "*", "modes": ["pred", "val"]},
     "GarbageCollector": {"every": 2, "freeze": True},
     "GradientStats": {"every": 2, "per_parameter": True, "updates": True},

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from hookpoint.callbacks.stopping.stop_at_threshold import StopAtThreshold as StopAtThreshold
     from hookpoint.callbacks.stopping.stop_at_time import StopAtTime as StopAtTime
     from hookpoint.callbacks.stopping.terminate_on_nan import TerminateOnNaN as TerminateOnNaN
+    from hookpoint.callbacks.summaries.embedding_collector import EmbeddingCollector as EmbeddingCollector
     from hookpoint.callbacks.summaries.merge_all_summaries import MergeAllSummaries as MergeAllSummaries
     from hookpoint.callbacks.summaries.moving_average_summary import MovingAverageSummary as MovingAverageSummary
     from hookpoint.callbacks.summaries.run_op import RunOp as RunOp
