@@ -94,6 +94,7 @@ GROUPS = {
         "HostMemoryTracker",
         "SummaryCollector",
         "EmbeddingCollector",
+        "LossLandscape",
         "HookTrace",
         "ProfilerTrace",
     ],

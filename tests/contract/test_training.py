@@ -39,6 +39,7 @@ ARGUMENTS = {
     "HyperParamSetterWithFunc": {"param": "learning_rate", "func": lambda epochs_done, rate: rate},
     "InjectShell": {"shell": "python"},
     "LearningRateScheduler": {"schedule": lambda epoch, rate: rate},
+    "LossLandscape": {"data": [(torch.ones(4, 3), torch.zeros(4, dtype=torch.long))], "size": 3},
     "MLflowMonitor": {"tracking_uri": f"sqlite:///{STORE}/mlflow.db"},
     "Mirror": {"url": "memory://training"},
     "MaxSaver": {"monitor_stat": "val_loss"},

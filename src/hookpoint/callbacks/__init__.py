@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from hookpoint.callbacks.tensors.simple_moving_average import SimpleMovingAverage as SimpleMovingAverage
     from hookpoint.callbacks.tensors.tensor_printer import TensorPrinter as TensorPrinter
     from hookpoint.callbacks.weights.check_replicas import CheckReplicas as CheckReplicas
+    from hookpoint.callbacks.weights.loss_landscape import LossLandscape as LossLandscape
     from hookpoint.callbacks.weights.stochastic_weight_averaging import StochasticWeightAveraging as StochasticWeightAveraging
     from hookpoint.callbacks.weights.swap_ema_weights import SwapEMAWeights as SwapEMAWeights
     from hookpoint.core.callback.callback import Callback as Callback

@@ -8,6 +8,7 @@
     checkpoints/.staging-…        a folder being written
     checkpoints/.deleting-…       a folder being deleted
     tensor-dumps/                 tensors and images that callbacks write
+    landscape/                    weights that LossLandscape collects, and its result
     .control/journal.jsonl        commands to the run, which a resume replays
     previous/001/                 an earlier run
 
@@ -31,11 +32,13 @@ DAMAGED = "damaged-"
 MANIFEST, WEIGHTS = "manifest.json", "model.safetensors"
 SHARDS, SHARD = ".metadata", ".distcp"  # the index of sharded tensors, and the suffix of their files
 TENSOR_DUMPS = "tensor-dumps"
+LANDSCAPE, LANDSCAPE_FILE, LANDSCAPE_PICTURE = "landscape", "landscape.json", "landscape.png"
 HOST_STATE = "host.state"  # state of callbacks, for a trainer that cannot store it
 JOURNAL = ".control/journal.jsonl"  # the commands sent to the run
 SCALARS, EVENTS = "scalars.jsonl", "events.jsonl"
 # The files of a run, in the order in which they are moved to previous/.
-RUN_FILES = (CHECKPOINTS, HOST_STATE, JOURNAL, "run.json", SCALARS, EVENTS, "tensorboard", TENSOR_DUMPS, "curves.png")
+LOGS = ("run.json", SCALARS, EVENTS, "tensorboard")
+RUN_FILES = (CHECKPOINTS, HOST_STATE, JOURNAL, *LOGS, TENSOR_DUMPS, LANDSCAPE, "curves.png", LANDSCAPE_PICTURE)
 
 SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 SLASH = "--"
