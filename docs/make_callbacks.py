@@ -93,6 +93,8 @@ GROUPS = {
         "GPUMemoryTracker",
         "HostMemoryTracker",
         "SummaryCollector",
+        "EmbeddingCollector",
+        "LossLandscape",
         "HookTrace",
         "ProfilerTrace",
     ],

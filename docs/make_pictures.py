@@ -97,6 +97,22 @@ def terminal_svg(title: str, lines: list[str]) -> str:
     return console.export_svg(title=title, theme=THEME, code_format=TEMPLATE, unique_id="terminal")
 
 
+def draw_landscape(workdir: Path) -> None:
+    """Train a small classifier and draw its loss landscape."""
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    points = torch.randn(512, 2)
+    classes = (points[:, 0] * points[:, 1] > 0).long()
+    model = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
+    landscape = hookpoint.callbacks.LossLandscape((points, classes), size=21, batch_size=128)
+    options = {"workdir": workdir, "name": "quadrants", "callbacks": [landscape], "extra_callbacks": [], "monitors": []}
+    hookpoint.Runner(model, optimizer, nn.CrossEntropyLoss(), **options).fit((points, classes), epochs=25, batch_size=32)
+    hookpoint.plot(workdir, path=IMAGES / "landscape.png", landscape=True, width=600, height=480)
+
+
 def main(epochs: int) -> None:
     IMAGES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
@@ -111,6 +127,7 @@ def main(epochs: int) -> None:
         (IMAGES / "terminal.svg").write_text(terminal_svg("hookpoint demo", shown))
         metrics = ["loss", "val-error-top1", "learning_rate"]
         hookpoint.plot(folder / "runs" / "digits", path=IMAGES / "curves.png", metrics=metrics, x="epoch")
+        draw_landscape(folder / "landscape")
     for image in sorted(IMAGES.iterdir()):
         print(f"{image.relative_to(ROOT)}  {image.stat().st_size:,} bytes")
         if image.stat().st_size > MAX_BYTES:

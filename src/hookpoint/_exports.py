@@ -96,10 +96,17 @@ _FOLDERS: dict[str, tuple[str, ...]] = {
         "StopAtTime",
         "TerminateOnNaN",
     ),
-    "callbacks.summaries": ("MergeAllSummaries", "MovingAverageSummary", "RunOp", "RunUpdateOps", "SummaryCollector"),
+    "callbacks.summaries": (
+        "EmbeddingCollector",
+        "MergeAllSummaries",
+        "MovingAverageSummary",
+        "RunOp",
+        "RunUpdateOps",
+        "SummaryCollector",
+    ),
     "callbacks.system": ("GPUMemoryTracker", "GPUUtilizationTracker", "GarbageCollector", "HostMemoryTracker"),
     "callbacks.tensors": ("DumpTensorAsImage", "DumpTensors", "ProcessTensors", "SimpleMovingAverage", "TensorPrinter"),
-    "callbacks.weights": ("CheckReplicas", "StochasticWeightAveraging", "SwapEMAWeights"),
+    "callbacks.weights": ("CheckReplicas", "LossLandscape", "StochasticWeightAveraging", "SwapEMAWeights"),
     "monitors": ("CSVLogger", "History", "JSONWriter", "RemoteMonitor", "ScalarPrinter", "TFEventWriter", "WandbMonitor"),
 }
 _WORD = re.compile(r"(?<!^)(?=[A-Z][a-z])|(?<=[a-z])(?=[A-Z]{2})")  # where a word of a name begins: Swap|EMA|Weights

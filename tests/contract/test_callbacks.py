@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 import numpy
 import pytest
+import torch
 from fsspec.implementations.memory import MemoryFileSystem
 from torch import nn
 from torch.optim import SGD
@@ -43,6 +44,10 @@ def nothing():
 
 def a_loss(run):
     return run.metrics["loss"]
+
+
+def a_mean(model, batch):
+    return model(batch[0]).mean()
 
 
 def a_picture(run):
@@ -73,6 +78,7 @@ ARGUMENTS = {
     "DumpTensorAsImage": {"tensor_name": a_picture, "prefix": "picture"},
     "DumpTensors": {"names": ["batch", "loss"]},
     "EarlyStopping": {"monitor": "score", "mode": "max", "patience": 2},
+    "EmbeddingCollector": {"layers": "layer"},
     "EstimatedTimeLeft": {},
     "FeatureTap": {"pattern": "layer"},
     "FlopsTracker": {"peak_flops": 1e12},
@@ -89,6 +95,7 @@ ARGUMENTS = {
     "InjectShell": {"shell": "python"},
     "JSONWriter": {},
     "LearningRateScheduler": {"schedule": rate, "param": DROPOUT},
+    "LossLandscape": {"data": [(torch.ones(2, 1), torch.ones(2, 1))], "loss": a_mean, "size": 3},
     "LossMonitor": {"per_print_times": 2},
     "MLflowMonitor": {"tracking_uri": f"sqlite:///{STORE}/mlflow.db"},
     "MaxSaver": {"monitor_stat": "score"},
@@ -132,6 +139,7 @@ ARGUMENTS = {
     "WandbMonitor": {"project": "tests", "mode": "offline"},
 }
 HOOKED = ("ActivationStats", "FeatureTap", "GradientStats", "ModuleHooks", "ParameterHooks")
+HOOKED += ("EmbeddingCollector", "LossLandscape")
 EPOCHS, BATCHES = 3, 4
 
 CLASSES = {name: getattr(callbacks, name) for name in callbacks.__all__}

@@ -32,9 +32,9 @@ from hookpoint.run_folder.callback_rows import callback_rows
 from hookpoint.run_folder.curve_csv import csv_lines, csv_lines_of_runs
 from hookpoint.run_folder.describe_event import describe_event
 from hookpoint.run_folder.json_records import encoded
+from hookpoint.run_folder.media.tensorboard_media import Medium, NoTensorBoard, histogram_of, image_of, media_of
 from hookpoint.run_folder.run_details import details_of, differences_of, settings_of
 from hookpoint.run_folder.run_folder import SCALARS, RunFolder
-from hookpoint.run_folder.tensorboard_media import Medium, NoTensorBoard, histogram_of, image_of, media_of
 
 PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from hookpoint.callbacks.stopping.stop_at_threshold import StopAtThreshold as StopAtThreshold
     from hookpoint.callbacks.stopping.stop_at_time import StopAtTime as StopAtTime
     from hookpoint.callbacks.stopping.terminate_on_nan import TerminateOnNaN as TerminateOnNaN
+    from hookpoint.callbacks.summaries.embedding_collector import EmbeddingCollector as EmbeddingCollector
     from hookpoint.callbacks.summaries.merge_all_summaries import MergeAllSummaries as MergeAllSummaries
     from hookpoint.callbacks.summaries.moving_average_summary import MovingAverageSummary as MovingAverageSummary
     from hookpoint.callbacks.summaries.run_op import RunOp as RunOp
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
     from hookpoint.callbacks.tensors.simple_moving_average import SimpleMovingAverage as SimpleMovingAverage
     from hookpoint.callbacks.tensors.tensor_printer import TensorPrinter as TensorPrinter
     from hookpoint.callbacks.weights.check_replicas import CheckReplicas as CheckReplicas
+    from hookpoint.callbacks.weights.loss_landscape import LossLandscape as LossLandscape
     from hookpoint.callbacks.weights.stochastic_weight_averaging import StochasticWeightAveraging as StochasticWeightAveraging
     from hookpoint.callbacks.weights.swap_ema_weights import SwapEMAWeights as SwapEMAWeights
     from hookpoint.core.callback.callback import Callback as Callback

@@ -80,6 +80,7 @@ def plan_deletions(run: RunFolder, *, logs: bool, previous: bool, everything: bo
     if everything:
         deletions += _files(folder, "the description of the run", (RUN_FILE,))
         deletions += [*_tree(folder / layout.TENSOR_DUMPS, "dumped tensors", r".+-ep\d+.*\.png|DumpTensor-.*\.npz")]
+        deletions += [*_tree(folder / layout.LANDSCAPE, "the loss landscape", r"step-\d+\.safetensors|landscape\.json")]
         deletions += [*_tree(folder / CONTROL, "commands", r"\.?(?:live|\d{20}-[0-9a-f]{8})\.json(?:\..*)?|journal\.jsonl")]
     return Plan(tuple(deletion for deletion in deletions if deletion.files or deletion.folders), tuple(kept))
 

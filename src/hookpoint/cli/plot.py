@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -17,6 +18,7 @@ from hookpoint.plots.figure_layout import PlotOptions
 from hookpoint.plots.panels import TooManyPanels, UnknownCurve
 from hookpoint.plots.terminal_backend import CHARACTERS, DEFAULT_ROWS, MIN_ROWS, MIN_WIDTH, Look, columns_of, lines_of
 from hookpoint.run_folder.command_error import NOT_WRITTEN, USAGE, CommandError
+from hookpoint.run_folder.media.landscape_file import read_landscape
 from hookpoint.run_folder.run_curves import figure_of_runs
 from hookpoint.run_folder.run_folder import RunFolder
 
@@ -35,6 +37,7 @@ ROWS = (MIN_ROWS, 200, "rows")
 )
 @click.option("--log", is_flag=True, help="Use a log scale for the values.")
 @click.option("--x", type=click.Choice(["step", "epoch", "time"]), default="step", show_default=True, help="The x axis.")
+@click.option("--landscape", is_flag=True, help="Draw the loss landscape of a run with LossLandscape.")
 @click.option("--width", type=int, metavar="N", help="Width in pixels, or in terminal columns.")
 @click.option("--height", type=int, metavar="N", help="Height in pixels, or in terminal rows per panel.")
 def plot(
@@ -45,6 +48,7 @@ def plot(
     smooth: float,
     log: bool,
     x: X,
+    landscape: bool,
     width: int | None,
     height: int | None,
 ) -> None:
@@ -60,13 +64,24 @@ def plot(
       hookpoint plot mine other -m val_loss -o loss.svg
       hookpoint plot mine --terminal --smooth 0.9
       hookpoint plot s3://bucket/runs/mine
+      hookpoint plot mine --landscape
     """
+    if landscape:
+        curves = {"--terminal": terminal, "-m": bool(metrics), "--smooth": bool(smooth), "--log": log, "--x": x != "step"}
+        for option, is_given in curves.items():
+            if is_given:
+                raise click.UsageError(f"--landscape and {option} cannot be combined")
+        if len(runs) > 1:
+            raise click.UsageError("--landscape draws a single run")
     if terminal and output is not None:
         raise click.UsageError("--terminal and -o FILE cannot be combined")
     sizes = (("--width", width, COLUMNS if terminal else PIXELS), ("--height", height, ROWS if terminal else PIXELS))
     for option, value, (low, high, unit) in sizes:
         if value is not None and not low <= value <= high:
             raise click.UsageError(f"{option} must be from {low} to {high} {unit}, got {value}")
+    if landscape:
+        _landscape(runs[0], output, width, height)
+        return
     options = PlotOptions(metrics, smooth, log, x)
     try:
         figure = _in_terminal(runs, options, width, height) if terminal else _in_file(runs, output, options, width, height)
@@ -79,22 +94,46 @@ def plot(
 def _in_file(
     runs: Sequence[RunFolder], output: str | None, options: PlotOptions, width: int | None, height: int | None
 ) -> FigureData:
-    from hookpoint.plots.matplotlib_backend import NoPictures, NoSuchFormat, check, columns_of, draw
+    from hookpoint.plots.matplotlib_backend import columns_of, draw
     from hookpoint.presets.plot import picture_of
 
-    target = picture_of(runs) if output is None else Path(output)
+    target = _target(picture_of(runs), output)
+    figure = figure_of_runs(runs, options, columns=columns_of(width))
+    with _writing(target, output):
+        draw(figure, target, width=width, height=height)
+    return figure
+
+
+def _landscape(run: RunFolder, output: str | None, width: int | None, height: int | None) -> None:
+    from hookpoint.plots.landscape_picture import draw_landscape
+    from hookpoint.presets.plot import landscape_picture_of
+
+    target = _target(landscape_picture_of(run), output)
+    data = read_landscape(run)
+    with _writing(target, output):
+        draw_landscape(data, target, width=width, height=height)
+
+
+def _target(default: Path, output: str | None) -> Path:
+    """Return the file to write. Raises before anything is read if it cannot be a picture."""
+    from hookpoint.plots.matplotlib_backend import NoPictures, NoSuchFormat, check
+
+    target = default if output is None else Path(output)
     try:
-        check(target)  # checked before reading the runs
+        check(target)
     except (NoSuchFormat, NoPictures) as error:
         raise CommandError(str(error), USAGE if isinstance(error, NoSuchFormat) else NOT_WRITTEN) from None
+    return target
+
+
+@contextmanager
+def _writing(target: Path, output: str | None) -> Iterator[None]:
     hint = "; choose another file with -o FILE" if output is None else ""
-    figure = figure_of_runs(runs, options, columns=columns_of(width))
     try:
-        draw(figure, target, width=width, height=height)
+        yield
     except OSError as error:
         raise CommandError(f"cannot write {target}: {error.strerror or error}{hint}", NOT_WRITTEN) from None
     print_lines([f"wrote {printable(str(target))}"])
-    return figure
 
 
 def _in_terminal(runs: Sequence[RunFolder], options: PlotOptions, width: int | None, height: int | None) -> FigureData:

@@ -16,6 +16,7 @@ from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.log.records import Record
 from hookpoint.core.run.run import Run
 from hookpoint.monitors._chart_values import call_each, chart_scalars, finite, to_pixels
+from hookpoint.monitors._projector import write_embedding
 from hookpoint.storage.disk import disk
 
 if TYPE_CHECKING:
@@ -32,12 +33,13 @@ _written: set[Path] = set()  # files that this process has open
 
 
 class TFEventWriter(Callback):
-    """Write scalars, images, histograms and texts as TensorBoard event files, in `subfolder` of the workdir.
+    """Write scalars, images, histograms, texts and embeddings for TensorBoard, in `subfolder` of the workdir.
 
     The x axis is the step. Training values have two curves: `loss` for the mean at each log step, and `epoch/loss` for the mean
     over each epoch. Validation results and single values keep their names. Images have shape height x width or height x width x
     channels, or are a batch of the latter. Pixels range from 0 to 255 if they are integers or any is above 1, otherwise from 0
     to 1. Histograms leave out nonfinite values. A text with a `graph_def` (a model's graph) is also written as a graph.
+    An embedding is written to the files of TensorBoard's projector, which show the newest one of each name.
 
     A resumed run truncates the files to their size at the checkpoint and deletes later ones, so that each value appears once.
     Without a workdir, and for a validation or prediction pass outside a run, the monitor does nothing. Without tensorboard or
@@ -80,7 +82,7 @@ class TFEventWriter(Callback):
             if self._writer is None:
                 self._writer = _open(self._folder, self._purge_step)
             try:
-                call_each(partial(_write, self._writer), records)
+                call_each(partial(_write, self._writer, self._folder), records)
             finally:
                 self._writer.flush()
 
@@ -161,7 +163,7 @@ def _open(folder: Path, purge_step: int | None) -> SummaryWriter:
         sleep(0.05)
 
 
-def _write(writer: SummaryWriter, record: Record) -> None:
+def _write(writer: SummaryWriter, folder: Path, record: Record) -> None:
     if record.kind == "scalars":
         _write_scalars(writer, record)
         return
@@ -174,6 +176,8 @@ def _write(writer: SummaryWriter, record: Record) -> None:
             numbers = finite(value)
             if numbers.size:
                 writer.add_histogram(name, numbers, record.step, walltime=record.time)
+        elif record.kind == "embedding":
+            write_embedding(folder, name, value)
         elif record.kind == "text":
             writer.add_text(name, value, record.step, walltime=record.time)
             if hasattr(value, "graph_def"):

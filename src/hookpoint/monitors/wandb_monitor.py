@@ -115,7 +115,7 @@ class WandbRun(RemoteRun):
         if record.kind == "event":
             for name, line in event_lines(record).items():
                 self._run.summary.update({f"hookpoint/{name}": line})
-        elif record.step >= self._first_step:
+        elif record.kind != "embedding" and record.step >= self._first_step:
             if self._step is not None and record.step != self._step:
                 self._unflushed.append((monotonic(), self._step))
             self._step = record.step

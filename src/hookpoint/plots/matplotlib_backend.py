@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import textwrap
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,6 +95,11 @@ def draw(data: FigureData, path: str | os.PathLike[str], *, width: int | None = 
     If the height is too small for all panels, it is increased. The same figure gives the same bytes with the same version of
     matplotlib. Raises NoPictures if matplotlib is not installed.
     """
+    save_figure(lambda: _figure(data, width, height), path)
+
+
+def save_figure(make: Callable[[], Figure], path: str | os.PathLike[str]) -> None:
+    """Write the figure that `make` returns to a file, atomically and with the look of all our pictures."""
     target, kind = Path(path), check(path)
     import matplotlib
 
@@ -103,7 +108,7 @@ def draw(data: FigureData, path: str | os.PathLike[str], *, width: int | None = 
         warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)  # shown as a box
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(LOOK)
-        figure = _figure(data, width, height)
+        figure = make()
         dates = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
         try:
             figure.savefig(staged, format=kind, dpi=DPI * (SHARPNESS if kind == "png" else 1), metadata=dates[kind])

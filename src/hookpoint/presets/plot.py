@@ -9,10 +9,13 @@ from pathlib import Path
 from hookpoint.core.errors import BadArgument
 from hookpoint.plots.figure import X
 from hookpoint.plots.figure_layout import PlotOptions
+from hookpoint.plots.landscape_picture import draw_landscape
 from hookpoint.plots.matplotlib_backend import check, columns_of, draw
 from hookpoint.run_folder.find_run import find_run
+from hookpoint.run_folder.media.landscape_file import read_landscape
 from hookpoint.run_folder.run_curves import figure_of_runs
 from hookpoint.run_folder.run_folder import RunFolder
+from hookpoint.storage.checkpoint.layout import LANDSCAPE_PICTURE
 
 PICTURE = "curves.png"
 
@@ -26,6 +29,7 @@ def plot(
     x: X = "step",
     width: int | None = None,
     height: int | None = None,
+    landscape: bool = False,
 ) -> Path:
     """Plot the curves in run folders to a .png, .svg or .pdf file and return its path. Each run has its own colour.
 
@@ -36,6 +40,7 @@ def plot(
     log: Use a log scale for the values.
     x: "step", "epoch" or "time".
     width, height: In pixels; a PNG has twice as many.
+    landscape: Draw the loss landscape of a run with the callback `LossLandscape` instead, to landscape.png by default.
 
     Needs the extra `plot`, but no display.
 
@@ -49,11 +54,31 @@ def plot(
     folders = [find_run(os.fspath(run), may_be_remote=True) for run in runs]
     if not folders:
         raise BadArgument("plot() needs at least one run.", write='plot("runs/mine")')
+    if landscape:
+        return _plot_landscape(folders, path, metrics or smooth or log or x != "step", width, height)
     options = PlotOptions([metrics] if isinstance(metrics, str) else metrics, smooth, log, x)
     target = picture_of(folders) if path is None else Path(path)
     check(target)
     draw(figure_of_runs(folders, options, columns=columns_of(width)), target, width=width, height=height)
     return target
+
+
+def _plot_landscape(
+    runs: Sequence[RunFolder], path: str | os.PathLike[str] | None, has_options: object, width: int | None, height: int | None
+) -> Path:
+    if len(runs) > 1 or has_options:
+        raise BadArgument(
+            "plot(landscape=True) takes a single run, and no options for curves.", write='plot("runs/mine", landscape=True)'
+        )
+    target = landscape_picture_of(runs[0]) if path is None else Path(path)
+    check(target)
+    draw_landscape(read_landscape(runs[0]), target, width=width, height=height)
+    return target
+
+
+def landscape_picture_of(run: RunFolder) -> Path:
+    """Return the default path of the picture of a loss landscape."""
+    return Path(LANDSCAPE_PICTURE) if run.is_remote else run.path / LANDSCAPE_PICTURE
 
 
 def picture_of(runs: Sequence[RunFolder]) -> Path:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hookpoint.run_folder.run_folder import looks_like_a_run
-from hookpoint.storage.checkpoint.layout import CHECKPOINTS, PREVIOUS, TENSOR_DUMPS
+from hookpoint.storage.checkpoint.layout import CHECKPOINTS, LANDSCAPE, PREVIOUS, TENSOR_DUMPS
 
 LEVELS = 4
 MAX_FOLDERS = 50_000  # the folder may be the root of a disk
-NEVER = frozenset({CHECKPOINTS, TENSOR_DUMPS, "tensorboard", "node_modules", "site-packages", "__pycache__"})
+NEVER = frozenset({CHECKPOINTS, TENSOR_DUMPS, LANDSCAPE, "tensorboard", "node_modules", "site-packages", "__pycache__"})
 SETTLED_NS = 2 * 10**9  # a folder that changed less than this before it was listed may change again without a new timestamp
 
 

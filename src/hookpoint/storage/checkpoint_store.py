@@ -82,6 +82,11 @@ class CheckpointStore(ResumableStore):
         self._snapshots = Snapshots()
         self._run_file = RunFile(self.workdir)
 
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether new checkpoints are encrypted."""
+        return self._key is not None
+
     def open(self, resume: Resume, identity: Mapping[str, Any]) -> Checkpoint | None:
         """Lock the workdir, repair it after a kill, and return the checkpoint to resume from, or None for a new run.
 

@@ -213,7 +213,8 @@ def _check(data: Mapping[str, Any]) -> None:
         argument = f"SummaryCollector: collect_specified_data={{{key!r}: {value!r}}}"
         if key in UNSUPPORTED:
             if value:
-                raise BadArgument(f"{argument} is not supported.", leave="it out")
+                cures = {"add": "the callback LossLandscape"} if key == "collect_landscape" else {"leave": "it out"}
+                raise BadArgument(f"{argument} is not supported.", **cures)
         elif key not in (*SWITCHES, *EXPRESSIONS):
             raise BadArgument(f"{argument} is unknown.", choose=listed((*SWITCHES, *EXPRESSIONS)))
         elif key in SWITCHES and not isinstance(value, bool):

@@ -9,17 +9,17 @@ from typing import Any, Literal
 
 from hookpoint.core.schedule.moment import Moment
 
-Kind = Literal["scalars", "image", "histogram", "text", "event"]
+Kind = Literal["scalars", "image", "histogram", "text", "embedding", "event"]
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
     """Logged data, with the clocks of that moment.
 
-    `values` holds scalars by name, or one image, histogram, text, or the fields of an event under its name. Scalars become
-    floats in `scalars()`, which a monitor calls outside the training thread. `at` is the kind of value: the mean since the last
-    record ("step"), the mean of a whole pass ("epoch"), or a single value ("value"). `mode` is the mode of the pass that a mean
-    belongs to, and None for everything else. `iteration` counts the training batches done.
+    `values` holds scalars by name, or one image, histogram, text, `Embedding`, or the fields of an event under its name.
+    Scalars become floats in `scalars()`, which a monitor calls outside the training thread. `at` is the kind of value: the mean
+    since the last record ("step"), the mean of a whole pass ("epoch"), or a single value ("value"). `mode` is the mode of the
+    pass that a mean belongs to, and None for everything else. `iteration` counts the training batches done.
     """
 
     kind: Kind

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from hookpoint.core.errors import BadArgument, BadValue
 from hookpoint.core.hooks.lookup import find_callback, named_callbacks
+from hookpoint.core.log.embedding import Embedding, Metadata
 from hookpoint.core.log.metrics import as_scalar
 from hookpoint.core.points import BY_NAME
 from hookpoint.core.run._aliases import PeerNames, as_epochs_method, as_stop_request
@@ -183,6 +184,17 @@ class Run(PeerNames):
         """Send a text to the monitors."""
         self._loop.settle()
         self.monitors.put("text", {name: words})
+
+    def put_embedding(self, name: str, matrix: Any, metadata: Metadata | None = None, images: Any = None) -> None:
+        """Send points to the monitors, for TensorBoard's projector.
+
+        name: An embedding replaces an earlier one with the same name.
+        matrix: One row of numbers per point.
+        metadata: One label per point, or a mapping from column names to such lists.
+        images: One small image per point, of shape height x width x channels.
+        """
+        self._loop.settle()
+        self.monitors.put("embedding", {name: Embedding.of(name, matrix, metadata, images)})
 
     def put_event(self, name: str, **fields: Any) -> None:
         """Send an event to the monitors: `run.put_event("stop", reason="loss is low")`."""

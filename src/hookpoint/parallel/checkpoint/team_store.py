@@ -46,6 +46,10 @@ class TeamStore(ResumableStore):
     def workdir(self) -> Path:
         return Path(self._store.workdir)
 
+    @property
+    def is_encrypted(self) -> bool:
+        return bool(getattr(self._store, "is_encrypted", False))
+
     def join(self, team: Team) -> None:
         """Set the team of the run that begins."""
         self._team = team

@@ -16,7 +16,7 @@ from hookpoint.run_folder.command_error import REFUSED, CommandError
 from hookpoint.run_folder.formatting import moment_of, shown
 from hookpoint.run_folder.run_folder import EVENTS, KILLED, RUNNING, SCALARS, RunFolder
 from hookpoint.run_folder.run_scanner import LEVELS
-from hookpoint.storage.checkpoint.layout import CHECKPOINTS, MANIFEST, PREVIOUS, Place
+from hookpoint.storage.checkpoint.layout import CHECKPOINTS, LANDSCAPE, LANDSCAPE_FILE, MANIFEST, PREVIOUS, Place
 from hookpoint.storage.remote.mirrored import HEARTBEAT
 from hookpoint.storage.remote.remote_folder import RemoteFolder
 from hookpoint.storage.run_file import NAME
@@ -119,6 +119,8 @@ def _snapshot(remote: RemoteFolder, start: str, sizes: Mapping[str, int], url: s
         file.parent.mkdir(parents=True, exist_ok=True)
         if (is_manifest and Place.of(parts[1]) is not None) or name in (NAME, HEARTBEAT):
             file.write_bytes(remote.read(start + name) or b"")
+        elif name == f"{LANDSCAPE}/{LANDSCAPE_FILE}" and tail_bytes is None:
+            remote.download(start + name, file)
         elif name in (SCALARS, EVENTS):
             if tail_bytes is None or size <= tail_bytes:
                 remote.download(start + name, file)

@@ -8,6 +8,7 @@
     checkpoints/.staging-…        a folder being written
     checkpoints/.deleting-…       a folder being deleted
     tensor-dumps/                 tensors and images that callbacks write
+    landscape/                    weights that LossLandscape collects, and its result
     .control/journal.jsonl        commands to the run, which a resume replays
     previous/001/                 an earlier run
 
@@ -31,14 +32,16 @@ DAMAGED = "damaged-"
 MANIFEST, WEIGHTS = "manifest.json", "model.safetensors"
 SHARDS, SHARD = ".metadata", ".distcp"  # the index of sharded tensors, and the suffix of their files
 TENSOR_DUMPS = "tensor-dumps"
+LANDSCAPE, LANDSCAPE_FILE, LANDSCAPE_PICTURE = "landscape", "landscape.json", "landscape.png"
 # State of callbacks, for a trainer that cannot store it, and the one from the epoch before.
 HOST_STATE, HOST_STATE_BEFORE = "host.state", "host-before.state"
 JOURNAL = ".control/journal.jsonl"  # the commands sent to the run
 SCALARS, EVENTS = "scalars.jsonl", "events.jsonl"
 # The files of a run, in the order in which they are moved to previous/.
+LOGS = ("run.json", SCALARS, EVENTS, "tensorboard")
 RUN_FILES = (
-    *(CHECKPOINTS, HOST_STATE, HOST_STATE_BEFORE, JOURNAL, "run.json"),
-    *(SCALARS, EVENTS, "tensorboard", TENSOR_DUMPS, "curves.png"),
+    *(CHECKPOINTS, HOST_STATE, HOST_STATE_BEFORE, JOURNAL, *LOGS),
+    *(TENSOR_DUMPS, LANDSCAPE, "curves.png", LANDSCAPE_PICTURE),
 )
 
 SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")

@@ -9,7 +9,7 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from hookpoint.run_folder.tensorboard_media import PNG, histogram_of, image_of, media_of
+from hookpoint.run_folder.media.tensorboard_media import PNG, histogram_of, image_of, media_of
 
 
 @pytest.fixture

@@ -1,0 +1,31 @@
+"""Landscape: the loss on a plane through the weights of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Stop(NamedTuple):
+    """Where the weights of a step are on the plane."""
+
+    step: int
+    x: float
+    y: float
+
+
+@dataclass(frozen=True)
+class Landscape:
+    """`loss[row][column]` is the loss at `y[row]`, `x[column]`; NaN where it is not finite.
+
+    The last weights are at (0, 0). `explained` has the share of the weights' movement along each axis, if known.
+    """
+
+    title: str
+    x: list[float]
+    y: list[float]
+    loss: list[list[float]]
+    path: list[Stop]
+    directions: str
+    explained: tuple[float, float] | None
+    final_loss: float
