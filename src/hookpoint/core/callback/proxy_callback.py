@@ -103,7 +103,7 @@ class ProxyCallback(CallbackPipeline):
 
 
 def through_proxies(handlers: list[Handler], proxies: Sequence[ProxyCallback]) -> list[Handler]:
-    """Return a callback's handlers, replaced where its wrappers override a point. The innermost wrapper is last in `proxies`."""
+    """Return a callback's handlers, replaced where its wrappers override a point. In `proxies`, the innermost is last."""
     for proxy in reversed(proxies):
         own = _handlers(proxy)
         for handler in handlers:
