@@ -1,11 +1,11 @@
-"""Costs: seconds per callback and point. Points inside an iteration are sampled; all others are measured every time."""
+"""Costs: the time that each callback takes at each point. Points inside an iteration are sampled. Others are always timed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 SAMPLE_EVERY = 64
-FIRST_SAMPLE = 8  # the first iterations warm up caches
+FIRST_SAMPLE = 8  # skips the first iterations, which warm up caches
 IN_THE_STEP = ("on_iter_begin", "on_train_iter_begin", "on_train_iter_end", "on_iter_end")  # sampled together with the step
 
 
@@ -31,7 +31,7 @@ class Cost:
 
 
 class StepShare:
-    """Find callbacks that take more than a tenth of the step, and report each once.
+    """Find callbacks that take more than a tenth of the step time, and report each of them once.
 
     The first measured step and the first call of each callback are warm-up and do not count. A callback that takes less than
     `MIN_SECONDS` per step is never reported.
@@ -52,7 +52,7 @@ class StepShare:
             self._step_seconds += seconds
 
     def heavy(self, costs: list[Cost]) -> list[str]:
-        """Return a line for each callback that takes too much of the step and has not been reported yet."""
+        """Return a line for each callback that takes too much of the step time and has not been reported yet."""
         if self._steps < self.WARM_STEPS:
             return []
         lines = []
