@@ -360,7 +360,7 @@ def _sets(options: Any, option: str) -> bool:
 def _handlers(subject: Any) -> list[Handler]:
     if not _overrides_run(subject):
         return find_handlers(subject)
-    points = [point.name for point in POINTS if point.name not in BESIDE_RUN]  # `run` handles every point
+    points = [point.name for point in POINTS if point.name not in BESIDE_RUN]  # `run` handles each of these
     return [Handler(type(subject).__name__, point, "run", partial(_through_run, subject, point), ONLY_RUN) for point in points]
 
 

@@ -176,8 +176,7 @@ class Hooks:
     # Reports
 
     def explain(self, *, step: bool = False) -> str:
-        """Return a table of the callbacks at each point, in order: when and on which ranks each runs, and why in this
-        position.
+        """Return a table of the callbacks at each point, in order: when and where each runs, and why in this position.
 
         With `step`, the text also includes the source code that the run executes for each iteration. This code is generated
         when a pass begins, and omits every check whose result cannot change during the pass.
