@@ -33,7 +33,7 @@ def floats_one_by_one(values: Sequence[Any]) -> Callable[[], list[float]]:
 
 
 def as_scalar(name: str, value: Any) -> Any:
-    """Return a logged value in the form to store: a number, or a detached device tensor. Raise BadValue if it is not a scalar."""
+    """Convert a logged value to a number or a detached device tensor. Raise BadValue if it is not a scalar."""
     kind = type(value)
     if kind is float or kind is int:
         return value
