@@ -240,7 +240,7 @@ class MissingOutput(HookpointError, KeyError):
         super().__init__(
             f"{reader} reads '{name}', which is not among the outputs.",
             known=names if names != "none" else f"none: the outputs are a {kind}, without names",
-            set=f"run.outputs = {{'{name}': ...}} in the forward",
+            set=f"run.outputs = {{'{name}': ...}} in the forward pass",
         )
         self.name = name
 

@@ -47,7 +47,7 @@ class Knob:
         if self.kind not in TYPES:
             raise BadArgument(f"Knob({self.name!r}): kind must be float, int, bool or str, got {self.kind!r}.")
         if self.kind not in (float, int) and (self.low is not None or self.high is not None):
-            raise BadArgument(f"Knob({self.name!r}): low and high need a number, got {self.kind.__name__}.")
+            raise BadArgument(f"Knob({self.name!r}): low and high require kind float or int, got {self.kind.__name__}.")
 
     def check(self, name: str, value: Any) -> Any:
         """Return the value, converted to the knob's type. Raise BadValue if the value is not allowed."""

@@ -190,7 +190,7 @@ def _forwarding(name: str, point: str) -> Callable[..., Any]:
         return proxy.forward(point, **dict(zip(names, args, strict=False)), **kwargs)
 
     method.__name__ = name
-    method.__doc__ = f"Call the callback inside at {point}."
+    method.__doc__ = f"Call the wrapped callback at {point}."
     return declared_only(method)
 
 

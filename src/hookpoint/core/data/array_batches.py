@@ -66,7 +66,9 @@ def as_batches(data: Any, batch_size: BatchSize = AUTO) -> Iterable[Any]:
         return Slices(data, batch_size)
     if isinstance(batch_size, int):
         kind = type(data).__name__
-        raise BadData(f"batches of a {kind} need a PyTorch model.", give="a DataLoader, or an iterable of batches")
+        raise BadData(
+            f"cannot build batches from a {kind} without a PyTorch model.", give="a DataLoader, or an iterable of batches"
+        )
     batches: Iterable[Any] = data
     return batches
 

@@ -106,7 +106,7 @@ class _Call:
             )
             if answer is not None and not isinstance(answer, Replace):
                 got = type(answer).__name__
-                raise BadValue(f"{self._method} returned {got}, which changes nothing.", write="return Replace(value)")
+                raise BadValue(f"{self._method} returned {got}, which has no effect.", write="return Replace(value)")
             return answer
         except BaseException as error:
             where = f"in callback {self._name} at {self._point} ({_where(offered)})"

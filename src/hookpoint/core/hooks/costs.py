@@ -62,5 +62,5 @@ class StepShare:
             share = seconds / (self._step_seconds or float("inf"))
             if share > self.LIMIT and seconds / self._steps > self.MIN_SECONDS and name not in self._reported:
                 self._reported.add(name)
-                lines.append(f"{name} takes {share:.0%} of the step; to run it less often, use when=Every(steps=50)")
+                lines.append(f"{name} takes {share:.0%} of the step time; to run it less often, use when=Every(steps=50)")
         return lines

@@ -136,7 +136,7 @@ class RunRecord:
         if failure is not None:
             return "stopped", type(failure).__name__
         if run.max_epochs is not None and done < run.max_epochs:
-            return "stopped", f"the loop was left after {done} of {run.max_epochs} epochs"
+            return "stopped", f"the loop ended after {done} of {run.max_epochs} epochs"
         return "finished", ""
 
     def _status(self) -> dict[str, Any]:

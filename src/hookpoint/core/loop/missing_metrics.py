@@ -147,7 +147,7 @@ class MissingMetrics:
         meant = near_miss(read.metric, run.metrics)
         cures = {} if meant is None else {"read": f"'{meant}'"}
         if read.entry is not None:
-            cures["wait"] = ".when(Every(epochs=k)) on it, if the metric is logged only every k epochs"
+            cures["add"] = ".when(Every(epochs=k)) to it, if the metric is logged only every k epochs"
         return MissingMetric(read.metric, run.metrics, reader=read.reader, why=why, **cures)
 
 

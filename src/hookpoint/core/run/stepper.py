@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from hookpoint.core.run_view import Dispatch
 
 
-OWN_FORWARD = "your own forward in a MainCallback"
+OWN_FORWARD = "your own forward pass in a MainCallback"
 
 
 class Stepper:

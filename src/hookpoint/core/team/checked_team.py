@@ -105,7 +105,7 @@ def unanswered(rank: int, size: int, label: str, error: BaseException) -> OutOfS
     others = "the other rank" if size == 2 else f"one of the other {size - 1} ranks"
     late = "timed out" in str(error).lower() or "timeout" in str(error).lower()
     what = f"{others} did not arrive in time" if late else f"{others} is gone"
-    cures = {"call": "it on all ranks or on none; set collective = True in a callback that does", "see": "their output"}
+    cures = {"call": "it on all ranks or on none; set collective = True in a callback that calls it", "see": "their output"}
     if not late:
         cures = {"see": "its output: it has failed or was killed"}
     return OutOfStep(f"rank {rank} waits in {label}; {what}.", **cures)
