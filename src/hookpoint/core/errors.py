@@ -4,7 +4,7 @@ A message names the object, the problem, what is expected, and what to type inst
 
     HookpointError
     ├── CompileError (ValueError)             raised when callbacks are compiled, before the first step
-    │   ├── UnknownPoint                      a method name that is nearly a point, or another trainer's name for one
+    │   ├── UnknownPoint                      a method name that resembles a point, or another trainer's name for it
     │   ├── UnknownArgument (TypeError)       a handler takes an argument that its point does not provide
     │   ├── TwoSpellings                      a class with two spellings of the same point
     │   ├── MainPointTaken                    a second MainCallback, or a callback that handles its points
@@ -21,7 +21,7 @@ A message names the object, the problem, what is expected, and what to type inst
     │   ├── BadArgument (TypeError)           an argument with an invalid value or type: epochs=-1
     │   ├── BadData (TypeError)               data or a loader that cannot be used as given
     │   └── BadStrategy                       a parallel strategy that does not support this model or these options
-    ├── BadRetention (ValueError)             an invalid rule for which checkpoints to keep
+    ├── BadRetention (ValueError)             an invalid rule that selects which checkpoints to keep
     ├── MissingMetric (KeyError)              a metric that is read before it is logged
     ├── MissingOutput (KeyError)              an output that the forward pass does not return
     ├── UnknownSetting (KeyError)             a name that is not in run.hyper or a loader's settings
@@ -30,7 +30,7 @@ A message names the object, the problem, what is expected, and what to type inst
     ├── OutsideIteration (AttributeError)     run.batch or a similar value, used outside an iteration
     ├── NotAssignable (AttributeError)        run.stop = True
     ├── NotOffered (AttributeError)           an adopted callback uses an attribute that a run does not have
-    ├── OutsideRun (RuntimeError)             a Loop used before it is entered or after it is left
+    ├── OutsideRun (RuntimeError)             a Loop used before it is entered or after it is exited
     ├── NothingToSaveTo (RuntimeError)        run.save() without a store
     ├── NotSaveable (TypeError)               state that cannot be loaded safely
     ├── NotFinite (ValueError)                state with NaN or infinity, never saved as a good checkpoint
@@ -111,7 +111,7 @@ class CompileError(HookpointError, ValueError):
 
 
 class UnknownPoint(CompileError):
-    """A method name is nearly a point, or another trainer's name for one."""
+    """A method name resembles a point, or is another trainer's name for a point."""
 
     def __init__(self, owner: str, name: str, meant: str, *, foreign: bool = False) -> None:
         why = f"is another trainer's name for {meant}." if foreign else f"is not a point. Did you mean {meant}?"
@@ -219,7 +219,7 @@ class BadStrategy(BadLoop):
 
 
 class BadRetention(HookpointError, ValueError):
-    """A rule for which checkpoints to keep is invalid."""
+    """A rule that selects which checkpoints to keep is invalid."""
 
 
 class MissingMetric(HookpointError, KeyError):
@@ -290,7 +290,7 @@ class NotOffered(HookpointError, AttributeError):
 
 
 class OutsideRun(HookpointError, RuntimeError):
-    """A loop was used before it was entered or after it was left."""
+    """A loop was used before it was entered or after it was exited."""
 
 
 class NothingToSaveTo(HookpointError, RuntimeError):

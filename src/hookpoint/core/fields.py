@@ -35,7 +35,7 @@ def field_values(value: Any) -> Iterable[Any]:
 
 
 def targets_in(batch: Any) -> Any:
-    """Return the targets of a batch, or None: the last item, or the field whose name is common for targets."""
+    """Return the targets of a batch: the last item, or the field with a typical target name. Return None if there are none."""
     if isinstance(batch, tuple | list):
         return batch[-1] if len(batch) > 1 else None
     return target_field(named_fields(batch))
@@ -54,6 +54,6 @@ def is_graph(value: Any) -> bool:
 
 
 def target_field(fields: Mapping[str, Any]) -> Any:
-    """Return the field whose name is common for targets. Return None unless there is exactly one."""
+    """Return the field with a typical target name. Return None unless there is exactly one."""
     names = [name for name in TARGET_NAMES if name in fields]
     return fields[names[0]] if len(names) == 1 else None

@@ -159,8 +159,8 @@ class Callback:
     global_step: Any = FromRun("global_step")
     local_step: Any = FromRun("local_step")
 
-    # The built-in points. Each method accepts any arguments, so an override can declare only those it needs. The docstrings
-    # come from POINTS.
+    # The built-in points. Each method accepts any arguments, so an override can declare only those it needs.
+    # The docstrings come from POINTS.
 
     def on_setup(self, *args: Any, **kwargs: Any) -> Any: ...
     def on_run_begin(self, *args: Any, **kwargs: Any) -> Any: ...

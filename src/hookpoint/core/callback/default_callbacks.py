@@ -12,7 +12,7 @@ def with_defaults(callbacks: Any, *groups: tuple[Iterable[Any] | None, tuple[typ
     """Return the user's callbacks, followed by each group of defaults.
 
     Each group is a pair: the callbacks that the user chose, and the default classes. If the first item is None, the group adds
-    one instance of each default class, except classes of which the user's list already contains an instance. The user's list
+    one instance of each default class. It skips a class if the user's list already contains an instance of it. The user's list
     is not modified.
     """
     own = list(callbacks) if isinstance(callbacks, Iterable) and not isinstance(callbacks, Callback) else [callbacks]

@@ -42,7 +42,7 @@ _CALLED_BY_A_TRAINER = re.compile("callback|hook|handler", re.IGNORECASE)
 
 
 def base_of(subject: Any) -> type | None:
-    """Return the base class from another library through which a run can call this object, or None."""
+    """Return the object's base class from a supported library, or None."""
     return next((cls for cls in type(subject).__mro__ if (cls.__module__, cls.__qualname__) in BASES), None)
 
 

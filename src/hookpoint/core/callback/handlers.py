@@ -56,7 +56,7 @@ class Handler:
     marked: bool = False
 
     def handles(self, point: str) -> bool:
-        """Return whether the handler runs when this name is fired: either the point's name or the method's spelling of it."""
+        """Return whether a point that fires under this name calls the handler. It may be the point's own name or a spelling."""
         return point in (self.point, self.spelling)
 
     def bind(self, offered: Container[str]) -> tuple[list[str], dict[str, str]]:
@@ -99,7 +99,7 @@ def in_table_order(handlers: Iterable[Handler]) -> list[Handler]:
 
 
 def handlers_for(handlers: Iterable[Handler], point: str) -> list[Handler]:
-    """Return the handlers to call when this name is fired. A method that handles multiple points appears once."""
+    """Return the handlers to call when a point fires under this name. A method that handles multiple points appears once."""
     matching: list[Handler] = []
     for handler in handlers:
         repeated = any(other.function == handler.function and other.point != handler.point for other in matching)
@@ -118,7 +118,7 @@ def call_directly(subject: Any, hookpoint: str | None, logs: Mapping[str, Any] |
     payload = logs if logs is not None else {}
     due = DUE.get()
     if hookpoint == "on_trigger" and due is not None and due is not subject:
-        return  # this callback has its own schedule
+        return  # the trigger is for another callback
     token = DUE.set(None)
     try:
         for handler in handlers_for(info.handlers, hookpoint):

@@ -44,7 +44,7 @@ class ProxyHandler(Handler):
 
 
 class ProxyCallback(CallbackPipeline):
-    """Wrap a callback. Derive your own wrapper from this class, and override the points that it changes.
+    """Wrap a callback. Derive your own wrapper from this class, and override the methods that it changes.
 
     At every other point, the run calls the wrapped callback directly, with no overhead. The wrapped callback keeps its name,
     options, schedule and state, so checkpoints load with or without the wrapper. If the wrapper sets `ranks` or `on_error`,
@@ -119,7 +119,7 @@ def through_proxies(handlers: list[Handler], proxies: Sequence[ProxyCallback]) -
 
 
 def holder_of_state(subject: Any, proxies: Sequence[ProxyCallback]) -> Any:
-    """Return the outermost wrapper with its own state, or the callback itself."""
+    """Return the outermost wrapper that has its own state, or the callback itself."""
     for proxy in proxies:
         for method in ("state_dict", "load_state_dict"):
             if getattr(type(proxy), method) is not getattr(ProxyCallback, method):

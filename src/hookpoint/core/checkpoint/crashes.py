@@ -17,7 +17,7 @@ INSTALLED = (sys.prefix, sys.base_prefix)
 
 
 class Crashes:
-    """Count the exceptions that end a run, by moment and type. Refuse to restart the run after `limit` of the same kind.
+    """Count the exceptions that end a run, by moment and type. Refuse to restart after `limit` crashes of the same kind.
 
     The count is reset when the run gets past the point of the crash, or when the program is edited. Kills, signals and stops
     do not count, so a run can be preempted any number of times. A limit of None or 0 means no limit.
@@ -53,7 +53,7 @@ class Crashes:
         )
 
     def reached(self, moment: Moment) -> None:
-        """Forget the crashes from before `moment`, because the run got past them."""
+        """Forget crashes that happened before `moment`, because the run has passed them."""
         self.rows = [row for row in self.rows if not moment.is_after(Moment.of(row))]
 
     def add(self, moment: Moment, kind: str, message: str, when: str) -> int:

@@ -33,7 +33,7 @@ class Positions:
 
     This class can resume any iterable. It restores the random generators to their state at the start of the pass, then reads
     and drops the batches that the run has already seen. An engine provides a subclass that resumes its own loaders without
-    this.
+    reading these batches.
     """
 
     def __init__(self, randomness: PlainRandomness) -> None:

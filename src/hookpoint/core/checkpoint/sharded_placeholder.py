@@ -1,4 +1,4 @@
-"""ShardedPlaceholder: stands for a tensor whose shards are stored in separate files."""
+"""ShardedPlaceholder: a placeholder for a tensor whose shards are stored in separate files."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def state_of(part: Any) -> Any:
 
 
 def load_state(part: Any, state: Any, *, is_last: bool = True) -> None:
-    """Load a state into an object or a list or mapping of objects. If `is_last` is False, do not modify the state."""
+    """Load a state into an object, or into a list or mapping of objects. If `is_last` is False, do not modify the state."""
     if isinstance(part, Mapping | list | tuple):
         for key, item in _items(part):
             if key in state and has_state(item):

@@ -16,7 +16,7 @@ NO_INFO: Mapping[str, Any] = MappingProxyType({})
 
 
 class Store(Protocol):
-    """Store the state of a run. A loop calls it only at step boundaries, once for all requested tags."""
+    """Store the state of a run. A loop calls `save` only at step boundaries, once for all requested tags."""
 
     def save(self, state: Mapping[str, Any], *, step: int, tags: Sequence[str]) -> Any:
         """Store the state and return its location. The state is safely on disk when this method returns."""
@@ -60,10 +60,10 @@ class Request:
     """A request for the next checkpoint.
 
     `tags` maps each requested tag to its rule for which checkpoints to keep, or None. `rules` contains the rules of all
-    savers, including tags that are not requested this time. `limits` contains the tags whose rule also counts checkpoints
-    saved at the end of the run, at a stop or on a signal. `measured` maps a tag to the measurement that caused the save:
-    metric, mode, value and moment. `info` contains values to store in the manifest. `links` contains additional names for the
-    checkpoint.
+    savers, including those for tags that are not requested this time. `limits` contains the tags whose rule also counts
+    checkpoints saved at the end of the run, at a stop or on a signal. `measured` maps a tag to the measurement that caused the
+    save: metric, mode, value and moment. `info` contains values to store in the manifest. `links` contains additional names
+    for the checkpoint.
     """
 
     tags: dict[str, Keep | None] = field(default_factory=dict)
@@ -103,7 +103,7 @@ class ResumableStore(Store, Protocol):
         """Return the background saves that finished since the last call. Raise the error if one of them failed."""
 
     def describe(self, facts: Mapping[str, Any]) -> None:
-        """Merge facts about the run, in plain types, into those written before."""
+        """Merge facts about the run, in plain types, into the facts already written."""
 
     def close(self) -> None:
         """Unlock the location."""

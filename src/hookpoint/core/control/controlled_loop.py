@@ -1,4 +1,4 @@
-"""ControlledLoop: the interface of a loop for a source of commands."""
+"""ControlledLoop: what a source of commands can read and change in a loop."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class ControlledLoop:
 
     @property
     def counts_differ(self) -> bool:
-        """Whether the run resumed with other ranks or data, so that iteration numbers do not match the checkpoint's."""
+        """Whether the run resumed with a different number of ranks or other data, so that iteration numbers differ."""
         return self._resuming.moved is not None or self._resuming.has_other_data or bool(self._objects.positions.notes)
 
     @property
@@ -119,7 +119,7 @@ class ControlledLoop:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether a stop was requested on all ranks."""
+        """Whether a stop request is in effect on all ranks."""
         return self._objects.verdicts.stop
 
     def wake(self) -> None:

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from hookpoint.core.errors import BadData
 
-# With "auto", a loader uses its own batch size, and a tuple of arrays or a dataset of samples raises an error. None means that
-# the items of a dataset are batches.
+# With "auto", a loader uses its own batch size, and a tuple of arrays or a dataset of samples raises an error.
+# None means that the items of a dataset are batches.
 BatchSize = int | Literal["auto"] | None
 AUTO: Literal["auto"] = "auto"
 

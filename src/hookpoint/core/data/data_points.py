@@ -66,7 +66,7 @@ class DataPoints:
                 raise NotACallback(why, give="it to the Runner or the Loop")
 
     def listens(self, point: str | None = None) -> bool:
-        """Return whether there are handlers for this point. None means any point."""
+        """Return whether there are handlers for `point`, or any handlers if it is None."""
         return bool(self._calls[point]) if point is not None else any(self._calls.values())
 
     def fire(self, point: str, value: Any, offered: dict[str, Any]) -> Any:

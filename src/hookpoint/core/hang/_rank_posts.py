@@ -45,7 +45,7 @@ class RankPosts:
         return all(self._last[rank]["waited"] <= self._waited / 2 for rank in lower)
 
     def report(self) -> list[str]:
-        """Return lines that describe where each other rank is, or that it does not respond."""
+        """Return lines that show where each other rank is, or that the rank does not respond."""
         if not self._is_open:
             return ["the process group's store does not answer: rank 0, which hosts it, may be stopped or gone"]
         return [line for rank, note in sorted(self._last.items()) for line in self._lines(rank, note)]

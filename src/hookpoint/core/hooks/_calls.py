@@ -61,7 +61,7 @@ def check_reads(calls: list[Call]) -> None:
     Begin points are exempt, because callbacks only prepare there. In the last epoch, a missing metric does not raise an error,
     because training is already done.
     """
-    writers: dict[str, list[Call]] = {}  # metric: the earlier calls that write it
+    writers: dict[str, list[Call]] = {}  # maps a metric to the earlier calls that write it
     for call in calls:
         if call.point in NEVER_GATED or call.point.endswith("_begin"):
             continue

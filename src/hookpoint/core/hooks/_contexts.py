@@ -49,7 +49,7 @@ class Contexts:
                 if callback.__exit__(type(error) if error is not None else None, error, getattr(error, "__traceback__", None)):
                     _warn(f"{entry.name}.__exit__ returned a true value, which is ignored: the exception is not suppressed.")
             except StopRun:
-                pass  # the run is over
+                pass  # the run has already ended
             except Exception as problem:
                 problem.add_note(f"in callback {entry.name} at __exit__")
                 if entry.on_error == "raise":

@@ -11,7 +11,7 @@ from hookpoint.core.errors import CURE_WIDTH, NotACallback
 from hookpoint.core.points import BY_NAME, FOREIGN, SPELLINGS
 from hookpoint.core.text.spelling import near_miss
 
-# The names, other than handlers, that a run uses.
+# Attributes, other than handlers, that a run uses.
 CALLED = ("__enter__", "__exit__", "setup", "state_dict", "load_state_dict", "knobs", "actions", "around_call")
 # The tensorpack methods that request values of a step and receive them, with their parameters.
 FETCHING = {"_before_run": ("ctx",), "_after_run": ("ctx", "values")}
@@ -49,7 +49,7 @@ def fetches_of(callback: Any) -> Any:
 def reject_idle_class(subject: Any, callback: type) -> None:
     """Raise NotACallback if a run would never call a method of this subclass of `callback`, defined or inherited."""
     own = [cls for cls in type(subject).__mro__ if cls not in (callback, object)]
-    is_ours = type(subject).__module__.startswith("hookpoint.")  # Callback(), or LambdaCallback() without functions
+    is_ours = type(subject).__module__.startswith("hookpoint.")  # such as Callback(), or LambdaCallback() without functions
     if is_ours or fetches_in_step(subject) or any(name in vars(owner) for owner in (subject, *own) for name in CALLED):
         return
     name = type(subject).__name__

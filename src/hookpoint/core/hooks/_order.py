@@ -1,4 +1,4 @@
-"""Order: the order of callbacks at each point. It is the list order, adjusted to what callbacks declare."""
+"""Order: the order of callbacks at each point. It is the list order, adjusted to `after`, `before` and `reads`."""
 
 from __future__ import annotations
 
@@ -93,11 +93,11 @@ class Order:
             if first and second and first is not second:
                 waits[id(second)].append(constraint)
         missing = {id(unit): {id(of[constraint.first]) for constraint in waits[id(unit)]} for unit in units}
-        waiting: dict[int, list[int]] = {}  # unit: the positions of the units that wait for it
+        waiting: dict[int, list[int]] = {}  # maps a unit's id to the positions of the units that wait for it
         for number, unit in enumerate(units):
             for waited_for in missing[id(unit)]:
                 waiting.setdefault(waited_for, []).append(number)
-        placed: dict[int, int] = {}  # unit: its new position, in ascending order
+        placed: dict[int, int] = {}  # maps a unit's id to its new position, in ascending order
         for arrived, unit in enumerate(units):
             ready = [arrived] if not missing[id(unit)] else []
             while ready:  # of several ready units, take the earliest in the list

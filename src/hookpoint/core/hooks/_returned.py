@@ -62,7 +62,7 @@ class Returned:
     """Handle values that a handler returns at a point that fires in every step.
 
     The generated code only tests for None, which costs no more than dropping the value. When a handler first returns a value,
-    it is replaced with a function that reports the next value.
+    a function that reports the next value replaces the handler.
     """
 
     def __init__(self, entry: Entry, handler: Handler, point: str, names: dict[str, Any], key: str) -> None:

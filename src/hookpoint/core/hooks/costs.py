@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 SAMPLE_EVERY = 64
-FIRST_SAMPLE = 8  # skips the first iterations, which warm up caches
+FIRST_SAMPLE = 8  # the first sampled iteration: earlier ones only warm up caches
 IN_THE_STEP = ("on_iter_begin", "on_train_iter_begin", "on_train_iter_end", "on_iter_end")  # sampled together with the step
 
 

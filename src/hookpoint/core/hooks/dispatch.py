@@ -92,7 +92,7 @@ class Call:
 
     @property
     def same_on_all_ranks(self) -> bool:
-        """Whether every rank makes this call at the same step. If so, a save that it requests needs no agreement."""
+        """Whether every rank makes this call at the same step. If so, ranks need not agree on a save that it requests."""
         schedule = self.handler.when if self.handler.when is not None else self.entry.schedule
         if self.gates or (schedule is not None and not schedule.same_on_all_ranks):
             return False

@@ -124,7 +124,7 @@ class Entry:
             return function
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            if self.disabled and point != "on_run_end":  # a disabled callback can still undo its changes there
+            if self.disabled and point != "on_run_end":  # at on_run_end, even a disabled callback may undo its changes
                 return None
             try:
                 result = function(*args, **kwargs)
@@ -314,7 +314,7 @@ def _schedule(subject: Any, name: str, path: tuple[Callback, ...], triggers: boo
 
 
 def _check_schedules(entries: list[Entry]) -> None:
-    first: dict[int, Entry] = {}  # pipeline id: its first entry, in list order
+    first: dict[int, Entry] = {}  # maps a pipeline's id to its first entry, in list order
     triggering = set()
     for entry in entries:
         triggers = any(handler.point == "on_trigger" for handler in entry.handlers)
@@ -360,7 +360,7 @@ def _sets(options: Any, option: str) -> bool:
 def _handlers(subject: Any) -> list[Handler]:
     if not _overrides_run(subject):
         return find_handlers(subject)
-    points = [point.name for point in POINTS if point.name not in BESIDE_RUN]  # `run` handles each of these
+    points = [point.name for point in POINTS if point.name not in BESIDE_RUN]  # `run` handles all of them
     return [Handler(type(subject).__name__, point, "run", partial(_through_run, subject, point), ONLY_RUN) for point in points]
 
 

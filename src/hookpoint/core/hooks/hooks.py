@@ -54,7 +54,7 @@ class Hooks:
             entry.watchers = self._watchers
         self._contexts = Contexts(self.entries)
         self.remarks: list[Callable[[], list[str]]] = []  # functions that return more lines for `explain`
-        self.sources: dict[str, Callable[[], str]] = {}  # title: returns the source code that a run generates for an iteration
+        self.sources: dict[str, Callable[[], str]] = {}  # maps a title to a function that returns an iteration's source code
         self._logged_moves: set[str] = set()
         self._calls = self._ordered()
         self._dispatches: dict[tuple[tuple[str, ...], str | None, bool], Dispatch | None] = {}
@@ -75,7 +75,7 @@ class Hooks:
             dispatch(run)
 
     def _compile_and_fire(self, point: str, run: Any) -> None:
-        """Compile a point when it first fires, because a guard uses only a few points."""
+        """Compile a point when it first fires, because a guard uses only a few points. Then fire it."""
         self._by_point[point] = dispatch = self.dispatch(point, timed=True) or _do_nothing
         dispatch(run)
 

@@ -39,7 +39,7 @@ def find_callback(hooks: Hooks, key: Any) -> Any:
 
 
 def _matching(entries: Iterable[Entry], key: str | type) -> Iterator[Any]:
-    """Yield the callbacks of a class, and pipelines and wrappers with this class or name."""
+    """Yield the callbacks, pipelines and wrappers that match a class or name."""
     seen: set[int] = set()
     for entry in entries:
         theirs = getattr(entry.subject, "theirs", entry.subject)

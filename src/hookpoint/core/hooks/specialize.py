@@ -1,7 +1,7 @@
-"""Specialize: resolve checks once that a function would otherwise repeat in every iteration.
+"""Specialize: evaluate once the checks that a function would otherwise repeat in every iteration.
 
 An attribute is settled if its value does not change during a pass. `specialize` reads the source of a plain function and
-returns an equivalent function that does not look up settled attributes:
+returns an equivalent, faster function:
 
 - A settled attribute, such as `machine.clocks`, is read once and becomes a local variable.
 - If the condition of a branch is settled, only the statements that apply are kept.
@@ -44,7 +44,7 @@ def settled_values(paths: Iterable[str], **owners: Any) -> dict[str, Any]:
 
 
 def specialize(function: Callable[..., Any], settled: Mapping[str, Any], inlined: Mapping[str, Callable[..., Any]]) -> Plan:
-    """Return a function's plan for settled values and inlined methods, both given by path.
+    """Return a plan that specializes a function for settled values and inlined methods, both given by path.
 
     A settled None, bool or integer decides branches. Any other value is bound when the plan is used, so that runs with
     different objects share a plan.

@@ -18,7 +18,7 @@ HIGHER_IS_BETTER = set("acc accuracy auc auroc bleu dice f1 iou map miou precisi
 class Best:
     """Track the best value so far, and its step or moment.
 
-    A new best value must be strictly better than the last, by more than `min_delta` if it is given.
+    A new best value must be strictly better than the previous best, by more than `min_delta` if it is given.
 
     With `relative`, `min_delta` is a fraction of the value to beat: 0.01 means one percent.
 

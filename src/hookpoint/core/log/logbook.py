@@ -62,8 +62,8 @@ class Page:
 class Logbook:
     """Store values on the training thread, without waiting for a device.
 
-    `recent` belongs to the innermost pass. A caller may append a value to one of its lists, as `log` does. Means, weights and
-    conversions are then computed at the log step. If a name has no list, call `log` instead.
+    `recent` belongs to the innermost pass. A caller may append a value to one of its lists, as `log` does. The values are
+    converted and averaged at the log step. If a name has no list, call `log` instead.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Logbook:
         self.metrics = Metrics()
         self.windows = ReaderWindows(read_by_steps, floats, may_wait)
         self.monitors: Monitors | None = None
-        self.is_muted = False  # set while a run resumes, because these values were logged before the checkpoint
+        self.is_muted = False  # True while a run resumes, because these values were already logged before the checkpoint
         self.has_recent = True  # False if values must be copied, so that each one must go through `log`
         self.recent: dict[str, list[tuple[Any, float]]] = {}
         self.next_log_step = log_every or 0
@@ -104,7 +104,7 @@ class Logbook:
 
     def open_page(self, mode: str, *, is_side: bool = False, is_shared: bool = False) -> None:
         """Begin a page for a pass."""
-        self.flush()  # with the current clocks, not those of the next log step
+        self.flush()  # now, with the current clocks, not with those of the next log step
         self._pages.append(Page(mode, is_side, is_shared))
         self.recent = self._pages[-1].recent
 
@@ -142,7 +142,7 @@ class Logbook:
             page.window[name].pending.append((value, weight))
 
     def _follow(self, page: Page, name: str, called: str, mean: Mean, as_given: bool) -> None:
-        """Make metrics, readers and callers use the list of pending values of a mean from now on."""
+        """Let metrics, readers and callers share the mean's list of pending values from now on."""
         if not page.is_side:
             self.metrics.follow(name, mean, self._clocks.epoch)
             if page.mode == "train" and name in self.windows.by_metric:
@@ -239,7 +239,7 @@ class Logbook:
             self.windows.launch(late)
             extra = [item for function in self.at_log_step for item in function(window).items()]
             self._send({**window, **dict(extra)}, "step", page.mode)
-            if self.loss_check is not None and page.is_shared == (self.shared is not None):  # identical on all ranks
+            if self.loss_check is not None and page.is_shared == (self.shared is not None):  # means are identical on all ranks
                 self.loss_check.at_log_step(window.get("loss"))
 
     def show(self, name: str, value: Any) -> None:

@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 
 def always() -> bool:
-    """Return True: other names may also be logged."""
+    """Return True, because other names may also be logged."""
     return True
 
 
 class MetricNames(NamedTuple):
     """The metric names that a run itself logs, in addition to those that callbacks declare.
 
-    `validates` is whether the run has validation passes, or None if that is unknown, as in your own loop. `can_be_more`
+    `validates` tells whether the run has validation passes. It is None if that is unknown, as in your own loop. `can_be_more`
     returns whether anything other than a callback could log further names. It is called only if a name is unknown. `reads`
     maps each reader that is not a callback to the metric it reads. Messages show these keys.
     """

@@ -154,7 +154,7 @@ class Mean:
         """Return the weighted sum, the sum of weights, and the weight of values that are NaN or infinite."""
         with self._lock:
             pending = self.pending
-            count = len(pending)  # another thread may append to it
+            count = len(pending)  # read once, because another thread may append
             if count:
                 self._newest = pending[count - 1][0]
                 if self.is_pending:

@@ -172,7 +172,7 @@ def _schedule(hooks: Hooks) -> list[dict[str, str]]:
 
 
 def config_of(config: Any) -> dict[str, Any]:
-    """Return the user's config, which is a mapping, a dataclass or a namespace, as a dict."""
+    """Convert the user's config (a mapping, a dataclass or a namespace) to a dict."""
     if config is None:
         return {}
     if is_dataclass(config) and not isinstance(config, type):

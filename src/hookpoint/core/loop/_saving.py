@@ -99,7 +99,7 @@ class Saving:
         self.is_due = True
 
     def request_by_signal(self) -> None:
-        """Request a checkpoint from a signal handler. Only sets flags."""
+        """Request a checkpoint from a signal handler. This only sets flags."""
         self.is_due = self._was_signalled = True
 
     def check(self) -> None:

@@ -15,7 +15,7 @@ WATCHED = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP"
 
 
 class Signals:
-    """Signal handlers that only set a flag. The loop acts on it at its next boundary. They are removed when the run ends.
+    """Signal handlers that only set a flag, which the loop checks at its next boundary. They are removed when the run ends.
 
     Only the main thread can install handlers. In other threads, under a host, and for ignored signals, no handler is
     installed. SIGUSR1 is handled if the run has a store and the signal has no other handler. `has_stopped` is set if a signal

@@ -26,7 +26,7 @@ def evaluate(machine: Machine, data: Any, *, is_side: bool = False, **options: U
 
     A side pass does not affect the run: its values do not become metrics, random generators are restored, and an earlier stop
     request does not end the pass. The result is empty if every batch was skipped, or if a stop or a signal ended the pass
-    early, because it would cover only part of the data.
+    early, because a result would cover only part of the data.
     """
     run, update = machine.running(), options.get("update")
     stepper, forward = stepper_of(run), options.get("forward")

@@ -38,7 +38,7 @@ now_of: Callable[[Values], Iteration] = attrgetter("_now")
 
 
 def read_only(path: str, doc: str) -> Any:
-    """Return a property that reads an attribute of the run, which may be nested. This is faster than a Python function."""
+    """Return a property that reads an attribute such as "_clocks.step". This is faster than a Python function."""
     return property(attrgetter(path), doc=doc)
 
 
@@ -163,7 +163,7 @@ class Values:
         return self._logbook.logs()
 
     def offered(self, names: Iterable[str]) -> dict[str, Any]:
-        """Return the named arguments that are available, by name."""
+        """Return a dict of the named arguments that are currently available."""
         values: dict[str, Any] = {}
         for name in names:
             if name in self._payload:

@@ -72,11 +72,11 @@ class Run(PeerNames):
         self._stepper.forward(self)
 
     def backward(self) -> None:
-        """Compute the gradients of `run.loss`, and fire on_backward_begin before and on_backward_end after."""
+        """Compute the gradients of `run.loss`. Fire on_backward_begin before this, and on_backward_end after it."""
         self._stepper.backward(self)
 
     def optimizer_step(self) -> None:
-        """Step the optimizer if a step is due, and fire on_step_begin before and on_step_end after."""
+        """Step the optimizer if a step is due. Fire on_step_begin before this, and on_step_end after it."""
         self._stepper.step(self)
 
     def adjust_lr(self) -> None:
@@ -90,8 +90,9 @@ class Run(PeerNames):
         """
         self._stepper.recapture()
 
-    # Verdicts, honoured at the next boundary. `same_on_all_ranks` (older name: `alike`) declares that every rank makes the
-    # same request at this point. The request then takes effect immediately, without agreement between ranks.
+    # Verdicts, honoured at the next boundary.
+    # `same_on_all_ranks` (older name: `alike`) declares that every rank makes the same request at this point.
+    # The request then takes effect immediately, without agreement between ranks.
 
     @as_stop_request
     def stop(self, reason: str = "run.stop() was called", *, alike: bool = False, same_on_all_ranks: bool = False) -> None:
@@ -234,8 +235,8 @@ class Run(PeerNames):
             return self.hooks.fire(point, self)
         return self.hooks.fire_payload(point, {**self.offered(("epoch", "logs")), **payload, "run": self})
 
-    # Collective calls. Either all ranks make them, or none. A callback that makes one sets `collective = True`. With one rank,
-    # no communication takes place.
+    # Collective calls. Either all ranks make them, or none. A callback that makes one sets `collective = True`.
+    # With one rank, no communication takes place.
 
     def reduce(self, value: Any, op: Op = "sum") -> float:
         """Return the sum, mean, max or min of a number over the ranks with different data.
@@ -260,8 +261,8 @@ class Run(PeerNames):
         return self._loop.gather(value if self.rank == source else None, f"run.broadcast(source={source})")[source]
 
 
-# Internal access for the loop and the engine. A loop sets the iteration twice per batch, and bypassing __setattr__ is ten
-# times as fast.
+# Internal access for the loop and the engine.
+# A loop sets the iteration twice per batch, and bypassing __setattr__ is ten times as fast.
 set_now: Callable[[Run, Iteration], None] = vars(Values)["_now"].__set__
 set_loop: Callable[[Run, RunLoop], None] = vars(Values)["_loop"].__set__
 set_stepper: Callable[[Run, Stepper], None] = vars(Values)["_stepper"].__set__

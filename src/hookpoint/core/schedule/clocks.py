@@ -62,7 +62,7 @@ class Clocks:
         self.start()
 
     def paused_seconds(self) -> float:
-        """Return how long the run has been paused since it started, including a current pause."""
+        """Return how long the run has been paused since it started, including the current pause."""
         since = self._paused_at  # read only once, because another thread may call this
         return self._paused if since is None else self._paused + perf_counter() - since
 

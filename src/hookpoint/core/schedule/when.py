@@ -102,7 +102,7 @@ class OnClock(When):
 
 
 class Every(OnClock):
-    """Due at every multiple: `Every(steps=500)`, `Every(minutes=10)`. Times are training time. A resumed run continues them."""
+    """Due at every multiple: `Every(steps=500)`, `Every(minutes=10)`. Times measure training time, across resumes."""
 
     def __init__(self, **clock: Amount) -> None:
         super().__init__(clock)
@@ -116,7 +116,7 @@ class Every(OnClock):
 
 def _next_multiple(period: Amount, now: Amount) -> Amount:
     following = (now // period + 1) * period
-    return following if following > now else following + period  # 0.5 // 0.1 is 4.0
+    return following if following > now else following + period  # because 0.5 // 0.1 is 4.0
 
 
 class At(OnClock):
@@ -256,7 +256,7 @@ class AnyOf(Combined):
 
 
 class NotOf(Combined):
-    """Due when its part is not due: the opposite of a level, or at all times except a tick's."""
+    """Due when its part is not due: the opposite of a level, or any moment other than a tick."""
 
     def __init__(self, part: When) -> None:
         super().__init__(part)

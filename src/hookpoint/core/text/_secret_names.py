@@ -6,7 +6,7 @@ from hookpoint.core.text.lazy_pattern import lazy_pattern
 
 WORDS = {"auth", "authorization", "bearer", "credential", "credentials", "passcode", "passphrase", "passwd", "password"}
 WORDS |= {"pwd", "secret"}
-LAST_WORDS = {"cookie", "cookies", "cred", "creds", "pw"}  # pw_conv is a convolution
+LAST_WORDS = {"cookie", "cookies", "cred", "creds", "pw"}  # only as the last word: pw_conv is a convolution
 # Words that make a "key" or "token" a secret: api_key is a secret, sort_key is not.
 _KINDS = (
     "access account anthropic api auth aws azure client comet deploy encryption gcp github gitlab google hf hmac huggingface "

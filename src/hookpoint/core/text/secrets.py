@@ -18,7 +18,7 @@ DEEPEST = 32  # the deepest level at which settings are masked, because they may
 _NAME = lazy_pattern(r"-{0,2}([A-Za-z][\w.-]*)")
 _ASSIGNMENT = lazy_pattern(r"(-{0,2}\+{0,2}[A-Za-z_][\w.-]*)([=:])(.*)", re.DOTALL)
 _PASSWORD = lazy_pattern(r"-p(?P<value>.*[^\d.,eE+-].*)", re.DOTALL)  # as in mysql; -p8080 and -p0.1 are numbers
-_OPTIONS = lazy_pattern(  # also written with one dash
+_OPTIONS = lazy_pattern(  # options with one dash that are not passwords
     r"-p(?:ar(?:allel|ams?)|ath|atience|db|ipe|lot|lugins?|olicy|ool|ort|re(?:cision|fix|set|trained)|rint|riority|ro(?:b|cs|cess|file"
     r"|gress|ject|mpt|xy)|ython)s?(?:[=:_-].*)?"
 )

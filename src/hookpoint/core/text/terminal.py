@@ -52,7 +52,7 @@ def release(show: Show) -> None:
 
 
 def be_silent(owner: object, *, silent: bool) -> None:
-    """Print nothing while any owner is silent. An owner is a run on a non-chief rank."""
+    """Set whether an owner, such as a run on a rank other than the chief, is silent. If any owner is silent, print nothing."""
     if owner in _silent:
         _silent.remove(owner)
     if silent:
