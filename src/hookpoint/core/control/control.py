@@ -47,7 +47,7 @@ class NoControl:
         self._loop, self._state = loop, dict[str, Any]()
 
     def begin(self) -> None:
-        self._loop.gather(None, "live control")  # call this too, because other ranks may accept commands
+        self._loop.gather(None, "live control")  # all ranks must call this, because some may accept commands
 
     def announce(self) -> None: ...
 

@@ -12,7 +12,7 @@ PLAIN = (bool, int, float, str, type(None))
 MAX_AHEAD = 1000  # the most batches that workers can be ahead of training; settings of older batches are dropped
 
 
-class DataSettings:  # not a Mapping: a checkpoint would store the items, not the object
+class DataSettings:  # not a Mapping, because a checkpoint would then store the items instead of the object
     """A loader's settings, by name. A change takes effect with the next pass, in every process. A pass in progress keeps its
     values.
 

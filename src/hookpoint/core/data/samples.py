@@ -115,7 +115,7 @@ def _stated(part: Any) -> int | None:
     for name in ATTRIBUTES:
         try:
             stated: Any = getattr(part, name, None)
-        except Exception:  # a property that raises declares nothing
+        except Exception:  # a property that raises an error declares nothing
             continue
         if _is_count(stated):
             return int(stated)
@@ -155,5 +155,5 @@ def length_of(loader: Any) -> int | None:
     """Return the number of batches in a loader, or None if unknown."""
     try:
         return len(loader)
-    except (AttributeError, NotImplementedError, TypeError):  # some loaders have a __len__ that raises
+    except (AttributeError, NotImplementedError, TypeError):  # some loaders have a __len__ that raises an error
         return None

@@ -22,7 +22,7 @@ class RankPosts:
         self._rank, self._notes = rank, notes
         self._host, self._count, self._waited = os.uname().nodename, 0, 0.0
         self._last: dict[int, Mapping[str, Any]] = {}
-        self._silent: dict[int, int] = {}  # rank: the number of checks without a new note
+        self._silent: dict[int, int] = {}  # maps a rank to its number of checks without a new note
         self._is_open = True
 
     def exchange(self, where: str, stack: list[str], waited: float, *, reads: bool) -> None:

@@ -17,7 +17,7 @@ class Cost:
     point: str
     calls: int = 0
     seconds: float = 0.0
-    first_seconds: float = 0.0  # the first call, with cold caches
+    first_seconds: float = 0.0  # the duration of the first call, when caches are cold
 
     def add(self, seconds: float) -> None:
         if not self.calls:

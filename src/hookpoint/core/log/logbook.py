@@ -112,7 +112,7 @@ class Logbook:
         """Add a value. Inside a pass, it counts towards the pass's mean. Between passes, it is a single value."""
         value = as_scalar(name, value)
         if name in self.recent and not as_given:
-            self.recent[name].append((value, weight))  # the path for all values after the first one since a log step
+            self.recent[name].append((value, weight))  # taken by all values after the first one since a log step
         elif not self.is_muted:
             self._log_first(name, value, weight, as_given)
 
@@ -179,7 +179,7 @@ class Logbook:
         if not self._names.issuperset(scalars):
             scalars = self._admitted(scalars)
         if page is None or page.is_final or page.is_side:
-            if page is None and not scalars.keys().isdisjoint(self._between):  # a value put twice is sent twice
+            if page is None and not scalars.keys().isdisjoint(self._between):  # a value that is put twice is sent twice
                 self.flush()
             for name, value in scalars.items():
                 self.log(name, value, weight, as_given=True)
@@ -206,7 +206,7 @@ class Logbook:
     def read(self, reader: ReaderWindow) -> float | None:
         """Return the mean of the values that became visible since the reader's last read, or None if there are none."""
         if self._log_every and self._clocks.step >= self.next_log_step:
-            self.windows.land()  # this is a log step, and its window is not closed yet
+            self.windows.land()  # this is a log step whose window is not closed yet
         return self.windows.read(reader)
 
     def log_final(self, values: Mapping[str, Any], mode: str) -> None:
@@ -239,7 +239,7 @@ class Logbook:
             self.windows.launch(late)
             extra = [item for function in self.at_log_step for item in function(window).items()]
             self._send({**window, **dict(extra)}, "step", page.mode)
-            if self.loss_check is not None and page.is_shared == (self.shared is not None):  # means are identical on all ranks
+            if self.loss_check is not None and page.is_shared == (self.shared is not None):  # these means are equal on all ranks
                 self.loss_check.at_log_step(window.get("loss"))
 
     def show(self, name: str, value: Any) -> None:

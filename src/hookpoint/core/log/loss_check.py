@@ -85,7 +85,7 @@ class LossCheck:
 
     def _report(self, mean: LossMean, value: float, what: str) -> None:
         if self._raises:
-            if self._run.stop_reason is None:  # otherwise the run is stopping already
+            if self._run.stop_reason is None:  # otherwise, the run is already stopping
                 raise NonFiniteLoss(value, epoch=mean.epoch, step=mean.step, now=self._run.step, what=what)
             return
         if not self.has_warned and self._run.is_chief:

@@ -40,7 +40,7 @@ def as_scalar(name: str, value: Any) -> Any:
     if getattr(value, "is_cpu", False):  # a host tensor: reading it is cheaper than detaching it, and keeps no memory alive
         try:
             number = value.item()
-        except (RuntimeError, ValueError):  # more than one element, or no data
+        except (RuntimeError, ValueError):  # the tensor has more than one element, or no data
             number = None
         if number is not None and type(number) is not complex:
             return number
@@ -61,7 +61,7 @@ def as_scalar(name: str, value: Any) -> Any:
         try:
             return float(value.item() if hasattr(value, "item") else value)  # float() rejects NumPy arrays with dimensions
         except (TypeError, ValueError):
-            pass  # an array that does not contain numbers
+            pass  # the array does not contain numbers
     raise BadValue(f"'{name}' is {value!r}; expected a number.", log="a number or a one-element tensor")
 
 
@@ -108,7 +108,7 @@ class Mean:
                 sum_of_weights += weight
         except OverflowError:
             total = math.nan
-        if total - total:  # not finite: add them one by one
+        if total - total:  # the sum is not finite: add the values one by one
             for value, weight in pending:
                 self._add_number(value, weight)
         else:
@@ -119,7 +119,7 @@ class Mean:
             total = self._total + value * weight
         except OverflowError:  # the sum is an integer that no float can hold
             total = math.nan
-        if total - total:  # 0 if the sum is finite, otherwise NaN
+        if total - total:  # NaN if the sum is not finite, otherwise 0
             self._add_odd(float(value), weight)
         else:
             self._total = total

@@ -52,7 +52,7 @@ class ReaderWindows:
             return reader.take()
 
     def ignore(self, names: Iterable[str]) -> None:
-        """Tell the readers of these metrics to ignore one final value, because they have already seen the values in it."""
+        """Tell the readers of these metrics to ignore one final value, which averages values that they have already seen."""
         for name in names:
             for reader in self.by_metric[name].readers if name in self.by_metric else ():
                 reader.ignored += 1

@@ -13,11 +13,11 @@ def plus(a: float, b: float) -> float:
     >>> plus(0.1, 0.2), plus(1e308, -inf), plus(1e308, 1e308) == 2 * int(1e308)
     (0.30000000000000004, -inf, True)
     """
-    if a - a or b - b:  # at least one of them is not finite, so a finite one makes no difference
+    if a - a or b - b:  # at least one operand is not finite, so a finite one makes no difference
         return (a if a - a else 0.0) + (b if b - b else 0.0)
     try:
         result = a + b
-    except OverflowError:  # one of them is an integer that no float can hold
+    except OverflowError:  # one operand is an integer that is too large for a float
         result = inf
     return int(a) + int(b) if result - result else result
 

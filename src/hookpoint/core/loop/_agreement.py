@@ -63,7 +63,7 @@ class Agreement:
     def request_stop(self, reason: str) -> None:
         if not self._verdicts.stop:
             self._mine.setdefault("stop", reason)
-            self._mine.setdefault("stop", reason)  # again, in case another thread replaced the dict in between
+            self._mine.setdefault("stop", reason)  # set again, in case another thread replaced the dict in between
 
     def request_stop_epoch(self) -> None:
         self._mine["stop_epoch"] = True
@@ -88,7 +88,7 @@ class Agreement:
     def request_control(self) -> None:
         """Announce that there are commands. Any thread may call this."""
         self._mine["control"] = True
-        self._mine["control"] = True  # again, in case the training thread replaced the dict in between
+        self._mine["control"] = True  # set again, in case the training thread replaced the dict in between
 
     def request_setting(self, name: str, value: Any) -> None:
         try:

@@ -259,7 +259,7 @@ class Resuming:
         assert self._checkpoint is not None
         path, self.place, self._checkpoint = self._checkpoint.path, BETWEEN_EPOCHS, None
         self._run.resuming = self._objects.logbook.is_muted = self._run.monitors.is_muted = False
-        self._clocks.load_state_dict(state["clocks"])  # last, so that the return does not count as training time
+        self._clocks.load_state_dict(state["clocks"])  # restored last, so that resuming does not count as training time
         self._run.put_event("resume", path=str(path))
         if self.moved is not None:
             self._run.put_event("world_change", made_by=self.moved["from"], processes=self.moved["to"])
@@ -284,7 +284,7 @@ class Resuming:
                 except Exception as error:
                     error.add_note(f"while restoring the {name} from a checkpoint; does it match this {name}?")
                     raise
-        run.hyper.rates.load_state_dict(state.get("rates"))  # missing in older checkpoints
+        run.hyper.rates.load_state_dict(state.get("rates"))  # None for older checkpoints
         stepper_of(run).load_state_dict(run, copied(saved["stepper"]))
         if "gradients" in saved:
             restore_gradients(self._stateful["model"], saved["gradients"])

@@ -166,7 +166,7 @@ def _schedule(hooks: Hooks) -> list[dict[str, str]]:
             "when": call.when or ("complete epochs" if call.complete_only else "always"),
         }
         for point in BY_NAME
-        if point != "on_trigger"  # listed at the point where its schedule is checked
+        if point != "on_trigger"  # triggers are listed at the point where their schedule is checked
         for call in hooks.calls(point)
     ]
 

@@ -159,7 +159,7 @@ class Saving:
                     self.request("stop" if stopped_by is None else "signal")
                     self._write_last()
             except (CannotSave, NotFinite) as error:
-                self._failure = error  # raised after the end points
+                self._failure = error  # to raise after the end points
             self._has_stopped = True
 
     def at_epoch_end(self) -> None:
@@ -296,7 +296,7 @@ class Saving:
 
     def _write(self) -> None:
         self.wait()  # on_save handlers for the save in progress may request more saves
-        self._agree("the requests before a checkpoint")  # the checkpoint would not contain requests that are applied later
+        self._agree("the requests before a checkpoint")  # first, because the checkpoint must include these requests
         request, self._request, self._newest = self._request, Request(), None
         if self._has_stopped:  # the run resumes at the stop: a later checkpoint would skip batches
             logger.warning("%s is not saved: the run wrote its last checkpoint when it stopped", ", ".join(request.tags))
@@ -310,7 +310,7 @@ class Saving:
         self._run.monitors.settle()
         try:
             with self._objects.may_wait():
-                on_all_ranks = getattr(self.store, "on_all_ranks", None)  # in a team, if one rank fails, all ranks fail
+                on_all_ranks = getattr(self.store, "on_all_ranks", None)  # if one rank fails to save, all ranks fail
                 saved = self._put(self.state() if on_all_ranks is None else on_all_ranks(self.state), request)
         except Exception as error:
             if self.resumable is None:

@@ -180,7 +180,7 @@ class HostDriver:
         pass_, machine = self._innermost(), self._running()
         if complete is None:
             complete = pass_.total is None or pass_.saw_everything
-        self._pass = None  # set first, because no pass is open if a handler raises
+        self._pass = None  # cleared first, because no pass is open if a handler raises an error
         machine.end_pass(pass_, complete=complete, finals=finals)
         self._pass = machine.scopes.passes[-1] if machine.scopes.passes else None
 
@@ -271,9 +271,9 @@ class HostDriver:
         return self._pass
 
     def _not_in_iteration(self) -> BadLoop:
-        self._innermost()  # raises if no pass is open
+        self._innermost()  # raises an error if no pass is open
         return BadLoop(f"{self.host.name}: no iteration is open.", call="start_iteration(batch) first")
 
     def _not_open(self) -> BadLoop:
-        self._running()  # raises if there is no run
+        self._running()  # raises an error if there is no run
         return BadLoop(f"{self.host.name}: no pass is open.", call='start_pass("train") first')

@@ -63,7 +63,7 @@ class Loop:
             self._place = {"rank": team.rank, "local_rank": team.local_rank, "world_size": team.size}
         try:
             if self._was_entered or self._compiled_for != self._compile_options():
-                self.hooks = self._compiled()  # again, so that schedules start from zero
+                self.hooks = self._compiled()  # compile again, so that schedules start from zero
             self._was_entered = True
             self._machine = machine = assemble(self.hooks, self.options, self._stateful, self._team, self._place)
         except BaseException:

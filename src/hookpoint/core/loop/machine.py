@@ -379,7 +379,7 @@ class Machine:
         self._is_over = True
         leave_run(self.run)
         be_silent(self, silent=False)
-        with ExitStack() as undone:  # in reverse order; after an error, the rest still runs
+        with ExitStack() as undone:  # called in reverse order; after an error, the rest still runs
             undone.callback(self.objects.team.close)
             undone.callback(self.saving.close)
             undone.callback(self.run.monitors.close)

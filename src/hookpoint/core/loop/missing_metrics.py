@@ -161,7 +161,7 @@ def could_log_anything(entry: Entry) -> bool:
 
 def is_ours(thing: Any) -> bool:
     """Return whether a class or function is defined in hookpoint."""
-    function = getattr(thing, "func", thing)  # a partial has no module
+    function = getattr(thing, "func", thing)  # a functools.partial has no __module__
     return str(getattr(function, "__module__", "")).partition(".")[0] == "hookpoint"
 
 

@@ -30,9 +30,10 @@ from hookpoint.core.team.team import Team
 class LoopOptions:
     """All options of a loop except its callbacks.
 
-    Users set the first group. A framework, a Runner or a host sets the second. All ranks call `team` together when they enter
-    the loop. `begin` is called with the run before its first point. If `run_points` is False, the loop only validates or
-    predicts. `host` is another library's trainer, which drives the loop. `control` creates the source of commands for the run.
+    Users set the first group of options. A framework, a Runner or a host sets the second group. All ranks call `team` together
+    when they enter the loop. `begin` is called with the run before its first point. If `run_points` is False, the loop only
+    validates or predicts. `host` is another library's trainer, which drives the loop. `control` creates the source of commands
+    for the run.
     """
 
     model: Any = None

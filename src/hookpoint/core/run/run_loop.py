@@ -24,7 +24,7 @@ class Progress(NamedTuple):
     total: int | None
 
 
-Epochs = Iterator[int]  # over epoch numbers, for the outer `for` loop
+Epochs = Iterator[int]  # an iterator over epoch numbers, for the outer `for` loop
 
 
 class Batches(Iterator[Any], Protocol):

@@ -29,7 +29,7 @@ class ArmedSchedule(ABC):
 
     ticks = 0
     by_clock = True  # whether the schedule depends only on clocks, not on a user's function
-    has_fired = False  # since the schedule was armed
+    has_fired = False  # whether the schedule has fired since it was armed
 
     @abstractmethod
     def ready(self, run: RunView, moment: str | None) -> bool:

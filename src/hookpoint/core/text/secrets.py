@@ -17,7 +17,7 @@ DEEPEST = 32  # the deepest level at which settings are masked, because they may
 
 _NAME = lazy_pattern(r"-{0,2}([A-Za-z][\w.-]*)")
 _ASSIGNMENT = lazy_pattern(r"(-{0,2}\+{0,2}[A-Za-z_][\w.-]*)([=:])(.*)", re.DOTALL)
-_PASSWORD = lazy_pattern(r"-p(?P<value>.*[^\d.,eE+-].*)", re.DOTALL)  # as in mysql; -p8080 and -p0.1 are numbers
+_PASSWORD = lazy_pattern(r"-p(?P<value>.*[^\d.,eE+-].*)", re.DOTALL)  # a mysql password; -p8080 and -p0.1 are numbers
 _OPTIONS = lazy_pattern(  # options with one dash that are not passwords
     r"-p(?:ar(?:allel|ams?)|ath|atience|db|ipe|lot|lugins?|olicy|ool|ort|re(?:cision|fix|set|trained)|rint|riority|ro(?:b|cs|cess|file"
     r"|gress|ject|mpt|xy)|ython)s?(?:[=:_-].*)?"
@@ -42,7 +42,7 @@ _LOOKS_SECRET = lazy_pattern(
     r"(?<![A-Za-z0-9])(?:sk-[\w-]{16,}|hf_[A-Za-z0-9]{16,}|gh[opsur]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}"
     r"|xox[abprs]-[\w-]{10,}|AKIA[A-Z0-9]{16}|AIza[\w-]{30,}|eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]*)"
 )
-_NOT_IN_TEXT = {"key", "--key"}  # unexpected key: layer.weight
+_NOT_IN_TEXT = {"key", "--key"}  # as in "unexpected key: layer.weight"
 _NOTHING = {"none", "null", "true", "false", "''", '""', MASK, f"'{MASK}'", f'"{MASK}"'}
 
 
@@ -125,7 +125,7 @@ def _sequence(value: Any, *, secret: bool, depth: int) -> Any:
         items = [_value(item, secret=secret, depth=depth + 1) for item in value]
     if isinstance(value, list | tuple):
         return items if isinstance(value, list) else tuple(items)
-    return {str(item) if isinstance(item, dict | list | set) else item for item in items}  # a dataclass is a dict by now
+    return {str(item) if isinstance(item, dict | list | set) else item for item in items}  # a masked dataclass is a dict
 
 
 def _object(value: Any) -> Any:
