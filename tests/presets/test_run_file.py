@@ -73,7 +73,7 @@ def test_a_run_that_is_stopped_says_why(tmp_path, way):
     train(tmp_path, [Stop()], leave_after=1)
     contents = read_run_file(tmp_path)
     assert contents["status"] == "stopped"
-    assert contents["reason"] == ("the loop was left after 1 of 2 epochs" if way == "left" else "enough")
+    assert contents["reason"] == ("the loop ended after 1 of 2 epochs" if way == "left" else "enough")
 
 
 @pytest.mark.parametrize("point", ["on_setup", "on_run_begin", "on_iter_end", "on_epoch_end", "on_run_end"])

@@ -1,41 +1,41 @@
 """Every error and warning that hookpoint raises.
 
-A message names the object, the problem, what is expected, and what to type instead. Offending objects are attributes.
+A message names the object, the problem, what is expected, and what to type instead. The objects are attributes of the error.
 
     HookpointError
     ├── CompileError (ValueError)             raised when callbacks are compiled, before the first step
-    │   ├── UnknownPoint                      a method name that is nearly a point, or another trainer's name for one
+    │   ├── UnknownPoint                      a method name that resembles a point, or another trainer's name for it
     │   ├── UnknownArgument (TypeError)       a handler takes an argument that its point does not provide
-    │   ├── TwoSpellings                      a class that spells one point in two ways
-    │   ├── MainPointTaken                    a second MainCallback, or its points in another callback
+    │   ├── TwoSpellings                      a class with two spellings of the same point
+    │   ├── MainPointTaken                    a second MainCallback, or a callback that handles its points
     │   ├── NotACallback (TypeError)          a class, or an object without handlers, in a list of callbacks
     │   ├── NoTrigger                         .when(...) on a callback without on_trigger
     │   ├── OrderError                        a cycle, or an order that would split a pipeline
     │   ├── UnknownMetric                     a callback reads a metric that nothing in the run logs
     │   └── BadOption                         an unknown value for on_error or ranks
     ├── BadSchedule (ValueError)              a schedule that cannot work
-    ├── BadGuard (TypeError)                  a guard around a function that it cannot wrap
-    ├── BadConfig (ValueError)                callbacks from a configuration that cannot be built
+    ├── BadGuard (TypeError)                  a function that cannot be guarded, or an invalid point name
+    ├── BadConfig (ValueError)                a configuration from which no callbacks can be built
     ├── BadValue (TypeError)                  a value that cannot be logged, set or measured
     ├── BadLoop (ValueError)                  a request that a loop cannot honour
     │   ├── BadArgument (TypeError)           an argument with an invalid value or type: epochs=-1
     │   ├── BadData (TypeError)               data or a loader that cannot be used as given
     │   └── BadStrategy                       a parallel strategy that does not support this model or these options
-    ├── BadRetention (ValueError)             an invalid rule for which checkpoints to keep
+    ├── BadRetention (ValueError)             an invalid rule that selects which checkpoints to keep
     ├── MissingMetric (KeyError)              a metric that is read before it is logged
     ├── MissingOutput (KeyError)              an output that the forward pass does not return
-    ├── UnknownSetting (KeyError)             a name that run.hyper, or a loader's settings, does not have
+    ├── UnknownSetting (KeyError)             a name that is not in run.hyper or a loader's settings
     ├── NotShared (KeyError)                  a key that run.store does not have
     ├── UnknownCallback (KeyError)            a callback that the run does not have
     ├── OutsideIteration (AttributeError)     run.batch or a similar value, used outside an iteration
     ├── NotAssignable (AttributeError)        run.stop = True
     ├── NotOffered (AttributeError)           an attribute that a run does not offer to an adopted or asynchronous callback
-    ├── OutsideRun (RuntimeError)             a Loop used before it is entered or after it is left
+    ├── OutsideRun (RuntimeError)             a Loop used before it is entered or after it is exited
     ├── NothingToSaveTo (RuntimeError)        run.save() without a store
     ├── NotSaveable (TypeError)               state that cannot be loaded safely
-    ├── NotFinite (ValueError)                state with NaN or infinity, which is never saved as good
+    ├── NotFinite (ValueError)                state with NaN or infinity, never saved as a good checkpoint
     ├── NonFiniteLoss (ValueError)            a training loss that is NaN or infinite
-    ├── CannotSave (OSError)                  a folder that cannot be written, or three failed checkpoints in a row
+    ├── CannotSave (OSError)                  a folder that is not writable, or three failed saves in a row
     ├── DamagedCheckpoint (ValueError)        a checkpoint that does not match its manifest
     ├── CannotResume (RuntimeError)           a checkpoint that is damaged or does not fit the run
     ├── WorkdirInUse (RuntimeError)           another process is writing to this workdir
@@ -45,7 +45,7 @@ A message names the object, the problem, what is expected, and what to type inst
     ├── TooManyRetries (RuntimeError)         too many calls to run.retry() for one batch
     ├── DataTimeout (TimeoutError)            a loader that yields no batch in time
     ├── OutOfStep (RuntimeError)              ranks that are out of step with each other
-    └── ReplicasDiffer (RuntimeError)         ranks whose weights should be equal but are not
+    └── ReplicasDiffer (RuntimeError)         weights that should be equal on all ranks differ
 
     StopRun (Exception)                       raise it to stop the run; not an error
     HookpointWarning (UserWarning)            a problem that does not stop the run
@@ -60,7 +60,7 @@ CURE_WIDTH = 9
 
 
 def text(headline: str, **cures: str) -> str:
-    """Return a message: a headline, then one line per fix, with the verbs aligned in a column."""
+    """Return a message: a headline, followed by one line per fix. The verbs are aligned in a column."""
     return "\n".join([headline, *(f"  {verb:<{CURE_WIDTH}} {cure}" for verb, cure in cures.items())])
 
 
@@ -70,7 +70,7 @@ def listed(names: Iterable[str]) -> str:
 
 
 class StopRun(Exception):
-    """Raise this inside a run to stop it: open passes are closed, the end points fire, and nothing is re-raised."""
+    """Raise this inside a run to stop it. Open passes are closed, the end points fire, and the exception is not re-raised."""
 
     def __init__(self, reason: str = "StopRun was raised") -> None:
         super().__init__(reason)
@@ -95,7 +95,7 @@ class HookpointError(Exception):
     def __str__(self) -> str:  # KeyError would quote the text and escape its line breaks
         return str(self.args[0]) if self.args else ""
 
-    def __reduce__(self) -> tuple[Any, ...]:  # subclasses do not take the text as their argument
+    def __reduce__(self) -> tuple[Any, ...]:  # the constructors of subclasses do not take the message
         return _restored, (type(self), self.args, self.__dict__)
 
 
@@ -111,7 +111,7 @@ class CompileError(HookpointError, ValueError):
 
 
 class UnknownPoint(CompileError):
-    """A method name is nearly a point, or another trainer's name for one."""
+    """A method name resembles a point, or is another trainer's name for a point."""
 
     def __init__(self, owner: str, name: str, meant: str, *, foreign: bool = False) -> None:
         why = f"is another trainer's name for {meant}." if foreign else f"is not a point. Did you mean {meant}?"
@@ -180,7 +180,7 @@ class UnknownMetric(CompileError):
 
 
 class BadOption(CompileError):
-    """A callback option has an invalid value."""
+    """The `on_error` or `ranks` option of a callback has an invalid value."""
 
     def __init__(self, owner: str, option: str, value: object, known: Iterable[str]) -> None:
         super().__init__(f"{owner}.{option} is {value!r}.", choose=listed(repr(name) for name in known))
@@ -195,7 +195,7 @@ class BadGuard(HookpointError, TypeError):
 
 
 class BadConfig(HookpointError, ValueError):
-    """A configuration of callbacks is invalid. The message names the key, and what is allowed."""
+    """A configuration of callbacks is invalid. The message names the key and what it may contain."""
 
 
 class BadValue(HookpointError, TypeError):
@@ -219,7 +219,7 @@ class BadStrategy(BadLoop):
 
 
 class BadRetention(HookpointError, ValueError):
-    """A rule for which checkpoints to keep is invalid."""
+    """A rule that selects which checkpoints to keep is invalid."""
 
 
 class MissingMetric(HookpointError, KeyError):
@@ -240,13 +240,13 @@ class MissingOutput(HookpointError, KeyError):
         super().__init__(
             f"{reader} reads '{name}', which is not among the outputs.",
             known=names if names != "none" else f"none: the outputs are a {kind}, without names",
-            set=f"run.outputs = {{'{name}': ...}} in the forward",
+            set=f"run.outputs = {{'{name}': ...}} in the forward pass",
         )
         self.name = name
 
 
 class UnknownSetting(HookpointError, KeyError):
-    """`run.hyper`, or a loader, has no setting with that name."""
+    """`run.hyper` or a loader has no setting with this name."""
 
     def __init__(self, name: str, known: Iterable[str], **cures: str) -> None:
         cures = cures or {"register": f'run.hyper.register(ObjAttrParam(obj, "attribute", name="{name}"))'}
@@ -293,7 +293,7 @@ class NotOffered(HookpointError, AttributeError):
 
 
 class OutsideRun(HookpointError, RuntimeError):
-    """A loop was used before it was entered or after it was left."""
+    """A loop was used before it was entered or after it was exited."""
 
 
 class NothingToSaveTo(HookpointError, RuntimeError):
@@ -305,11 +305,11 @@ class NotSaveable(HookpointError, TypeError):
 
 
 class NotFinite(HookpointError, ValueError):
-    """Weights, optimizer state or buffers contain NaN or infinity; such state is never saved as good."""
+    """Weights, optimizer state or buffers contain NaN or infinity. Such state is never saved as a good checkpoint."""
 
 
 class NonFiniteLoss(HookpointError, ValueError):
-    """A training loss is NaN or infinite. `step` and `value` describe the first such loss, or the mean."""
+    """A training loss is NaN or infinite. `step` and `value` describe the first such loss, or the mean that contains it."""
 
     def __init__(self, value: float, *, epoch: int, step: int, now: int, what: str | None = None) -> None:
         late = f" Detected at step {now}: values are read late, so that no step waits for the device." if now > step else ""
@@ -323,7 +323,7 @@ class NonFiniteLoss(HookpointError, ValueError):
 
 
 class CannotSave(HookpointError, OSError):
-    """The checkpoint folder cannot be written. `errno` is set by the failed operation."""
+    """A checkpoint cannot be written. `errno` is the error number of the failed operation."""
 
     def __init__(self, headline: str = "", /, *, errno: int | None = None, **cures: str) -> None:
         super().__init__(headline, **cures)
@@ -331,7 +331,7 @@ class CannotSave(HookpointError, OSError):
 
 
 class DamagedCheckpoint(HookpointError, ValueError):
-    """A checkpoint does not match its manifest, or has none."""
+    """A checkpoint does not match its manifest, or has no manifest."""
 
 
 class CannotResume(HookpointError, RuntimeError):
@@ -347,11 +347,11 @@ class BadControlFile(HookpointError, ValueError):
 
 
 class NotTraining(HookpointError, RuntimeError):
-    """No process is training in this folder, or the process that is does not accept commands."""
+    """No process is training in this folder, or the training process does not accept commands."""
 
 
 class NotApplied(HookpointError, RuntimeError):
-    """A command to a run in progress was refused, withdrawn or lost. `answer` has the details, if it was sent."""
+    """A command to a run in progress was refused, withdrawn or lost. `answer` contains the run's reply, if there is one."""
 
     def __init__(self, headline: str, answer: Any = None) -> None:
         super().__init__(headline)
@@ -371,4 +371,4 @@ class OutOfStep(HookpointError, RuntimeError):
 
 
 class ReplicasDiffer(HookpointError, RuntimeError):
-    """The weights of ranks that should be equal differ."""
+    """Weights that should be equal on all ranks differ."""

@@ -10,7 +10,7 @@ TARGET_NAMES = ("target", "targets", "label", "labels", "y")
 
 
 def named_fields(value: Any) -> Mapping[str, Any]:
-    """Return the fields of a value by name; empty if they have no names.
+    """Return the fields of a value by name. Return an empty mapping if they have no names.
 
     Works for mappings, dataclasses, named tuples, Hugging Face's ModelOutput and PyTorch Geometric's batches.
 
@@ -30,12 +30,12 @@ def named_fields(value: Any) -> Mapping[str, Any]:
 
 
 def field_values(value: Any) -> Iterable[Any]:
-    """Return the fields of a value in order; empty if it has none."""
+    """Return the fields of a value in order. Return an empty iterable if it has none."""
     return value if isinstance(value, tuple | list) else named_fields(value).values()
 
 
 def targets_in(batch: Any) -> Any:
-    """Return the targets of a batch: the last item, or the field with a common name for targets. None if there are none."""
+    """Return the targets of a batch: the last item, or the field with a typical target name. Return None if there are none."""
     if isinstance(batch, tuple | list):
         return batch[-1] if len(batch) > 1 else None
     return target_field(named_fields(batch))
@@ -54,6 +54,6 @@ def is_graph(value: Any) -> bool:
 
 
 def target_field(fields: Mapping[str, Any]) -> Any:
-    """Return the field with a common name for targets; None if there is none or more than one."""
+    """Return the field with a typical target name. Return None unless there is exactly one."""
     names = [name for name in TARGET_NAMES if name in fields]
     return fields[names[0]] if len(names) == 1 else None

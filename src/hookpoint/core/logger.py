@@ -1,4 +1,4 @@
-"""The hookpoint logger; programs configure it by its name, "hookpoint"."""
+"""The hookpoint logger. Programs configure it under the name "hookpoint"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of built-in points: when each fires, what it provides, who may define it, and its names in other libraries.
+"""The table of built-in points: when each fires, what it provides, who may define it, and what other libraries call it.
 
 Points are declared only here. `Callback`, `docs/points.md`, the compiler's checks and the tests are derived from this table.
 """
@@ -26,9 +26,9 @@ EVERY_MODE = ("train", "val", "pred")
 class Spelling:
     """The name of a point in another system.
 
-    `only_with` restricts a common name: a method counts only if it has exactly these parameters. `second` marks another method
-    of that system for the same point: a class may define both, and both are called, in table order. `renames` maps parameters
-    that have a different meaning in the other system.
+    `only_with` restricts a common name: a method is a handler only if it has exactly these parameters. `second` marks a second
+    method of that system for the same point. A class may define both, and both are called, in table order. `renames` maps
+    parameters that have a different meaning in the other system to our arguments.
     """
 
     system: str
@@ -41,7 +41,7 @@ class Spelling:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A named moment in a run. With `in_data`, it fires while data is loaded, in the process that loads it."""
+    """A named moment in a run. With `in_data`, the point fires while data is loaded, in the process that loads the data."""
 
     name: str
     fires: str
@@ -105,12 +105,12 @@ POINTS: tuple[Point, ...] = (
             keras_batch("on_batch_begin"),
             mindspore("on_train_step_begin"),
             mindspore_bare("step_begin"),
-            tensorpack("_before_run", "with `ctx`, it may return names of values"),
+            tensorpack("_before_run", "with `ctx`, it may return the names of values to fetch"),
         ),
     ),
-    Point("on_train_forward", "computes outputs and loss; calls on_iter_forward by default", STEP, TRAIN, main_only=True),
-    Point("on_iter_forward", "the default forward pass in every mode", STEP, EVERY_MODE, main_only=True),
-    Point("on_iter_backward", "computes gradients and steps the optimizer", STEP, TRAIN, main_only=True),
+    Point("on_train_forward", "to compute outputs and loss; by default, it calls on_iter_forward", STEP, TRAIN, main_only=True),
+    Point("on_iter_forward", "by on_train_forward and on_val_forward by default", STEP, EVERY_MODE, main_only=True),
+    Point("on_iter_backward", "to compute gradients and step the optimizer", STEP, TRAIN, main_only=True),
     Point("on_backward_begin", "before the backward pass", STEP, TRAIN),
     Point("on_backward_end", "after the backward pass", STEP, TRAIN),
     Point("on_step_begin", "before the optimizer step, once per accumulation window", STEP, TRAIN),
@@ -126,7 +126,7 @@ POINTS: tuple[Point, ...] = (
             keras_batch("on_batch_end"),
             mindspore("on_train_step_end"),
             mindspore_bare("step_end"),
-            tensorpack("_after_run", "with `ctx` and `values`, it receives them"),
+            tensorpack("_after_run", "with `ctx` and `values`, it receives the fetched values"),
             tensorpack("_trigger_step", second=True),
         ),
     ),
@@ -174,7 +174,7 @@ POINTS: tuple[Point, ...] = (
         VAL,
         spellings=(orca("before_val_iter"), keras_batch("on_test_batch_begin"), mindspore("on_eval_step_begin")),
     ),
-    Point("on_val_forward", "computes outputs, and the loss if there are targets", STEP, VAL, main_only=True),
+    Point("on_val_forward", "to compute outputs, and the loss if there are targets", STEP, VAL, main_only=True),
     Point(
         "on_val_iter_end",
         "after each validation iteration",
@@ -207,7 +207,7 @@ POINTS: tuple[Point, ...] = (
         PRED,
         spellings=(orca("before_pred_iter"), keras_batch("on_predict_batch_begin")),
     ),
-    Point("on_pred_forward", "computes outputs", STEP, PRED, main_only=True),
+    Point("on_pred_forward", "to compute outputs", STEP, PRED, main_only=True),
     Point(
         "on_pred_iter_end",
         "after each prediction iteration",
@@ -221,10 +221,10 @@ POINTS: tuple[Point, ...] = (
         modes=PRED,
         spellings=(orca("after_pred_epoch"), orca_any_mode("after_epoch"), keras("on_predict_end")),
     ),
-    Point("on_lr_adjust", "steps the learning-rate scheduler", modes=TRAIN, main_only=True),
+    Point("on_lr_adjust", "to step the learning-rate scheduler", modes=TRAIN, main_only=True),
     Point(
         "on_epoch_end",
-        "when all metrics of the epoch are known: save, schedule, decide; `run.epoch_complete` is False if it was cut short",
+        "when all metrics of the epoch are known: save, schedule, decide; `run.epoch_complete` is False if it ended early",
         modes=TRAIN,
         spellings=(
             keras("on_epoch_end", "Keras counts epochs from 0, hookpoint from 1"),
@@ -279,7 +279,7 @@ for _point in POINTS:
     for _spelling in _point.spellings:
         SPELLINGS.setdefault(_spelling.name, []).append((_point, _spelling))
 
-# Names in trainers whose callbacks do not run here unchanged, by the hookpoint name for the same moment.
+# Maps each point to its names in trainers whose callbacks do not run here unchanged.
 _THEIR_NAMES = {
     "on_run_begin": "on_fit_start on_train_start before_fit before_train ds_begin",
     "on_run_end": "after_fit after_train",
@@ -322,12 +322,12 @@ def declare(*names: str) -> None:
 
 
 def declared() -> frozenset[str]:
-    """Return the custom points declared with `declare` or with a guard."""
+    """Return the custom points that were declared with `declare` or by a guard."""
     return frozenset(_declared)
 
 
 def points() -> tuple[Point, ...]:
-    """Return the table of built-in points, in the order they fire.
+    """Return the table of built-in points, in the order in which they fire.
 
     >>> [point.name for point in points()][:2]
     ['on_setup', 'on_run_begin']

@@ -1,11 +1,11 @@
-"""RunView: the attributes of a run that the folders below `run` use."""
+"""RunView: the attributes of a run that lower-level packages use."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
-Dispatch = Callable[[Any], None]  # one function that takes the run and makes all calls of a point
+Dispatch = Callable[[Any], None]  # takes the run and calls all handlers for a point
 
 
 class RunView(Protocol):

@@ -167,7 +167,7 @@ def test_many_wrong_samples_in_half_precision_are_all_counted():
             {"loss": 1, "logits": SCORES},
             "(validation_error) reads 'incorrect', which is not among the outputs.\n  known     logits, loss\n",
         ),
-        ("incorrect", {"loss": 1}, "  known     loss\n  set       run.outputs = {'incorrect': ...} in the forward"),
+        ("incorrect", {"loss": 1}, "  known     loss\n  set       run.outputs = {'incorrect': ...} in the forward pass"),
         ("incorrect", SCORES, "  known     none: the outputs are a Tensor, without names"),
         ("wrong-top1", {"scores": SCORES}, "reads 'logits', which is not among the outputs.\n  known     scores"),
     ],

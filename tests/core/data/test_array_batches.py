@@ -28,7 +28,7 @@ def test_an_array_alone_is_refused_unless_its_rows_are_batches():
 
 
 def test_a_data_set_needs_pytorch_to_be_cut_into_batches():
-    with pytest.raises(BadLoop, match="batches of a range need a PyTorch model"):
+    with pytest.raises(BadLoop, match="cannot build batches from a range without a PyTorch model"):
         as_batches(range(3), 2)
 
 

@@ -157,7 +157,7 @@ def test_what_is_returned_without_replace_is_refused():
 
     with pytest.raises(BadValue) as caught:
         fire_sample(DataPoints([Forgets()]))
-    assert str(caught.value) == ("Forgets.on_sample returned int, which changes nothing.\n  write     return Replace(value)")
+    assert str(caught.value) == ("Forgets.on_sample returned int, which has no effect.\n  write     return Replace(value)")
 
 
 class Fails(Callback):

@@ -52,7 +52,7 @@ def test_a_metric_that_the_first_epoch_did_not_log_is_an_error_at_its_end():
         "  known     accu, loss\n"
         '  log       run.log({"acc": value}) before it is read\n'
         "  read      'accu'\n"
-        "  wait      .when(Every(epochs=k)) on it, if the metric is logged only every k epochs"
+        "  add       .when(Every(epochs=k)) to it, if the metric is logged only every k epochs"
     )
     assert caught.value.name == "acc"
 

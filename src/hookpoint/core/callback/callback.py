@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Options(TypedDict, total=False):
-    """The keyword arguments that every callback accepts. A class with its own arguments adds `**options: Unpack[Options]`."""
+    """The keyword arguments that every callback accepts. A subclass with more arguments adds `**options: Unpack[Options]`."""
 
     name: str | None
     on_error: OnError | None
@@ -42,21 +42,21 @@ class FromRun(FromInfo):
 class Callback:
     """Run code at named points of training: define a method named after a point, and pass an instance to the loop.
 
-    A method receives only the arguments it names (`run`, `logs`, `epoch`, `batch`, `loss`, ...). Any other `on_...` method
-    handles a point that you fire yourself. Subclasses need not call `super().__init__()`.
+    A method receives only the arguments it names (`run`, `logs`, `epoch`, `batch`, `loss`, ...). An `on_...` method whose name
+    is not a built-in point handles a custom point, which you fire yourself. Subclasses need not call `super().__init__()`.
 
     Attributes, all optional:
 
     - `name` identifies the callback in messages and checkpoints. Default: the class name, made unique.
-    - `on_error`: "raise" ends the run, "warn" logs the error and disables the callback after three failures in a row,
-      "disable" disables it after the first.
+    - `on_error`: "raise" ends the run. "warn" logs the error, and disables the callback after three failures in a row.
+      "disable" disables the callback after the first failure.
     - `ranks`: "all", "chief" (rank 0) or "local_chief" (local rank 0 of each node).
     - `after` and `before` name callbacks or classes; `reads` and `writes` name metrics. All four refine the list order.
     - `may_write` names metrics that the callback logs only sometimes.
-    - `points` names your own `on_...` methods that resemble a built-in point.
-    - `knobs` and `actions` name attributes and methods that live control may set and call, see `Knob`. If there is a method
-      `on_knob(run, name, was, value)`, it is called when a value changes; raise in it to refuse the value.
-    - `outside = True` marks a monitor that uses the network: if it is too slow, the oldest records are dropped.
+    - `points` names custom points that would otherwise be rejected as misspelled built-in points.
+    - `knobs` lists the attributes that live control may set (see `Knob`), and `actions` the methods that it may call. Define
+      `on_knob(run, name, was, value)` to respond to a change; raise an error in it to refuse the new value.
+    - `outside = True` marks a monitor that uses the network. If the monitor is too slow, hookpoint drops its oldest records.
     - `asynchronous = True` marks a callback that only reads. Its handlers are called in the background, in order, with copies
       of the values they name and a read-only `run`.
 
@@ -65,7 +65,7 @@ class Callback:
     - `collective = True` marks a callback whose handlers communicate with other ranks.
     - `may_skip = True` marks a callback that calls `run.skip_batch()`, `run.skip_backward()` or `run.skip_step()`. Ranks agree
       on each skip, which costs one collective call.
-    - `per_rank_state = True` saves the state of every rank; by default a checkpoint stores the chief's.
+    - `per_rank_state = True` saves the callback's state on every rank. By default, a checkpoint stores only the chief's state.
 
     >>> class Say(Callback):
     ...     def on_epoch_end(self, run, logs):
@@ -79,7 +79,7 @@ class Callback:
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     may_write: tuple[str, ...] = ()
-    writes_anything: bool = False  # internal: the callback calls functions that may log any name
+    writes_anything: bool = False  # internal: the callback calls user functions, which may log any metric
     points: tuple[str, ...] = ()
     outside: bool = False
     asynchronous: bool = False
@@ -89,7 +89,7 @@ class Callback:
     knobs: tuple[Knob, ...] = ()
     actions: tuple[str, ...] = ()
 
-    # Stored by hookpoint. Classes may still use these names for their own attributes.
+    # hookpoint stores these values separately, so a class may use the names for its own attributes.
     name: Any = FromInfo("name")
     component: Any = FromInfo("component")
     save_path: Any = FromInfo("save_path")
@@ -106,10 +106,10 @@ class Callback:
             set_name(self, name)
         for option, value in (("on_error", on_error), ("ranks", ranks)):
             if value is not None:
-                object.__setattr__(self, option, value)  # works in a frozen dataclass, too
+                object.__setattr__(self, option, value)  # also works in a frozen dataclass
 
     def setup(self, component: Any, save_path: Any) -> None:
-        """Set `component` and `save_path`. A loop calls it with the model and the workdir, before on_setup."""
+        """Set `component` and `save_path`. Before on_setup, a loop calls this method with the model and the workdir."""
         info = info_of(self)
         info.component, info.save_path = component, save_path
 
@@ -123,7 +123,7 @@ class Callback:
         return self
 
     def set_chief_only(self, chief_only: bool = True) -> Self:
-        """Run on the chief only, or on all ranks. This is tensorpack's name for setting `ranks`. Return the callback."""
+        """Choose between running on the chief only and on all ranks, as in tensorpack. Return the callback."""
         object.__setattr__(self, "chief_only", chief_only)
         return self
 
@@ -135,9 +135,9 @@ class Callback:
         (run_method(self) or partial(call_directly, self))("on_trigger", run.offered(BY_NAME["on_trigger"].offers))
 
     def run(self, hookpoint: str | None = None, logs: Mapping[str, Any] | None = None) -> None:
-        """Call the handler for a point directly; do nothing if there is none.
+        """Call the callback's handler for a point. Do nothing if there is no such handler.
 
-        `logs` maps the names of arguments to values. A subclass that overrides `run` receives every point of a run through it.
+        `logs` maps argument names to values. If a subclass overrides this method, a run calls it at every point.
 
         >>> LambdaCallback(on_say=lambda words: print(words, "words")).run(hookpoint="on_say", logs={"words": 3})
         3 words
@@ -145,7 +145,7 @@ class Callback:
         call_directly(self, hookpoint, logs)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state to save in the checkpoint: plain types and tensors."""
+        """Return the state to save in the checkpoint. It may contain plain types and tensors."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -162,7 +162,8 @@ class Callback:
     global_step: Any = FromRun("global_step")
     local_step: Any = FromRun("local_step")
 
-    # The built-in points. Each accepts any arguments, so that an override can name those it needs. POINTS has the docstrings.
+    # The built-in points. Each method accepts any arguments, so an override can declare only those it needs.
+    # The docstrings come from POINTS.
 
     def on_setup(self, *args: Any, **kwargs: Any) -> Any: ...
     def on_run_begin(self, *args: Any, **kwargs: Any) -> Any: ...

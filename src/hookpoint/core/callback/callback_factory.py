@@ -1,4 +1,4 @@
-"""CallbackFactory: tensorpack's callback built from functions that take the callback itself."""
+"""CallbackFactory: build a callback from functions that receive the callback, as in tensorpack."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Action = Callable[["CallbackFactory"], object]
 class CallbackFactory(Callback):
     """Call functions at setup, before training, on each trigger and after training. Each function receives the callback.
 
-    Inside them, `self.trainer` is the run, and `self.epoch_num` and `self.global_step` are its clocks.
+    On the callback, `trainer` is the run, and `epoch_num` and `global_step` are the run's clocks.
 
     >>> CallbackFactory(trigger=lambda self: print(self.epoch_num))  # doctest: +ELLIPSIS
     <...CallbackFactory object at ...>

@@ -1,4 +1,4 @@
-"""CallbackInfo: what hookpoint stores on a callback, separate from the callback's own attributes."""
+"""CallbackInfo: the data that hookpoint stores on a callback, separate from the callback's own attributes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SLOT = "_hookpoint"
 
 @dataclass(slots=True, eq=False, repr=False)
 class CallbackInfo:
-    """What hookpoint stores on one callback. A copy of the callback does not share its run or its compiled handlers."""
+    """The data that hookpoint stores on one callback. A copy omits the run and the compiled handlers."""
 
     name: str | None = None
     schedule: Any = None
@@ -38,7 +38,7 @@ class FromInfo:
         self.name = name
 
     def __get__(self, callback: Any, owner: type) -> Any:
-        if callback is None:  # @dataclass reads it to find out whether a field with this name has a default
+        if callback is None:  # @dataclass reads the class attribute to look for a field's default
             raise AttributeError(self.name)
         return getattr(read_info(callback), self.name)
 
@@ -53,20 +53,20 @@ def read_info(callback: Any) -> CallbackInfo:
 
 
 def info_of(callback: Any) -> CallbackInfo:
-    """Return a callback's info for writing. Works for frozen classes, and if `super().__init__()` was not called."""
+    """Return a callback's info for writing. Works for frozen classes, and for classes that do not call `super().__init__()`."""
     info: CallbackInfo = vars(callback).setdefault(SLOT, CallbackInfo())
     return info
 
 
 def copied_state(callback: Any) -> dict[str, Any]:
-    """Return the attributes to copy: all except those that belong to the original's run."""
+    """Return the attributes to copy: all except those that belong to the original callback's run."""
     state = {name: value for name, value in vars(callback).items() if not name.startswith(SLOT) and name != "_run"}
     info = copy(read_info(callback))
     return {**state, SLOT: info} if any(value is not None for value in info.__getstate__()) else state
 
 
 def set_name(callback: Any, name: str) -> None:
-    """Set the name that identifies a callback; `callback.name` returns it unless the class sets its own."""
+    """Set the name that identifies a callback. `callback.name` returns it unless the callback defines its own `name`."""
     info_of(callback).name = name
     vars(callback).setdefault("name", name)
 
@@ -78,7 +78,7 @@ def set_default_name(callback: Any, name: str | None) -> None:
 
 
 def identity_of(callback: Any) -> str | None:
-    """Return the name set with `name=` or by the class; ignore instance attributes."""
+    """Return the name that was set with `name=` or by the class. Ignore an instance attribute `name`."""
     stored = read_info(callback).name
     name = stored if stored is not None else _class_attribute(callback, "name")
     return name if isinstance(name, str) and name else None

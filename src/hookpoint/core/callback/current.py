@@ -7,18 +7,18 @@ from typing import Any
 
 CURRENT: ContextVar[Any] = ContextVar("hookpoint_run", default=None)
 OPEN_RUNS: ContextVar[tuple[Any, ...]] = ContextVar("hookpoint_open_runs", default=())  # the innermost last
-# The handler call in progress, in a run with multiple ranks. Not set in a run with one process.
+# The handler call in progress. Set only in runs with multiple ranks.
 CURRENT_CALL: ContextVar[Any] = ContextVar("hookpoint_call", default=None)
 
 
 def enter_run(run: Any) -> None:
-    """Make this the current run."""
+    """Open a run and make it the current one."""
     OPEN_RUNS.set((*OPEN_RUNS.get(), run))
     CURRENT.set(run)
 
 
 def leave_run(run: Any) -> None:
-    """Close a run. The innermost run that is still open becomes the current one. Runs may end in any order."""
+    """Close a run. The last opened run that is still open becomes the current run. Runs may end in any order."""
     still_open = tuple(other for other in OPEN_RUNS.get() if other is not run)
     OPEN_RUNS.set(still_open)
     CURRENT.set(still_open[-1] if still_open else None)

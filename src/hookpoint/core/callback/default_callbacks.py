@@ -1,4 +1,4 @@
-"""Default callbacks that a loop adds to the user's list."""
+"""Default callbacks, which a loop adds to the user's list."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from hookpoint.core.callback.callback import Callback
 def with_defaults(callbacks: Any, *groups: tuple[Iterable[Any] | None, tuple[type[Any], ...]]) -> list[Any]:
     """Return the user's callbacks, followed by each group of defaults.
 
-    A group is the user's choice or, if that is None, one instance of each default class. A default is left out if the user's
-    list contains an instance of its class. The user's list is not changed.
+    Each group is a pair: the callbacks that the user chose, and the default classes. If the first item is None, the group adds
+    one instance of each default class. It skips a class if the user's list already contains an instance of it. The user's list
+    is not modified.
     """
     own = list(callbacks) if isinstance(callbacks, Iterable) and not isinstance(callbacks, Callback) else [callbacks]
     present = [type(callback) for callback in _flattened(own)]
@@ -22,7 +23,7 @@ def with_defaults(callbacks: Any, *groups: tuple[Iterable[Any] | None, tuple[typ
 
 
 def _flattened(callbacks: Iterable[Any]) -> Iterator[Any]:
-    """Yield the callbacks, with each pipeline replaced by the callbacks in it."""
+    """Yield the callbacks, replacing each pipeline with its own callbacks."""
     for callback in callbacks:
         inside = getattr(callback, "get_pipeline", None) if isinstance(callback, Callback) else None
         if callable(inside):

@@ -1,6 +1,6 @@
 """Foreign callbacks: recognize objects from other libraries in a list of callbacks, and adopt them.
 
-A class is recognized by the names of its base classes, so no library has to be imported.
+A class is recognized by the names of its base classes, so hookpoint does not import the other library.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from hookpoint._exports import ADAPTERS, load
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import NotACallback
 
-# The base classes of callbacks that a run can call with their library's names, arguments and counts, and the libraries.
+# Maps base classes to libraries. A run can call such callbacks with their own library's method names, arguments and counts.
 BASES = {
     ("keras.src.callbacks.callback", "Callback"): "Keras",
     ("lightning.pytorch.callbacks.callback", "Callback"): "Lightning",
     ("pytorch_lightning.callbacks.callback", "Callback"): "Lightning",
     ("transformers.trainer_callback", "TrainerCallback"): "transformers",
 }
-# Other packages with callbacks, and what to do instead.
+# Packages whose callbacks a run cannot call, each with its name and a suggested fix.
 _KERAS_3 = {"use": "the Keras 3 version of this callback: import keras"}
 _WRITE = {"write": "a hookpoint.Callback that calls its methods: def on_epoch_end(self, run): theirs.method(...)"}
 OTHER_PACKAGES: dict[str, tuple[str, dict[str, str]]] = {
@@ -42,14 +42,14 @@ _CALLED_BY_A_TRAINER = re.compile("callback|hook|handler", re.IGNORECASE)
 
 
 def base_of(subject: Any) -> type | None:
-    """Return the base class from another library through which a run can call this object, or None."""
+    """Return the object's base class from a supported library, or None."""
     return next((cls for cls in type(subject).__mro__ if (cls.__module__, cls.__qualname__) in BASES), None)
 
 
 def adopted(subject: Any) -> Any:
-    """Return a callback that calls an object from another library; return other objects unchanged.
+    """Wrap an object from another library in a hookpoint callback. Return any other object unchanged.
 
-    An object gets one such callback, no matter how often it is adopted. Objects that cannot be adopted raise an error.
+    Repeated calls with the same object return the same wrapper. Raise NotACallback if the object cannot be wrapped.
     """
     if isinstance(subject, Callback):
         return subject
@@ -63,11 +63,11 @@ def adopted(subject: Any) -> Any:
 
 
 def check_library(subject: Any) -> None:
-    """Raise if an object that a run cannot call comes from an installed library, because its methods cannot be renamed."""
+    """Raise an error if the object comes from an installed library, because users cannot rename its methods."""
     for cls in type(subject).__mro__ if not isinstance(subject, Callback) else ():
         package = cls.__module__.partition(".")[0]
         file = getattr(sys.modules.get(package), "__file__", None)
-        folders = {Path(sysconfig.get_path(kind)).name for kind in ("purelib", "platlib")}  # in any environment, such as --user
+        folders = {Path(sysconfig.get_path(kind)).name for kind in ("purelib", "platlib")}  # also matches --user
         if file and Path(file).parent.parent.name in folders:
             raise _not_adoptable(subject, package, _WRITE)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 DECLARED_ONLY = "__hookpoint_declared__"
-DUE: ContextVar[Any] = ContextVar("hookpoint_due", default=None)  # the callback triggered through a pipeline's `run`
+DUE: ContextVar[Any] = ContextVar("hookpoint_due", default=None)  # the only callback that a pipeline's `run` may trigger
 TABLE_NAMES = [(point.name, name) for point in POINTS for name in (point.name, *(also.name for also in point.spellings))]
 TABLE_ORDER = {names: position for position, names in enumerate(TABLE_NAMES)}
 
@@ -33,7 +33,7 @@ def declared_only(function: AnyFunction) -> AnyFunction:
 
 
 class Parameter(NamedTuple):
-    """One parameter of a handler; `source` names the argument of the point that is passed for it."""
+    """One parameter of a handler. `source` is the name of the point's argument that is passed for this parameter."""
 
     name: str
     source: str
@@ -56,11 +56,11 @@ class Handler:
     marked: bool = False
 
     def handles(self, point: str) -> bool:
-        """Return whether this handles a point fired under this name: the point's name, or the method's spelling of it."""
+        """Return whether a point that fires under this name calls the handler. It may be the point's own name or a spelling."""
         return point in (self.point, self.spelling)
 
     def bind(self, offered: Container[str]) -> tuple[list[str], dict[str, str]]:
-        """Return the names to pass by position and those to pass by keyword. After a gap, the rest are passed by keyword."""
+        """Split the arguments into positional and keyword ones. Arguments after an omitted one are passed by keyword."""
         by_position: list[str] = []
         by_keyword: dict[str, str] = {}
         gap = False
@@ -88,7 +88,7 @@ class Handler:
 
 
 def find_handlers(subject: Any) -> list[Handler]:
-    """Return an object's handlers in table order, custom points last; raise for misspelled points."""
+    """Return an object's handlers in point-table order, with custom points last. Raise an error for misspelled points."""
     handlers = in_table_order(_scan(subject))
     _check_two_spellings(handlers)
     return handlers
@@ -99,7 +99,7 @@ def in_table_order(handlers: Iterable[Handler]) -> list[Handler]:
 
 
 def handlers_for(handlers: Iterable[Handler], point: str) -> list[Handler]:
-    """Return the handlers for a point fired under this name; a method that handles multiple points appears once."""
+    """Return the handlers to call when a point fires under this name. A method that handles multiple points appears once."""
     matching: list[Handler] = []
     for handler in handlers:
         repeated = any(other.function == handler.function and other.point != handler.point for other in matching)
@@ -109,7 +109,7 @@ def handlers_for(handlers: Iterable[Handler], point: str) -> list[Handler]:
 
 
 def call_directly(subject: Any, hookpoint: str | None, logs: Mapping[str, Any] | None) -> None:
-    """Call an object's handlers for a point without compiled hooks; `logs` maps argument names to values."""
+    """Call an object's handlers for a point without compiling hooks. `logs` maps argument names to values."""
     if not isinstance(hookpoint, str):
         raise BadArgument(f"run(): hookpoint must be the name of a point, got {hookpoint!r}.", write='run("on_epoch_end")')
     info = info_of(subject) if hasattr(subject, "__dict__") else CallbackInfo()
@@ -118,7 +118,7 @@ def call_directly(subject: Any, hookpoint: str | None, logs: Mapping[str, Any] |
     payload = logs if logs is not None else {}
     due = DUE.get()
     if hookpoint == "on_trigger" and due is not None and due is not subject:
-        return  # this callback has its own schedule
+        return  # the trigger is for another callback
     token = DUE.set(None)
     try:
         for handler in handlers_for(info.handlers, hookpoint):
@@ -128,7 +128,7 @@ def call_directly(subject: Any, hookpoint: str | None, logs: Mapping[str, Any] |
 
 
 def call_with_named(function: Callable[..., Any], payload: Mapping[str, Any]) -> Any:
-    """Call a function with the arguments it names from a payload. Raise UnknownArgument if it names any other."""
+    """Call a function with the items of a payload that it names. Raise UnknownArgument if it requires any other argument."""
     owner, name = type(getattr(function, "__self__", None)).__name__, getattr(function, "__name__", "function")
     return Handler(owner, name, name, function, tuple(_parameters(function, {}))).call(payload)
 
@@ -141,7 +141,7 @@ def _scan(subject: Any) -> Iterator[Handler]:
         return
     attributes = _static_attributes(subject)
     for name in dir(subject):
-        if name.startswith("__") or name == "on_knob":  # not a point: live control calls on_knob
+        if name.startswith("__") or name == "on_knob":  # on_knob is not a point: live control calls it
             continue
         static = attributes.get(name)
         function = getattr(static, "__func__", static)  # unwrap a staticmethod or classmethod
@@ -155,7 +155,7 @@ def _scan(subject: Any) -> Iterator[Handler]:
 
 
 def _static_attributes(subject: Any) -> dict[str, Any]:
-    """Return what inspect.getattr_static finds for each name, but search the classes only once."""
+    """Return the same attributes as inspect.getattr_static, but search the classes only once for all names."""
     attributes: dict[str, Any] = {}
     for cls in reversed(type(subject).__mro__):
         attributes.update(vars(cls))
@@ -257,7 +257,7 @@ def _handler(
 def _parameters(function: Callable[..., Any], renames: Mapping[str, str]) -> Iterator[Parameter]:
     try:
         signature = inspect.signature(function)
-    except ValueError:  # some C functions have no signature; they receive the run
+    except ValueError:  # some C functions have no signature: pass only the run
         yield Parameter("run", "run", required=True, keyword_only=False)
         return
     for parameter in signature.parameters.values():

@@ -14,7 +14,7 @@ TYPES = (float, int, bool, str)
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """A callback setting that live control can change: the callback's attribute with this name.
+    """A callback setting that live control can change. `name` is the name of the callback's attribute.
 
     kind: float, int, bool or str. A whole number is accepted for float.
     low, high: The smallest and the largest allowed value.
@@ -27,7 +27,7 @@ class Knob:
             def __init__(self, alpha=0.2):
                 self.alpha = alpha
 
-            def on_knob(self, run, name, was, value):     # optional: called on all ranks; raise to refuse
+            def on_knob(self, run, name, was, value):     # optional; called on all ranks; raise an error to refuse
                 ...
 
     >>> Knob("alpha", float, low=0.0, high=1.0).check("MixUp.alpha", 1)
@@ -47,10 +47,10 @@ class Knob:
         if self.kind not in TYPES:
             raise BadArgument(f"Knob({self.name!r}): kind must be float, int, bool or str, got {self.kind!r}.")
         if self.kind not in (float, int) and (self.low is not None or self.high is not None):
-            raise BadArgument(f"Knob({self.name!r}): low and high need a number, got {self.kind.__name__}.")
+            raise BadArgument(f"Knob({self.name!r}): low and high require kind float or int, got {self.kind.__name__}.")
 
     def check(self, name: str, value: Any) -> Any:
-        """Return the value in the knob's type. Raise BadValue if it is not allowed."""
+        """Return the value, converted to the knob's type. Raise BadValue if the value is not allowed."""
         if self.kind is float and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
         if type(value) is not self.kind or (isinstance(value, float) and not math.isfinite(value)):
@@ -65,14 +65,14 @@ class Knob:
         return value
 
     def described(self, name: str, value: Any) -> dict[str, Any]:
-        """Return the knob as a row of plain values, under its full name."""
+        """Return the knob as a row of plain values, with its full name."""
         limits = {"low": self.low, "high": self.high, "choices": self.choices and list(self.choices), "about": self.about}
         shown = {key: limit for key, limit in limits.items() if limit is not None and limit != ""}
         return {"name": name, "type": self.kind.__name__, "value": value, **shown}
 
 
 def check_knobs(name: str, kind: type, subject: object) -> None:
-    """Raise CompileError if a callback class declares knobs or actions that its instance does not have."""
+    """Raise CompileError if a callback declares a knob without a matching attribute, or an action without a method."""
     knobs, actions = knobs_of(kind), actions_of(kind)
     for knob in knobs:
         if not isinstance(knob, Knob):
@@ -95,7 +95,7 @@ def knobs_of(kind: type) -> tuple[Any, ...]:
 
 
 def actions_of(kind: type) -> tuple[Any, ...]:
-    """Return the names of the methods that a class offers to live control."""
+    """Return the names of the methods that live control may call on a class."""
     return _as_tuple(kind, "actions")
 
 

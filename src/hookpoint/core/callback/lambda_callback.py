@@ -15,7 +15,7 @@ from hookpoint.core.text.spelling import near_miss
 class LambdaCallback(Callback):
     """Call functions at points: `LambdaCallback(on_epoch_end=lambda run: print(run.epoch))`.
 
-    Keywords are points in any spelling, or your own points. A function receives only the arguments it names.
+    Each keyword is a point, in any supported spelling, or a custom point. A function receives only the arguments it names.
 
     >>> LambdaCallback(on_hello=lambda name: print("hello", name)).run("on_hello", {"name": "world"})
     hello world

@@ -8,12 +8,13 @@ from hookpoint.core.callback.callback import Callback
 
 
 class MainCallback(Callback):
-    """Compute the training step. A run has exactly one MainCallback. Override the methods that should differ from the defaults.
+    """Compute the training step. A run has exactly one MainCallback. Override methods to change what it does.
 
     A forward method sets `run.outputs` and `run.loss`. `on_train_forward` and `on_val_forward` call `on_iter_forward` unless
-    overridden. By default, `run.forward()` unpacks `inputs, targets = run.batch` and calls the model and the criterion,
-    `run.backward()` clears the gradients and computes new ones, and `run.optimizer_step()` applies them. All three handle
-    accumulation, clipping and precision, and fire their points. Errors always end the run, regardless of `on_error`.
+    overridden. The defaults call three methods of the run. `run.forward()` unpacks `inputs, targets = run.batch` and calls the
+    model and the criterion. `run.backward()` clears the gradients and computes new ones. `run.optimizer_step()` applies them.
+    These methods handle accumulation, clipping and precision, and fire their points. Errors always end the run, regardless of
+    `on_error`.
 
     >>> class Detector(MainCallback):
     ...     def on_iter_forward(self, run):

@@ -1,4 +1,4 @@
-"""@on: register a function, or one method, as the handler of a point."""
+"""@on: register a function or method as the handler for a point."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MARK = "__hookpoint__"
 
 
 class Mark(NamedTuple):
-    """The mark that @on sets on a function for the compiler."""
+    """The mark that @on sets on a function, and that the hooks compiler reads."""
 
     point: str
     when: When | None = None
@@ -26,10 +26,10 @@ class Mark(NamedTuple):
 def on(
     point: str, *, when: When | None = None, on_error: OnError | None = None, ranks: Ranks | None = None
 ) -> Callable[[Function], Function]:
-    """Mark a function as a callback for one point, or a method as a handler; the function itself is unchanged.
+    """Mark a function as a callback for one point, or a method as a handler. The function itself is unchanged.
 
-    With `when`, it runs only when the schedule is due. Marks can be stacked. `on_error` and `ranks` apply to plain functions; a
-    method uses its callback's settings.
+    With `when`, the function runs only when the schedule is due. Stack decorators to handle several points. `on_error` and
+    `ranks` apply only to plain functions. A method uses its callback's settings.
 
     >>> @on("on_epoch_end")
     ... def say(run):

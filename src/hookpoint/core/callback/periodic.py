@@ -1,4 +1,4 @@
-"""tensorpack's wrappers: run a callback less often or under a condition."""
+"""Wrappers from tensorpack: run a callback less often, or only under a condition."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hookpoint.core.schedule.when import At, Every, If, When
 
 
 class PeriodicTrigger(CallbackPipeline):
-    """Trigger a callback every k steps, every k epochs or before training. Its other points are called as usual.
+    """Trigger a callback every k steps, every k epochs or before training. The callback's other handlers run as usual.
 
     >>> PeriodicTrigger(LambdaCallback(on_trigger=lambda run: print(run.step)), every_k_steps=100).schedule
     Every(steps=100)
@@ -29,9 +29,9 @@ class PeriodicTrigger(CallbackPipeline):
 
 
 class EnableCallbackIf(CallbackPipeline):
-    """Call a callback only while `predicate(run)` is true. The points on_setup, on_run_begin and on_run_end are always called.
+    """Call a callback only while `predicate(run)` is true. Its handlers for on_setup, on_run_begin and on_run_end always run.
 
-    The run also has tensorpack's `epoch_num`, `global_step` and `local_step`.
+    The predicate can also read `epoch_num`, `global_step` and `local_step`, as in tensorpack.
 
     >>> late = EnableCallbackIf(LambdaCallback(on_epoch_end=lambda run: print(run.epoch)), lambda run: run.epoch_num > 1)
     >>> with Loop([late]) as run:
@@ -45,7 +45,7 @@ class EnableCallbackIf(CallbackPipeline):
 
 
 class PeriodicCallback(CallbackPipeline):
-    """Call a callback only in every k-th training iteration, or in every k-th epoch.
+    """Call a callback only in every k-th training iteration or every k-th epoch.
 
     >>> rare = PeriodicCallback(LambdaCallback(on_epoch_end=lambda run: print(run.epoch)), every_k_epochs=2)
     >>> with Loop([rare]) as run:

@@ -19,9 +19,9 @@ NEVER_GATED = ("on_setup", "on_run_begin", "on_run_end", "on_exception", "on_sav
 
 
 class CallbackPipeline(Callback):
-    """Group callbacks into one. They run in this order and stay together. Pipelines can be nested.
+    """Group callbacks into one. They run in the given order, with no other callback in between. Pipelines can be nested.
 
-    `.when(...)` on a pipeline sets the schedule of every callback in it that has on_trigger and does not have its own schedule.
+    `.when(...)` on a pipeline applies to every callback in it that has on_trigger but no schedule of its own.
 
     >>> CallbackPipeline([Callback(), CallbackPipeline([Callback()])]).get_pipeline()  # doctest: +ELLIPSIS
     [<...Callback object at ...>, <...CallbackPipeline object at ...>]

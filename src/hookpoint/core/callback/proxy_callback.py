@@ -31,7 +31,7 @@ PAYLOAD: ContextVar[Mapping[str, Any]] = ContextVar("hookpoint_payload", default
 
 
 class ProxyHandler(Handler):
-    """A method of a wrapper. While it runs, the callback inside can take any argument of the point by name."""
+    """A handler method of a wrapper. While it runs, the wrapped callback can name any argument of the point."""
 
     __slots__ = ()
 
@@ -44,16 +44,16 @@ class ProxyHandler(Handler):
 
 
 class ProxyCallback(CallbackPipeline):
-    """Wrap a callback. Derive your own wrapper from this class, and override the points that it changes.
+    """Wrap a callback. Derive your own wrapper from this class, and override the methods that it changes.
 
-    Every other point, the trigger and the records go directly to the callback inside, with no overhead. It keeps its name,
-    options, schedule and state, so that a checkpoint fits with and without the wrapper. The wrapper overrides `ranks` and
-    `on_error` if it sets them, and adds to `reads`, `writes`, `after` and `before`.
+    At every other point, the run calls the wrapped callback directly, with no overhead. The wrapped callback keeps its name,
+    options, schedule and state, so checkpoints load with or without the wrapper. If the wrapper sets `ranks` or `on_error`,
+    its value takes precedence. Its `reads`, `writes`, `after` and `before` are added to the callback's.
 
-    In a method, `super().on_epoch_end(run)` calls the callback inside. It receives the arguments it names: your values for
-    those that you pass, and the point's values for the rest. `self.forward("on_my_point", words=3)` does the same for a custom
-    point. A wrapper with its own state extends `state_dict` and `load_state_dict`, which return and load the state of the
-    callback inside. `self.callback`, tensorpack's `self.cb`, is the callback.
+    In a method, `super().on_epoch_end(run)` calls the wrapped callback. Arguments that you pass replace the point's own
+    values; the wrapped callback receives those that it names. `self.forward("on_my_point", words=3)` does the same for a
+    custom point. By default, `state_dict` and `load_state_dict` return and load the wrapped callback's state. Extend them if
+    the wrapper has its own state. `self.callback`, or `self.cb` as in tensorpack, is the wrapped callback.
 
     >>> class Announced(ProxyCallback):
     ...     def on_epoch_end(self, run):
@@ -72,16 +72,16 @@ class ProxyCallback(CallbackPipeline):
 
     @property
     def callback(self) -> Any:
-        """The callback inside."""
+        """The wrapped callback."""
         return self._callbacks[0]
 
     @property
     def cb(self) -> Any:
-        """The callback inside, under tensorpack's name."""
+        """The wrapped callback, under its tensorpack name."""
         return self._callbacks[0]
 
     def forward(self, point: str, **payload: Any) -> Any:
-        """Call the callback inside at a point. During a run, it may also name any argument that the point offers."""
+        """Call the wrapped callback's handler for a point. During a run, the handler may name any argument of the point."""
         run = read_info(self).run
         offers = BY_NAME[point].offers if point in BY_NAME else ("run", "epoch", "logs")
         offered = run.offered(offers) if run is not None else {}
@@ -91,19 +91,19 @@ class ProxyCallback(CallbackPipeline):
         _called(self, hookpoint or "", logs or {})
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the callback inside."""
+        """Return the wrapped callback's state."""
         own = getattr(adopted(self.callback), "state_dict", None)
         return own() if own is not None else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state of the callback inside."""
+        """Restore the wrapped callback's state."""
         own = getattr(adopted(self.callback), "load_state_dict", None)
         if own is not None:
             own(state)
 
 
 def through_proxies(handlers: list[Handler], proxies: Sequence[ProxyCallback]) -> list[Handler]:
-    """Return a callback's handlers, replaced at the points that its wrappers override. The innermost wrapper is last."""
+    """Return a callback's handlers, replaced where its wrappers override a point. In `proxies`, the innermost is last."""
     for proxy in reversed(proxies):
         own = _handlers(proxy)
         for handler in handlers:
@@ -119,7 +119,7 @@ def through_proxies(handlers: list[Handler], proxies: Sequence[ProxyCallback]) -
 
 
 def holder_of_state(subject: Any, proxies: Sequence[ProxyCallback]) -> Any:
-    """Return the outermost wrapper with its own state, or the callback itself."""
+    """Return the outermost wrapper that has its own state, or the callback itself."""
     for proxy in proxies:
         for method in ("state_dict", "load_state_dict"):
             if getattr(type(proxy), method) is not getattr(ProxyCallback, method):
@@ -141,13 +141,13 @@ def _check_inside(wrapper: str, callback: Any) -> None:
 
 
 def _called(callback: Any, point: str, payload: Mapping[str, Any]) -> Any:
-    """Call a callback's handlers. If a wrapper does not override the point, call the handlers of the callback inside."""
+    """Call a callback's handlers. If a wrapper does not override the point, call the wrapped callback's handlers."""
     if isinstance(callback, ProxyCallback):
         handlers = handlers_for(_handlers(callback), point)
         if not handlers:
             return _called(adopted(callback.callback), point, payload)
         if point == "on_trigger" and DUE.get() not in (None, _innermost(callback)):
-            return None  # another callback in the same pipeline is triggered
+            return None  # the trigger is for another callback in the same pipeline
     elif isinstance(callback, Callback):
         own_run = run_method(callback)
         if own_run is not None and type(callback).run is not Callback.run:
@@ -177,7 +177,7 @@ def _innermost(callback: Any) -> Any:
 
 @lru_cache(maxsize=256)
 def _parameters(method: Callable[..., Any]) -> list[str]:
-    """Return the names of a method's parameters, which it passes on as arguments."""
+    """Return the names of a method's parameters, without `self`."""
     return list(inspect.signature(method).parameters)[1:]
 
 
@@ -190,7 +190,7 @@ def _forwarding(name: str, point: str) -> Callable[..., Any]:
         return proxy.forward(point, **dict(zip(names, args, strict=False)), **kwargs)
 
     method.__name__ = name
-    method.__doc__ = f"Call the callback inside at {point}."
+    method.__doc__ = f"Call the wrapped callback at {point}."
     return declared_only(method)
 
 

@@ -14,17 +14,17 @@ Function = Callable[..., Any]
 class Watcher(Callback):
     """Observe every handler call and every fired point, for tracing and profiling.
 
-    A watcher wraps each function once, before the run begins; the run then calls the wrappers. A run without a watcher has no
+    A watcher wraps each function once, before the run begins. The run then calls the wrappers. A run without a watcher has no
     overhead.
     """
 
     def around_call(self, name: str, point: str, function: Function) -> Function:
-        """Return the function to call instead of a handler of the named callback. Monitors' handlers run on other threads."""
+        """Return the function to call instead of the named callback's handler. Monitors' handlers run on other threads."""
         return function
 
     def around_points(self, points: tuple[str, ...], dispatch: Dispatch | None) -> Dispatch | None:
-        """Return the function to call when these points fire. `dispatch` and the result are None if there are no handlers."""
+        """Return the function to call when these points fire. `dispatch` is None if no callback handles these points."""
         return dispatch
 
     def leave(self) -> None:
-        """Clean up after the last handler of the run, even if the run failed to begin."""
+        """Clean up after the run's last handler. Called even if the run failed to begin."""

@@ -1,1 +1,1 @@
-"""The contents of a checkpoint, and the protocol of a store."""
+"""The contents of a checkpoint, and the protocols that a checkpoint store implements."""

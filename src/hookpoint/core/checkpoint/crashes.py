@@ -11,16 +11,16 @@ from typing import Any
 from hookpoint.core.errors import CannotResume
 from hookpoint.core.schedule.moment import Moment
 
-MAX_ROWS = 20  # how many kinds of crashes are kept
+MAX_ROWS = 20  # the maximum number of crash kinds to record
 MAX_LETTERS = 200
 INSTALLED = (sys.prefix, sys.base_prefix)
 
 
 class Crashes:
-    """Count the exceptions that end a run by (moment, type), and refuse to restart the run after `limit` of one kind.
+    """Count the exceptions that end a run, by moment and type. Refuse to restart after `limit` crashes of the same kind.
 
-    The count is reset when the run gets past the point of the crash, or when the program is edited. A kill, a signal or a stop
-    does not count, so a run may be preempted any number of times. A limit of None or 0 means no limit.
+    The count is reset when the run gets past the point of the crash, or when the program is edited. Kills, signals and stops
+    do not count, so a run can be preempted any number of times. A limit of None or 0 means no limit.
 
     >>> crashes = Crashes(2)
     >>> crashes.add(Moment(1, 7, 7), "ValueError", "no such file", "12:00")
@@ -41,7 +41,7 @@ class Crashes:
         self.rows = _rows(facts.get("crashes"))[-MAX_ROWS:]
 
     def check(self, name: str, resume: str) -> None:
-        """Raise CannotResume if the run has crashed too often in the same way; `resume` starts it anyway."""
+        """Raise CannotResume if the run has crashed too often in the same way. The error suggests `resume` to start anyway."""
         if self.limit is None or all(row["count"] < self.limit for row in self.rows):
             return
         shown = "".join(f"\n  {_shown(row)}" for row in self.rows)
@@ -53,11 +53,11 @@ class Crashes:
         )
 
     def reached(self, moment: Moment) -> None:
-        """Forget the crashes that happened before a moment the run has reached."""
+        """Forget crashes that happened before `moment`, because the run has passed them."""
         self.rows = [row for row in self.rows if not moment.is_after(Moment.of(row))]
 
     def add(self, moment: Moment, kind: str, message: str, when: str) -> int:
-        """Count a crash; return how often this kind of crash has happened."""
+        """Record a crash. Return how many crashes of this kind have been recorded."""
         self.reached(moment)
         same = [row for row in self.rows if row["type"] == kind and Moment.of(row).is_same(moment)]
         count: int = 1 + sum(row["count"] for row in same)
@@ -67,9 +67,9 @@ class Crashes:
 
 
 def is_edited_since(records: Any) -> bool:
-    """Return whether a file of the program was changed after the last of these crashes.
+    """Return whether one of the program's files has changed since the last of these crashes.
 
-    Python's own files and installed packages do not count.
+    Ignore Python's own files and installed packages.
     """
     times = [seconds for row in _rows(records) if (seconds := _seconds(row["last"])) is not None]
     files = {file for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}

@@ -1,4 +1,4 @@
-"""HostStore: the checkpoints of another library's trainer."""
+"""HostStore: a store for runs whose checkpoints are written by another library's trainer (the host)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hookpoint.core.team.team import Team
 
 
 class HostStore:
-    """Checkpoints that the host writes; a run resumes from the state that the host has saved for it.
+    """A store whose checkpoints the host writes. A run resumes from the state that the host saved for it.
 
-    `save`, a function that takes the tags and the step, writes the host's checkpoint and returns its path. While it runs,
-    `state` is the callback state that belongs in this checkpoint.
+    `save` takes the tags and the step, writes the host's checkpoint and returns its path. While `save` runs, the attribute
+    `state` contains the run's state, which the host adds to its checkpoint.
     """
 
     def __init__(self, save: Callable[[Sequence[str], int], Any] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Layer versions, which torch stores next to the tensors in a state dict."""
+"""Layer versions: the `_metadata` attribute that torch adds to a state dict."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ VERSIONS = "_metadata"
 
 
 def versions_of(state: Any) -> Any:
-    """Return the versions of a state dict, or None."""
+    """Return a state dict's layer versions, or None."""
     return getattr(state, "__dict__", {}).get(VERSIONS)
 
 
 def put_versions(state: Any, versions: Any) -> None:
-    """Set the versions of a state dict, if there are any. Its type must accept attributes, as torch's does."""
+    """Set a state dict's layer versions unless they are None. The dict's type must accept attributes, as torch's does."""
     if versions is not None:
         vars(state)[VERSIONS] = versions

@@ -8,8 +8,8 @@ import traceback
 
 from hookpoint.core.errors import CannotSave
 
-# Messages from torch's host and device allocators, from a thread that cannot start, and from such errors on other ranks. The
-# core does not import torch, whose error class is a RuntimeError.
+# Messages from torch's host and device allocators, from a thread that cannot start, and from the same errors on other ranks.
+# The core cannot import torch's OutOfMemoryError, so is_out_of_memory matches the text of any RuntimeError.
 MESSAGE = re.compile(
     r"(?:MemoryError|OutOfMemoryError)\b|can't allocate memory|cannot allocate memory|out of memory|not enough memory"
     r"|can't start new thread",
@@ -18,7 +18,7 @@ MESSAGE = re.compile(
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error is caused by a lack of memory."""
+    """Return whether an error was caused by a lack of memory."""
     if isinstance(error, MemoryError):
         return True
     if isinstance(error, OSError):
@@ -27,7 +27,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def out_of_memory(error: BaseException) -> CannotSave:
-    """Return the error for a checkpoint that does not fit in memory; release the memory of the failed save."""
+    """Return the error to raise for a checkpoint that does not fit in memory. Release the memory of the failed save."""
     traceback.clear_frames(error.__traceback__)
     if isinstance(error, CannotSave):
         return error

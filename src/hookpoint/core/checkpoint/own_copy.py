@@ -1,7 +1,7 @@
-"""Copy a state before loading it, if the same state is loaded again later.
+"""Copy a state before loading it, so that the same state can be loaded again later.
 
-An object may store, change or empty what its `load_state_dict` receives: CyclicLR pops a key, and an optimizer on the host
-updates the tensors it received in place. A second load must not see these changes.
+`load_state_dict` may keep the object it receives, or modify it: CyclicLR pops a key, and an optimizer on the CPU later updates
+the received tensors in place. A second load must not see these changes.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-EXTRA = "_extra_state"  # set_extra_state passes it to a module unchanged
+EXTRA = "_extra_state"  # load_state_dict passes it to set_extra_state without a copy
 
 
 def own_copy(state: Any, target: Any = None) -> Any:
-    """Return a copy of a state for `target` to load, with its own containers and tensors.
+    """Return a copy of a state, including its containers and tensors, for `target` to load.
 
-    To save memory, tensors that the target copies anyway are not copied here: all tensors in a module, and tensors that an
-    optimizer moves to another device.
+    To save memory, do not copy tensors that the target itself copies: all tensors of a module, and tensors that an optimizer
+    moves to another device.
     """
     return copy.deepcopy(state, {id(tensor): tensor for tensor in _copied_by_loading(target, state)})
 
@@ -31,7 +31,7 @@ def _copied_by_loading(target: Any, state: Any) -> Iterator[Any]:
         devices = {getattr(parameter, "device", None) for group in target.param_groups for parameter in group["params"]}
         for slots in state["state"].values():
             values = slots.values() if isinstance(slots, Mapping) else ()
-            # A step count is not moved, even if the parameters are on a GPU.
+            # An optimizer does not move its step count (ndim 0), even if the parameters are on a GPU.
             yield from (
                 value for value in values if getattr(value, "ndim", 0) and getattr(value, "device", None) not in devices
             )

@@ -1,7 +1,8 @@
-"""Plain names: the names of weights without the prefix that torch.compile adds.
+"""Plain names: weight names without the prefix that torch.compile adds.
 
-`torch.compile(module)` stores the module as "_orig_mod", which appears in the names of its weights. Checkpoints use the plain
-names, so they load with and without compiling. The longer names in older checkpoints are converted when they are read.
+`torch.compile(module)` stores the module as "_orig_mod", which appears in the names of its weights. Checkpoints use plain
+names, so they load into compiled and uncompiled modules. Names with the prefix, in older checkpoints, are converted on
+loading.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 from hookpoint.core.checkpoint.layer_versions import put_versions, versions_of
 
 COMPILED = "_orig_mod"  # the attribute in which torch.compile stores the original module
-WRAPPED = "module."  # that of DistributedDataParallel
+WRAPPED = "module."  # the prefix that DistributedDataParallel adds
 
 
 def plain_name(name: str) -> str:
@@ -35,7 +36,7 @@ def plain_state(state: Any) -> Any:
 
 
 def names_of(module: Any, state: Any) -> Any:
-    """Return a state dict with the names that a module expects, compiled or not."""
+    """Return a state dict with the names that the module expects, whether or not it is compiled."""
     if not isinstance(state, Mapping) or not hasattr(module, "named_modules"):
         return state
     if any(COMPILED in str(name) for name in state):
@@ -48,7 +49,7 @@ def names_of(module: Any, state: Any) -> Any:
 
 
 def _name_in(module: Any, name: str) -> str:
-    """Return the module's own name for the tensor or submodule with this plain name."""
+    """Return the name that the module itself uses for the tensor or submodule with this plain name."""
     names: list[str] = []
     for piece in (*name.split("."), None) if name else (None,):
         while (compiled := getattr(module, COMPILED, None)) is not None:

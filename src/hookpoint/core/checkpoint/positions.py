@@ -1,4 +1,4 @@
-"""Positions: where a training pass is in its data, and how to return there."""
+"""Positions: save and restore the position of a training pass in its data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ END = object()
 class Entered(NamedTuple):
     """A pass that was resumed midway: the remaining batches, the number of batches done, and the total.
 
-    `total` is None if it is the length of the loader.
+    If `total` is None, the total is the loader's length.
     """
 
     source: Iterator[Any]
@@ -26,13 +26,14 @@ class Entered(NamedTuple):
 
 
 class Positions:
-    """Begin training passes and resume them midway, with the data in the same order as in an uninterrupted loop.
+    """Begin training passes, and resume them midway with the same data order as in an uninterrupted run.
 
-    The loop sets `remembers` if checkpoints may be saved; otherwise nothing needs to be stored. `notes` has a line for each
-    difference between the current data and the checkpoint's data. The loop logs the lines and clears the list.
+    The loop sets `remembers` if the run may save checkpoints. Otherwise, positions are not recorded. `notes` contains a line
+    for each difference between the current data and the checkpoint's data. The loop logs the lines and clears the list.
 
-    This class can resume any iterable: it restores the generators to where the pass began, and skips the batches that were
-    already seen. An engine provides a subclass that resumes its own loaders directly.
+    This class can resume any iterable. It restores the random generators to their state at the start of the pass, then reads
+    and drops the batches that the run has already seen. An engine provides a subclass that resumes its own loaders without
+    reading these batches.
     """
 
     def __init__(self, randomness: PlainRandomness) -> None:
@@ -43,7 +44,7 @@ class Positions:
         self._length_varies = False
 
     def begin(self, loader: Iterable[Any], epoch: int) -> Iterator[Any]:
-        """Return `iter(loader)`; record what is needed to resume this pass."""
+        """Return `iter(loader)`, and record what is needed to resume this pass."""
         if self.remembers:
             self._begun = self._randomness.state_dict()
             self._compare_length(loader)
@@ -54,23 +55,23 @@ class Positions:
         return iter(loader)
 
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:
-        """Return the state for the checkpoint, to resume the last pass or begin the next one.
+        """Return the state to save in a checkpoint, from which a run resumes the last pass or begins the next one.
 
-        `batches` is the number of batches done in an open pass. The state includes their number of samples, if known.
+        `batches` is the number of batches done, if a pass is in progress. The state includes their number of samples, if known.
         """
         return {"begun": self._begun, "length": self._length, "length_varies": self._length_varies}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned, before the first pass of a resumed run."""
+        """Restore the state that `state_dict` returned. Called before the first pass of a resumed run."""
         self._begun = dict(state["begun"])
         self._length_varies = state.get("length_varies", False)
         self._expected_length = None if self._length_varies else state.get("length")
 
     def resume(self, loader: Iterable[Any], epoch: int, batches: int, state: Mapping[str, Any]) -> Entered:
-        """Enter the pass described by `state`, after its first `batches` batches.
+        """Resume the pass described by `state` after its first `batches` batches.
 
-        If the batch size of the loader has changed, the number of batches is recomputed from the samples seen, rounded up. This
-        method may leave the random generators in any state: the loop restores them last.
+        If the loader's batch size has changed, the number of batches is recomputed from the samples seen, and rounded up. This
+        method may leave the random generators in any state, because the loop restores them afterwards.
         """
         self.load_state_dict(state)
         self._expected_length = state.get("length")
@@ -81,7 +82,7 @@ class Positions:
     def resume_in_team(self, loader: Iterable[Any], epoch: int, batches: int, state: Mapping[str, Any]) -> Entered:
         """Resume a pass from a checkpoint that was saved with a different number of ranks.
 
-        `state["moved"]` has the chief's state as "data", and the rank of this process.
+        In `state["moved"]`, "data" is the position that the chief saved, and "rank" is the rank of this process.
         """
         kind = type(loader).__name__
         raise CannotResume(
@@ -99,7 +100,7 @@ class Positions:
 
 
 def skip_batches(loader: Iterable[Any], batches: int, *, quietly: bool = False) -> Iterator[Any]:
-    """Return an iterator after reading and dropping its first `batches` items. Log this unless `quietly`."""
+    """Return an iterator over a loader, after reading and dropping the first `batches` items. Log this unless `quietly`."""
     if batches and not quietly:
         kind = type(loader).__name__
         logger.warning(

@@ -1,4 +1,4 @@
-"""Randomness: save and restore random generators."""
+"""Randomness: save and restore the state of random generators."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PlainRandomness:
 
 
 def state_of(generator: Any) -> Any:
-    """Return the state of a Python or NumPy generator in plain types. Pass the module for the global generator."""
+    """Return the state of a Python or NumPy generator, in plain types. For a global generator, pass its module."""
     if hasattr(generator, "getstate"):
         version, numbers, gauss = generator.getstate()
         return [version, list(numbers), gauss]

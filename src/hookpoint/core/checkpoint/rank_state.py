@@ -1,8 +1,8 @@
 """Rank state: the state of each rank in a team, in addition to the state that all ranks share.
 
-A team's checkpoint is the chief's state, as a single process would save it, plus a list "ranks" with the state that differs on
-each rank. The chief's entry is `{}`, because its state is already there. If the model is split across ranks, the state next to
-the list describes the full model, and every rank, including the chief, has an entry.
+A team's checkpoint contains the chief's state, in the form that a single process would save, and a list "ranks" of the state
+that differs between ranks. The chief's entry in the list is `{}`, because the checkpoint already contains its state. If the
+model is split across ranks, the checkpoint describes the full model, and every rank, including the chief, has its own entry.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PER_RANK = ("clocks", "place", "logbook", "data", "rng", "finite_buffers")
 
 
 def extract_rank_state(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what differs between ranks: counters, position in the data, sums, and the per-rank state of callbacks."""
+    """Return the state that differs between ranks: counters, position in the data, sums, and per-rank callback state."""
     rank_state = {key: state[key] for key in PER_RANK if key in state}
     callbacks, parts = state.get("callbacks", {}), state.get("parts", {})
     rank_state["callbacks"] = {name: callbacks[name] for name in state.get("per_rank", ()) if name in callbacks}
@@ -29,7 +29,7 @@ def extract_rank_state(state: Mapping[str, Any]) -> dict[str, Any]:
 def merge_rank_states(
     state: Mapping[str, Any], others: Sequence[Mapping[str, Any]], chief: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return a team's checkpoint from the chief's state and the rank states of the other ranks, in rank order.
+    """Build a team's checkpoint from the chief's state and the rank states of the other ranks, in rank order.
 
     `chief` is the chief's own entry, for a model that is split across ranks.
     """
@@ -40,8 +40,8 @@ def merge_rank_states(
 def state_for_rank(state: Mapping[str, Any], rank: int, size: int) -> dict[str, Any]:
     """Return the state from which one of `size` ranks resumes, regardless of how many ranks saved the checkpoint.
 
-    If the number of ranks has changed, no rank state matches, and `state["moved"]` has both numbers. Random generators then
-    start from scratch, and the data is partitioned again from the first sample that no rank has seen.
+    If the number of ranks has changed, no rank state applies, and "moved" in the result gives the old and the new number. In
+    that case, random generators start from scratch, and the ranks partition the unseen samples again.
     """
     ranks: Sequence[Mapping[str, Any]] = state.get("ranks") or [{}]
     result = {key: value for key, value in state.items() if key != "ranks"}
@@ -81,7 +81,7 @@ def _redistributed(state: dict[str, Any], ranks: Sequence[Mapping[str, Any]], ra
 
 
 def _summed_logbook(logbooks: Sequence[Mapping[str, Any]], *, is_chief: bool) -> dict[str, Any]:
-    """Return the chief's logbook with the sums of all ranks; on other ranks, the sums are empty."""
+    """Return the chief's logbook. On the chief, its sums include all ranks; on other ranks, they are empty."""
     result = dict(logbooks[0])
     for page in ("window", "whole", "put", "late"):  # older checkpoints have no "put" and "late"
         names = dict.fromkeys(name for logbook in logbooks for name in logbook.get(page, ()))

@@ -7,13 +7,13 @@ from typing import Any
 
 
 def rates_of(optimizers: Iterable[Any], key: str = "lr") -> list[float]:
-    """Return the learning rate of each parameter group of each optimizer that has any."""
+    """Return the learning rates of all parameter groups of all optimizers. Skip groups without a learning rate."""
     groups = (group for optimizer in optimizers for group in _groups_of(optimizer) if isinstance(group, Mapping))
     return [float(group[key]) for group in groups if group.get(key) is not None]
 
 
 def saved_optimizers(state: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield the state of each optimizer in the saved state of an optimizer or a dict of optimizers."""
+    """Yield each optimizer's state from the saved state of one optimizer or a dict of optimizers."""
     if isinstance(state, Mapping):
         if "param_groups" in state:
             yield state
@@ -23,10 +23,10 @@ def saved_optimizers(state: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def changed_rate(script: Sequence[float], before: Sequence[float] | None, saved: Sequence[Mapping[str, Any]]) -> str:
-    """Return a message if the script's rates have changed since a checkpoint, otherwise "".
+    """Return a message if the script's learning rates have changed since the checkpoint, otherwise "".
 
-    `before` contains the script's rates at the time of the checkpoint. Checkpoints from earlier releases do not contain them;
-    the initial rates of a scheduler are used instead.
+    `before` contains the script's learning rates when the checkpoint was saved. It is None for checkpoints from earlier
+    releases. The scheduler's initial rates are then used instead.
     """
     saved_rates = rates_of(saved)
     if before is None:

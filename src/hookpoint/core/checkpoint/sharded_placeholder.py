@@ -1,4 +1,4 @@
-"""ShardedPlaceholder: the placeholder for a tensor that is stored in separate files."""
+"""ShardedPlaceholder: a placeholder for a tensor whose shards are stored in separate files."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class ShardedPlaceholder:
-    """A placeholder with the name of a sharded tensor in the files that all ranks have written.
+    """A placeholder for a sharded tensor. `name` identifies the tensor in the files that the ranks wrote.
 
-    A store replaces it with the tensor once its layout on the resuming rank is known.
+    The store replaces the placeholder with the tensor once it knows the layout on the resuming rank.
     """
 
     name: str
@@ -22,6 +22,6 @@ def has_placeholder(state: Any) -> bool:
     if isinstance(state, Mapping):
         return any(map(has_placeholder, state.values()))
     if isinstance(state, list | tuple):
-        # A list of integers, such as the state of a generator, may be long; it contains no placeholder.
+        # Skip lists of integers, such as a generator's state: they can be long and contain no placeholder.
         return set(map(type, state)) != {int} and any(map(has_placeholder, state))
     return isinstance(state, ShardedPlaceholder)

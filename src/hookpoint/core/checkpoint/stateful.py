@@ -11,19 +11,19 @@ from hookpoint.core.checkpoint.own_copy import own_copy
 from hookpoint.core.checkpoint.plain_names import names_of, plain_name, plain_state
 from hookpoint.core.errors import BadArgument
 
-OBJECTS = ("model", "optimizer", "criterion", "lr_scheduler")  # the arguments of a loop that checkpoints contain
+OBJECTS = ("model", "optimizer", "criterion", "lr_scheduler")  # the loop arguments that are saved in checkpoints
 RESERVED = (*OBJECTS, "stepper", "gradients")
 
 
 def has_state(part: Any) -> bool:
-    """Return whether a checkpoint can store an object: the object has a state dict, or contains objects that have one."""
+    """Return whether a checkpoint can store an object: it has a state dict, or it contains objects that have one."""
     if isinstance(part, Mapping | list | tuple):
         return any(has_state(item) for _, item in _items(part))
     return hasattr(part, "state_dict") and hasattr(part, "load_state_dict")
 
 
 def state_of(part: Any) -> Any:
-    """Return the state of an object, or of each object in a list or mapping, by key. The state of a module has plain names."""
+    """Return an object's state, or a dict of states for a list or mapping of objects. A module's state has plain names."""
     if isinstance(part, Mapping | list | tuple):
         return {key: state_of(item) for key, item in _items(part) if has_state(item)}
     state = part.state_dict()
@@ -31,7 +31,7 @@ def state_of(part: Any) -> Any:
 
 
 def load_state(part: Any, state: Any, *, is_last: bool = True) -> None:
-    """Load a state into an object, or into each object in a list or mapping. Unless `is_last`, do not modify the state."""
+    """Load a state into an object, or into a list or mapping of objects. If `is_last` is False, do not modify the state."""
     if isinstance(part, Mapping | list | tuple):
         for key, item in _items(part):
             if key in state and has_state(item):
@@ -42,7 +42,7 @@ def load_state(part: Any, state: Any, *, is_last: bool = True) -> None:
 
 
 def user_state(state: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the objects that the user adds to the checkpoint; raise if one cannot be stored."""
+    """Return the objects that the user adds to the checkpoint. Raise BadArgument if one of them cannot be stored."""
     parts = dict(state or {})
     for name, part in parts.items():
         if name in RESERVED:
@@ -66,7 +66,7 @@ def restore_gradients(model: Any, gradients: Mapping[str, Any]) -> None:
 
 
 def _placed(gradient: Any, parameter: Any) -> Any:
-    """Return a full gradient in the layout of its parameter: the local shard if the parameter is sharded across ranks."""
+    """Return a full gradient in its parameter's layout. If the parameter is sharded across ranks, this is the local shard."""
     if not hasattr(parameter, "placements"):
         return gradient
     distribute = sys.modules["torch.distributed.tensor"].distribute_tensor
@@ -84,9 +84,9 @@ def named_buffers(model: Any) -> Iterator[tuple[str, Any]]:
 
 
 def named_items(model: Any, method: str, **options: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the items that a method returns for a model, or for each model in a list or mapping, with their plain names.
+    """Yield what the named method returns for a model, or for each model in a list or mapping, with plain names.
 
-    Options that the method does not accept are left out, because a model need not be a torch module.
+    Options that the method does not accept are dropped, because a model need not be a torch module.
     """
     if isinstance(model, Mapping | list | tuple):
         for key, item in _items(model):

@@ -16,17 +16,17 @@ NO_INFO: Mapping[str, Any] = MappingProxyType({})
 
 
 class Store(Protocol):
-    """Store the state of a run. A loop calls it only at step boundaries, once for all requested tags."""
+    """Store the state of a run. A loop calls `save` only at step boundaries, once for all requested tags."""
 
     def save(self, state: Mapping[str, Any], *, step: int, tags: Sequence[str]) -> Any:
         """Store the state and return its location. The state is safely on disk when this method returns."""
 
 
 class Kept(NamedTuple):
-    """An existing checkpoint, as seen by the rules that select which checkpoints to keep.
+    """An existing checkpoint, as passed to the rules that select which checkpoints to keep.
 
-    `elapsed` is in seconds of training. If the checkpoint was saved for a value, `moment` is when the value was measured;
-    otherwise, when the checkpoint was saved.
+    `elapsed` is the training time in seconds. `moment` is when the checkpoint was saved. If it was saved because of a metric's
+    value, `moment` is when that value was measured.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Kept(NamedTuple):
     moment: Moment | None = None
 
 
-Keep = Callable[[Sequence[Kept]], Iterable[Kept]]  # selects which checkpoints of a tag, oldest first, to keep
+Keep = Callable[[Sequence[Kept]], Iterable[Kept]]  # takes a tag's checkpoints, oldest first; returns those to keep
 
 
 class Checkpoint(NamedTuple):
@@ -57,12 +57,13 @@ class Saved(NamedTuple):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Request:
-    """A request for the next checkpoint: its tags, each with a rule or None, and whether to write it in the background.
+    """A request for the next checkpoint.
 
-    `rules` contains the rules of all savers, even for tags that are not requested this time. `limits` contains the tags whose
-    rule also counts checkpoints that were saved at the end, at a stop or on a signal. `measured` maps a tag to the measurement
-    that the checkpoint is saved for: metric, mode, value, and moment. `info` has values to keep in the manifest, and `links`
-    further names for the checkpoint.
+    `tags` maps each requested tag to its rule for which checkpoints to keep, or None. `rules` contains the rules of all
+    savers, including those for tags that are not requested this time. `limits` contains the tags whose rule also counts
+    checkpoints saved at the end of the run, at a stop or on a signal. `measured` maps a tag to the measurement that caused the
+    save: metric, mode, value and moment. `info` contains values to store in the manifest. `links` contains additional names
+    for the checkpoint.
     """
 
     tags: dict[str, Keep | None] = field(default_factory=dict)
@@ -81,28 +82,28 @@ class Request:
 
 
 class ResumableStore(Store, Protocol):
-    """A store that a run can resume from, as `hookpoint.Loop` and `hookpoint.Runner` use for their workdir.
+    """A store that a run can resume from. `hookpoint.Loop` and `hookpoint.Runner` use one for their workdir.
 
-    Two methods are optional. `fill(checkpoint, parts)` is for stores that read tensors late: it is called before anything is
-    restored, with the result of `open` and the objects of the run, and returns the checkpoint with all of its tensors. The
-    objects may be sharded. `described(resume)` is called before `open`. It returns `has_checkpoint`, and the `crashes` that
-    earlier starts passed to `describe`.
+    Two methods are optional. `fill(checkpoint, parts)` is for stores whose `open` does not read all tensors. The loop calls it
+    before it restores anything, with the result of `open` and the run's objects, which may be sharded. It returns the
+    checkpoint with all of its tensors. `described(resume)` is called before `open`. It returns `has_checkpoint`, and the
+    `crashes` that earlier starts passed to `describe`.
     """
 
     def open(self, resume: Resume, identity: Mapping[str, Any]) -> Checkpoint | None:
-        """Lock the location, and return the checkpoint to resume from, or None for a new run."""
+        """Lock the location. Return the checkpoint to resume from, or None for a new run."""
 
     def check(self, state: Mapping[str, Any]) -> None:
-        """Raise an error that names any state that could not be loaded again. Called before the first step."""
+        """Raise an error if part of the state could not be loaded again, and name that part. Called before the first step."""
 
     def write(self, state: Mapping[str, Any], *, step: int, elapsed: float, request: Request) -> Saved | None:
-        """Store the state; return None if it is still being written in the background."""
+        """Store the state. Return None if the write continues in the background."""
 
     def collect(self, *, wait: bool = False) -> list[Saved]:
-        """Return the background saves that have finished since the last call, or raise the error of a failed one."""
+        """Return the background saves that finished since the last call. Raise the error if one of them failed."""
 
     def describe(self, facts: Mapping[str, Any]) -> None:
-        """Add facts about the run, in plain types, to the facts already written."""
+        """Merge facts about the run, in plain types, into the facts already written."""
 
     def close(self) -> None:
         """Unlock the location."""

@@ -1,6 +1,7 @@
-"""Callbacks that take care of the workdir: before the run looks for a checkpoint, and after it has written its last file.
+"""Call the callback methods that prepare the workdir before a run, and those that finish it after the run.
 
-These are methods, not points, because there is no run yet or no longer: `begin_workdir(run, resume)` and `end_workdir()`.
+`begin_workdir(run, resume)` is called before the run looks for a checkpoint, and `end_workdir()` after the run has written its
+last file. These methods are not points, because points fire only while a run is active.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from hookpoint.core.logger import logger
 
 
 def begin_workdir(hooks: Hooks, run: Any, resume: Resume) -> None:
-    """Let callbacks prepare the workdir. An error keeps the run from starting."""
+    """Let callbacks prepare the workdir. If one of them fails, the run does not start."""
     for entry in hooks.entries:
         prepare = getattr(entry.subject, "begin_workdir", None)
         if prepare is not None:
@@ -21,7 +22,7 @@ def begin_workdir(hooks: Hooks, run: Any, resume: Resume) -> None:
 
 
 def end_workdir(hooks: Hooks) -> None:
-    """Tell callbacks that nothing in the workdir changes any more. Errors are logged: the run is over."""
+    """Tell callbacks that the workdir is final. Log errors instead of raising them, because the run is over."""
     for entry in reversed(hooks.entries):
         finish = getattr(entry.subject, "end_workdir", None)
         if finish is not None:

@@ -1,1 +1,1 @@
-"""Commands from outside: what a loop needs from a source of commands, and what it offers in return."""
+"""External commands: the interfaces between a loop and a source of commands."""

@@ -9,10 +9,10 @@ from hookpoint.core.control.controlled_loop import ControlledLoop
 
 
 class Control(Protocol):
-    """A source of commands. The machine calls it at step boundaries, outside accumulation windows, if it has work.
+    """A source of commands. If it has work, the loop calls it at step boundaries, outside accumulation windows.
 
-    Iterations do not poll it. When a command arrives, `ControlledLoop.wake` raises the flag that each iteration already checks
-    for pending saves. `has_work` keeps that flag raised.
+    Iterations do not poll for commands. When a command arrives, `ControlledLoop.wake` sets the flag that each iteration
+    already checks for pending saves. The flag stays set while `has_work` is true.
     """
 
     @property
@@ -25,10 +25,10 @@ class Control(Protocol):
         """Record on every rank that the chief has commands."""
 
     def restore(self) -> None:
-        """Replay the commands that arrived at the checkpoint's boundary after it was written. All ranks call this."""
+        """Replay commands that arrived after the checkpoint was written, but at the same boundary. All ranks call this."""
 
     def at_boundary(self) -> None:
-        """Apply the commands that are due, before the checkpoint at this boundary is written."""
+        """Apply the commands that are due. Called before the checkpoint at this boundary is written."""
 
     def end(self) -> None:
         """Stop accepting commands, because the run is ending."""
@@ -47,7 +47,7 @@ class NoControl:
         self._loop, self._state = loop, dict[str, Any]()
 
     def begin(self) -> None:
-        self._loop.gather(None, "live control")  # other ranks may accept commands
+        self._loop.gather(None, "live control")  # all ranks must call this, because some may accept commands
 
     def announce(self) -> None: ...
 
@@ -61,4 +61,4 @@ class NoControl:
         return self._state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._state = dict(state)  # kept for a later start that accepts commands
+        self._state = dict(state)  # saved again, for a later start that accepts commands

@@ -1,4 +1,4 @@
-"""ControlledLoop: a loop as seen by the source of commands."""
+"""ControlledLoop: what a source of commands can read and change in a loop."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RunParts(Protocol):
 
 
 class Saves(Protocol):
-    """The component that saves. Each iteration checks `is_due`."""
+    """The component that saves checkpoints. Each iteration checks `is_due`."""
 
     is_due: bool
 
@@ -41,7 +41,7 @@ class Saves(Protocol):
 
 
 class Resumes(Protocol):
-    """The component that resumes."""
+    """The component that resumes from checkpoints."""
 
     @property
     def has_resumed(self) -> bool: ...
@@ -66,7 +66,7 @@ class CatchesSignals(Protocol):
 
 
 class Agrees(Protocol):
-    """The component through which ranks agree."""
+    """The component through which ranks agree on requests."""
 
     def request_control(self) -> None: ...
 
@@ -76,7 +76,7 @@ class Agrees(Protocol):
 
 
 class HostLimits(Protocol):
-    """Another library's trainer that drives the loop."""
+    """The trainer from another library that drives the loop. `cannot` maps what it does not support to the reason."""
 
     @property
     def name(self) -> str: ...
@@ -86,7 +86,7 @@ class HostLimits(Protocol):
 
 
 class ControlledLoop:
-    """A loop as seen by control: what a command can change, and what ranks need to change it together."""
+    """A loop as seen by control: what commands can change, and what ranks need to apply a command together."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class ControlledLoop:
 
     @property
     def counts_differ(self) -> bool:
-        """Whether the run resumed with different ranks or data, so its iterations differ from the checkpoint's."""
+        """Whether the run resumed with a different number of ranks or other data, so that iteration numbers differ."""
         return self._resuming.moved is not None or self._resuming.has_other_data or bool(self._objects.positions.notes)
 
     @property
@@ -119,22 +119,22 @@ class ControlledLoop:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether a stop was requested on all ranks."""
+        """Whether a stop request is in effect on all ranks."""
         return self._objects.verdicts.stop
 
     def wake(self) -> None:
-        """Request a call to control at the next boundary, on all ranks. Any thread on the chief may call this."""
+        """Request that all ranks call control at the next boundary. Any thread on the chief may call this."""
         if self._agreement is None:
             self._saving.is_due = True
         else:
             self._agreement.request_control()
 
     def wake_here(self) -> None:
-        """Request a call to control at the next boundary, on this rank. All ranks may call this at the same place."""
+        """Request that this rank calls control at the next boundary. Every rank must call this at the same place."""
         self._saving.is_due = True
 
     def gather(self, value: Any, what: str) -> list[Any]:
-        """Return the values of all ranks, in rank order. Does not affect when ranks agree on other requests."""
+        """Return the values of all ranks, in rank order. This does not change when ranks agree on other requests."""
         return [value] if self._agreement is None else self._agreement.gather(value, what, counts=False)
 
     @property
@@ -142,15 +142,15 @@ class ControlledLoop:
         return self._logbook.log_every
 
     def set_log_every(self, steps: int, *, moves_next: bool = True) -> None:
-        """Log every `steps` steps. With `moves_next`, also move the next log step."""
+        """Set the number of steps between log steps. With `moves_next`, also reschedule the next log step."""
         self._logbook.set_log_every(steps, moves_next=moves_next)
 
     def save(self, tag: str) -> tuple[Any, str]:
-        """Write a checkpoint now. Return its path and, if it was not written, the reason."""
+        """Write a checkpoint now. Return its path, and the reason if it was not written."""
         return self._saving.save_now(tag)
 
     def check_save(self) -> None:
-        """Raise if there is nowhere to save to."""
+        """Raise an error if the run has no store."""
         self._saving.require_store()
 
     def pause(self) -> None:
@@ -170,7 +170,7 @@ class ControlledLoop:
             self._saving.at_boundary()
 
     def take_signals(self) -> None:
-        """Act on a signal that any rank has caught, on all ranks."""
+        """If any rank has caught a signal, handle it on all ranks."""
         caught = self._signals.caught
         for name in self.gather(None if caught is None else caught.name, "the signals of a pause"):
             if name is not None and self._signals.received is None:

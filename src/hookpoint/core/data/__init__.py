@@ -1,1 +1,1 @@
-"""Counting samples, batches of arrays, points in the data."""
+"""Count samples, slice arrays into batches, and call handlers while data is loaded."""

@@ -8,14 +8,14 @@ from typing import Any, Literal
 
 from hookpoint.core.errors import BadData
 
-# "auto" depends on the data: a loader has its own batch size; a tuple of arrays or a dataset of samples needs one.
+# With "auto", a loader uses its own batch size, and a tuple of arrays or a dataset of samples raises an error.
 # None means that the items of a dataset are batches.
 BatchSize = int | Literal["auto"] | None
 AUTO: Literal["auto"] = "auto"
 
 
 def check_data(data: Any, batch_size: BatchSize = AUTO) -> None:
-    """Raise unless the data is an iterable of batches, or arrays or a dataset of samples with a batch size."""
+    """Raise BadData unless the data is an iterable of batches, or arrays or a dataset of samples with a batch size."""
     if batch_size not in (None, AUTO) and (not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1):
         raise BadData(f"batch_size must be an integer >= 1, got {batch_size!r}.")
     if not isinstance(data, tuple):
@@ -59,14 +59,16 @@ def takes_batch_size(data: Any) -> bool:
 
 
 def as_batches(data: Any, batch_size: BatchSize = AUTO) -> Iterable[Any]:
-    """Return an iterable of batches: the data itself if it yields batches, slices of it if it is a tuple of arrays."""
+    """Return an iterable of batches: slices if the data is a tuple of arrays, otherwise the data itself."""
     check_data(data, batch_size)
     if isinstance(data, tuple):
         assert isinstance(batch_size, int)
         return Slices(data, batch_size)
     if isinstance(batch_size, int):
         kind = type(data).__name__
-        raise BadData(f"batches of a {kind} need a PyTorch model.", give="a DataLoader, or an iterable of batches")
+        raise BadData(
+            f"cannot build batches from a {kind} without a PyTorch model.", give="a DataLoader, or an iterable of batches"
+        )
     batches: Iterable[Any] = data
     return batches
 
@@ -88,7 +90,7 @@ def _is_array(data: Any) -> bool:
 
 
 class Slices:
-    """Batches of arrays of equal length, in order. The last batch may be shorter."""
+    """Slice arrays of equal length into batches, in order. The last batch may be shorter."""
 
     def __init__(self, arrays: tuple[Any, ...], batch_size: int) -> None:
         self._arrays, self._batch_size = arrays, batch_size

@@ -1,4 +1,4 @@
-"""Data points: on_sample and on_batch_made, which are called without a run, in the process that loads the data."""
+"""Data points: on_sample and on_batch_made. They are called without a run, in the process that loads the data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SAMPLE, BATCH = "on_sample", "on_batch_made"
 
 
 class BatchPlace(NamedTuple):
-    """The position of a batch. It is sent with the batch, so that workers need no clocks."""
+    """The position of a batch. It is sent along with the batch, because workers have no clocks."""
 
     epoch: int
     mode: str | None
@@ -41,7 +41,7 @@ class BatchPlace(NamedTuple):
 
 
 class DataPoints:
-    """The compiled callbacks of a loader. Only the list is pickled; it is compiled again after unpickling."""
+    """A loader's compiled callbacks. Pickling keeps only the list of callbacks, which is compiled again after unpickling."""
 
     def __init__(self, callbacks: Iterable[Any]) -> None:
         self.callbacks = [callbacks] if isinstance(callbacks, Callback) or not isinstance(callbacks, Iterable) else [*callbacks]
@@ -66,11 +66,11 @@ class DataPoints:
                 raise NotACallback(why, give="it to the Runner or the Loop")
 
     def listens(self, point: str | None = None) -> bool:
-        """Return whether there are handlers for this point, or for any point if it is None."""
+        """Return whether there are handlers for `point`, or any handlers if it is None."""
         return bool(self._calls[point]) if point is not None else any(self._calls.values())
 
     def fire(self, point: str, value: Any, offered: dict[str, Any]) -> Any:
-        """Call the handlers for a point; return the sample or batch, or its replacement."""
+        """Call the handlers for a point. Return the sample or batch, or its replacement."""
         name = "sample" if point == SAMPLE else "batch"
         for call in self._calls[point]:
             offered[name] = value
@@ -80,7 +80,7 @@ class DataPoints:
         return value
 
     def leave_run(self) -> None:
-        """Drop the reference to the run that a fork has copied. It is not valid in a worker."""
+        """Clear the reference to the run. A forked worker inherits it, but the run is not valid there."""
         for entry in self.entries:
             if isinstance(entry.subject, Callback):
                 info_of(entry.subject).run = None
@@ -106,11 +106,11 @@ class _Call:
             )
             if answer is not None and not isinstance(answer, Replace):
                 got = type(answer).__name__
-                raise BadValue(f"{self._method} returned {got}, which changes nothing.", write="return Replace(value)")
+                raise BadValue(f"{self._method} returned {got}, which has no effect.", write="return Replace(value)")
             return answer
         except BaseException as error:
             where = f"in callback {self._name} at {self._point} ({_where(offered)})"
-            if isinstance(error, StopIteration):  # a loader would take it for the end of the data
+            if isinstance(error, StopIteration):  # a loader would treat it as the end of the data
                 raise RuntimeError(f"StopIteration was raised {where}") from error
             error.add_note(where)
             raise
@@ -122,13 +122,13 @@ def _where(offered: Mapping[str, Any]) -> str:
     return f"{index}batch {offered['batch_idx']} of epoch {offered['epoch']}, {worker}"
 
 
-ALIVE: weakref.WeakSet[DataPoints] = weakref.WeakSet()  # for the loaders that still exist
+ALIVE: weakref.WeakSet[DataPoints] = weakref.WeakSet()  # one for each loader that still exists
 
 
 def check_pass(hooks: Hooks, loader: Any, *, warns_idle: bool, saved: Any) -> None:
-    """When a pass begins, warn about handlers that will never be called, and raise for settings that would not be saved.
+    """At the start of a pass, warn about handlers that are never called, and reject settings that would not be saved.
 
-    `saved` contains the objects whose state is saved in checkpoints; None if there are no checkpoints.
+    `saved` contains the objects whose state is saved in checkpoints. It is None if the run saves no checkpoints.
     """
     points, settings = getattr(loader, "data_points", None), getattr(loader, "settings", None)
     if not isinstance(points, DataPoints):

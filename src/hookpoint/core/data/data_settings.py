@@ -1,4 +1,4 @@
-"""Data settings: values that the training code sets and that the handlers of a loader receive."""
+"""Data settings: values that the training code sets, and that a loader's handlers receive."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from typing import Any
 from hookpoint.core.errors import BadValue, UnknownSetting
 
 PLAIN = (bool, int, float, str, type(None))
-MAX_AHEAD = 1000  # how many batches workers may be ahead of training; settings for older batches are dropped
+MAX_AHEAD = 1000  # the most batches that workers can be ahead of training; settings of older batches are dropped
 
 
-class DataSettings:  # not a Mapping: a checkpoint would store its items separately, not the object
-    """Settings of a loader by name. A change applies from the next pass on, in every process; a running pass keeps its values.
+class DataSettings:  # not a Mapping, because a checkpoint would then store the items instead of the object
+    """A loader's settings, by name. A change takes effect with the next pass, in every process. A pass in progress keeps its
+    values.
 
-    With `per_batch`, a change applies from the next batch on, in training and in other passes. The settings for batches that
-    workers have already begun are saved, so that a resumed pass uses the same ones again.
+    With `per_batch`, a change takes effect with the next batch, in training and in other passes. Checkpoints include the
+    settings of batches that workers have already begun, so that a resumed pass uses the same settings again.
 
-    `is_resumed` tells `begin_pass` that the training pass is resumed and keeps its settings.
+    If `is_resumed` is set, `begin_pass` keeps the saved settings for the training pass.
 
-    Values are plain: numbers, strings, True, False and None, alone or in lists, tuples and mappings.
+    Values must be plain: numbers, strings, True, False and None, alone or in lists, tuples and dicts.
 
     >>> settings = DataSettings({"strength": 0.0})
     >>> settings["strength"] = 0.5
@@ -33,7 +34,7 @@ class DataSettings:  # not a Mapping: a checkpoint would store its items separat
         self._values: dict[str, Any] = {name: _plain(name, value) for name, value in (values or {}).items()}
         self._of_pass: dict[str, Any] = {}
         self._begun = 0  # number of batches begun in the training pass
-        self._changes: list[tuple[int, dict[str, Any]]] = []  # the first batch after each change, and the values from there on
+        self._changes: list[tuple[int, dict[str, Any]]] = []  # for each change: the first batch it applies to, and the values
         self.is_resumed = False
 
     def __getitem__(self, name: str) -> Any:
@@ -55,11 +56,11 @@ class DataSettings:  # not a Mapping: a checkpoint would store its items separat
         return f"DataSettings({self._values!r})"
 
     def param(self, name: str) -> SettingParam:
-        """Return a setting for `run.hyper.register(...)`. Callbacks that set hyper-parameters can then set it."""
+        """Return an object for `run.hyper.register(...)`, so that callbacks can set this setting like a hyper-parameter."""
         return SettingParam(self, self._known(name))
 
     def begin_pass(self, *, trains: bool) -> Mapping[str, Any]:
-        """Return the settings for a new pass: the current ones, or the saved ones if the pass is resumed."""
+        """Return the settings for a new pass. If the pass is resumed, these are the saved settings."""
         values = copy.deepcopy(self._values)
         if not trains:
             return values
@@ -69,7 +70,7 @@ class DataSettings:  # not a Mapping: a checkpoint would store its items separat
         return self._of_pass
 
     def of_batch(self, number: int, *, trains: bool) -> Mapping[str, Any]:
-        """Return the settings for a new batch: the current ones, or the ones it had before the run was resumed."""
+        """Return the settings for a batch. If the batch was begun before the run resumed, these are the saved settings."""
         if not trains:
             return copy.deepcopy(self._values)
         if number < self._begun:
@@ -88,7 +89,7 @@ class DataSettings:  # not a Mapping: a checkpoint would store its items separat
         return {**state, **batches} if self.per_batch else state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned; settings that it does not contain keep their values."""
+        """Restore the state that `state_dict` returned. Settings that are not in the state keep their values."""
         saved = copy.deepcopy(dict(state))
         self._values.update({name: value for name, value in saved["values"].items() if name in self._values})
         self._of_pass = {**self._values, **saved["of_pass"]}
@@ -102,7 +103,7 @@ class DataSettings:  # not a Mapping: a checkpoint would store its items separat
 
 
 class SettingParam:
-    """A setting as a hyper-parameter."""
+    """A setting, as a hyper-parameter of the run."""
 
     def __init__(self, settings: DataSettings, name: str) -> None:
         self._settings, self.name = settings, name
@@ -115,7 +116,7 @@ class SettingParam:
 
 
 def _plain(name: str, value: Any) -> Any:
-    """Return a private copy of a value; raise if it could not be sent to a worker and saved in a checkpoint."""
+    """Return a copy of a value. Raise BadValue if it cannot be sent to a worker or saved in a checkpoint."""
     if type(value) in PLAIN:
         return value
     if type(value) in (list, tuple):

@@ -17,13 +17,13 @@ def count_samples(batch: Any) -> int:
     """Return the number of samples in a batch.
 
     For an array (anything with a `shape`), this is its first dimension. For a pair whose first item, the inputs, is an array,
-    it is the first dimension of that array. Any other tuple, list, mapping or dataclass is searched at any depth. The first
-    rule that applies decides:
+    it is the first dimension of that array. Any other tuple, list, mapping or dataclass is searched at any depth. The count
+    comes from the first rule that applies:
 
-    1. An integer attribute `num_graphs` or `batch_size` >= 0, on the batch or on the first object in it that has one. 2. The
-    most frequent first dimension of its arrays; in a tie, the first. A list of tuples is a list of
-       samples, and is not searched.
-    3. Without arrays, the number of items: the samples in a list, or the items in the first column.
+    1. An integer attribute `num_graphs` or `batch_size` >= 0, on the batch or on the first object in it that has one.
+    2. The most frequent first dimension of its arrays; in a tie, the first. A list of tuples is a list of samples, so its items
+       are not searched.
+    3. If there are no arrays, the number of items: the samples in a list, or the items in the first column.
 
     Anything else counts as one sample.
 
@@ -35,7 +35,7 @@ def count_samples(batch: Any) -> int:
         if 0 < len(batch) <= 2:
             try:
                 return int(batch[0].shape[0])
-            except (AttributeError, IndexError, TypeError):  # not an array, or one without dimensions
+            except (AttributeError, IndexError, TypeError):  # not an array, or an array without dimensions
                 pass
         return _most_shared(batch, batch)
     if kind is dict:
@@ -47,7 +47,7 @@ def count_samples(batch: Any) -> int:
 
 
 def counter(function: Callable[[Any], Any] | None) -> Callable[[Any], int]:
-    """Return the function that counts the samples in a batch: the user's, with its results checked, or `count_samples`."""
+    """Return the function that counts samples: `count_samples`, or the user's function with a check of its results."""
     if function is None:
         return count_samples
     if not callable(function):
@@ -66,7 +66,7 @@ def counter(function: Callable[[Any], Any] | None) -> Callable[[Any], int]:
 
 
 def _most_shared(batch: Any, columns: Iterable[Any]) -> int:
-    """Return the count of a plain container: by its columns if all of them are arrays, otherwise by everything in it."""
+    """Count the samples in a plain container. If all columns are arrays, use their lengths. Otherwise, search the batch."""
     lengths = []
     for column in columns:
         shape = getattr(column, "shape", None)
@@ -94,7 +94,7 @@ def _most_frequent(lengths: list[int]) -> int:
 def _measure(part: Any, lengths: list[int]) -> int | None:
     """Return the number of samples that a part of a batch declares.
 
-    If it declares none, add the first dimensions of its arrays.
+    If the part declares none, append the first dimensions of its arrays to `lengths`.
     """
     shape = getattr(part, "shape", None)
     if shape is not None:
@@ -115,7 +115,7 @@ def _stated(part: Any) -> int | None:
     for name in ATTRIBUTES:
         try:
             stated: Any = getattr(part, name, None)
-        except Exception:  # a property that raises declares nothing
+        except Exception:  # a property that raises an error declares nothing
             continue
         if _is_count(stated):
             return int(stated)
@@ -127,7 +127,7 @@ def _is_count(number: Any) -> bool:
 
 
 def _opened(part: Any) -> Iterable[Any]:
-    """Return the columns of a batch, or of a part of it; empty if it has none."""
+    """Return the columns of a batch or of part of a batch. Return an empty iterable if it has no columns."""
     if isinstance(part, Mapping):
         return part.values()
     if isinstance(part, list | tuple):
@@ -155,5 +155,5 @@ def length_of(loader: Any) -> int | None:
     """Return the number of batches in a loader, or None if unknown."""
     try:
         return len(loader)
-    except (AttributeError, NotImplementedError, TypeError):  # some loaders have a __len__ that raises
+    except (AttributeError, NotImplementedError, TypeError):  # some loaders have a __len__ that raises an error
         return None

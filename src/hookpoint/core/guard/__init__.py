@@ -1,1 +1,1 @@
-"""Points around any function."""
+"""Fire points around any function."""

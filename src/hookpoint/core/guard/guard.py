@@ -1,4 +1,4 @@
-"""Guard: points around any function, method, coroutine or generator."""
+"""Guard: fire points around any function, method, coroutine or generator."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def guard(point: str | None = None, *, hookpoint: str | None = None) -> Callable
 def guard(point: Any = None, *, hookpoint: str | None = None) -> Any:
     """Fire `<point>_begin` before each call of the function, and `<point>_end` or `<point>_error` after it.
 
-    The function needs a parameter `callbacks`: a callback, a list of them, a pipeline, `Hooks` or None, by keyword or position.
-    A handler can take any of the function's parameters by name, as well as `args`, `kwargs`, and `result` or `error`. An end
-    handler that returns `Replace(value)` changes the result. Without callbacks, a call costs one extra check. The point is
-    named after the function by default. `guard("fit")` and cinnamon's `guard(hookpoint="fit")` fire on_fit_begin and
-    on_fit_end. A generator fires when it starts and when it ends or is abandoned.
+    The function needs a parameter `callbacks`, keyword or positional: a callback, a list of callbacks, a pipeline, `Hooks` or
+    None. A handler can take any of the function's parameters by name, as well as `args`, `kwargs`, and `result` or `error`. An
+    end handler that returns `Replace(value)` changes the result. Without callbacks, a call costs one extra check. By default,
+    the point is named after the function. `guard("fit")` fires on_fit_begin and on_fit_end, as does `guard(hookpoint="fit")`,
+    the cinnamon spelling. A generator fires its points when it starts and when it ends or is abandoned.
 
     >>> @guard("on_tokenize")
     ... def tokenize(text, *, callbacks=None):
@@ -77,9 +77,9 @@ def guarding(point: str, callbacks: Any = None, **payload: Any) -> Iterator[Guar
 
 @dataclass(slots=True)
 class GuardedBlock:
-    """The block of `guarding`. Set `result` to pass it to the end handlers.
+    """The object that `guarding` yields. Set `result` in the block to pass it to the end handlers.
 
-    After the block, `result` is the value they return.
+    After the block, `result` is the value from a handler that returned `Replace(value)`, if any.
     """
 
     result: Any = None
@@ -104,14 +104,14 @@ class GuardedCall(GuardedBlock):
             return
         try:
             self._hooks.fire_payload(f"{self._point}_error", {**self._payload, "error": error})
-        except Exception as second:  # the function's own error is the one to raise
+        except Exception as second:  # raise the function's own error, not this one
             logger.error("a handler of %s_error failed", self._point, exc_info=second)
 
 
 def compiled(callbacks: Any) -> Hooks:
     """Return the hooks for a callback, a list of callbacks or a pipeline. Hooks are returned unchanged.
 
-    The hooks are cached on the first callback and live as long as it does.
+    The hooks are cached on the first callback, for as long as the callback exists.
     """
     if isinstance(callbacks, Hooks):
         return callbacks
@@ -131,7 +131,7 @@ def compiled(callbacks: Any) -> Hooks:
 
 
 def install(obj: Any, method: str, point: str, callbacks: Any) -> Callable[[], None]:
-    """Put points around a method or function in code that you do not own. Return a function that removes them.
+    """Fire points around a method or function in code that you do not own. Return a function that undoes this.
 
     Undoing twice is harmless, and installations may be undone in any order.
 
@@ -163,7 +163,7 @@ def install(obj: Any, method: str, point: str, callbacks: Any) -> Callable[[], N
 
     def undo() -> None:
         state["on"] = False
-        if inspect.getattr_static(obj, method, None) is wrapped:  # otherwise, another installation wraps it
+        if inspect.getattr_static(obj, method, None) is wrapped:  # otherwise, a later installation wraps it
             if is_own:
                 setattr(obj, method, static)
             else:
@@ -202,7 +202,7 @@ def _wrap(function: Any, point: str, callbacks_of: Callable[[tuple[Any, ...], di
     declare(f"{point}_begin", f"{point}_end", f"{point}_error")
     try:
         signature = inspect.signature(function)
-    except ValueError:  # some C functions have no signature; handlers get args and kwargs
+    except ValueError:  # some C functions have no signature: handlers receive only args and kwargs
         signature = inspect.signature(lambda *args, **kwargs: None)
 
     def guarded_call(callbacks: Any, args: Any, kwargs: dict[str, Any], in_generator: bool = False) -> GuardedCall:

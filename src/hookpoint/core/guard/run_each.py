@@ -1,4 +1,4 @@
-"""run_each: points around seeds, folds and sweeps."""
+"""run_each: fire points around seeds, folds and sweeps."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Item = TypeVar("Item")
 def run_each(name: str, items: Iterable[Item], callbacks: Any = None) -> Iterator[Item]:
     """Iterate over items, and fire points around the loop and each item: `for seed in run_each("seed", range(3), callbacks):`.
 
-    Fires `on_<name>s_begin` and `on_<name>s_end` with `items` around the whole loop, and `on_<name>_begin` and
-    `on_<name>_end` with the item (as an argument called `<name>`), `index` and `items` around each. A `break` ends the item
-    and the loop. So does an exception in the body of the `for`, which looks the same to a generator: wrap the body in
-    `guarding` to get `on_<name>_error`.
+    Around the whole loop, `on_<name>s_begin` and `on_<name>s_end` fire with the argument `items`. Around each item,
+    `on_<name>_begin` and `on_<name>_end` fire with the arguments `<name>` (the item), `index` and `items`. After a `break` in
+    the `for` body, the end points fire. An exception in the body also fires the end points, because a generator cannot tell it
+    from a `break`. Wrap the body in `guarding` to fire `on_<name>_error`.
 
     >>> see = LambdaCallback(on_fold_begin=lambda fold, index: print("fold", fold, "is number", index))
     >>> [fold for fold in run_each("fold", ["a", "b"], see)]

@@ -1,4 +1,4 @@
-"""RankPosts: notes in which each rank of a team tells the others where it is."""
+"""RankPosts: notes through which each rank of a team tells the other ranks where it is."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ SILENT_LOOKS = 4  # after this many checks without a new note, a rank counts as 
 
 
 class RankPosts:
-    """Write a note for the other ranks at each check, and read their notes while this rank waits.
+    """Write a note for the other ranks at each check. While this rank waits, also read their notes.
 
-    Only the lowest rank that is waiting and still responds logs a report.
+    Of the ranks that wait and still respond, only the lowest logs a report.
     """
 
     def __init__(self, rank: int, notes: Any) -> None:
         self._rank, self._notes = rank, notes
         self._host, self._count, self._waited = os.uname().nodename, 0, 0.0
         self._last: dict[int, Mapping[str, Any]] = {}
-        self._silent: dict[int, int] = {}  # rank: the number of checks without a new note
+        self._silent: dict[int, int] = {}  # maps a rank to its number of checks without a new note
         self._is_open = True
 
     def exchange(self, where: str, stack: list[str], waited: float, *, reads: bool) -> None:
-        """Write where this rank is. With `reads`, also read where the others are."""
+        """Write where this rank is. With `reads`, also read where the other ranks are."""
         self._count, self._waited = self._count + 1, waited
         note = {"count": self._count, "host": self._host, "pid": os.getpid(), "where": where, "stack": stack, "waited": waited}
         self._is_open = self._notes.put(note)
@@ -40,12 +40,12 @@ class RankPosts:
                 self._last[rank] = latest
 
     def is_mine_to_report(self) -> bool:
-        """Return whether this rank reports: no lower rank is waiting and still responding."""
+        """Return whether this rank logs the report, because no lower rank is waiting and still responding."""
         lower = (rank for rank in self._last if rank < self._rank and self._answers(rank))
         return all(self._last[rank]["waited"] <= self._waited / 2 for rank in lower)
 
     def report(self) -> list[str]:
-        """Return lines that say where each other rank is, or that it does not respond."""
+        """Return lines that show where each other rank is, or that the rank does not respond."""
         if not self._is_open:
             return ["the process group's store does not answer: rank 0, which hosts it, may be stopped or gone"]
         return [line for rank, note in sorted(self._last.items()) for line in self._lines(rank, note)]

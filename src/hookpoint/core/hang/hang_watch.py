@@ -1,7 +1,7 @@
-"""HangWatch: report when the training thread waits too long for data or for other ranks, and time out a wait for data.
+"""HangWatch: report when the training thread waits too long for data or other ranks, and end a wait for data on timeout.
 
-A thread reads the counters of the run and the stack of the training thread every few seconds. The training thread does no extra
-work.
+Every few seconds, a background thread reads the run's counters and the training thread's stack. The training thread does no
+extra work.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ if TYPE_CHECKING:
 
 
 LOOKS = 12  # checks per `report_seconds`, or per `data_seconds` if that is shorter
-FRAMES = 8  # innermost stack frames in a report
-SHORT = 4  # the same, if a report shows several ranks
+FRAMES = 8  # number of innermost stack frames in a report
+SHORT = 4  # number of frames per rank, in a report on several ranks
 MODES = {"train": "", "val": "validation ", "pred": "prediction "}
 
 
 class HangWatch:
-    """Watch one run. The thread starts with the first pass that can hang: one with workers, in a team, or with a timeout.
+    """Watch one run. The thread starts with the first pass that can hang: a pass with workers, in a team, or with a timeout.
 
-    After `report_seconds` without progress, a report is logged; the interval doubles each time. After `data_seconds`, a wait
-    for data ends with one of the run's `signals`. `workers` finds the worker processes of a framework's loaders, like
-    TorchLoaderWorkers; it may be None. `passes` contains the open passes, innermost last. `fetching` says whether a frame
-    fetches a batch from a loader; its variable `pass_` is the pass. `loop_folder` contains the code around it.
+    After `report_seconds` without progress, the watch logs a report. The interval doubles after each report. After
+    `data_seconds`, `signals` interrupts a wait for data. `workers` finds the worker processes of a framework's loaders, like
+    TorchLoaderWorkers, or is None. `passes` contains the open passes, innermost last. `fetching` returns whether a stack frame
+    fetches a batch from a loader; the local variable `pass_` of that frame is the pass. `loop_folder` is the folder of the
+    loop's code.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class HangWatch:
         self._since = self._next_report = 0.0
 
     def begin(self) -> None:
-        """Record which thread trains. In a team, every rank starts watching here, because other ranks may wait for it."""
+        """Record which thread trains. In a team, start the watch on every rank, because other ranks may wait for this one."""
         self._training_thread = threading.get_ident()
         if self._data_seconds is not None and not self._signals.can_interrupt():
             cure = "the loop in the main thread, or pass timeout= to the DataLoader instead"
@@ -74,7 +75,7 @@ class HangWatch:
             self._start()
 
     def enter(self, pass_: Any) -> None:
-        """Prepare for a pass, just before it creates the iterator of its loader."""
+        """Prepare for a pass. Called just before the pass creates its loader's iterator."""
         self._entered = pass_
         if self._report_seconds is None and self._data_seconds is None:
             return
@@ -87,7 +88,7 @@ class HangWatch:
         self._over.set()
 
     def explain(self, error: BaseException) -> None:
-        """Add notes to an error from a loader: the requested batch, and the worker that exited. Terminate the other workers."""
+        """Add the requested batch and the worker that exited as notes to a loader's error. Terminate the other workers."""
         frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][::-1]
         fetch = self._fetch_in(frames)
         if not isinstance(error, Exception) or isinstance(error, HookpointError | StopRun):
@@ -107,7 +108,7 @@ class HangWatch:
             self._thread = threading.Thread(target=self._watch, name=name, daemon=True)
             self._thread.start()
 
-    # In the thread
+    # Called in the watching thread
 
     def _watch(self) -> None:
         seconds = [limit for limit in (self._report_seconds, self._data_seconds) if limit is not None]
@@ -151,7 +152,7 @@ class HangWatch:
         return text("\n".join([head, *(f"  {line}" for line in lines)]), **cures)
 
     def _give_up(self, frame: FrameType | None) -> None:
-        """End the wait, in the training thread, unless a batch has arrived in the meantime."""
+        """Raise DataTimeout in the training thread, unless a batch has arrived in the meantime."""
         frames = _outwards(frame)
         if (self._is_fetching(frames), *self._counters()) != self._place:
             return
@@ -182,9 +183,9 @@ class HangWatch:
         return fetch is not None and bool(self._passes) and _pass_of(fetch) is self._passes[-1]
 
     def _fetch_in(self, frames: list[FrameType]) -> FrameType | None:
-        """Return the frame that fetches a batch, if the frames inside it belong to the loader.
+        """Return the frame that fetches a batch, if the code that it calls belongs to the loader.
 
-        `frames` starts with the innermost.
+        `frames` starts with the innermost frame.
         """
         inner = None
         for frame in frames:

@@ -9,7 +9,7 @@ STATES = {"T": STOPPED, "t": f"{STOPPED} by a debugger", "R": "running", "S": "a
 
 
 def state_of_process(pid: int) -> str:
-    """Return a state such as "stopped", "running", "alive, waiting" or "gone"; "alive" if the system does not say more."""
+    """Return a state such as "stopped", "running" or "gone". Return "alive" if the system gives no details."""
     try:
         facts = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

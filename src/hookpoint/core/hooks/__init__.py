@@ -1,1 +1,1 @@
-"""A list of callbacks, compiled into calls for each point."""
+"""Compile a list of callbacks into calls for each point."""

@@ -1,4 +1,4 @@
-"""From entries to calls: which handlers run at which point, on which schedule, and with which checks."""
+"""Calls: which handlers run at which point, on which schedule, and with which checks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def schedule_key(handler: Handler) -> str:
 
 
 def calls_of(entry: Entry, handler: Handler) -> Iterator[Call]:
-    """Yield the calls of a handler. Most have one; a trigger has one for each point at which its schedule is checked."""
+    """Yield a handler's calls. Most handlers have one. A trigger has one for each point at which its schedule is checked."""
     if handler.point == "on_trigger":
         yield from _trigger_calls(entry, handler)
     else:
@@ -51,17 +51,17 @@ def _trigger_calls(entry: Entry, handler: Handler) -> Iterator[Call]:
 
 
 def gates_of(entry: Entry, point: str) -> tuple[ArmedSchedule, ...]:
-    """Return the conditions, set by wrappers around a callback, that apply at this point."""
+    """Return the conditions that wrappers of a callback set and that apply at this point."""
     return () if point in NEVER_GATED else entry.gates()
 
 
 def check_reads(calls: list[Call]) -> None:
-    """Make each reader check its metrics if a callback that writes them runs earlier at this point.
+    """Make each callback that reads metrics check that they exist, if a callback that writes them runs earlier at this point.
 
-    Begin points are exempt, because callbacks only prepare there. In the last epoch, a missing metric is only a warning,
+    Begin points are exempt, because callbacks only prepare there. In the last epoch, a missing metric does not raise an error,
     because training is already done.
     """
-    writers: dict[str, list[Call]] = {}  # metric: the earlier calls that write it
+    writers: dict[str, list[Call]] = {}  # maps a metric to the earlier calls that write it
     for call in calls:
         if call.point in NEVER_GATED or call.point.endswith("_begin"):
             continue

@@ -1,4 +1,4 @@
-"""Contexts: callbacks that are context managers, as in MindSpore, entered before on_setup and left after on_run_end."""
+"""Contexts: callbacks that are context managers, as in MindSpore. A run enters them before on_setup and exits them last."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 class Contexts:
-    """The callbacks with `__enter__` and `__exit__`, in list order. A pipeline or wrapper comes before the callbacks in it."""
+    """The callbacks with `__enter__` and `__exit__`, in list order. Pipelines and wrappers come before their callbacks."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self._managers = list(_managers(entries))
         self._entered: list[tuple[Entry, Any]] = []
 
     def enter(self, run: Any) -> None:
-        """Call each `__enter__`. If one fails, the callbacks entered before it are left when the run ends."""
+        """Call each `__enter__`. If one fails, the callbacks entered before it are exited when the run ends."""
         for entry, callback in self._managers:
             try:
                 target = callback.__enter__()
@@ -40,7 +40,7 @@ class Contexts:
                 )
 
     def leave(self, error: BaseException | None) -> list[Exception]:
-        """Call each `__exit__` with the run's exception, in reverse order; return the errors."""
+        """Call each `__exit__` with the run's exception, in reverse order. Return the errors that they raise."""
         problems: list[Exception] = []
         interrupt: BaseException | None = None
         while self._entered:
@@ -49,7 +49,7 @@ class Contexts:
                 if callback.__exit__(type(error) if error is not None else None, error, getattr(error, "__traceback__", None)):
                     _warn(f"{entry.name}.__exit__ returned a true value, which is ignored: the exception is not suppressed.")
             except StopRun:
-                pass  # the run is over
+                pass  # the run has already ended
             except Exception as problem:
                 problem.add_note(f"in callback {entry.name} at __exit__")
                 if entry.on_error == "raise":

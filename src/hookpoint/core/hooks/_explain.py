@@ -1,4 +1,4 @@
-"""Explain: a table of which callbacks run at which point, and why they run in this order."""
+"""Explain: a table that shows which callbacks run at which point, and why they run in this order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ USUAL = {"method": "", "when": "always", "ranks": "all", "on_error": "raise"}
 def explain(calls: Mapping[str, Sequence[Call]], entries: Iterable[Entry]) -> str:
     """Return a table of points and their callbacks in order, and a list of custom points.
 
-    A method is shown if its name differs from the point. Columns with only default values are left out.
+    The table shows a method's name if it differs from the point. Columns with only default values are left out.
     """
     rows: list[tuple[str, ...]] = []
     for point, in_order in calls.items():

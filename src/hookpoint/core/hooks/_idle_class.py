@@ -1,4 +1,4 @@
-"""Reject a class that a run would never call, and suggest names for its methods."""
+"""Reject a callback class whose methods a run would never call, and suggest names for its methods."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from hookpoint.core.errors import CURE_WIDTH, NotACallback
 from hookpoint.core.points import BY_NAME, FOREIGN, SPELLINGS
 from hookpoint.core.text.spelling import near_miss
 
-# The methods that a run calls, apart from handlers.
+# Attributes, other than handlers, that a run uses.
 CALLED = ("__enter__", "__exit__", "setup", "state_dict", "load_state_dict", "knobs", "actions", "around_call")
-# tensorpack's methods that name values of a step and receive them, with their parameters.
+# The tensorpack methods that request values of a step and receive them, with their parameters.
 FETCHING = {"_before_run": ("ctx",), "_after_run": ("ctx", "values")}
 
-# Methods in other systems that do not correspond to a point, and the methods to write instead.
+# Methods of other systems that do not correspond to a point, each with the method to write instead.
 MEANT = {
     "__call__": "on_trigger(self, run)",
     "process": "on_records(self, records)",
@@ -41,15 +41,15 @@ def fetches_in_step(subject: Any) -> bool:
 
 
 def fetches_of(callback: Any) -> Any:
-    """Return the callback that gathers these values. It is in a higher layer, and loaded only when it is used."""
+    """Return a callback that fetches the values for these methods. Its class is in a higher layer, so import it here."""
     ranks = "chief" if getattr(callback, "chief_only", False) else callback.ranks
     return import_module("hookpoint.callbacks.tensors._step_fetches").StepFetches(callback, ranks)
 
 
 def reject_idle_class(subject: Any, callback: type) -> None:
-    """Raise if a run would never call anything on this subclass of `callback`, defined or inherited."""
+    """Raise NotACallback if a run would never call a method of this subclass of `callback`, defined or inherited."""
     own = [cls for cls in type(subject).__mro__ if cls not in (callback, object)]
-    is_ours = type(subject).__module__.startswith("hookpoint.")  # Callback(), or LambdaCallback() without functions
+    is_ours = type(subject).__module__.startswith("hookpoint.")  # such as Callback(), or LambdaCallback() without functions
     if is_ours or fetches_in_step(subject) or any(name in vars(owner) for owner in (subject, *own) for name in CALLED):
         return
     name = type(subject).__name__

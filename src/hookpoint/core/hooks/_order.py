@@ -1,4 +1,4 @@
-"""Order: the list order, adjusted at each point to what callbacks declare."""
+"""Order: the order of callbacks at each point. It is the list order, adjusted to `after`, `before` and `reads`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BY_KIND = {MAIN: "first: the MainCallback", PLAIN: IN_LIST_ORDER, MONITOR: "last
 
 
 class Constraint(NamedTuple):
-    """`first` must run before `second`. One of the two, `owner`, declares the constraint and is moved."""
+    """`first` must run before `second`. `owner` is the one of the two that declares the constraint and is moved."""
 
     first: Entry
     second: Entry
@@ -27,7 +27,7 @@ class Constraint(NamedTuple):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Unit:
-    """A callback, or a pipeline whose callbacks are moved together."""
+    """A callback, or a pipeline whose callbacks move together."""
 
     entries: list[Entry]
     pipeline: str = ""
@@ -43,7 +43,7 @@ class Unit:
 
 
 class Order:
-    """Arrange the callbacks at one point. `why` explains the position of each."""
+    """Arrange the callbacks at one point. `why` maps each entry to the reason for its position."""
 
     def __init__(self, point: str, entries: Sequence[Entry], logged: set[str]) -> None:
         self._point = point
@@ -72,7 +72,7 @@ class Order:
         return units
 
     def _move_up(self, units: list[Unit]) -> list[Unit]:
-        """Move callbacks that declare `before` up: each runs just before the first callback it names."""
+        """Move each callback that declares `before` to just before the first callback it names."""
         of = _unit_of(units)
         for constraint in self._constraints:
             mine, other = of.get(constraint.first), of.get(constraint.second)
@@ -85,7 +85,7 @@ class Order:
         return units
 
     def _move_down(self, units: list[Unit]) -> list[Unit]:
-        """Hold back callbacks that wait for others, and put each just after the last of them."""
+        """Move each callback that must run after others to just after the last of them."""
         of = _unit_of(units)
         waits: dict[int, list[Constraint]] = {id(unit): [] for unit in units}
         for constraint in self._constraints:
@@ -93,14 +93,14 @@ class Order:
             if first and second and first is not second:
                 waits[id(second)].append(constraint)
         missing = {id(unit): {id(of[constraint.first]) for constraint in waits[id(unit)]} for unit in units}
-        waiting: dict[int, list[int]] = {}  # unit: the numbers of the units that wait for it
+        waiting: dict[int, list[int]] = {}  # maps a unit's id to the positions of the units that wait for it
         for number, unit in enumerate(units):
             for waited_for in missing[id(unit)]:
                 waiting.setdefault(waited_for, []).append(number)
-        placed: dict[int, int] = {}  # unit: its place; in order of places
+        placed: dict[int, int] = {}  # maps a unit's id to its new position, in ascending order
         for arrived, unit in enumerate(units):
             ready = [arrived] if not missing[id(unit)] else []
-            while ready:  # if several are ready, the earliest in the list goes first
+            while ready:  # of several ready units, take the earliest in the list
                 next_unit = units[heappop(ready)]
                 placed[id(next_unit)] = len(placed)
                 if next_unit is not unit:
@@ -151,7 +151,7 @@ def _unit_of(units: list[Unit]) -> dict[Entry, Unit]:
 def _constraints(entries: Sequence[Entry]) -> list[Constraint]:
     """Return the constraints that callbacks declare, in list order.
 
-    Each callback is compared only with those it may refer to.
+    Compare each callback only with those that its declarations name.
     """
     named, writing = _positions(entries, Entry.names), _positions(entries, lambda entry: entry.declared("writes"))
     constraints = []
@@ -170,7 +170,7 @@ def _constraints(entries: Sequence[Entry]) -> list[Constraint]:
 
 
 def _positions(entries: Sequence[Entry], names_of: Callable[[Entry], Iterable[str]]) -> dict[str, list[int]]:
-    """Return the positions of the entries that have each name."""
+    """Map each name to the positions of the entries that have it."""
     positions: dict[str, list[int]] = {}
     for number, entry in enumerate(entries):
         for name in names_of(entry):

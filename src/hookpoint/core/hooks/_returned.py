@@ -1,4 +1,4 @@
-"""Return values of handlers: nothing reads them, so a value is reported once, with the request to make instead."""
+"""Report values that handlers return. Nothing reads them, so a warning names the request to make instead."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ INSTEAD = {
 
 
 def may_return(function: Callable[..., Any]) -> bool:
-    """Return whether a handler could return a value on purpose: it is a `def` without `-> None`, and not hookpoint's own."""
+    """Return whether a handler may return a value on purpose: it is a user's `def` without `-> None`."""
     while isinstance(function, partial):
         function = function.func
     plain = inspect.unwrap(getattr(function, "__func__", function))
@@ -45,7 +45,7 @@ def may_return(function: Callable[..., Any]) -> bool:
 
 
 def report(entry: Entry, handler: Handler, point: str, answer: Any) -> None:
-    """Warn once about a value that a handler returned. Only a guard reads one: `Replace`."""
+    """Warn once about a value that a handler returned. The only return value with an effect is `Replace`, in a guard."""
     if answer is None or isinstance(answer, Replace) or (point, handler.spelling) in entry.reported:
         return
     entry.reported.add((point, handler.spelling))
@@ -59,10 +59,10 @@ def report(entry: Entry, handler: Handler, point: str, answer: Any) -> None:
 
 
 class Returned:
-    """The reaction to a value that a handler returns at a point of every step.
+    """Handle values that a handler returns at a point that fires in every step.
 
-    The generated code only tests for None, which costs no more than dropping the value. The first value replaces the handler
-    with a function that reports the next one.
+    The generated code only tests for None, which costs no more than dropping the value. When a handler first returns a value,
+    a function that reports the next value replaces the handler.
     """
 
     def __init__(self, entry: Entry, handler: Handler, point: str, names: dict[str, Any], key: str) -> None:

@@ -1,11 +1,11 @@
-"""Costs: seconds per callback and point. Points inside an iteration are sampled; all others are measured every time."""
+"""Costs: the time that each callback takes at each point. Points inside an iteration are sampled. Others are always timed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 SAMPLE_EVERY = 64
-FIRST_SAMPLE = 8  # the first iterations warm up caches
+FIRST_SAMPLE = 8  # the first sampled iteration: earlier ones only warm up caches
 IN_THE_STEP = ("on_iter_begin", "on_train_iter_begin", "on_train_iter_end", "on_iter_end")  # sampled together with the step
 
 
@@ -17,7 +17,7 @@ class Cost:
     point: str
     calls: int = 0
     seconds: float = 0.0
-    first_seconds: float = 0.0  # the first call, with cold caches
+    first_seconds: float = 0.0  # the duration of the first call, when caches are cold
 
     def add(self, seconds: float) -> None:
         if not self.calls:
@@ -31,7 +31,7 @@ class Cost:
 
 
 class StepShare:
-    """Find callbacks that take more than a tenth of the step, and report each once.
+    """Find callbacks that take more than a tenth of the step time, and report each of them once.
 
     The first measured step and the first call of each callback are warm-up and do not count. A callback that takes less than
     `MIN_SECONDS` per step is never reported.
@@ -52,7 +52,7 @@ class StepShare:
             self._step_seconds += seconds
 
     def heavy(self, costs: list[Cost]) -> list[str]:
-        """Return a line for each callback that takes too much of the step and has not been reported yet."""
+        """Return a line for each callback that takes too much of the step time and has not been reported yet."""
         if self._steps < self.WARM_STEPS:
             return []
         lines = []
@@ -62,5 +62,5 @@ class StepShare:
             share = seconds / (self._step_seconds or float("inf"))
             if share > self.LIMIT and seconds / self._steps > self.MIN_SECONDS and name not in self._reported:
                 self._reported.add(name)
-                lines.append(f"{name} takes {share:.0%} of the step; to run it less often, use when=Every(steps=50)")
+                lines.append(f"{name} takes {share:.0%} of the step time; to run it less often, use when=Every(steps=50)")
         return lines

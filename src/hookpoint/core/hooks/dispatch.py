@@ -1,6 +1,6 @@
-"""Dispatch: compile the calls of a point into one function, so that nothing is looked up during a step.
+"""Dispatch: compile a point's calls into one function, so that nothing is looked up during a step.
 
-For two handlers, the second with named arguments and a schedule, the function is
+The function for two handlers, the second with named arguments and a schedule, looks like this:
 
     def on_iter_end(run):
         try:
@@ -11,8 +11,8 @@ For two handlers, the second with named arguments and a schedule, the function i
             blame(error, run)
             raise
 
-A loop over prepared calls takes twice as long, because named arguments need a function for each call. The line number of a
-traceback identifies the call that failed.
+A loop over prepared calls takes twice as long, because passing named arguments needs an extra function per call. The line
+number in a traceback identifies the call that failed.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from hookpoint.core.schedule.armed_schedule import ArmedSchedule
 if TYPE_CHECKING:
     from hookpoint.core.run_view import RunView
 
-# The points where ranks can agree on a skip: all ranks reach them during an iteration.
+# The points at which ranks can agree on a skip, because all ranks reach them in every iteration.
 SKIP_POINTS = ("on_iter_begin", "on_train_iter_begin", "on_backward_begin", "on_backward_end", "on_step_begin")
 
-# The points of each batch, where checking a return value for None must not cost extra.
+# The points that fire for each batch. There, the check of a return value must not add any cost.
 EACH_BATCH = {point.name for point in POINTS if point.modes and not point.name.endswith(("_epoch_begin", "_epoch_end"))} - {
     "on_epoch_begin",
     "on_epoch_end",
@@ -63,9 +63,10 @@ ARGUMENTS = {
 
 @dataclass(slots=True, eq=False, repr=False)
 class Call:
-    """One handler at one point, its schedule and its checks.
+    """One handler at one point, with its schedule and its checks.
 
-    `moment` is where a trigger's schedule is checked. `needs` raises if a metric that the callback reads is missing.
+    `moment` tells where a trigger's schedule is checked: "iter" or "epoch". `needs` raises an error if a metric that the
+    callback reads is missing.
     """
 
     point: str
@@ -87,7 +88,7 @@ class Call:
 
     @property
     def agrees(self) -> bool:
-        """Whether the ranks have to agree on what to skip after this call."""
+        """Whether the ranks must agree on what to skip after this call."""
         return self.entry.may_skip and self.point in SKIP_POINTS
 
     @property
@@ -97,7 +98,7 @@ class Call:
 
     @property
     def same_on_all_ranks(self) -> bool:
-        """Whether every rank makes this call at the same step. A save requested in it then needs no agreement."""
+        """Whether every rank makes this call at the same step. If so, ranks need not agree on a save that it requests."""
         schedule = self.handler.when if self.handler.when is not None else self.entry.schedule
         if self.gates or (schedule is not None and not schedule.same_on_all_ranks):
             return False
@@ -108,7 +109,7 @@ class Call:
 
 
 def compile_dispatch(label: str, calls: Sequence[Call], *, timed: bool) -> Dispatch | None:
-    """Return one function that makes the calls in order, or None if there are none."""
+    """Return one function that makes the calls in order, or None if there are no calls."""
     if not calls:
         return None
     names: dict[str, Any] = {"clock": perf_counter}
@@ -167,7 +168,7 @@ def _lines(call: Call, number: int, names: dict[str, Any], timed: bool) -> list[
 
 
 def _caught(call: Call, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that sets the current call, and turns a StopRun into a request to stop."""
+    """Wrap a function to set the current call, and to turn StopRun into a request to stop."""
 
     def called(*args: Any, **kwargs: Any) -> Any:
         outer = CURRENT_CALL.set(call)
@@ -199,14 +200,14 @@ def _conditions(call: Call, number: int, names: dict[str, Any]) -> list[str]:
 
 
 def _blame(calls: Sequence[Call], first_line: int) -> Callable[[BaseException, RunView], None]:
-    """Return a function that adds a note to an exception with the point and the failed callback, found by the line number."""
+    """Return a function that adds the point and the failed callback, found by line number, as a note to an exception."""
 
     def blame(error: BaseException, run: RunView) -> None:
         traceback = error.__traceback__
         assert traceback is not None
         call = calls[min(traceback.tb_lineno - first_line, len(calls) - 1)]
         where = f"in callback {call.entry.name} at {call.point} (step {run.step}, rank {run.rank})"
-        if isinstance(error, StopIteration):  # a `for` over batches would take it for the end of the data
+        if isinstance(error, StopIteration):  # a `for` loop over batches would treat it as the end of the data
             raise RuntimeError(f"StopIteration was raised {where}") from error
         error.add_note(where)
 

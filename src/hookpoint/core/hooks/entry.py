@@ -1,4 +1,4 @@
-"""Entry: one callback as the compiler sees it, with its handlers, its validated options and a unique name."""
+"""Entry: a callback in the compiled list, with its handlers, validated options and unique name."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ RANKS = ("all", "chief", "local_chief")
 FAILURES_IN_A_ROW = 3
 MAIN, PLAIN, MONITOR = 0, 1, 2
 ONLY_RUN = (Parameter("run", "run", required=True, keyword_only=False),)
-# Points that never go through a custom `run`, because schedules, threads, workers or the step call their handlers directly.
+# Points whose handlers are never called through a custom `run`: schedules, threads, workers or the step call them directly.
 BESIDE_RUN = {"on_trigger", "on_records", *(point.name for point in POINTS if point.main_only or point.in_data)}
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Entry:
-    """A callback in the list; `path` contains the pipelines around it.
+    """A callback in the list. `path` contains the pipelines around it, outermost first.
 
-    In a pipeline that overrides `run`, the callback receives most points through `run`. `called` excludes the handlers of these
-    points.
+    If a pipeline overrides `run`, most handlers of its callbacks are called through that method. `called` excludes these
+    handlers.
     """
 
     subject: Any
@@ -58,25 +58,25 @@ class Entry:
     schedule: When | None
     armed: dict[str, ArmedSchedule] = field(default_factory=dict)
     disabled: bool = False
-    is_blocked: bool = False  # set for a monitor that does not return
+    is_blocked: bool = False  # set if this is a monitor whose on_records does not return
     has_run: bool = False
     failures: int = 0
-    reported: set[tuple[str, str]] = field(default_factory=set)  # points and methods whose return value was reported
+    reported: set[tuple[str, str]] = field(default_factory=set)  # points and methods whose return values were reported
     watchers: tuple[Watcher, ...] = ()
     is_in_team: bool = False
-    catches_stops: bool = False  # turn a StopRun into a request, because other ranks or a host must not see it raised
+    catches_stops: bool = False  # turn StopRun into a request, so that it does not reach a host or end only this rank
     background: Background | None = None  # what calls the handlers of an asynchronous callback, in a run
-    carried: Mapping[str, Any] = field(default_factory=dict)  # saved state that the class cannot load or cannot save
+    carried: Mapping[str, Any] = field(default_factory=dict)  # saved state that the class cannot load, or cannot save again
 
     @property
     def called(self) -> list[Handler]:
-        """The handlers that hooks call directly, not through the `run` of a pipeline."""
+        """The handlers that are called directly, not through a pipeline's `run` method."""
         if not any(map(overrides_run, self.path)):
             return self.handlers
         return [handler for handler in self.handlers if handler.point in BESIDE_RUN]
 
     def gates(self) -> tuple[ArmedSchedule, ...]:
-        """Return the conditions set by the wrappers around the callback."""
+        """Return the conditions that the callback's wrappers set."""
         gates = [getattr(pipeline, "gate", None) for pipeline in self.path]
         return tuple(gate.arm() for gate in gates if gate is not None)
 
@@ -87,7 +87,7 @@ class Entry:
 
     @property
     def may_skip(self) -> bool:
-        """Whether the callback may skip work that all ranks of a team do together."""
+        """Whether the callback may skip work that all ranks of a team must do together."""
         return self.is_in_team and bool(getattr(self.subject, "may_skip", False))
 
     @property
@@ -102,7 +102,7 @@ class Entry:
 
     @property
     def reads_by_steps(self) -> bool:
-        """Whether the callback reads values within passes: it supports this, and its schedule is checked there."""
+        """Whether the callback reads values during a pass: it supports this, and its schedule is checked within passes."""
         can = getattr(self.subject, "reads_windows", False)
         return can and self.schedule is not None and "iter" in self.schedule.moments()
 
@@ -111,7 +111,7 @@ class Entry:
         return self.ranks == "all" or (rank if self.ranks == "chief" else local_rank) == 0
 
     def declared(self, option: str) -> tuple[str, ...]:
-        """Return what the callback declares as after, before, reads, writes or may_write."""
+        """Return what the callback and its wrappers declare in `after`, `before`, `reads`, `writes` or `may_write`."""
         values: tuple[Any, ...] = ()
         for owner in (self.subject, *proxies_of(self.path)):
             value = getattr(owner, option, ())
@@ -119,25 +119,25 @@ class Entry:
         return tuple(name.__name__ if isinstance(name, type) else name for name in values)
 
     def names(self) -> set[str]:
-        """Return the names that `after` and `before` accept for this callback: its name, its class and base classes."""
+        """Return the names that `after` and `before` accept for this callback: its own name and its classes' names."""
         return {self.name, *(cls.__name__ for cls in type(self.subject).__mro__)}
 
     def arm(self, key: str, schedule: When) -> ArmedSchedule:
-        """Return a new armed schedule, stored under a unique key for the checkpoint."""
+        """Arm a schedule, and store it under a unique key for the checkpoint."""
         while key in self.armed:
             key += "+"
         self.armed[key] = armed = schedule.arm()
         return armed
 
     def contained(self, function: Callable[..., Any], point: str) -> Callable[..., Any]:
-        """Return the function with the callback's error policy and its watchers applied."""
+        """Wrap a function with the callback's error policy and its watchers."""
         for watcher in self.watchers:
             function = watcher.around_call(self.name, point, function)
         if self.on_error == "raise":
             return function
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            if self.disabled and point != "on_run_end":  # a disabled callback still restores what it changed
+            if self.disabled and point != "on_run_end":  # at on_run_end, even a disabled callback may undo its changes
                 return None
             try:
                 result = function(*args, **kwargs)
@@ -153,14 +153,14 @@ class Entry:
         return call
 
     def state(self) -> dict[str, Any]:
-        """Return the state of the callback and its schedules for a checkpoint."""
+        """Return the state of the callback and its schedules, to save in a checkpoint."""
         holder = holder_of_state(self.subject, proxies_of(self.path))
         has_state = hasattr(holder, "state_dict") and not self.is_blocked
         state = self.contained(holder.state_dict, "state_dict")() if has_state else {}
         return {"state": state or self.carried, "schedules": {key: armed.state() for key, armed in self.armed.items()}}
 
     def load_state(self, saved: Mapping[str, Any]) -> None:
-        """Restore what `state` returned. State that the class cannot load is carried into later checkpoints."""
+        """Restore the state that `state` returned. State that the class cannot load is copied into later checkpoints."""
         self.carried = saved["state"] if self.not_restored() else {}
         holder = holder_of_state(self.subject, proxies_of(self.path))
         if saved["state"] and hasattr(holder, "load_state_dict"):
@@ -174,7 +174,7 @@ class Entry:
                 armed.load_state(saved["schedules"][key])
 
     def not_restored(self) -> str:
-        """Return what happens to saved state if the class has no `state_dict` or `load_state_dict`; empty if it has both."""
+        """Return what happens to saved state if the class lacks `state_dict` or `load_state_dict`, or "" if it has both."""
         holder = holder_of_state(self.subject, proxies_of(self.path))
         saves, loads = (_has_own(holder, method) for method in ("state_dict", "load_state_dict"))
         if loads:
@@ -182,7 +182,7 @@ class Entry:
         return f"{'not restored' if saves else 'stored for later'}: its class has no load_state_dict"
 
     def fail(self, point: str, error: Exception) -> None:
-        """Count and log a failure; disable the callback if its policy says so."""
+        """Count and log a failure. Disable the callback if its error policy requires it."""
         self.failures += 1
         limit = 1 if self.on_error == "disable" else FAILURES_IN_A_ROW
         self.disabled |= self.failures >= limit
@@ -208,7 +208,7 @@ def is_not_empty(saved: Mapping[str, Any]) -> bool:
 
 
 def entries_of(callbacks: Iterable[Any], *, is_in_team: bool = False) -> list[Entry]:
-    """Return an entry for each callback on any rank, with pipelines expanded and names made unique."""
+    """Return an entry for each callback, including those for other ranks. Pipelines are expanded and names made unique."""
     entries: list[Entry] = []
     names: dict[str, int] = {}
     for subject, path in _leaves(callbacks, ()):
@@ -255,7 +255,7 @@ def _leaves(callbacks: Iterable[Any], path: tuple[Callback, ...]) -> Iterator[tu
             yield adopted(callback), path
             if fetches_in_step(callback):
                 yield fetches_of(callback), path
-            if _is_custom_pipeline(callback):  # it handles its other elements itself
+            if _is_custom_pipeline(callback):  # the pipeline itself handles elements that are not callbacks
                 yield from _leaves((item for item in callback.get_pipeline() if isinstance(item, Callback)), (*path, callback))
 
 
@@ -290,7 +290,7 @@ def _entry(subject: Any, path: tuple[Callback, ...]) -> Entry:
                 derive=f"class {handlers[0].owner}(MainCallback), or use another point",
             )
     options = marked_options(subject) if inspect.isfunction(subject) else subject
-    is_monitor = "on_records" in has  # by default, a monitor never ends a run and exists only on the chief
+    is_monitor = "on_records" in has  # by default, a monitor runs only on the chief, and its errors do not end the run
     is_of_chief = next((owner.chief_only for owner in (*proxies, subject) if hasattr(owner, "chief_only")), is_monitor)
     place = setter(proxies, "ranks", options)
     ranks = option_of(name, "ranks", place, RANKS, default="chief" if is_of_chief is True else "all")
@@ -328,7 +328,7 @@ def _schedule(subject: Any, name: str, path: tuple[Callback, ...], triggers: boo
 
 
 def _check_schedules(entries: list[Entry]) -> None:
-    first: dict[int, Entry] = {}  # pipeline: its first entry, in list order
+    first: dict[int, Entry] = {}  # maps a pipeline's id to its first entry, in list order
     triggering = set()
     for entry in entries:
         triggers = any(handler.point == "on_trigger" for handler in entry.handlers)
@@ -346,7 +346,7 @@ def _check_schedules(entries: list[Entry]) -> None:
 def _handlers(subject: Any) -> list[Handler]:
     if not overrides_run(subject):
         return find_handlers(subject)
-    points = [point.name for point in POINTS if point.name not in BESIDE_RUN]  # every point goes through `run`
+    points = [point.name for point in POINTS if point.name not in BESIDE_RUN]  # `run` handles all of them
     return [Handler(type(subject).__name__, point, "run", partial(_through_run, subject, point), ONLY_RUN) for point in points]
 
 
@@ -361,7 +361,7 @@ def _is_custom_pipeline(subject: Any) -> bool:
 
 
 def _through_pipeline(pipeline: Any, subject: Any, handler: Handler) -> Handler:
-    """Return a trigger for one callback in a pipeline that overrides `run`. It calls `run` for this callback only."""
+    """Return a trigger handler for one callback in a pipeline that overrides `run`. It calls `run` for this callback only."""
     if handler.point != "on_trigger":
         return handler
 
@@ -380,7 +380,7 @@ def _through_run(callback: Callback, point: str, run: RunView) -> None:
 
 
 def call_run(callback: Any, point: str, payload: Mapping[str, Any]) -> None:
-    """Call the `run` of a class that overrides it, as in cinnamon."""
+    """Call the `run` method of a callback that overrides it, as in cinnamon."""
     own_run = run_method(callback)
     assert own_run is not None
     own_run(hookpoint=point, logs=payload)

@@ -1,4 +1,4 @@
-"""Hooks: a list of callbacks, compiled once into calls for each point."""
+"""Hooks: a list of callbacks, compiled once into the calls for each point."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 class Hooks:
     """Compiled callbacks: validated, ordered, and resolved into one function per point.
 
-    Compiling raises for misspelled points, unknown arguments, cycles, and classes in place of instances. The list is copied,
-    never modified. Callbacks whose `ranks` exclude this rank are left out.
+    Compiling raises an error for misspelled points, unknown arguments, cycles, and classes passed instead of instances. The
+    list is copied, never modified. Callbacks whose `ranks` excludes this rank are left out.
 
     >>> hooks = Hooks([LambdaCallback(on_epoch_end=lambda run: None)])
-    >>> hooks.dispatch("on_iter_begin") is None      # no handlers: a loop tests this once and has no overhead
+    >>> hooks.dispatch("on_iter_begin") is None      # no handlers, so the loop has no overhead
     True
     """
 
@@ -48,16 +48,16 @@ class Hooks:
         for entry in self.all_entries:
             check_asynchronous(entry)
         self.entries = [entry for entry in self.all_entries if entry.runs_on(rank, local_rank)]
-        # Every rank must know the metrics that any rank reads, because readers get means over all ranks.
+        # Readers receive means over all ranks, so every rank must know the metrics that any rank reads.
         by_steps = [entry for entry in self.all_entries if entry.reads_by_steps]
         self.read_by_steps = frozenset(name for entry in by_steps for name in entry.declared("reads"))
-        # The first watcher is the outermost, so it wraps last.
+        # The first watcher is the outermost one, so it is applied last.
         self._watchers = tuple(entry.subject for entry in reversed(self.entries) if isinstance(entry.subject, Watcher))
         for entry in self.entries:
             entry.watchers = self._watchers
         self._contexts = Contexts(self.entries)
-        self.remarks: list[Callable[[], list[str]]] = []  # lines that other objects append to `explain`
-        self.sources: dict[str, Callable[[], str]] = {}  # title: the source that a run generates for its iterations
+        self.remarks: list[Callable[[], list[str]]] = []  # functions that return more lines for `explain`
+        self.sources: dict[str, Callable[[], str]] = {}  # maps a title to a function that returns an iteration's source code
         self._logged_moves: set[str] = set()
         self._calls = self._ordered()
         self._dispatches: dict[tuple[tuple[str, ...], str | None, bool], Dispatch | None] = {}
@@ -69,21 +69,21 @@ class Hooks:
         self._unused_state: dict[str, Any] = {}
         self._custom: dict[str, list[tuple[Entry, Handler, tuple[ArmedSchedule, ...]]]] = {}
 
-    # In a run
+    # Called during a run
 
     def fire(self, point: str, run: Any) -> None:
-        """Call the handlers of a built-in point."""
+        """Call the handlers for a built-in point."""
         dispatch = self._by_point.get(point)
         if dispatch is not None:
             dispatch(run)
 
     def _compile_and_fire(self, point: str, run: Any) -> None:
-        """Compile a point when it first fires, because a guard uses only a few points."""
+        """Compile a point when it first fires, because a guard uses only a few points. Then fire it."""
         self._by_point[point] = dispatch = self.dispatch(point, timed=True) or _do_nothing
         dispatch(run)
 
     def dispatch(self, *points: str, mode: str | None = None, timed: bool = False) -> Dispatch | None:
-        """Return one function that calls the handlers of these points in order, or None if there are none."""
+        """Return one function that calls the handlers for these points in order, or None if there are no handlers."""
         key = (points, mode, timed)
         if key not in self._dispatches:
             calls = [call for point in points for call in self._calls.get(point, ()) if mode == "train" or not call.train_only]
@@ -100,9 +100,9 @@ class Hooks:
         monitors: bool | None = None,
         around: Callable[[str, Callable[[], object]], object] = lambda name, call: call(),
     ) -> list[Exception]:
-        """Call the handlers of a point one by one and return their errors instead of raising them.
+        """Call the handlers for a point one by one. Return their errors instead of raising them.
 
-        `monitors` selects either the monitors or the other callbacks. `around` receives the name and the call of each callback.
+        If `monitors` is True, call only monitors. If it is False, call only the others. `around(name, call)` makes each call.
         """
         errors: list[Exception] = []
         for call in self._calls.get(point, ()):
@@ -118,27 +118,27 @@ class Hooks:
         return errors
 
     def setup(self, component: Any, save_path: Any) -> None:
-        """Call `setup` on every callback in the list; a pipeline forwards the call."""
+        """Call `setup` on every callback in the list. A pipeline forwards the call to its callbacks."""
         tops = [entry.path[0] if entry.path else entry.subject for entry in self.entries]
         for subject in {id(top): top for top in tops}.values():
             if hasattr(subject, "setup"):
                 subject.setup(component, save_path)
 
     def attach(self, run: Any) -> None:
-        """Set the run of the callbacks, for `self.trainer` (tensorpack) and `self.model` (Keras), and enter their contexts."""
+        """Set the callbacks' run, for `self.trainer` (tensorpack) and `self.model` (Keras), and enter their contexts."""
         for entry in self.entries:
             for callback in (entry.subject, *entry.path):
                 if isinstance(callback, Callback):
                     info_of(callback).run = run
         if run is not None:
             self._contexts.enter(run)
-        elif problems := self._contexts.leave(sys.exception()):  # only if an exception kept `leave` from being called
+        elif problems := self._contexts.leave(sys.exception()):  # only needed if an exception prevented the call to `leave`
             logger.error("a callback failed at __exit__", exc_info=problems[0])
         for watcher in self._watchers if run is None else ():
             watcher.leave()
 
     def leave(self, error: BaseException | None) -> list[Exception]:
-        """Leave the callbacks' contexts with the run's exception, in reverse order; return the errors."""
+        """Exit the callbacks' contexts with the run's exception, in reverse order. Return the errors that they raise."""
         return self._contexts.leave(error)
 
     def start_schedules(self, clocks: Clocks) -> None:
@@ -150,9 +150,9 @@ class Hooks:
     # Custom points
 
     def fire_payload(self, point: str, payload: Mapping[str, Any]) -> Any:
-        """Call the handlers of a custom point.
+        """Call the handlers for a custom point.
 
-        Return the result in the payload, or the value that a handler replaced it with.
+        Return the payload's "result", or the value that a handler replaced it with.
         """
         if point not in self._custom:
             self._custom[point] = list(self._handlers_of(point))
@@ -179,32 +179,32 @@ class Hooks:
     # Reports
 
     def explain(self, *, step: bool = False) -> str:
-        """Return a table of the callbacks at each point, in order: when and where they run, and why they run in this order.
+        """Return a table of the callbacks at each point, in order: when and where each runs, and why in this position.
 
-        With `step`, also return the source code that the run executes for each iteration. It is generated when a pass begins,
-        and leaves out every check whose result cannot change during the pass.
+        With `step`, the text also includes the source code that the run executes for each iteration. This code is generated
+        when a pass begins, and omits every check whose result cannot change during the pass.
         """
         text = "\n".join([explain(self._calls, self.entries), *(line for lines in self.remarks for line in lines())])
         if not step:
             return text
         sources = [f"{title}:\n\n{source()}" for title, source in self.sources.items()]
-        return "\n\n".join([text, *(sources or ["No pass has begun: the source of an iteration is generated when one does."])])
+        return "\n\n".join([text, *(sources or ["No pass has begun yet. The source is generated when a pass begins."])])
 
     def costs(self, *, of_users: bool = False) -> list[Cost]:
         """Return the time that each callback takes at each point, most expensive first. One iteration in 64 is sampled.
 
-        With `of_users`, hookpoint's own callbacks are left out, except those built from functions.
+        With `of_users`, the list omits hookpoint's own callbacks, except those built from the user's functions.
         """
         calls = [call for calls in self._calls.values() for call in calls if not of_users or _is_of_user(call.entry.subject)]
         return sorted((call.cost for call in calls if call.cost.calls), key=lambda cost: -cost.seconds)
 
     def calls(self, point: str) -> tuple[Call, ...]:
-        """Return the calls of a point, in order."""
+        """Return the calls for a point, in order."""
         return self._calls.get(point, ())
 
     @property
     def is_watched(self) -> bool:
-        """Whether a callback watches the calls of others, so that a default handler must be called like any other."""
+        """Whether a watcher observes the calls. If so, default handlers must also be called through the hooks."""
         return bool(self._watchers)
 
     @property
@@ -215,14 +215,14 @@ class Hooks:
     # Checkpoints
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of callbacks and their schedules, by callback name.
+        """Return the state of all callbacks and their schedules, by callback name.
 
-        This includes state loaded for callbacks that are not in the list, because they may be added again later.
+        This includes restored state of callbacks that are no longer in the list, because they may be added again later.
         """
         return {**self._unused_state, **{entry.name: entry.state() for entry in self.entries}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned. Callbacks that it does not contain are unchanged."""
+        """Restore the state that `state_dict` returned. Callbacks without an entry in it are unchanged."""
         names = {entry.name for entry in self.entries}
         self._unused_state = {name: saved for name, saved in state.items() if name not in names and is_not_empty(saved)}
         for entry in self.entries:
@@ -230,7 +230,7 @@ class Hooks:
                 entry.load_state(state[entry.name])
 
     def compared(self, state: Mapping[str, Any]) -> str:
-        """Return a table of callbacks that were restored, are new, or have state kept for later. Empty if all were restored."""
+        """Return a table of which callbacks were restored, are new, or have state stored for later; "" if all were restored."""
         mine = {entry.name: is_not_empty(entry.state()) for entry in self.entries}
         lacking = {entry.name: entry.not_restored() for entry in self.entries if state.get(entry.name, {}).get("state")}
         rows = [(name, "restored") for name in mine if name in state and is_not_empty(state[name]) and not lacking.get(name)]
@@ -264,7 +264,7 @@ def _is_of_user(subject: Any) -> bool:
 
 
 def _do_nothing(run: Any) -> None:
-    """Do nothing: used for a point with neither handlers nor a watcher."""
+    """Do nothing. Used for a point without handlers or watchers."""
 
 
 def _has_handler(entry: Entry, point: str) -> bool:

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def named_callbacks(entries: Iterable[Entry]) -> dict[str, Any]:
-    """Return the callbacks by name, in order. A callback from another library is the user's object, not its wrapper."""
+    """Return the callbacks by name, in order. For callbacks from other libraries, return the user's object, not the wrapper."""
     return {entry.name: getattr(entry.subject, "theirs", entry.subject) for entry in entries}
 
 
 def find_callback(hooks: Hooks, key: Any) -> Any:
-    """Return the callback with this name or class; raise if there is none, or more than one."""
+    """Return the callback with this name or class. Raise UnknownCallback if there is none or more than one."""
     if not isinstance(key, str | type):
         raise BadArgument(f"run.callback: pass a class or a name, got {key!r}.", write='run.callback("EarlyStopping")')
     here, everywhere = (named_callbacks(entries) for entries in (hooks.entries, hooks.all_entries))
@@ -39,7 +39,7 @@ def find_callback(hooks: Hooks, key: Any) -> Any:
 
 
 def _matching(entries: Iterable[Entry], key: str | type) -> Iterator[Any]:
-    """Yield the callbacks of a class, and pipelines and wrappers with this class or name."""
+    """Yield the callbacks, pipelines and wrappers that match a class or name."""
     seen: set[int] = set()
     for entry in entries:
         theirs = getattr(entry.subject, "theirs", entry.subject)

@@ -1,4 +1,4 @@
-"""Request details: what the savers of a run add to a checkpoint: values for its manifest, and links to its folder."""
+"""Request details: the manifest values and the links that a run's savers add to a checkpoint."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 
 def info_for(hooks: Hooks, run: RunView) -> dict[str, Any]:
-    """Return the values that savers append to the manifest, on the chief. Of equal names, the last saver's counts."""
+    """Return the values that savers append to the manifest, on the chief. If savers use the same name, the last one wins."""
     functions = [getattr(entry.subject, "append_info", None) for entry in hooks.entries] if run.is_chief else []
     return {name: value for function in functions if callable(function) for name, value in function(run).items()}
 
 
 def links_for(hooks: Hooks, run: RunView, tags: Collection[str]) -> list[str]:
-    """Return the names of links to a checkpoint with these tags, on the chief."""
+    """Return the names of the links to a checkpoint with these tags. Empty except on the chief."""
     functions = [getattr(entry.subject, "link_name", None) for entry in hooks.entries] if run.is_chief else []
     names = [function(run, tags) for function in functions if callable(function)]
     return [name for name in names if name is not None]

@@ -1,12 +1,13 @@
-"""Specialize: decide once what a function would otherwise decide again in every iteration.
+"""Specialize: evaluate once the checks that a function would otherwise repeat in every iteration.
 
-`specialize` reads the source of a plain function and returns the same function without what is settled:
+An attribute is settled if its value does not change during a pass. `specialize` reads the source of a plain function and
+returns an equivalent, faster function:
 
-- A settled attribute, such as `machine.clocks`, is read once and is then a local variable.
-- A branch whose condition is settled is taken or left out.
-- A statement that calls an inlined method is replaced by the body of that method.
+- A settled attribute, such as `machine.clocks`, is read once and becomes a local variable.
+- If the condition of a branch is settled, only the statements that apply are kept.
+- A call to an inlined method is replaced with the body of the method.
 
-The plain function remains the reference, and is used as it is if its source is not available. Lines keep their numbers, so that
+The plain function remains the reference. If its source is not available, it runs as written. Line numbers do not change, so
 tracebacks, breakpoints and profilers show the plain function.
 """
 
@@ -26,7 +27,7 @@ from typing import Any, NamedTuple, cast
 
 CONSTANTS = (type(None), bool, int)
 OBJECT = object()  # stands for any settled value that is not a constant
-MARK = "@"  # before the path of a settled object, until its name is chosen
+MARK = "@"  # prefix for the path of a settled object, until a name is chosen for it
 OPERATORS: dict[type, Callable[[Any, Any], bool]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
@@ -38,21 +39,21 @@ OPERATORS: dict[type, Callable[[Any, Any], bool]] = {
 
 
 def settled_values(paths: Iterable[str], **owners: Any) -> dict[str, Any]:
-    """Return the values of paths such as "pass_.now" by path; `owners` are the objects at which they start."""
+    """Map paths such as "pass_.now" to their current values. `owners` contains the objects at which the paths start."""
     return {path: attrgetter(rest)(owners[first]) for path in paths for first, _, rest in [path.partition(".")]}
 
 
 def specialize(function: Callable[..., Any], settled: Mapping[str, Any], inlined: Mapping[str, Callable[..., Any]]) -> Plan:
-    """Return the plan of a function for settled values and inlined methods, both by path.
+    """Return a plan that specializes a function for settled values and inlined methods, both given by path.
 
-    A settled None, bool or integer decides branches. Any other value is bound when the plan is used, so that functions with
+    A settled None, bool or integer decides branches. Any other value is bound when the plan is used, so that runs with
     different objects share a plan.
     """
     facts = tuple((path, value if isinstance(value, CONSTANTS) else OBJECT) for path, value in settled.items())
-    kinds = tuple(type(value) for _, value in facts)  # for the key of the cache, in which True equals 1
+    kinds = tuple(type(value) for _, value in facts)  # part of the cache key, because True equals 1
     try:
         return _plan(function, facts, kinds, tuple(inlined.items()))
-    except OSError:  # no source, as in some bundles
+    except OSError:  # no source code, as in some bundled applications
         return Plan(function, lambda: function, (), {}, None)
 
 
@@ -62,16 +63,16 @@ class Plan(NamedTuple):
     function: Callable[..., Any]
     bind: Callable[..., Any]
     objects: tuple[str, ...]
-    globals: Mapping[str, Any]  # of inlined methods from other modules
+    globals: Mapping[str, Any]  # the globals that inlined methods use from other modules
     tree: ast.FunctionDef | None
 
     def bound(self, settled: Mapping[str, Any]) -> Callable[..., Any]:
-        """Return the function. It has the parameters of the plain one."""
+        """Return the specialized function. It has the same parameters as the plain function."""
         result: Callable[..., Any] = self.bind(*(settled[path] for path in self.objects), *self.globals.values())
         return result
 
     def source(self) -> str:
-        """Return the text of the function, and of what is read once, before it runs."""
+        """Return the source of the function, preceded by the assignments that run once."""
         if self.tree is None:
             return f"# no source: {self.function.__qualname__} runs as written"
         tree, count = deepcopy(self.tree), len(self.objects) + len(self.globals)
@@ -88,7 +89,7 @@ def _plan(function: Any, facts: Any, kinds: Any, inlined: tuple[tuple[str, Any],
     tree = work.function(function)
     objects = _name_objects(tree)
     bound = [*objects.values(), *work.globals]
-    tree.args.args += [ast.arg(name) for name in bound]  # a parameter is faster than a variable of a closure
+    tree.args.args += [ast.arg(name) for name in bound]  # a parameter is faster than a closure variable
     tree.args.defaults += [ast.Name(name, ast.Load()) for name in bound]
     bind = ast.parse(f"def bind({', '.join(bound)}):\n    return {tree.name}").body[0]
     assert isinstance(bind, ast.FunctionDef)
@@ -100,7 +101,7 @@ def _plan(function: Any, facts: Any, kinds: Any, inlined: tuple[tuple[str, Any],
 
 
 def _name_objects(tree: ast.FunctionDef) -> dict[str, str]:
-    """Give the settled objects in a function names that it does not use; return them by path."""
+    """Give each settled object in a function an unused name. Return the names by path."""
     nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
     taken = {argument.arg for argument in tree.args.args} | {node.id for node in nodes}
     named: dict[str, str] = {}
@@ -117,7 +118,7 @@ def _name_objects(tree: ast.FunctionDef) -> dict[str, str]:
 
 
 def _tree_of(function: Any) -> ast.FunctionDef:
-    """Return a new tree of a function. Raise OSError if its source is not available."""
+    """Parse a function into a new syntax tree. Raise OSError if its source is not available."""
     tree = ast.parse(_text_of(function.__code__)).body[0]
     assert isinstance(tree, ast.FunctionDef)
     if ast.get_docstring(tree) is not None:
@@ -130,9 +131,9 @@ def _tree_of(function: Any) -> ast.FunctionDef:
 
 @cache
 def _text_of(code: CodeType) -> str:
-    """Return the source of a function without its indentation, below as many empty lines as there are lines above it.
+    """Return the source of a function without its indentation. Empty lines above it preserve the line numbers.
 
-    `inspect.getsource` does the same but tokenizes the text in Python, which takes most of the time of a plan.
+    `inspect.getsource` could find the source too, but it tokenizes the text in Python, which is much slower.
     """
     lines, first = linecache.getlines(code.co_filename), code.co_firstlineno - 1
     if first >= len(lines) or not lines[first].lstrip().startswith("def "):
@@ -143,12 +144,12 @@ def _text_of(code: CodeType) -> str:
 
 
 class _Specializer(ast.NodeTransformer):
-    """Rewrite a function. `globals` has what its inlined methods use from their own modules."""
+    """Rewrite a function. `globals` contains the global variables that inlined methods use from their own modules."""
 
     def __init__(self, settled: dict[str, Any], inlined: dict[str, Any]) -> None:
         self.globals: dict[str, Any] = {}
         self._settled, self._inlined = settled, inlined
-        self._aliases: dict[str, str] = {}  # local variables that only repeat a settled path, and parameters
+        self._aliases: dict[str, str] = {}  # parameters of inlined methods, and local variables that only repeat a settled path
         self._stored_once: set[str] = set()
         self._file, self._globals = "", dict[str, Any]()
 
@@ -252,7 +253,7 @@ class _Specializer(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def _inline(self, call: ast.Call, method: Any) -> list[ast.stmt]:
-        """Return the body of a method in place of its call."""
+        """Return the body of a method, to replace a call to it."""
         tree, outer, once = _tree_of(method), self._aliases, self._stored_once
         parameters = [argument.arg for argument in tree.args.args]
         receiver = [call.func.value] if isinstance(call.func, ast.Attribute) else []
@@ -304,7 +305,7 @@ class _Specializer(ast.NodeTransformer):
         return node
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
-        decides = isinstance(node.op, ast.Or)  # the value that ends the evaluation
+        decides = isinstance(node.op, ast.Or)  # the value that ends the evaluation early
         left: list[ast.expr] = []
         for number, value in enumerate(map(self.visit, node.values), 1):
             if not isinstance(value, ast.Constant) or number == len(node.values):

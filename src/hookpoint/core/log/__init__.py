@@ -1,1 +1,1 @@
-"""Logged values: means, metrics, records, and the queue to each monitor."""
+"""Logged values: means, metrics, records, and each monitor's queue."""

@@ -16,14 +16,14 @@ HIGHER_IS_BETTER = set("acc accuracy auc auroc bleu dice f1 iou map miou precisi
 
 
 class Best:
-    """Track the best value so far and its step or moment.
+    """Track the best value so far, and its step or moment.
 
-    A new best must be strictly better, by more than `min_delta` if given.
+    A new best value must be strictly better than the previous best, by more than `min_delta` if it is given.
 
-    `relative` makes `min_delta` a fraction of the value to beat: 0.01 is one percent of it.
+    With `relative`, `min_delta` is a fraction of the value to beat: 0.01 means one percent.
 
-    The first value that is not NaN becomes the best, even if it is infinite. With a `threshold`, the first value that beats it
-    becomes the best. NaN is never better.
+    The first value that is not NaN becomes the best, even if it is infinite. With a `threshold`, the first best value must
+    beat the threshold. NaN is never better.
 
     >>> best = Best("min")
     >>> [best.take(value, step) for step, value in enumerate([float("nan"), 0.5, 0.5, 0.0, 0.1])]
@@ -74,7 +74,7 @@ class Best:
 
 
 def mode_of(metric: str, mode: str) -> Mode:
-    """Return whether lower ("min") or higher ("max") values are better. "auto" decides by the metric's name, or raises.
+    """Return whether lower ("min") or higher ("max") values are better. "auto" infers this from the metric's name.
 
     >>> mode_of("val-error-top1", "auto"), mode_of("val_acc", "auto")
     ('min', 'max')

@@ -12,7 +12,7 @@ from hookpoint.core.team.checked_team import CheckedTeam
 def global_means(
     team: CheckedTeam, may_wait: MayWait, groups: Sequence[Mapping[str, Mean]], what: str
 ) -> list[dict[str, Mean]]:
-    """Return each group of means, averaged over the ranks that have different data. A name logged on any rank is included.
+    """Average each group of means over the ranks that have different data. A name logged on any rank is included.
 
     The result is the same on all ranks.
     """
@@ -27,6 +27,6 @@ def _merged(gathered: list[tuple[dict[str, list[float]], int]]) -> dict[str, Mea
     for sums, model_rank in gathered:
         if model_rank == 0:
             by_data.append({})
-        by_data[-1] = {**sums, **by_data[-1]}  # among ranks with the same data, the first one's values win
+        by_data[-1] = {**sums, **by_data[-1]}  # among ranks with the same data, the first rank's values take precedence
     names = dict.fromkeys(name for sums in by_data for name in sums)
     return {name: Mean().restore(sum_means([sums[name] for sums in by_data if name in sums])) for name in names}

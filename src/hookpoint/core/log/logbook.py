@@ -1,4 +1,4 @@
-"""Logbook: average logged values over passes, and send them at log steps and at the end of epochs."""
+"""Logbook: average logged values over passes, and send the means at log steps and at the end of epochs."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ OF_VALIDATION = (*KNOWN_PREFIXES["val"], *KNOWN_PREFIXES["pred"])
 
 
 def logged_name(name: str, mode: str) -> str:
-    """Return the metric name of a value logged in a validation or prediction pass."""
+    """Return the metric name for a value that is logged in a validation or prediction pass."""
     return name if name.startswith(KNOWN_PREFIXES[mode]) else PREFIX[mode] + name
 
 
 def renamed(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """Return validation results under the names of another dataset: `val_loss` as `test_loss`.
+    """Rename validation results for another dataset: `val_loss` becomes `test_loss`.
 
     >>> renamed({"val_loss": 1, "val/acc": 2}, "test"), renamed({"val_loss": 1}, "test/")
     ({'test_loss': 1, 'test/acc': 2}, {'test/loss': 1})
@@ -43,10 +43,10 @@ def renamed(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
 
 @dataclass(slots=True, eq=False)
 class Page:
-    """The values of one pass: per name, the mean since the last log step, the mean of the whole pass, and the last value put.
+    """The values of one pass: for each name, the means since the last log step and over the whole pass, and the last value put.
 
-    `is_side` marks a pass that stays out of the metrics, `is_shared` one whose means are computed over all ranks. `recent` has,
-    by the name that a caller uses, the list to which further values are appended.
+    `is_side` marks a pass whose values do not become metrics. `is_shared` marks a pass whose means are computed over all
+    ranks. `recent` maps the name that a caller uses to the list to which further values are appended.
     """
 
     mode: str
@@ -62,8 +62,8 @@ class Page:
 class Logbook:
     """Store values on the training thread, without waiting for a device.
 
-    `recent` is that of the innermost pass. A caller may append a value to a list in it, as `log` does: means, weights and
-    conversions wait for the log step. It is empty if something else has to happen first.
+    `recent` belongs to the innermost pass. A caller may append a value to one of its lists, as `log` does. The values are
+    converted and averaged at the log step. If a name has no list, call `log` instead.
     """
 
     def __init__(
@@ -78,8 +78,8 @@ class Logbook:
         self.metrics = Metrics()
         self.windows = ReaderWindows(read_by_steps, floats, may_wait)
         self.monitors: Monitors | None = None
-        self.is_muted = False  # while a run resumes: these values were logged before the checkpoint
-        self.has_recent = True  # False if a value has to be copied, and so has to pass through `log`
+        self.is_muted = False  # True while a run resumes, because these values were already logged before the checkpoint
+        self.has_recent = True  # False if values must be copied, so that each one must go through `log`
         self.recent: dict[str, list[tuple[Any, float]]] = {}
         self.next_log_step = log_every or 0
         self._clocks, self._log_every, self._floats = clocks, log_every, floats
@@ -87,9 +87,9 @@ class Logbook:
         self._between: dict[str, Any] = {}
         self._limit = NameLimit()
         self._names = self._limit.names  # a known name costs one set lookup, not a call
-        self.shared: Shared | None = None  # in a team: computes means over all ranks
+        self.shared: Shared | None = None  # in a team, computes means over all ranks
         self.loss_check: LossCheck | None = None
-        self.has_validated = False  # whether a validation pass of the run itself is over
+        self.has_validated = False  # whether one of the run's own validation passes has finished
         self.at_log_step: list[Callable[[Mapping[str, Any]], Mapping[str, Any]]] = []
 
     @property
@@ -97,27 +97,27 @@ class Logbook:
         return self._log_every
 
     def set_log_every(self, steps: int, *, moves_next: bool) -> None:
-        """Log every so many steps from now on. Without `moves_next`, the next log step stays as restored."""
+        """Set the number of steps between log steps. Without `moves_next`, the restored next log step does not change."""
         self._log_every = steps
         if moves_next:
             self.next_log_step = self._clocks.step + steps - self._clocks.step % steps
 
     def open_page(self, mode: str, *, is_side: bool = False, is_shared: bool = False) -> None:
         """Begin a page for a pass."""
-        self.flush()  # with the current clocks, not those of the next log step
+        self.flush()  # now, with the current clocks, not with those of the next log step
         self._pages.append(Page(mode, is_side, is_shared))
         self.recent = self._pages[-1].recent
 
     def log(self, name: str, value: Any, weight: float, *, as_given: bool = False) -> None:
-        """Add a value. Inside a pass, it counts towards the mean of the pass; between passes, it is a single value."""
+        """Add a value. Inside a pass, it counts towards the pass's mean. Between passes, it is a single value."""
         value = as_scalar(name, value)
         if name in self.recent and not as_given:
-            self.recent[name].append((value, weight))  # the path of all values except the first since a log step
+            self.recent[name].append((value, weight))  # taken by all values after the first one since a log step
         elif not self.is_muted:
             self._log_first(name, value, weight, as_given)
 
     def add(self, name: str, value: Any, weight: float) -> None:
-        """Do the same as `log`, in a form that a generated step contains instead of calling it."""
+        """Do the same as `log`, in a form that can be inlined into a generated step."""
         if name in self.recent:
             self.recent[name].append((as_scalar(name, value), weight))
         else:
@@ -142,7 +142,7 @@ class Logbook:
             page.window[name].pending.append((value, weight))
 
     def _follow(self, page: Page, name: str, called: str, mean: Mean, as_given: bool) -> None:
-        """Take the values of a mean from the list to which they are appended from now on."""
+        """Let metrics, readers and callers share the mean's list of pending values from now on."""
         if not page.is_side:
             self.metrics.follow(name, mean, self._clocks.epoch)
             if page.mode == "train" and name in self.windows.by_metric:
@@ -152,25 +152,25 @@ class Logbook:
         self.recent = page.recent
 
     def _release(self) -> None:
-        """Stop appending to lists: the next value of each name goes through `log`, and readers have all values so far."""
+        """Stop appending to lists. The next value of each name goes through `log`, and readers receive all values so far."""
         self.windows.release()
         for page in self._pages:
             page.recent.clear()
 
     def pause_recent(self) -> None:
-        """Let the next value go through `log`, because the pass it seems to belong to was left."""
+        """Make the next value go through `log`, because the code has left the pass that `recent` belongs to."""
         self.recent = {}
 
     def logs(self) -> Logs:
-        """Return the metrics that have a value from the current epoch; at the end of a training pass, only training metrics."""
+        """Return the metrics with a value from the current epoch. At the end of a training pass, omit validation metrics."""
         ends_training = bool(self._pages) and self._pages[-1].is_final and self._pages[-1].mode == "train"
         return Logs(self.metrics, self._clocks.epoch, without=OF_VALIDATION if ends_training else ())
 
     def put(self, values: Mapping[str, Any], weight: float) -> None:
         """Send values immediately, with the current clocks, instead of averaging them.
 
-        A side pass sends nothing: its values only count towards its means. Each rank has its own value. When the pass ends, the
-        mean of the last values becomes the value on all ranks.
+        A side pass sends nothing: its values only count towards its means. During the pass, each rank has its own value. When
+        the pass ends, the mean of the ranks' last values becomes the value on all ranks.
         """
         scalars = {name: as_scalar(name, value) for name, value in values.items()}
         page = self._pages[-1] if self._pages else None
@@ -179,7 +179,7 @@ class Logbook:
         if not self._names.issuperset(scalars):
             scalars = self._admitted(scalars)
         if page is None or page.is_final or page.is_side:
-            if page is None and not scalars.keys().isdisjoint(self._between):  # a value put twice is sent twice
+            if page is None and not scalars.keys().isdisjoint(self._between):  # a value that is put twice is sent twice
                 self.flush()
             for name, value in scalars.items():
                 self.log(name, value, weight, as_given=True)
@@ -204,9 +204,9 @@ class Logbook:
         return value
 
     def read(self, reader: ReaderWindow) -> float | None:
-        """Return the mean of the values that became visible since the reader's last read; None if there are none."""
+        """Return the mean of the values that became visible since the reader's last read, or None if there are none."""
         if self._log_every and self._clocks.step >= self.next_log_step:
-            self.windows.land()  # this is a log step, and its window is not closed yet
+            self.windows.land()  # this is a log step whose window is not closed yet
         return self.windows.read(reader)
 
     def log_final(self, values: Mapping[str, Any], mode: str) -> None:
@@ -220,7 +220,7 @@ class Logbook:
             self._send(scalars, "epoch", mode)
 
     def end_window(self, *, send: bool) -> None:
-        """Start new means on the current page; at a log step, send the finished ones."""
+        """Start new means on the current page. With `send`, send the finished means, because this is a log step."""
         self._release()
         page = self._pages[-1]
         window, page.window = page.window, {}
@@ -239,22 +239,23 @@ class Logbook:
             self.windows.launch(late)
             extra = [item for function in self.at_log_step for item in function(window).items()]
             self._send({**window, **dict(extra)}, "step", page.mode)
-            if self.loss_check is not None and page.is_shared == (self.shared is not None):  # identical on all ranks
+            if self.loss_check is not None and page.is_shared == (self.shared is not None):  # these means are equal on all ranks
                 self.loss_check.at_log_step(window.get("loss"))
 
     def show(self, name: str, value: Any) -> None:
-        """Set the latest value without including it in a mean, because a value from a host may already be a mean."""
+        """Set the latest value without adding it to a mean, because a value from a host may already be a mean."""
         value = as_scalar(name, value)
         if not self.is_muted and (name in self._names or self._limit.admits(name)):
             self._release()
             self.metrics.show(name, value, self._clocks.epoch)
 
     def finish_page(self, finals: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Make the means of a finished pass its results and the latest values.
+        """Turn the means of a finished pass into its results, and make them the latest values of the metrics.
 
-        Values logged later in the pass are final as well.
+        Values that are logged later, at the end of the pass, are final as well.
 
-        `finals` are values that a host computed over the whole pass. A name that was logged in the pass keeps its mean.
+        `finals` contains values that a host computed over the whole pass. For a name that was logged in the pass, the logged
+        mean is kept instead.
         """
         self.end_window(send=False)
         page = self._pages[-1]
@@ -288,12 +289,12 @@ class Logbook:
             self._send({name: value for name, value in page.means.items() if name not in page.put}, "epoch", page.mode)
 
     def drop_page(self) -> None:
-        """Discard the pass that an exception ended."""
+        """Discard the values of a pass that an exception ended."""
         if self._pop_page().mode == "train":
             self.windows.drop()
 
     def drop_pages(self) -> None:
-        """Discard all passes that an exception ended."""
+        """Discard the values of all passes that an exception ended."""
         while self._pages:
             self._pop_page()
 
@@ -354,5 +355,5 @@ class Logbook:
 
 
 def _settled(means: Mapping[str, Mean]) -> dict[str, Any]:
-    """Return global means as floats. A mean whose values are all NaN or infinite stays a Mean, for `is_all_bad`."""
+    """Return global means as floats. If all values are NaN or infinite, return the Mean itself, for `is_all_bad`."""
     return {name: mean if mean.is_all_bad else float(mean) for name, mean in means.items()}

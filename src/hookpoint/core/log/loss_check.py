@@ -1,4 +1,4 @@
-"""LossCheck: react if all training losses are NaN or infinite. A Runner raises, and a Loop warns."""
+"""LossCheck: detect that all training losses are NaN or infinite. A Runner raises an error, and a Loop warns."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class LossMean(NamedTuple):
 
 
 class LossCheck:
-    """Raise NonFiniteLoss, or warn, if all losses of two consecutive log steps, or of a training pass, are NaN or infinite.
+    """Raise NonFiniteLoss, or warn, if all losses at two consecutive log steps or in a training pass are NaN or infinite.
 
-    It reads the means of "loss" that are logged anyway. In a team, these are means over all ranks, so all ranks raise at the
-    same step. A mean of host numbers is checked at its log step. A mean of device tensors is checked at the next log step or at
-    the end of the pass. A check that may raise waits there for the copy that was queued at the log step, so the step at which a
-    run ends does not depend on how fast the machine is. A check that only warns never waits.
+    The check reads the means of "loss" that the run logs anyway. In a team, these are means over all ranks, so all ranks raise
+    at the same step. A mean of host numbers is checked at its log step. A mean of device tensors is checked at the next log
+    step or at the end of the pass. If the check may raise, it waits there for the copy that was queued at the log step, so the
+    step at which a run ends does not depend on the machine's speed. If it only warns, it never waits.
     """
 
     def __init__(self, run: RunView, *, on_nonfinite: OnNonFinite, may_wait: MayWait) -> None:
@@ -45,11 +45,11 @@ class LossCheck:
         self._bad_steps: list[int] = []
 
     def at_log_step(self, loss: Any) -> None:
-        """Check the mean since the last log step; None if no loss was logged."""
+        """Check the mean since the last log step. `loss` is None if no loss was logged."""
         self._take(loss, is_pass=False)
 
     def at_pass_end(self, loss: Any) -> None:
-        """Check the mean of a whole training pass; if it may raise, check all pending means."""
+        """Check the mean of a whole training pass. If the check may raise, also check all pending means."""
         self._take(loss, is_pass=True)
         if self._raises:
             self.check_pending()
@@ -72,7 +72,7 @@ class LossCheck:
         with self._may_wait():
             value = float(mean.loss)
         if not (isinstance(mean.loss, Mean) and mean.loss.is_all_bad):
-            if not mean.is_pass or math.isfinite(value):  # otherwise the last losses of the pass may still be bad
+            if not mean.is_pass or math.isfinite(value):  # otherwise, the pass's last losses may be bad
                 self.has_warned, self._bad_steps = False, []
             return
         if mean.is_pass:
@@ -85,7 +85,7 @@ class LossCheck:
 
     def _report(self, mean: LossMean, value: float, what: str) -> None:
         if self._raises:
-            if self._run.stop_reason is None:  # otherwise the run is stopping already
+            if self._run.stop_reason is None:  # otherwise, the run is already stopping
                 raise NonFiniteLoss(value, epoch=mean.epoch, step=mean.step, now=self._run.step, what=what)
             return
         if not self.has_warned and self._run.is_chief:
@@ -93,7 +93,7 @@ class LossCheck:
         self.has_warned = True
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs to end at the same step; waits for values on a device."""
+        """Return the state that a resumed run needs to raise at the same step. Waits for values on a device."""
         late = [[mean.loss.state(), *mean[1:]] for mean in self._late if isinstance(mean.loss, Mean)]
         return {"has_warned": self.has_warned, "bad_steps": list(self._bad_steps), "late": late}
 

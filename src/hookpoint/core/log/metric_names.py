@@ -1,4 +1,4 @@
-"""MetricNames: the metrics that a run is known to log, determined before it begins."""
+"""MetricNames: the metrics that a run is known to log, determined before the run begins."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import NamedTuple
 
 
 def always() -> bool:
-    """Return True: other names may also be logged."""
+    """Return True, because other names may also be logged."""
     return True
 
 
 class MetricNames(NamedTuple):
-    """The names that a run logs itself, in addition to those that callbacks declare.
+    """The metric names that a run itself logs, in addition to those that callbacks declare.
 
-    `validates` says whether the run has validation passes; None if unknown, as in your own loop. `can_be_more` returns whether
-    anything other than a callback could log further names; it is called only if a name is unknown. `reads` maps other readers
-    of metrics to the metric they read. The keys are shown in messages.
+    `validates` tells whether the run has validation passes. It is None if that is unknown, as in your own loop. `can_be_more`
+    returns whether anything other than a callback could log further names. It is called only if a name is unknown. `reads`
+    maps each reader that is not a callback to the metric it reads. Messages show these keys.
     """
 
     known: frozenset[str] = frozenset()

@@ -9,7 +9,7 @@ from hookpoint.core.errors import BadArgument
 from hookpoint.core.fields import named_fields
 
 PARTS = ("update", "compute", "reset")
-TAKE_TENSORS = ("torch", "torchmetrics")  # packages whose criteria and metrics only take tensors
+TAKE_TENSORS = ("torch", "torchmetrics")  # packages whose criteria and metrics accept only tensors
 
 
 def has_state(metric: Any) -> bool:
@@ -23,7 +23,7 @@ def is_collection(metric: Any) -> bool:
 
 
 def by_name(metrics: Any) -> dict[str, Any]:
-    """Return metrics by name. A collection has its own names and is stored under an empty name."""
+    """Return metrics by name. A collection, which has its own names, is stored under an empty name."""
     if metrics is None:
         return {}
     if is_collection(metrics):
@@ -36,7 +36,7 @@ def by_name(metrics: Any) -> dict[str, Any]:
 
 
 def names_of(name: str, metric: Any) -> tuple[str, ...]:
-    """Return the names under which a metric is known to be logged, before it is computed."""
+    """Return the names under which a metric will be logged, as far as they are known before it is computed."""
     return tuple(_joined(name, key) for key in list(metric.keys())) if is_collection(metric) else (name,)
 
 
@@ -49,7 +49,7 @@ def returns_more(metric: Any) -> bool:
 
 
 def computed(name: str, metric: Any) -> Iterator[tuple[str, Any]]:
-    """Compute a metric; yield each of its values with its name."""
+    """Compute a metric. Yield the name and value of each result."""
     value = metric.compute()
     if isinstance(value, Mapping):
         yield from ((_joined(name, str(key)), item) for key, item in value.items())
@@ -63,13 +63,13 @@ def syncs_across_ranks(metric: Any) -> bool:
 
 
 def takes_tensors(function: Any) -> bool:
-    """Return whether a criterion or metric is from torch or torchmetrics and therefore cannot take named outputs."""
+    """Return whether a criterion or metric comes from torch or torchmetrics, and therefore cannot take named outputs."""
     owner = function if hasattr(function, "__name__") else type(function)
     return str(getattr(owner, "__module__", "")).partition(".")[0] in TAKE_TENSORS
 
 
 def scores_in(outputs: Any, reader: Any) -> Any:
-    """Return what to pass to a function that only takes tensors: the outputs, or their `logits` if the outputs have names."""
+    """Return the argument for a function that accepts only tensors: the outputs or, if they have named fields, `logits`."""
     fields = named_fields(outputs)
     if not fields:
         return outputs

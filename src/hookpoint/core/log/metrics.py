@@ -1,6 +1,6 @@
-"""Metrics: logged values, stored as given and converted to floats when read.
+"""Metrics: logged values. They are stored as given, and converted to floats when they are read.
 
-A logged device tensor stays on its device: the training thread neither waits for it nor copies it.
+A logged tensor stays on its device. The training thread neither waits for it nor copies it.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from hookpoint.core.text.spelling import near_miss
 
 HISTORY_LENGTH = 10_000
 NUMBERS, FIRST = {float, int}, itemgetter(0)
-ON_HOST = ("builtins", "decimal", "fractions", "numpy")  # modules whose numbers are always on the host
+ON_HOST = ("builtins", "decimal", "fractions", "numpy")  # packages whose numbers are always on the host
 
-# Called on the training thread, without waiting. The function it returns is called on another thread and may wait.
+# Called on the training thread; does not wait. The function that it returns is called on another thread and may wait.
 Floats = Callable[[Sequence[Any]], Callable[[], list[float]]]
-MayWait = Callable[[], AbstractContextManager[None]]  # the training thread waits for the device only inside it
+MayWait = Callable[[], AbstractContextManager[None]]  # the training thread waits for the device only inside this context
 
 
 def floats_one_by_one(values: Sequence[Any]) -> Callable[[], list[float]]:
-    """Return a function that converts the values to floats. An engine may pass a faster one, such as one copy for all."""
+    """Return a function that converts the values to floats. An engine may use a faster one, which copies all values at once."""
     return lambda: [float(value) for value in values]
 
 
 def as_scalar(name: str, value: Any) -> Any:
-    """Return what to store for a logged value: a number unchanged, a tensor detached. Raise BadValue if it is not a scalar."""
+    """Convert a logged value to a number or a detached device tensor. Raise BadValue if it is not a scalar."""
     kind = type(value)
     if kind is float or kind is int:
         return value
-    if getattr(value, "is_cpu", False):  # a host tensor: reading it costs less than detaching it, and holds no memory
+    if getattr(value, "is_cpu", False):  # a host tensor: reading it is cheaper than detaching it, and keeps no memory alive
         try:
             number = value.item()
-        except (RuntimeError, ValueError):  # more than one element, or no data
+        except (RuntimeError, ValueError):  # the tensor has more than one element, or no data
             number = None
         if number is not None and type(number) is not complex:
             return number
@@ -61,7 +61,7 @@ def as_scalar(name: str, value: Any) -> Any:
         try:
             return float(value.item() if hasattr(value, "item") else value)  # float() rejects NumPy arrays with dimensions
         except (TypeError, ValueError):
-            pass  # an array that does not hold numbers
+            pass  # the array does not contain numbers
     raise BadValue(f"'{name}' is {value!r}; expected a number.", log="a number or a one-element tensor")
 
 
@@ -75,11 +75,11 @@ def _check_real(name: str, value: Any) -> None:
 
 
 class Mean:
-    """A weighted mean of values that may not be floats yet. Reading it converts them, once.
+    """A weighted mean of values that may not be floats yet. Reading the mean converts them, once.
 
-    The mean is finite if all values are finite: a sum that overflows a float is kept as an exact integer.
+    The mean is finite if all values are finite, because a sum that would overflow a float is stored as an exact integer.
 
-    `pending` holds the values, with their weights, that are not in the sums yet. A logged value costs one append to it.
+    `pending` contains the values that are not in the sums yet, with their weights. Logging a value costs one append.
     """
 
     __slots__ = ("_bad", "_floats", "_lock", "_newest", "_started", "_total", "_weight", "pending")
@@ -93,14 +93,14 @@ class Mean:
         self.pending: list[tuple[Any, float]] = []
 
     def add(self, value: Any, weight: float) -> None:
-        """Add a value. A number goes into the sums at once, so that it takes no memory."""
+        """Add a value. Numbers are added to the sums immediately, so that they take no memory."""
         if not self.pending and (type(value) is float or type(value) is int):
             self._add_number(value, weight)
         else:
             self.pending.append((value, weight))
 
     def _add_numbers(self, pending: Sequence[tuple[float, float]]) -> None:
-        """Add numbers in order of arrival; the sums are those of `_add_number`, bit for bit."""
+        """Add numbers in order of arrival. The result is bit-identical to calling `_add_number` for each."""
         total, sum_of_weights = self._total, self._weight
         try:
             for value, weight in pending:
@@ -108,7 +108,7 @@ class Mean:
                 sum_of_weights += weight
         except OverflowError:
             total = math.nan
-        if total - total:  # not finite: find out where
+        if total - total:  # the sum is not finite: add the values one by one
             for value, weight in pending:
                 self._add_number(value, weight)
         else:
@@ -119,21 +119,21 @@ class Mean:
             total = self._total + value * weight
         except OverflowError:  # the sum is an integer that no float can hold
             total = math.nan
-        if total - total:  # zero if the sum is finite, else NaN
+        if total - total:  # NaN if the sum is not finite, otherwise 0
             self._add_odd(float(value), weight)
         else:
             self._total = total
             self._weight += weight
 
     def add_mean(self, part: Mean) -> None:
-        """Add all values of another mean, with their weights. If none of them are pending, merge it now to save memory."""
+        """Add all values of another mean, with their weights. If none of them is pending, merge the sums now to save memory."""
         self.pending.append((part, 0.0))
         with self._lock:
             while self.pending and isinstance(self.pending[0][0], Mean) and not self.pending[0][0].is_pending:
                 self._add_sums(self.pending.pop(0)[0])
 
     def close(self) -> None:
-        """Add the numbers to the sums, or start converting the values to floats. No values may be added afterwards."""
+        """Add the pending values to the sums, or start converting them to floats. No values may be added afterwards."""
         if self.is_pending:
             self._started = self._floats([value for value, _ in self.pending if not isinstance(value, Mean)])
         else:
@@ -146,7 +146,7 @@ class Mean:
 
     @property
     def newest(self) -> Any:
-        """The last value of `pending`, also after it was added to the sums. Safe to read from any thread."""
+        """The last value that was appended to `pending`, even if it is in the sums now. Safe to read from any thread."""
         last = self.pending[-1:]
         return last[0][0] if last else self._newest
 
@@ -154,14 +154,14 @@ class Mean:
         """Return the weighted sum, the sum of weights, and the weight of values that are NaN or infinite."""
         with self._lock:
             pending = self.pending
-            count = len(pending)  # another thread may append to it
+            count = len(pending)  # read once, because another thread may append
             if count:
                 self._newest = pending[count - 1][0]
                 if self.is_pending:
                     self._add_converted(pending[:count])
                 else:
                     self._add_numbers(pending[:count])
-                del pending[:count]  # at the end: a reader that sees none pending need not wait for the lock
+                del pending[:count]  # last, so that a reader that sees no pending values need not wait for the lock
             return self._total, self._weight, self._bad
 
     def _add_converted(self, pending: Sequence[tuple[Any, float]]) -> None:
@@ -176,7 +176,7 @@ class Mean:
                 self._add_odd(next(numbers), weight)
 
     def _add_odd(self, value: float, weight: float) -> None:
-        """Add any value, even one that is not finite or that makes the sum too large for a float."""
+        """Add any value, even if it is not finite or makes the sum too large for a float."""
         self._bad += weight if value - value else 0.0
         self._total = plus(self._total, times(value, weight))
         self._weight += weight
@@ -189,7 +189,7 @@ class Mean:
 
     @property
     def is_all_bad(self) -> bool:
-        """Whether there are values and all of them are NaN or infinite; pending values do not count."""
+        """Whether there are values and all of them are NaN or infinite. Pending values do not count."""
         return self._weight > 0 and self._bad == self._weight
 
     def __float__(self) -> float:
@@ -197,19 +197,19 @@ class Mean:
         return quotient(total, weight) if weight else math.nan
 
     def state(self) -> list[float]:
-        """Return the state for the checkpoint; waits for values on a device."""
+        """Return the state to save in a checkpoint. Waits for values on a device."""
         total, weight, bad = self.sums()
         return [total, weight, bad] if bad else [total, weight]
 
     def restore(self, state: Sequence[float]) -> Mean:
-        """Restore what `state` returned; return self."""
+        """Restore the state that `state` returned. Return this mean."""
         self._total, self._weight, *bad = state
         self._bad = bad[0] if bad else 0.0
         return self
 
 
 class Newest:
-    """Stands for the newest value of a mean in the metrics, so that a logged value is stored only once."""
+    """A reference to the newest value of a mean. Metrics store it, so that a logged value is stored only once."""
 
     __slots__ = ("mean",)
 
@@ -220,7 +220,7 @@ class Newest:
 class Metrics(Mapping[str, float]):
     """The latest value of each metric, converted to a float when read.
 
-    `observations(name)` counts the values, so that a reader can tell a new one from an old one. Only final values count:
+    `observations(name)` is the number of final values, so that a reader can tell whether there is a new one. Final values are
     epoch means, validation results, and values logged outside an iteration.
     """
 
@@ -254,7 +254,7 @@ class Metrics(Mapping[str, float]):
         return f"Metrics({', '.join(self)})"
 
     def as_logged(self, name: str, default: Any = None) -> Any:
-        """Return the latest value as logged. A tensor may be on a device, so converting it could wait."""
+        """Return the latest value as it was logged. A tensor may be on a device, so converting it to a float could wait."""
         value = self._values.get(name, default)
         return value.mean.newest if type(value) is Newest else value
 
@@ -264,11 +264,11 @@ class Metrics(Mapping[str, float]):
         self._epochs[name] = epoch
 
     def follow(self, name: str, mean: Mean, epoch: int) -> None:
-        """Show the newest value of a mean to which values are added, until `settle`."""
+        """Use the newest value of a growing mean as the latest value, until `settle` is called."""
         self.show(name, Newest(mean), epoch)
 
     def settle(self, name: str) -> None:
-        """Keep the newest value of a mean instead of the mean."""
+        """Replace a reference to a mean with the mean's newest value."""
         value = self._values.get(name)
         if type(value) is Newest:
             self._values[name] = value.mean.newest
@@ -288,7 +288,7 @@ class Metrics(Mapping[str, float]):
         return [(moment.step, float(value)) for moment, value in self._history.get(name, ())]
 
     def newest(self, name: str) -> tuple[Moment, float]:
-        """Return the newest final value of a metric and its moment; there must be one."""
+        """Return the moment and value of a metric's newest final value, which must exist."""
         moment, value = self._history[name][-1]
         return moment, float(value)
 
@@ -315,7 +315,7 @@ class Metrics(Mapping[str, float]):
 def _with_moment(row: Sequence[Any], epoch: int) -> tuple[Moment, float]:
     """Return a value from a checkpoint with its moment.
 
-    Older checkpoints store only the step; the value then belongs to the last epoch.
+    Older checkpoints store only the step. For these, use `epoch`.
     """
     *moment, value = row
     return Moment(epoch, None, *moment) if len(moment) == 1 else Moment(*moment), value

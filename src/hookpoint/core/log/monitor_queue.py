@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 from hookpoint.core.text.thread_frames import frames_by_thread
 
 CAPACITY = 1000
-LINGER_SECONDS = 0.25  # each wake-up takes the GIL from the training thread, so records that arrive together share one wake-up
+LINGER_SECONDS = 0.25  # waking the thread takes the GIL from training, so deliver records together
 
 Item = TypeVar("Item")
 
@@ -24,8 +24,9 @@ class MonitorQueue(Generic[Item]):
     If the queue is full, `put` waits. If `drops` is set, it drops the oldest record and counts it instead. An error in
     `receive` ends delivery. It is stored in `error`, and the training thread raises it.
 
-    `is_blocked` is set when `wait` or `put` has waited too long for the monitor. The run then no longer waits for it, and a
-    full queue drops the oldest records until the monitor catches up. The thread is a daemon, so the process can exit.
+    `is_blocked` is set when `wait` or `put` has waited too long for the monitor. From then on, the run does not wait for the
+    monitor, and a full queue drops its oldest records until the monitor catches up. The thread is a daemon, so the process can
+    exit.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class MonitorQueue(Generic[Item]):
         self._thread: threading.Thread | None = None
 
     def put(self, record: Item, seconds: float) -> bool:
-        """Add a record; wait up to `seconds` for room unless `drops` is set.
+        """Add a record. If the queue is full and `drops` is not set, wait up to `seconds`.
 
         Return whether the monitor has just become blocked.
         """
@@ -75,7 +76,7 @@ class MonitorQueue(Generic[Item]):
             return self.is_blocked and not was_blocked
 
     def wait(self, seconds: float) -> bool:
-        """Wait up to `seconds` until everything is delivered. Return whether the monitor has just become blocked."""
+        """Wait up to `seconds` for all records to be delivered. Return whether the monitor has just become blocked."""
         if self.is_blocked:
             return False
         left = self.drain(monotonic() + seconds)
@@ -99,7 +100,7 @@ class MonitorQueue(Generic[Item]):
             self._change.notify_all()
 
     def drain(self, deadline: float) -> int:
-        """Wait until everything is delivered or `monotonic()` passes the deadline; return the number of records left."""
+        """Wait until all records are delivered or `monotonic()` passes the deadline. Return the number of records left."""
         with self._change:
             self.hurry()
             while (self._records or self._in_hand) and self.error is None and monotonic() < deadline:
@@ -113,7 +114,7 @@ class MonitorQueue(Generic[Item]):
         return self._in_hand > 0 and self.error is None
 
     def close(self) -> None:
-        """End the thread once it has delivered its records."""
+        """End the thread after it has delivered the queued records."""
         with self._change:
             self._closing = True
             self._change.notify_all()
@@ -142,7 +143,7 @@ class MonitorQueue(Generic[Item]):
                 return
 
     def _linger(self) -> None:
-        """Wait briefly for more records, unless the run is waiting for these."""
+        """Wait briefly for more records, unless the run is waiting for those already queued."""
         until = monotonic() + self._linger_seconds
         while not (self._closing or self._is_urgent or self._is_half_full()) and monotonic() < until:
             self._change.wait(until - monotonic())

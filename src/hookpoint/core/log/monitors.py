@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hookpoint.core.schedule.clocks import Clocks
 
 
-DRAIN_SECONDS = 10.0  # how long a run waits for a monitor, once: it never waits again for a blocked monitor
+DRAIN_SECONDS = 10.0  # how long a run waits for a monitor; it never waits again for a blocked one
 LEAVE_SECONDS = 1.0  # the limit for a monitor that is already blocked, and after a second signal
 END_SECONDS = 60.0  # how long a run waits for a local monitor's on_run_end, which may have to finish a file
 
@@ -37,7 +37,7 @@ class Calls(Protocol):
 
 
 class Monitors:
-    """All monitors of a run. Callbacks read the latest value of a metric and its history here."""
+    """A run's monitors. Callbacks can also read a metric's latest value and history here."""
 
     def __init__(self, hooks: Hooks, run: RunView, metrics: Metrics, clocks: Clocks) -> None:
         self.is_muted = False
@@ -54,15 +54,15 @@ class Monitors:
         self._resolver: MonitorQueue[Record] = MonitorQueue("values", _resolve)
 
     def get_latest(self, name: str) -> float:
-        """Return the latest value of a metric; raise MissingMetric if there is none."""
+        """Return the latest value of a metric. Raise MissingMetric if there is none."""
         return self._metrics[name]
 
     def get_history(self, name: str) -> list[tuple[int, float]]:
-        """Return the last 10,000 final values of a metric as (step, value) pairs, oldest first; empty if there are none."""
+        """Return the last 10,000 final values of a metric as (step, value) pairs, oldest first. Empty if there are none."""
         return self._metrics.history(name)
 
     def put_scalar(self, name: str, value: Any) -> None:
-        """Log a single value under exactly this name, even in validation. Unlike `run.log`, it does not average."""
+        """Log a single value under exactly this name, even in validation. Unlike `run.log`, do not average it."""
         self._run.put_scalar(name, value)
 
     def put_image(self, name: str, image: Any) -> None:
@@ -93,14 +93,14 @@ class Monitors:
             raise errors[0] if len(errors) == 1 else ExceptionGroup("callbacks failed in the background", errors)
 
     def take_errors(self) -> list[Exception]:
-        """Return the errors raised in the background. These monitors and callbacks get nothing more."""
+        """Return the errors raised in the background. The monitors and callbacks that failed are not called again."""
         failed = [queue for queue in self._queues if queue.error is not None]
         self._queues = [queue for queue in self._queues if queue not in failed]
         errors = [queue.error for queue in failed if queue.error is not None]
         return errors if self.calls is None else errors + self.calls.take_errors()
 
     def drain(self, seconds: float | None = None, *, is_leaving: bool = False) -> None:
-        """Wait up to this long (default 10 s) until every monitor has received its records; log what was lost."""
+        """Wait up to `seconds` (default 10) until every monitor has received its records. Log how many were lost."""
         if seconds is None:
             seconds = min(LEAVE_SECONDS, DRAIN_SECONDS) if is_leaving else DRAIN_SECONDS
         queues = (*self._queues, self._resolver)
@@ -121,9 +121,9 @@ class Monitors:
             self.calls.drain(is_leaving=is_leaving)
 
     def end_run(self, *, is_leaving: bool = False) -> list[Exception]:
-        """Call on_run_end on each monitor, with a time limit; return the errors.
+        """Call on_run_end on each monitor, with a time limit. Return the errors.
 
-        Each is called on a thread, like `on_records`: if it never returns, the process can still exit.
+        Like `on_records`, each call runs on its own thread. If the call never returns, the process can still exit.
         """
         limits = {
             entry.name: LEAVE_SECONDS if is_leaving or queue.is_in_hand else DRAIN_SECONDS if queue.drops else END_SECONDS
@@ -134,8 +134,7 @@ class Monitors:
     def settle(self) -> None:
         """Wait until the local monitors have received their records, so that a checkpoint contains their current state.
 
-        A monitor that does not return is reported once. The run never waits for it again, and its state in the checkpoint is
-        then outdated.
+        A blocked monitor is reported once. The run never waits for it again, so its state in the checkpoint may be outdated.
         """
         local = [queue for queue in self._queues if not queue.drops]
         for queue in local:
@@ -153,7 +152,7 @@ class Monitors:
             self.calls.settle()
 
     def close(self) -> None:
-        """End the threads; later records are lost."""
+        """End the threads. Records sent later are lost."""
         for queue in (*self._queues, self._resolver):
             queue.close()
         if self.calls is not None:
@@ -177,7 +176,7 @@ class Monitors:
 
 
 def _with_limit(limits: Mapping[str, float], name: str, call: Callable[[], object]) -> None:
-    """Call a function and raise its error. If `limits` has a time limit for this callback, call it on a thread."""
+    """Call a function and raise its error. If `limits` contains a time limit for this callback, call it on a thread."""
     if name not in limits:
         call()
         return

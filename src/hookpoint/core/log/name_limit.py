@@ -10,10 +10,10 @@ MAX_NAMES = 10_000
 
 
 class NameLimit:
-    """The names that a run has logged, at most `limit` of them. Further names are not recorded; the run warns about it once.
+    """The metric names that a run has logged, at most `limit`. Further names are not recorded, and the run warns once.
 
-    Each name takes memory in every monitor until the run ends. Thousands of names are usually a mistake, such as names that
-    contain a step or a sample.
+    Each name takes memory in every monitor until the run ends. Thousands of names are usually a mistake, such as a step or
+    sample number in the name.
 
     >>> limit = NameLimit(2)
     >>> [limit.admits(name) for name in ("loss", "accuracy", "loss/17", "loss")]
@@ -26,7 +26,7 @@ class NameLimit:
         self._has_warned = False
 
     def admits(self, name: str) -> bool:
-        """Return whether values under this name are recorded. A new name is accepted up to the limit."""
+        """Return whether values under this name are recorded. New names are accepted up to the limit."""
         if name in self.names:
             return True
         if len(self.names) < self._limit:

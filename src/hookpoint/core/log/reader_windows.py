@@ -1,10 +1,9 @@
-"""ReaderWindows: deliver values logged in training passes to readers that are scheduled by steps.
+"""ReaderWindows: deliver values logged in training passes to readers with a step schedule.
 
-A host number is visible to its readers immediately: they take it from the values of the pass when they look. A device tensor is
-visible one log step later: its window closes at a log step, where a copy to the host is queued, and is in flight until the next
-log step, where it is always read. When a value counts therefore depends only on steps, not on how fast the machine is, and
-nothing waits for the device. In a team, all values take this path, as means over all ranks. When the pass ends, everything is
-visible.
+A host number is visible to its readers immediately. A device tensor is visible one log step late: at a log step, its window
+closes and a copy to the host is queued. The window is then in flight until the next log step, where it is always read. The
+iteration at which a reader sees a value therefore depends only on steps, not on the machine's speed, and no step waits for the
+device. In a team, all values take this path, as means over all ranks. When the pass ends, all values are visible.
 """
 
 from __future__ import annotations
@@ -15,18 +14,18 @@ from typing import Any
 
 from hookpoint.core.log.metrics import Floats, MayWait, Mean, floats_one_by_one
 
-MAX_PENDING = 16  # unread windows per reader before they are converted to floats, which frees their tensors
+MAX_PENDING = 16  # unread windows per reader before their values are converted to floats, which frees the tensors
 
 
 class ReaderWindows:
-    """The readers of each metric that any rank reads by steps. Does nothing if there are no such readers."""
+    """The readers of each metric that any rank reads on a step schedule. Without such readers, this class does nothing."""
 
     def __init__(self, names: Iterable[str] = (), floats: Floats = floats_one_by_one, may_wait: MayWait = nullcontext) -> None:
         self.by_metric = {name: MetricReaders(floats) for name in names}
-        self._may_wait = may_wait  # used only to read a copy that was queued one log step ago
+        self._may_wait = may_wait  # used only for reading a copy that was queued one log step ago
 
     def attach(self, name: str, reader: ReaderWindow) -> None:
-        """Add a reader for the values of this name, if it is read by steps."""
+        """Add a reader of this metric, if the metric is read on a step schedule."""
         if name in self.by_metric:
             self.by_metric[name].readers.append(reader)
 
@@ -36,24 +35,24 @@ class ReaderWindows:
             metric.delays_all = True
 
     def sync(self) -> None:
-        """Pass the values that were logged since the last call on to their readers."""
+        """Deliver the values logged since the last call to their readers."""
         for metric in self.by_metric.values():
             metric.sync()
 
     def release(self) -> None:
-        """Pass the values on, and stop following the means they were logged to: their values are about to be summed."""
+        """Deliver the values, and stop following the lists that contain them, because these values are about to be summed."""
         for metric in self.by_metric.values():
             metric.sync()
             metric.source = None
 
     def read(self, reader: ReaderWindow) -> float | None:
-        """Return the mean of a reader's unread values; None if there are none."""
+        """Return the mean of a reader's unread values, or None if there are none."""
         self.sync()
         with self._may_wait() if reader.is_pending else nullcontext():
             return reader.take()
 
     def ignore(self, names: Iterable[str]) -> None:
-        """Tell the readers of these names to ignore one final value, because their windows already contain what it averages."""
+        """Tell the readers of these metrics to ignore one final value, which averages values that they have already seen."""
         for name in names:
             for reader in self.by_metric[name].readers if name in self.by_metric else ():
                 reader.ignored += 1
@@ -99,15 +98,15 @@ class ReaderWindows:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the windows; older checkpoints have none."""
+        """Restore the windows. Older checkpoints do not contain them."""
         for name, metric in self.by_metric.items():
             metric.late, metric.in_flight = (metric.restored(state.get(key, {}), name) for key in ("late", "in_flight"))
 
 
 class MetricReaders:
-    """The open window of one metric, the one in flight, and their readers.
+    """One metric's open window, its window in flight, and its readers.
 
-    `source` is the list to which the values of the pass are appended; those before `_taken` have been passed on.
+    `source` is the list to which the pass's values are appended. Values before index `_taken` have been delivered.
     """
 
     __slots__ = ("_floats", "_taken", "delays_all", "in_flight", "late", "readers", "source")
@@ -120,12 +119,12 @@ class MetricReaders:
         self.in_flight: Mean | None = None
 
     def follow(self, source: list[tuple[Any, float]]) -> None:
-        """Take further values from this list; those in it have been passed on."""
+        """Take further values from this list. The values already in it have been delivered."""
         if self.source is not source:
             self.source, self._taken = source, len(source)
 
     def sync(self) -> None:
-        """Pass on the values that were appended to the source since the last call."""
+        """Deliver the values that were appended to the source since the last call."""
         if self.source is not None:
             new = self.source[self._taken :]
             self._taken += len(new)
@@ -154,7 +153,7 @@ class MetricReaders:
 class ReaderWindow:
     """The unread values of a metric for one reader, as a mean weighted by samples.
 
-    `ignored` counts the final values of the metric that are built from values the reader has already seen.
+    `ignored` is the number of the metric's final values that summarize values the reader has already seen.
     """
 
     __slots__ = ("_mean", "_windows", "ignored")
@@ -163,7 +162,7 @@ class ReaderWindow:
         self.reset()
 
     def reset(self) -> None:
-        """Start from scratch, for a new run."""
+        """Discard all values, for a new run."""
         self._mean, self._windows, self.ignored = Mean(), 0, 0
 
     def add(self, value: float, weight: float) -> None:
@@ -171,7 +170,7 @@ class ReaderWindow:
         self._mean.add(value, weight)
 
     def add_window(self, window: Mean) -> None:
-        """Add a closed window; its copy to the host was queued one log step ago."""
+        """Add a closed window, whose copy to the host was queued one log step ago."""
         self._mean.add_mean(window)
         self._windows += 1
 
@@ -191,7 +190,7 @@ class ReaderWindow:
         return self._mean.is_pending
 
     def take(self) -> float | None:
-        """Return the mean and start a new window; None if nothing was logged."""
+        """Return the mean, or None if nothing was logged. Start a new window."""
         mean, self._mean, self._windows = self._mean, Mean(), 0
         _, weight, _ = mean.sums()
         return float(mean) if weight else None

@@ -14,12 +14,12 @@ Kind = Literal["scalars", "image", "histogram", "text", "embedding", "event"]
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Logged data, with the clocks of that moment.
+    """Logged data, with the clocks at that moment.
 
-    `values` holds scalars by name, or one image, histogram, text, `Embedding`, or the fields of an event under its name.
-    Scalars become floats in `scalars()`, which a monitor calls outside the training thread. `at` is the kind of value: the mean
+    `values` maps names to scalars, or one name to an image, a histogram, a text, an `Embedding` or the fields of an event.
+    `scalars()` converts scalars to floats. A monitor calls it outside the training thread. `at` is the kind of value: the mean
     since the last record ("step"), the mean of a whole pass ("epoch"), or a single value ("value"). `mode` is the mode of the
-    pass that a mean belongs to, and None for everything else. `iteration` counts the training batches done.
+    pass that a mean belongs to. It is None for anything else. `iteration` is the number of training batches done.
     """
 
     kind: Kind
@@ -33,9 +33,9 @@ class Record:
 
     @property
     def moment(self) -> Moment:
-        """The epoch, iteration and step when this was logged."""
+        """The epoch, iteration and step at which this was logged."""
         return Moment(self.epoch, self.iteration, self.step)
 
     def scalars(self) -> dict[str, float]:
-        """Return the values as floats; waits for values that are still on a device."""
+        """Return the values as floats. Waits for values that are still on a device."""
         return {name: float(value) for name, value in self.values.items()}

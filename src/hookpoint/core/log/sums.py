@@ -1,4 +1,4 @@
-"""Sums that do not overflow: the same as plain float arithmetic, bit for bit, or an exact integer if a float would overflow."""
+"""Sums that do not overflow. Results are bit-identical to float arithmetic, or exact integers where floats would overflow."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ def plus(a: float, b: float) -> float:
     >>> plus(0.1, 0.2), plus(1e308, -inf), plus(1e308, 1e308) == 2 * int(1e308)
     (0.30000000000000004, -inf, True)
     """
-    if a - a or b - b:  # NaN: at least one of them is not finite, so the finite one makes no difference
+    if a - a or b - b:  # at least one operand is not finite, so a finite one makes no difference
         return (a if a - a else 0.0) + (b if b - b else 0.0)
     try:
         result = a + b
-    except OverflowError:  # one of them is an integer that no float can hold
+    except OverflowError:  # one operand is an integer that is too large for a float
         result = inf
     return int(a) + int(b) if result - result else result
 
@@ -40,13 +40,13 @@ def quotient(total: float, weight: float) -> float:
 
 
 def sum_means(means: Sequence[Sequence[float]]) -> list[float]:
-    """Add up the sums of several means: the totals, the weights, and the weights of values that are not finite."""
+    """Add the states of several means: the totals, the weights, and the weights of values that are not finite."""
     total, weight, bad = (total_of(column) for column in zip(*([*sums, 0.0][:3] for sums in means), strict=True))
     return [total, weight, bad] if bad else [total, weight]
 
 
 def total_of(numbers: Sequence[float]) -> float:
-    """Return an exact sum, rounded once; NaN and infinity as in plain addition; an integer if floats overflow."""
+    """Return an exact sum, rounded once. It is an integer if floats overflow. NaN and infinity behave as in plain addition."""
     try:
         return fsum(numbers)
     except (OverflowError, ValueError):

@@ -1,1 +1,1 @@
-"""The loop: epochs, passes and iterations, with saving, resuming, signals and agreement as its parts."""
+"""The loop: epochs, passes and iterations. Saving, resuming, signals and agreement are its components."""

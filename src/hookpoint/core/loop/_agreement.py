@@ -1,11 +1,11 @@
 """Agreement: a request from any rank takes effect on all ranks, at the same step.
 
-In a team, a verdict is pending until all ranks know of it. At the end of each training iteration, a rank announces whether it
-has requests, and continues training while the answer is in flight. At the end of the next iteration it knows whether any rank
-has requests; only then are they exchanged, and applied on all ranks. The same message keeps the run's elapsed time in sync.
-Between passes and epochs, and in an iteration with another collective call, requests are exchanged and applied immediately.
-Signal handlers only set flags, because they may run during a collective call. With a `lag`, the ranks of a team need not be at
-the same step; requests then take that many steps instead of one.
+In a team, a verdict is pending until all ranks have received it. At the end of each training iteration, a rank announces
+whether it has requests, and continues training while the answer is in flight. At the end of the next iteration, the rank
+learns whether any rank has requests. Only then do the ranks exchange their requests and apply them. The same message keeps the
+run's elapsed time in sync. Between passes and epochs, and in an iteration with another collective call, requests are exchanged
+and applied immediately. Signal handlers only set flags, because they may run during a collective call. With a `lag`, ranks can
+be at different steps, and requests take that many steps instead of one.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
     from hookpoint.core.team.team_clocks import TeamClocks
 
 
-REQUEST = 1 << 60  # higher than any time value: the maximum over ranks has this bit if any rank sets it
+REQUEST = 1 << 60  # higher than any time, so the maximum over ranks has this bit if any rank sets it
 SKIPS = {"batch": 1 << 0, "backward": 1 << 1, "step": 1 << 2}
 
 
 class Agreement:
-    """Collect the requests from every rank, and apply them on all ranks at the same step."""
+    """Collect requests from all ranks, and apply them on all ranks at the same step."""
 
     def __init__(self, run: Run, team: CheckedTeam, verdicts: Verdicts, clocks: TeamClocks) -> None:
         self._run, self._team, self._verdicts, self._clocks, self._hyper = run, team, verdicts, clocks, run.hyper
-        self._mine: dict[str, Any] = {}  # the requests of this rank that are not announced yet
+        self._mine: dict[str, Any] = {}  # this rank's requests that are not announced yet
         self._lag = team.lag
         self._step = 0
         self._announced: deque[tuple[Answer, dict[str, Any]]] = deque()  # answers in flight, each with the requests it covers
@@ -58,12 +58,12 @@ class Agreement:
     def connect(self, saving: Saving, signals: Signals, control: Control) -> None:
         self._saving, self._signals, self._control = saving, signals, control
 
-    # Requests of this rank
+    # Requests from this rank
 
     def request_stop(self, reason: str) -> None:
         if not self._verdicts.stop:
             self._mine.setdefault("stop", reason)
-            self._mine.setdefault("stop", reason)  # repeated, because another thread may have taken the requests in between
+            self._mine.setdefault("stop", reason)  # set again, in case another thread replaced the dict in between
 
     def request_stop_epoch(self) -> None:
         self._mine["stop_epoch"] = True
@@ -72,7 +72,7 @@ class Agreement:
         self._saving.require_store()
         call = CURRENT_CALL.get()
         if call is not None and call.same_on_all_ranks:
-            self._saving.request(tag, keep, in_background, measured)  # takes effect at this step, not one step later
+            self._saving.request(tag, keep, in_background, measured)  # takes effect at this step instead of one step later
             return
         self._keeps[tag] = keep, measured
         self._mine.setdefault("save", {})[tag] = in_background
@@ -81,14 +81,14 @@ class Agreement:
         self._is_save_signalled = True
 
     def take_save_signal(self) -> bool:
-        """Return, once, whether a signal has requested a checkpoint."""
+        """Return whether a signal has requested a checkpoint, and clear the flag."""
         was, self._is_save_signalled = self._is_save_signalled, False
         return was
 
     def request_control(self) -> None:
         """Announce that there are commands. Any thread may call this."""
         self._mine["control"] = True
-        self._mine["control"] = True  # repeated, because the training thread may have taken the requests in between
+        self._mine["control"] = True  # set again, in case the training thread replaced the dict in between
 
     def request_setting(self, name: str, value: Any) -> None:
         try:
@@ -99,7 +99,7 @@ class Agreement:
         self._mine.setdefault("settings", {})[name] = value
 
     def request_skip(self, what: str) -> None:
-        """Record a callback's request to skip part of this iteration; raise if it is not allowed to."""
+        """Record a callback's request to skip part of this iteration. Raise BadLoop if the callback may not skip here."""
         call = CURRENT_CALL.get()
         if call is None or not call.entry.may_skip:
             who = "the loop's body" if call is None else call.entry.name
@@ -119,7 +119,7 @@ class Agreement:
     # Agreeing
 
     def at_step(self) -> None:
-        """Apply the requests of the previous iteration, and announce whether there are new ones."""
+        """Apply the requests from the previous iteration, and announce whether there are new requests."""
         if self._lag == 1 or self._has_stepped():
             if self._team.count != self._collectives_seen:
                 self.agree("the requests of the iteration")
@@ -130,7 +130,7 @@ class Agreement:
         self._announced.append((self._team.start_agreeing(bits + self._clocks.milliseconds()), mine))
 
     def agree(self, what: str) -> None:
-        """Apply the requests of all ranks at once; all ranks call this."""
+        """Exchange the requests of all ranks and apply them now. All ranks must call this."""
         announced = [requests for _, requests in self._announced]
         while self._announced:
             self._announced.popleft()[0]()
@@ -141,7 +141,7 @@ class Agreement:
             self._apply(list(requests))
 
     def _apply_answers(self) -> None:
-        """Wait for the answers whose lag is over, and apply their requests."""
+        """Wait for the answers that are at least `lag` steps old, and apply their requests."""
         while len(self._announced) >= self._lag:
             answer, mine = self._announced.popleft()
             agreed = answer()
@@ -151,31 +151,31 @@ class Agreement:
                 self._collectives_seen = self._team.count
 
     def _has_stepped(self) -> bool:
-        """Return whether a step was made since the last call.
+        """Return whether this rank has made a step since the last call.
 
-        Until then, other ranks may be waiting for this rank's gradient.
+        Until it has, other ranks may be waiting for its gradient.
         """
         before, self._step = self._step, self._clocks.step
         return self._step != before
 
     def sync_next(self) -> None:
-        """Exchange requests at the end of the next iteration: after a checkpoint, and after a run resumes from one."""
+        """Exchange requests at the end of the next iteration. Called after a save, and when a run resumes."""
         self._collectives_seen = -1
 
     def gather(self, value: Any, what: str, *, counts: bool = True) -> list[Any]:
-        """Return the values of all ranks. Without `counts`, the call does not affect when requests are exchanged."""
+        """Return the values of all ranks. If `counts` is False, the call does not affect when requests are exchanged."""
         return self._team.gather(value, what, counts=counts)
 
     def meet(self) -> None:
-        """Wait until all ranks are about to make the current call; raise if a rank makes a different call.
+        """Wait until all ranks are about to make the current call. Raise OutOfStep if a rank makes a different call.
 
-        After a failure, do not wait: each rank cleans up alone.
+        After a failure, do not wait, because each rank cleans up alone.
         """
         if not self._team.has_ended:
             self._team.gather(None, "a collective callback,")
 
     def settle_skips(self) -> None:
-        """Skip on all ranks whatever any rank requests to skip. Training only, because other passes may differ in length."""
+        """Skip on all ranks what any rank requests to skip. Only in training, because other passes may differ in length."""
         if self._run.mode == "train":
             bits = sum(SKIPS[what] for what in self._skips)
             self._skips.clear()
@@ -185,12 +185,12 @@ class Agreement:
                     now_of(self._run).request_skip(what)
 
     def end(self, why: str) -> None:
-        """Make no further collective calls, because this rank has failed."""
+        """Make no further collective calls. Called when this rank has failed."""
         self._team.end(why)
-        self._announced.clear()  # an answer in flight keeps open a connection that the other ranks wait on
+        self._announced.clear()  # an answer in flight keeps a connection open, and other ranks would wait on it
 
     def _take_requests(self) -> dict[str, Any]:
-        """Return and clear the requests of this rank."""
+        """Return this rank's requests, and clear them."""
         mine, self._mine = self._mine, {}
         if self._is_save_signalled:
             self._is_save_signalled = False
@@ -201,7 +201,7 @@ class Agreement:
         return mine
 
     def _apply(self, requests: list[dict[str, Any]]) -> None:
-        """Apply the requests of all ranks in rank order, with the same result on every rank."""
+        """Apply the requests of all ranks in rank order, so that the result is the same on every rank."""
         for request in requests:
             for name, value in request.items():
                 if name == "stop" and self._verdicts.request_stop(value):

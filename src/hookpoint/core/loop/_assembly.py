@@ -1,4 +1,4 @@
-"""Assemble a machine: its objects and its components."""
+"""Assemble a machine from its objects and components."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from hookpoint.core.team.team_clocks import TeamClocks
 
 
 def assemble(hooks: Hooks, options: LoopOptions, stateful: dict[str, Any], team: Team, place: Mapping[str, int]) -> Machine:
-    """Return the machine of a new run, and make its run the current one."""
+    """Create the machine for a new run, and make the run the current one."""
     clocks = Clocks() if team.size == 1 else TeamClocks()
     verdicts = Verdicts()
     waits, reads = options.may_wait, hooks.read_by_steps
@@ -67,7 +67,7 @@ def assemble(hooks: Hooks, options: LoopOptions, stateful: dict[str, Any], team:
 
 
 def find_checkpoint(machine: Machine) -> None:
-    """Find the checkpoint to resume from, if any; raise if a saver has no store."""
+    """Find the checkpoint to resume from, if any. Raise NothingToSaveTo if a saver has no store."""
     try:
         if machine.options.run_points:
             machine.saving.check_store()
@@ -79,7 +79,7 @@ def find_checkpoint(machine: Machine) -> None:
 
 
 def _agreement(run: Run, verdicts: Verdicts, clocks: Clocks, logbook: Logbook, options: LoopOptions) -> Agreement | None:
-    """Return the agreement between ranks; None for a single rank."""
+    """Return the component through which ranks agree, or None for a single rank."""
     if not isinstance(clocks, TeamClocks):
         return None
     run.team = team = CheckedTeam(run.team, run)
@@ -139,7 +139,7 @@ def _components(objects: RunObjects, options: LoopOptions, agreement: Agreement 
 
 
 def _is_fetching(frame: FrameType) -> bool:
-    """Return whether a frame fetches a batch. Code generated from `Machine.iterate` has its name and its file."""
+    """Return whether a frame fetches a batch. Code generated from `Machine.iterate` keeps its name and file."""
     code, plain = frame.f_code, Machine.iterate.__code__
     if code.co_filename != plain.co_filename or code.co_name not in (plain.co_name, Machine.fetch.__name__):
         return False

@@ -1,4 +1,4 @@
-"""How a pass ends before its data does, and how a run ends for the surrounding code: what is raised or suppressed."""
+"""How a pass ends before its data is exhausted, and which exception the end of a run raises or suppresses."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from hookpoint.core.run.verdicts import Verdicts
 def is_handled(
     error: BaseException | None, failure: BaseException | None, problems: list[Exception], ending: BaseException | None
 ) -> bool:
-    """Return whether to suppress the exception that left the loop's body, or raise the exception that should replace it.
+    """Return whether to suppress the exception from the loop's body, or raise the exception that replaces it.
 
-    `failure` ended the run, `problems` are errors in on_run_end, and `ending` is the exception for a signal.
+    `failure` is the error that ended the run, `problems` are errors from on_run_end, and `ending` is the exception for a
+    signal.
     """
     if failure is not None:
         for problem in problems:
@@ -45,23 +46,23 @@ def errors_of(function: Callable[..., object], *arguments: Any) -> list[Exceptio
 
 
 class PassEnd:
-    """The rules that end a pass before its data does."""
+    """The rules that end a pass before its data is exhausted."""
 
     def __init__(self, verdicts: Verdicts, signals: Signals, saving: Saving, scopes: Scopes) -> None:
         self._verdicts, self._signals, self._saving, self._scopes = verdicts, signals, saving, scopes
 
     def is_due(self, pass_: Pass, *, has_batch: bool = False) -> bool:
-        """Return whether a verdict or a signal ends a pass here; with `has_batch`, before a batch that was fetched."""
+        """Return whether a verdict or a signal ends the pass here. With `has_batch`, a batch has been fetched but not used."""
         verdicts, signals = self._verdicts, self._signals
-        # A side pass started after a stop request still runs; a signal ends every pass.
+        # A side pass that starts after a stop request still runs. A signal ends every pass.
         stops = verdicts.stop and not (pass_.is_side and signals.received is None)
         if stops and signals.has_stopped and self._saving.saves:
-            # A run cannot resume in the middle of a validation, nor before a fetched batch: these are completed.
+            # A run cannot resume in the middle of a validation or before a fetched batch, so complete these first.
             stops = self._scopes.cut_short or (pass_.is_train and not has_batch)
         return stops or pass_.wants_end or (verdicts.stop_epoch and pass_.is_train)
 
     def prevents(self, pass_: Pass, *, has_host: bool) -> bool:
-        """Return whether a stop keeps a pass from opening. A host that stops still makes the passes it has planned."""
+        """Return whether a stop request prevents a pass from opening. A host still makes its planned passes after a stop."""
         if has_host or not self.is_due(pass_):
             return False
         pass_.was_cut = True

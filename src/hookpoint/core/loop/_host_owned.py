@@ -1,4 +1,4 @@
-"""What a host, instead of its loop, is responsible for: data and random numbers. For checkpoints, see HostStore."""
+"""Replacements for what a host manages instead of the loop: data and random state. For checkpoints, see HostStore."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hookpoint.core.checkpoint.randomness import PlainRandomness
 
 
 class HostLoader:
-    """The loader of a pass whose batches come from a host; it may know how many there are."""
+    """A stand-in for the loader of a pass whose batches come from a host. `total` is the number of batches, if known."""
 
     def __init__(self, total: int | None = None) -> None:
         self._total = total
@@ -25,7 +25,7 @@ class HostLoader:
 
 
 class HostRandomState(PlainRandomness):
-    """Random state that the host saves and restores."""
+    """Random state that the host itself saves and restores."""
 
     def state_dict(self) -> dict[str, Any]:
         return {}
@@ -34,7 +34,7 @@ class HostRandomState(PlainRandomness):
 
 
 class HostPositions(Positions):
-    """The position in the data, which the host restores itself."""
+    """The position in the data, which the host itself restores."""
 
     def begin(self, loader: Iterable[Any], epoch: int) -> Iterator[Any]:
         return iter(loader)

@@ -1,4 +1,4 @@
-"""ModelStop: honour `model.stop_training = True`, which Keras callbacks use to stop a run."""
+"""ModelStop: stop the run if a callback sets `model.stop_training = True`, as in Keras."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ FLAG = "stop_training"
 
 
 class ModelStop:
-    """Check the flag on the models of a run, including models wrapped by torch.compile or DistributedDataParallel.
+    """Check the flag on a run's models, including models wrapped by torch.compile or DistributedDataParallel.
 
-    Nothing is checked if the user passed no callbacks.
+    If the user passes no callbacks of their own, nothing is checked.
     """
 
     def __init__(self, *, has_user_callbacks: bool) -> None:
@@ -24,7 +24,7 @@ class ModelStop:
         self._attributes: list[dict[str, Any]] = []
 
     def begin(self, run: Run) -> None:
-        """Find the models, and remove a flag left by an earlier run."""
+        """Find the models, and clear a flag that an earlier run left set."""
         if self._has_user_callbacks:
             self._attributes = [vars(module) for model in run.models for module in _with_inner(model)]
         for attributes in self._attributes:

@@ -1,13 +1,13 @@
-"""Resuming: take a run back to the position of a checkpoint.
+"""Resuming: return a run to the position of a checkpoint.
 
-A checkpoint is made between epochs or inside a training pass. The run first returns to that position, with `run.resuming` set
-and nothing logged. Finished epochs and passes are skipped. Everything is restored when the next epoch opens or, for a
-checkpoint inside a pass, when the epoch and the pass are open again: first the state, then the position in the data, and last
-the random generators. This undoes changes that the user's code made on the way.
+A checkpoint is made between epochs or inside a training pass. The run first returns to that position. Meanwhile,
+`run.resuming` is set, nothing is logged, and finished epochs and passes are skipped. Everything is restored when the next
+epoch opens or, for a checkpoint inside a pass, when the pass is open again: first the state, then the position in the data,
+and last the random generators. This undoes changes that the user's code made in the meantime.
 
-The state is therefore loaded twice. The first load happens before on_load and before the user's code, which may read the model.
-The second load undoes the changes that this code and repeated begin points have made since then. The first load gets a copy of
-the state.
+The state is therefore loaded twice. The first load happens before on_load and before the user's code, which may read the
+model. It receives a copy of the state. The second load undoes the changes that this code and the repeated begin points have
+made since then.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ BETWEEN_EPOCHS = {"in_epoch": False}
 
 
 class Resuming:
-    """The state to restore. `place` is the position of the checkpoint until the run is back there."""
+    """Restore a run from a checkpoint. `place` is the checkpoint's position until the run has returned to it."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Resuming:
         self._epochs_over = 0
 
     def open(self, resume: Resume, identity: Callable[[], Mapping[str, Any]]) -> None:
-        """Look for a checkpoint. If there is one, set the clocks, and log nothing until the state is restored."""
+        """Look for a checkpoint. If there is one, set the clocks, and mute logging until the state is restored."""
         run = self._run
         self._saving.script_rates = rates_of(run.optimizers)
         store = self._saving.resumable
@@ -90,7 +90,7 @@ class Resuming:
             self._objects.logbook.is_muted = run.monitors.is_muted = True
 
     def _check_crashes(self, store: ResumableStore, resume: Resume) -> None:
-        """Raise CannotResume if the run keeps crashing at the same point in training, unless `resume` is passed explicitly."""
+        """Raise CannotResume if the run keeps crashing at the same point in training, unless the user sets `resume`."""
         described = getattr(store, "described", None)
         if described is not None:
             facts = described(resume)
@@ -99,7 +99,7 @@ class Resuming:
             self._crashes.check(str(self._run.workdir or self._run.name), again)
 
     def inexact(self) -> list[str]:
-        """Return why a resumed run may differ from an uninterrupted one; empty if it does not."""
+        """Return the reasons why a resumed run may differ from an uninterrupted run. Empty if there are none."""
         why, run = [], self._run
         if self.moved is not None:
             why.append(f"from step {run.step} on: {self.moved['to']} ranks instead of {self.moved['from']}")
@@ -108,12 +108,12 @@ class Resuming:
         return why
 
     def restore(self) -> Checkpoint | None:
-        """Restore the state after the begin points of the run, and return the checkpoint; None for a new run."""
+        """Restore the state after the run's begin points. Return the checkpoint, or None for a new run."""
         checkpoint, run = self._checkpoint, self._run
         if checkpoint is None:
             return None
         fill = getattr(self._saving.resumable, "fill", None)
-        if fill is not None:  # done here, because the sharded model determines what each rank has to read
+        if fill is not None:  # only now is the model sharded, which determines what each rank reads
             checkpoint = self._checkpoint = fill(checkpoint, self._stateful)
         if not self._is_quiet and not self._is_finished(run.max_epochs):
             where = f"{checkpoint.path} (epoch {run.epoch}, step {run.step})"
@@ -122,7 +122,7 @@ class Resuming:
             self._report(checkpoint)
         saved = list(saved_optimizers(checkpoint.state["parts"].get("optimizer")))
         rates = self._saving.script_rates
-        if rates == rates_of(saved):  # the same process trains again: keep the rates that the script set first
+        if rates == rates_of(saved):  # the same process trains again: keep the rates that the script originally set
             self._saving.script_rates = checkpoint.state.get("script_rates", rates)
         self._load(checkpoint.state, is_last=False)
         self._objects.positions.load_state_dict(checkpoint.state["data"])
@@ -130,7 +130,7 @@ class Resuming:
         self._saving.mark_saved()
         return checkpoint
 
-    # Back to the pass
+    # Returning to the checkpoint's pass
 
     @property
     def is_returning(self) -> bool:
@@ -139,13 +139,13 @@ class Resuming:
 
     @property
     def epochs_opened(self) -> int:
-        """The number of epochs opened; the checkpoint's epoch is opened again."""
+        """The number of epochs opened so far. The checkpoint's epoch does not count, because it is opened again."""
         return self._clocks.epoch - self.is_returning
 
     def is_over(self) -> bool:
-        """Return whether a pass without `run.epochs()` belongs to an epoch that was over before the checkpoint.
+        """Return whether a pass outside `run.epochs()` belongs to an epoch that ended before the checkpoint.
 
-        The checkpoint was made in the last such pass; later passes in the script run normally.
+        Passes in the script after the checkpoint run normally.
         """
         if not self.has_resumed:
             return False
@@ -159,13 +159,13 @@ class Resuming:
         return self._epochs_over <= over
 
     def repeat_body(self) -> None:
-        """Restore the random generators for the user's code before the pass, because it may shuffle the data."""
+        """Restore the random generators for the user's code before the pass, because this code may shuffle the data."""
         if self.is_returning and self.place["rng"] is not None:
             self._objects.randomness.load_state_dict(self.place["rng"])
             self._saving.rng_of_body = dict(self.place["rng"])
 
     def results_of(self, number: int) -> Mapping[str, Any] | None:
-        """Return the results of a pass that was over before the checkpoint, or None if the pass has to run."""
+        """Return the results of a pass that ended before the checkpoint, or None if the pass must run."""
         if self.is_returning and number < len(self.place["passes"]):
             done: Mapping[str, Any] = self.place["passes"][number]
             if done["rng"] is not None:
@@ -174,17 +174,17 @@ class Resuming:
         return None
 
     def enter_epoch(self) -> None:
-        """Restore everything before an epoch opens or the run ends, if the checkpoint was made between epochs."""
+        """If the checkpoint was made between epochs, restore everything before the next epoch opens or the run ends."""
         if self._checkpoint is not None and not self.is_returning:
             self._load_and_finish(self._checkpoint.state)
 
     def leave_epochs(self) -> None:
-        """Restore everything when all epochs are over, unless the checkpoint was made later, at the end."""
+        """Restore everything when all epochs are done, unless the checkpoint was made later, at the end of the run."""
         if not self.place.get("is_end"):
             self.enter_epoch()
 
     def restore_in_epoch(self) -> None:
-        """Restore everything in an epoch whose passes were over. A host that resumes there ends the epoch without a pass."""
+        """Restore everything in an epoch whose passes had ended. A host that resumes there ends the epoch without a pass."""
         if self.is_returning and self._checkpoint is not None and self.place["batches"] is None:
             self._load_and_finish(self._checkpoint.state)
 
@@ -193,7 +193,7 @@ class Resuming:
         self._finish(state)
 
     def enter_data(self, pass_: Pass) -> None:
-        """Begin to iterate over the loader of a pass. If the run resumes in this pass, restore everything and begin there."""
+        """Start iterating over a pass's loader. If the run resumes in this pass, restore everything and start there."""
         positions, epoch = self._objects.positions, self._run.epoch
         if not pass_.is_train:
             pass_.source = iter(pass_.loader) if pass_.is_side else positions.visit(pass_.loader)
@@ -208,7 +208,7 @@ class Resuming:
             self._report_data()
 
     def _enter_pass(self, loader: Iterable[Any]) -> Entered:
-        """Restore everything now that the pass is open; return the rest of the pass."""
+        """Restore everything now that the pass is open. Return the rest of the pass."""
         assert self._checkpoint is not None
         positions, state, batches = self._objects.positions, self._checkpoint.state, self.place["batches"]
         self._saving.passes_done = [dict(done) for done in self.place["passes"]]
@@ -222,7 +222,7 @@ class Resuming:
         return Entered(positions.begin(loader, self._clocks.epoch), 0) if entered is None else entered
 
     def _report_data(self) -> None:
-        """Report how a resumed run's data differs from the data in its checkpoint."""
+        """Report how a resumed run's data differs from the data before the checkpoint."""
         notes, self._objects.positions.notes = self._objects.positions.notes, []
         self.has_other_data = True
         for note in notes:
@@ -231,7 +231,7 @@ class Resuming:
             self._run.put_event("inexact_resume", reason=note)
 
     def check_returned(self) -> None:
-        """Raise if the epoch ended without reaching the pass to resume."""
+        """Raise CannotResume if the epoch ended before the run reached the pass to resume."""
         if self.is_returning and not self._objects.verdicts.stop:
             checkpoint, number = self._checkpoint, len(self.place["passes"]) + 1
             assert checkpoint is not None
@@ -242,7 +242,7 @@ class Resuming:
             )
 
     def report_finished(self, epochs: int | None) -> None:
-        """Print that the run is finished, if it is."""
+        """If the run is already finished, print a message that says so."""
         done = self._clocks.epochs_done
         if epochs is not None and self._is_finished(epochs):
             count = f"{done} of {epochs} epochs are done" if done == epochs else f"{done} epochs are done, {epochs} requested"
@@ -259,7 +259,7 @@ class Resuming:
         assert self._checkpoint is not None
         path, self.place, self._checkpoint = self._checkpoint.path, BETWEEN_EPOCHS, None
         self._run.resuming = self._objects.logbook.is_muted = self._run.monitors.is_muted = False
-        self._clocks.load_state_dict(state["clocks"])  # only now, so that returning does not count as training time
+        self._clocks.load_state_dict(state["clocks"])  # restored last, so that resuming does not count as training time
         self._run.put_event("resume", path=str(path))
         if self.moved is not None:
             self._run.put_event("world_change", made_by=self.moved["from"], processes=self.moved["to"])
@@ -271,7 +271,7 @@ class Resuming:
         self.control.restore()
 
     def _load_rng(self, state: Mapping[str, Any]) -> None:
-        if state["rng"] is not None:  # None if the number of ranks has changed; generators then start from scratch
+        if state["rng"] is not None:  # None if the number of ranks has changed: generators start from scratch
             self._objects.randomness.load_state_dict(state["rng"])
 
     def _load(self, state: Mapping[str, Any], *, in_pass: bool = False, is_last: bool = True) -> None:
@@ -284,7 +284,7 @@ class Resuming:
                 except Exception as error:
                     error.add_note(f"while restoring the {name} from a checkpoint; does it match this {name}?")
                     raise
-        run.hyper.rates.load_state_dict(state.get("rates"))  # missing in older checkpoints
+        run.hyper.rates.load_state_dict(state.get("rates"))  # None for older checkpoints
         stepper_of(run).load_state_dict(run, copied(saved["stepper"]))
         if "gradients" in saved:
             restore_gradients(self._stateful["model"], saved["gradients"])
@@ -296,7 +296,7 @@ class Resuming:
             self._after_load(run)
 
     def _report(self, checkpoint: Checkpoint) -> None:
-        """Log the differences between the checkpoint and the run; later checkpoints keep unused state."""
+        """Log the differences between the checkpoint and the run. Later checkpoints keep the state of unused callbacks."""
         saved = checkpoint.state["parts"]
         if self.moved is not None:
             logger.warning(
@@ -321,7 +321,7 @@ class Resuming:
 
 
 def _check_workdirs(workdirs: list[bool]) -> None:
-    """Raise BadLoop if only some ranks have a workdir, because ranks would wait for each other."""
+    """Raise BadLoop if only some ranks have a workdir, because the ranks would wait for each other."""
     if len(set(workdirs)) > 1:
         ranks = workdirs.index(True), workdirs.index(False)
         raise BadLoop("rank {} has a workdir, but rank {} has none.".format(*ranks), give="all ranks the same workdir")

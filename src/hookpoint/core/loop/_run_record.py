@@ -1,4 +1,4 @@
-"""RunRecord: write facts about a run and its status as plain values that people and programs can read."""
+"""RunRecord: write a run's status, and facts about it, as plain values that people and programs can read."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class RunRecord:
-    """Write to the store what is running, how many epochs it has, and how it ended. An error in the store does not end the run.
+    """Write to the store what the run is, how many epochs it has, and how it ended. An error in the store does not end the run.
 
     Secrets in the config, the command, the error and the stop reason are masked.
     """
@@ -40,7 +40,7 @@ class RunRecord:
         self._run, self._clocks, self._crashes = run, clocks, crashes
         self._describe = getattr(store, "describe", None)
         self._next_costs = 0.0
-        self._first_iteration = 0  # of this process, which measures costs
+        self._first_iteration = 0  # the first iteration in this process: costs are measured per process
 
     def begin(self, identity: Mapping[str, Any], inexact: list[str]) -> None:
         if self._describe is None:
@@ -70,13 +70,13 @@ class RunRecord:
         )
 
     def end_epoch(self) -> None:
-        """Write the costs of callbacks for readers, at most once per second because epochs may be short."""
+        """Write the costs of callbacks, at most once per second because epochs may be short."""
         if self._describe is not None and monotonic() >= self._next_costs:
             self._write(costs=self._costs())
             self._next_costs = monotonic() + 1.0
 
     def _costs(self) -> list[dict[str, Any]]:
-        """Return the measured costs. In the training step, a sample of the iterations stands for all of them."""
+        """Return the measured costs. Inside the training step, only some iterations are sampled, so estimate the total."""
         rows = self._run.hooks.costs()
         names = ("callback", "point", "calls", "seconds")
         samples = max((row.calls for row in rows if row.point in IN_THE_STEP), default=1)
@@ -94,7 +94,7 @@ class RunRecord:
         self._write(epochs=epochs)
 
     def note_failure(self, failure: BaseException) -> None:
-        """Send the failure of the run to the monitors."""
+        """Send the run's failure to the monitors as an event."""
         self._run.put_event("exception", type=type(failure).__name__, text=masked(str(failure)))
 
     def end(self, failure: BaseException | None) -> None:
@@ -104,7 +104,7 @@ class RunRecord:
             return
         try:
             facts = self._status()
-        except Exception as error:  # the device that holds a value may have failed
+        except Exception as error:  # the device of a logged value may have failed
             logger.warning("the final status of %s is unknown: %s", self._run.name, error)
             facts = {}
         facts |= {"costs": self._costs(), **crashes}
@@ -113,7 +113,7 @@ class RunRecord:
             end_workdir(self._run.hooks)
 
     def _crashed(self, failure: BaseException | None, status: str) -> dict[str, Any]:
-        """Count an exception that ended the run. Log a message if the limit is reached."""
+        """Count the exception that ended the run. Log an error if the limit is reached."""
         crashes, moment = self._crashes, self._clocks.moment
         had_any = bool(crashes.rows)
         if isinstance(failure, Exception):
@@ -136,7 +136,7 @@ class RunRecord:
         if failure is not None:
             return "stopped", type(failure).__name__
         if run.max_epochs is not None and done < run.max_epochs:
-            return "stopped", f"the loop was left after {done} of {run.max_epochs} epochs"
+            return "stopped", f"the loop ended after {done} of {run.max_epochs} epochs"
         return "finished", ""
 
     def _status(self) -> dict[str, Any]:
@@ -166,13 +166,13 @@ def _schedule(hooks: Hooks) -> list[dict[str, str]]:
             "when": call.when or ("complete epochs" if call.complete_only else "always"),
         }
         for point in BY_NAME
-        if point != "on_trigger"  # listed where its schedule is checked
+        if point != "on_trigger"  # triggers are listed at the point where their schedule is checked
         for call in hooks.calls(point)
     ]
 
 
 def config_of(config: Any) -> dict[str, Any]:
-    """Return the user's config, which is a mapping, a dataclass or a namespace, as a dict."""
+    """Convert the user's config (a mapping, a dataclass or a namespace) to a dict."""
     if config is None:
         return {}
     if is_dataclass(config) and not isinstance(config, type):

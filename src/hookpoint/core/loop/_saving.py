@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 
 FAILURES_IN_A_ROW = 3
-WEIGHTS = ("model", "criterion")  # the objects with trained parameters
+WEIGHTS = ("model", "criterion")  # the objects with trainable parameters
 
 
 class Saving:
-    """Write checkpoints at the boundaries of a run: after a training step, after an epoch, at the end.
+    """Write checkpoints at the boundaries of a run: after a training step, after an epoch, and at the end.
 
-    An iteration checks only `is_due`. If there is a saver, the run is also saved on a signal, on a stop in the middle of an
-    epoch, and at the end. If a checkpoint cannot be written, the run continues. It ends after three failures in a row, or if
-    its last checkpoint fails.
+    An iteration checks only `is_due`. If a callback saves checkpoints, the run is also saved on a signal, on a stop in the
+    middle of an epoch, and at the end. If a checkpoint cannot be written, the run continues. It ends after three failures in a
+    row, or if the last checkpoint fails.
     """
 
     def __init__(self, objects: RunObjects, store: Store | None, signals: Signals, *, agree: Callable[[str], None]) -> None:
@@ -49,7 +49,7 @@ class Saving:
         self._run, self._hooks, self._clocks = objects.run, objects.hooks, objects.clocks
         self._is_in_team = objects.team.size > 1
         _join(store, objects.run)
-        self._polls = not hasattr(store, "when_saved")  # otherwise the store says when a background save is over
+        self._polls = not hasattr(store, "when_saved")  # otherwise, the store calls `wake` after a background save
         if not self._polls:
             store.when_saved = self.wake  # type: ignore[union-attr]
         self._request = Request()
@@ -69,7 +69,7 @@ class Saving:
     # Requests
 
     def check_store(self) -> None:
-        """Raise, before anything runs, if a saver has no store."""
+        """Raise NothingToSaveTo if a saver has no store. Called before anything runs."""
         if self.savers and self.store is None:
             raise NothingToSaveTo(f"{self.savers[0]} has nowhere to save to.", give='workdir="runs/name"')
 
@@ -90,19 +90,19 @@ class Saving:
         self.is_due = True
 
     def mark(self, tag: str, keep: Keep | None, measured: Mapping[str, Any]) -> None:
-        """Add a tag to the checkpoint of this moment, if a saver requests one."""
+        """Add a tag to the checkpoint at this moment, if a saver requests one."""
         self._marks[tag] = (self._clocks.moment, keep, measured)
 
     def wake(self) -> None:
-        """Let the next boundary report what happened on another thread: a background save is over, or a call failed."""
+        """Make the next boundary report what another thread did: a background save has finished, or a call has failed."""
         self.is_due = True
 
     def request_by_signal(self) -> None:
-        """Request a checkpoint from a signal handler. Only sets flags."""
+        """Request a checkpoint from a signal handler. This only sets flags."""
         self.is_due = self._was_signalled = True
 
     def check(self) -> None:
-        """Check before the first step that the state of the callbacks can be loaded again."""
+        """Check that the callbacks' state can be loaded again. Called before the first step."""
         self._run.monitors.settle_calls()
         if self.saves and self.resumable is not None:
             self.resumable.check({"callbacks": self._hooks.state_dict()})
@@ -133,9 +133,9 @@ class Saving:
             self._write()
 
     def save_now(self, tag: str) -> tuple[Any, str]:
-        """Write a checkpoint at this boundary; return its path, or None and the reason.
+        """Write a checkpoint at this boundary. Return its path and "", or None and the reason.
 
-        Without other requests, a failure does not raise and is not counted.
+        If there are no other requests, a failure does not raise an error and is not counted.
         """
         is_alone, failures = not self._request.tags, self._failures
         self.request(tag)
@@ -151,7 +151,7 @@ class Saving:
         return self._newest, "" if self._newest is not None else str(self._problem or "it was not written")
 
     def before_end_points(self) -> None:
-        """Save before the end points if a stop or a signal ends the run early, because the run can resume here."""
+        """If a stop or a signal ends the run early, save before the end points, because the run can resume here."""
         stopped_by = self._signals.received
         if self.saves and not self._has_stopped and (stopped_by is not None or self._objects.verdicts.stop):
             try:
@@ -160,25 +160,25 @@ class Saving:
                     self.request("stop" if stopped_by is None else "signal")
                     self._write_last()
             except (CannotSave, NotFinite) as error:
-                self._failure = error  # raised after the end points
+                self._failure = error  # to raise after the end points
             self._has_stopped = True
 
     def at_epoch_end(self) -> None:
-        """Write a checkpoint requested in the epoch's end points, by a callback or a signal."""
+        """Write a checkpoint that a callback or a signal requested during the epoch's end points."""
         if self.saves and self._signals.received is not None and not self._has_stopped and not self._is_saved():
             self.request("signal")
         if self.is_due:
             self.at_boundary()
 
     def before_failure(self) -> None:
-        """Record where an exception ended the run, for callbacks that save after an exception."""
+        """Record the position at which an exception ended the run, for callbacks that save after an exception."""
         if self.saves:
             self._place = self.place()
 
     def before_restoring(self) -> None:
-        """Write the last checkpoint now, if one is due.
+        """Write the last checkpoint now, if it is due.
 
-        Called at on_run_end, before other weights are loaded into the model.
+        Called at on_run_end, before a callback loads other weights into the model.
         """
         self.wait()
         self._request_last()
@@ -195,10 +195,10 @@ class Saving:
             self._place = {"in_epoch": False, "is_end": True}
 
     def at_end(self, failure: BaseException | None) -> None:
-        """Write the last checkpoint or, after a failure, one that was requested for it. Wait for background saves."""
+        """Write the last checkpoint or, after a failure, the one requested for it. Wait for background saves."""
         if failure is None:
             self._agree("the end of the run")
-            self.wait()  # before the last checkpoint: if a background save has failed, it is written here
+            self.wait()  # if a background save has failed, the last checkpoint replaces it
         self._is_last_chance = failure is None
         if failure is not None:
             wanted = {tag: keep for tag, keep in self._request.tags.items() if tag == "exception"}
@@ -215,7 +215,7 @@ class Saving:
             raise self._failure
 
     def wait(self) -> None:
-        """Wait for the checkpoint in progress and report it."""
+        """Wait for the checkpoint that is being written, and report it."""
         self._collect(wait=True)
 
     def close(self) -> None:
@@ -231,10 +231,10 @@ class Saving:
         parts["stepper"] = stepper_of(run).state_dict(run)
         if self.is_accumulating:
             parts["gradients"] = gradients_of(self.stateful["model"])
-        is_split = run.team.has_stages  # callbacks then store each rank's weights
+        is_split = run.team.has_stages  # if so, callbacks store each rank's weights
         per_rank = [entry.name for entry in self._hooks.entries if is_split or getattr(entry.subject, "per_rank_state", False)]
         place = self._place or self.place()
-        logbook = objects.logbook.state_dict()  # before the callbacks: those that read by steps take their values from it
+        logbook = objects.logbook.state_dict()  # first, because it delivers values to callbacks with a step schedule
         return {
             **({"per_rank": per_rank} if self._is_in_team else {}),
             "clocks": self._clocks.state_dict(),
@@ -256,7 +256,7 @@ class Saving:
         return [*trained, *self.finite_buffers.get(name, ())]
 
     def _rules(self) -> dict[str, Keep]:
-        """Return the current retention rules of all savers. A command may have changed one."""
+        """Return the current retention rules of all savers. Commands can change them."""
         subjects = [entry.subject for entry in self._hooks.entries]
         rules = [rule for subject in subjects for rule in getattr(subject, "marks", {}).items()]
         savers = [subject for subject in subjects if getattr(subject, "saves", False)]
@@ -264,7 +264,7 @@ class Saving:
         return {tag: keep for tag, keep in dict(rules).items() if keep is not None}
 
     def place(self) -> dict[str, Any]:
-        """Return the position: between epochs, before an epoch's next pass, or a number of batches into a pass."""
+        """Return the run's position: between epochs, before an epoch's next pass, or after a number of batches in a pass."""
         scopes = self._objects.scopes
         if not scopes.epoch_is_open:
             return {"in_epoch": False}
@@ -274,18 +274,18 @@ class Saving:
         return place
 
     def add_pass(self, results: Mapping[str, Any], batches: int) -> None:
-        """Record a finished pass of this epoch. A run that resumes later skips it and restores the random generators."""
+        """Record a finished pass of this epoch. A resumed run skips the pass, and restores the random generators instead."""
         self.passes_done.append({"results": results, "batches": batches, "rng": self._rng()})
 
     def begin_body(self) -> None:
-        """Record the random generators before the user's code in an epoch. A run that resumes here repeats that code."""
+        """Record the state of the random generators before the user's code in an epoch. A resumed run repeats that code."""
         self.rng_of_body = self._rng()
 
     def _rng(self) -> dict[str, Any] | None:
         return self._objects.randomness.state_dict() if self.store is not None else None
 
     def mark_saved(self) -> None:
-        """Record that the current state is on disk or being written."""
+        """Record that the current state is saved or being written."""
         self._saved_at = self._moment()
 
     def _is_saved(self) -> bool:
@@ -296,10 +296,10 @@ class Saving:
         return (clocks.iteration, clocks.step, clocks.epochs_done)
 
     def _write(self) -> None:
-        self.wait()  # on_save handlers for the checkpoint in progress may request more
-        self._agree("the requests before a checkpoint")  # requests applied later would not be in the checkpoint
+        self.wait()  # on_save handlers for the save in progress may request more saves
+        self._agree("the requests before a checkpoint")  # first, because the checkpoint must include these requests
         request, self._request, self._newest = self._request, Request(), None
-        if self._has_stopped:  # a resumed run continues at the stop; a later checkpoint would skip the rest of the epoch
+        if self._has_stopped:  # the run resumes at the stop: a later checkpoint would skip batches
             logger.warning("%s is not saved: the run wrote its last checkpoint when it stopped", ", ".join(request.tags))
             return
         for tag, (moment, keep, measured) in self._marks.items():
@@ -311,7 +311,7 @@ class Saving:
         self._run.monitors.settle()
         try:
             with self._objects.may_wait():
-                on_all_ranks = getattr(self.store, "on_all_ranks", None)  # in a team, a failure on one rank fails on all ranks
+                on_all_ranks = getattr(self.store, "on_all_ranks", None)  # if one rank fails to save, all ranks fail
                 saved = self._put(self.state() if on_all_ranks is None else on_all_ranks(self.state), request)
         except Exception as error:
             if self.resumable is None:
@@ -356,13 +356,13 @@ class Saving:
         self.announce(saved)
 
     def _handle_failure(self, error: BaseException, step: int) -> None:
-        """Continue without a checkpoint that could not be written; raise other errors."""
+        """Handle a failed save: log it, and raise an error only if the run must not continue without the checkpoint."""
         last = self._last or "none"
         self._saved_at, self._problem = None, error
         if isinstance(error, NotFinite):
             logger.error("step %d is not saved: %s; the last good checkpoint is %s", step, error, last)
             self._run.put_event("save_refused", reason=str(error))
-            if self._is_last_chance and not self._objects.verdicts.stop:  # a run that stopped has noticed the divergence
+            if self._is_last_chance and not self._objects.verdicts.stop:  # a stopped run has already noticed the divergence
                 raise error
             return
         if is_out_of_memory(error):
@@ -382,7 +382,7 @@ class Saving:
 
 
 def _join(store: Any, run: Run) -> None:
-    """Pass the team to a store; raise if it supports only one rank."""
+    """Pass the team to a store. Raise NothingToSaveTo if the store supports only one rank."""
     if hasattr(store, "join"):
         store.join(run.team)
     elif store is not None and run.team.size > 1:

@@ -1,6 +1,6 @@
-"""Signals: the first Ctrl-C, SIGTERM or SIGHUP stops the run, the second exits immediately; SIGUSR1 requests a checkpoint.
+"""Signals: the first Ctrl-C, SIGTERM or SIGHUP stops the run. The second exits immediately. SIGUSR1 requests a checkpoint.
 
-SIGHUP arrives when a terminal is closed or a connection is lost. Under `nohup` it is ignored, as usual.
+SIGHUP arrives when a terminal is closed or a connection is lost. Under `nohup`, it is ignored, as usual.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ WATCHED = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP"
 
 
 class Signals:
-    """Signal handlers that only set a flag; the loop acts on it at its next boundary. Removed when the run ends.
+    """Signal handlers that only set a flag, which the loop checks at its next boundary. They are removed when the run ends.
 
-    Only the main thread can install handlers; in other threads, under a host, and for ignored signals, nothing happens. SIGUSR1
-    is handled if there is a store and no other handler. `has_stopped` is set if a signal was the first stop request.
+    Only the main thread can install handlers. In other threads, under a host, and for ignored signals, no handler is
+    installed. SIGUSR1 is handled if the run has a store and the signal has no other handler. `has_stopped` is set if a signal
+    was the first stop request.
 
-    In a team, a `caught` signal is `received` once all ranks know about it.
+    `caught` is the signal that arrived on this rank. In a team, `received` is set once all ranks have been told about it.
     """
 
     def __init__(self, request_stop: Callable[[str], bool], *, is_in_team: bool = False, has_host: bool = False) -> None:
@@ -44,7 +45,7 @@ class Signals:
     def restore(self) -> None:
         """Restore the previous handlers.
 
-        If another run has installed its own handlers since then, that run restores them when it ends.
+        If another run has installed its own handlers in the meantime, that run restores the previous handlers when it ends.
         """
         if not self.is_restored:
             self.is_restored = True
@@ -53,21 +54,21 @@ class Signals:
                     signal.signal(number, self.previous_handler(number))
 
     def previous_handler(self, number: signal.Signals) -> Any:
-        """Return the previous handler or, if it belongs to a run that has ended, the one before that."""
+        """Return the previous handler. If it belongs to a run that has ended, return the handler before that."""
         before = self._previous[number]
         owner = getattr(before, "__self__", None)
         return owner.previous_handler(number) if isinstance(owner, Signals) and owner.is_restored else before
 
     def ending(self) -> BaseException | None:
-        """Return the exception that ends a run stopped by a signal, or None."""
+        """Return the exception to raise at the end of a run that a signal stopped, or None."""
         return None if self.received is None else _ending(self.received)
 
     def can_interrupt(self) -> bool:
-        """Return whether this run handles any signal, so that it could interrupt its own process with one."""
+        """Return whether this run handles any signal, so that it can interrupt its own main thread."""
         return any(self._is_ours(number) for number in self._previous)
 
     def interrupt(self, check: Callable[[FrameType | None], None]) -> None:
-        """Interrupt a wait in the main thread and call `check` there. An exception from `check` ends the wait."""
+        """Interrupt a wait in the main thread, and call `check` there. An exception from `check` ends the wait."""
         number = next((number for number in self._previous if number in WATCHED and self._is_ours(number)), None)
         if number is not None:
             self._check = check
@@ -90,7 +91,7 @@ class Signals:
             self.take(self.caught)
 
     def take(self, received: signal.Signals) -> None:
-        """Act on a signal."""
+        """Request a stop because of a signal."""
         self.received = received
         self.has_stopped = self._request_stop(f"{received.name} was received")
 

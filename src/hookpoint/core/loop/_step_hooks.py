@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 class StepHooks:
-    """Watch `optimizer.step()` through its hooks, or let a host report its steps by calling `before_step` and `after_step`.
+    """Observe `optimizer.step()` through its hooks, or let a host report steps by calling `before_step` and `after_step`.
 
-    If there is no optimizer, or it has no hooks, each training batch counts as a step. With a dict of optimizers, the first one
-    is watched.
+    If there is no optimizer, or the optimizer has no hooks, each training batch counts as a step. In a dict of optimizers,
+    only the first one is observed.
     """
 
     def __init__(self, run: Run, clocks: Clocks, *, has_host: bool = False) -> None:
@@ -33,7 +33,7 @@ class StepHooks:
             self._handles.append(self._optimizer.register_step_post_hook(self.after_step))
 
     def remove(self) -> None:
-        """Stop watching, at the end of the run or because a stepper makes and counts every step itself."""
+        """Stop observing. Called at the end of the run, or if a stepper makes and counts every step itself."""
         while self._handles:
             self._handles.pop().remove()
 

@@ -1,7 +1,8 @@
-"""BatchLoop: the iterator over batches for the inner `for`. It drives the machine.
+"""BatchLoop: the iterator over batches for the inner `for` loop. It drives the machine.
 
-A pass runs `Machine.iterate` with everything decided that cannot change while the pass is open: who listens, whether values are
-logged, whether the optimizer reports its steps, one rank or a team. `hooks.explain(step=True)` shows the result.
+A pass runs a version of `Machine.iterate` without the checks whose result cannot change while the pass is open: which points
+have handlers, whether values are logged, whether the optimizer reports its steps, and whether there is a team.
+`hooks.explain(step=True)` shows the code.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ INLINED: dict[str, Callable[..., Any]] = {
 
 
 def batches_over(machine: Machine, loader: Iterable[Any], mode: Mode, *, is_side: bool = False) -> BatchLoop:
-    """Return the iterator of a new pass. Values logged in a side pass stay out of the run's metrics and records."""
+    """Return the iterator for a new pass. Values logged in a side pass are not added to the run's metrics and records."""
     if mode not in MODES:
         raise BadArgument(f"run.batches: unknown mode {mode!r}.", choose=", ".join(map(repr, MODES)))
     if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
@@ -64,9 +65,9 @@ def batches_over(machine: Machine, loader: Iterable[Any], mode: Mode, *, is_side
 
 
 class BatchLoop:
-    """Iterate over the batches of a pass. If a `break` drops the iterator, the next `run.*` call closes the pass.
+    """Iterate over the batches of a pass. If the user's loop exits with `break`, the next `run.*` call closes the pass.
 
-    A generator with a `finally` would close it at once, but would lose an error in a callback.
+    A generator with a `finally` would close the pass immediately, but Python would discard errors from callbacks.
     """
 
     __slots__ = ("_generator", "_machine", "_scopes", "pass_")
@@ -77,11 +78,11 @@ class BatchLoop:
         self._generator: Iterator[Any] | None = None
 
     def __iter__(self) -> Iterator[Any]:
-        """Return a generator: a `for` gets its batches without calling `__next__`. It keeps this object until it is dropped."""
+        """Return a generator, so that a `for` loop need not call `__next__`. The generator keeps a reference to this object."""
         return self._drive(self._machine, self.pass_, keeps=self)
 
     def __next__(self) -> Any:
-        """End the running iteration, begin the next one, and return its batch."""
+        """End the current iteration, begin the next one, and return its batch."""
         if self._generator is None:
             self._generator = self._drive(self._machine, self.pass_)
         try:
@@ -92,8 +93,8 @@ class BatchLoop:
 
     @staticmethod
     def _drive(machine: Machine, pass_: Pass, keeps: object = None) -> Generator[Any, None, None]:
-        """Open the pass, and yield its batches. At its end, step first if the last accumulation window is incomplete."""
-        while pass_.is_open or machine.begin_pass(pass_):  # a pass that is done does not open again
+        """Open the pass and yield its batches. At the end, if the last accumulation window is incomplete, make a step."""
+        while pass_.is_open or machine.begin_pass(pass_):  # a finished pass does not open again
             complete = yield from iterations(machine, pass_)
             if pass_.is_open:
                 if pass_.is_train and (complete or not machine.verdicts.stop):
@@ -102,11 +103,11 @@ class BatchLoop:
                 machine.end_pass(pass_, complete=not pass_.was_cut)
 
     def close(self) -> None:
-        """End the pass here, like a `break`."""
+        """End the pass here, as a `break` does."""
         self._machine.end_pass(self.pass_, complete=False)
 
     def abort(self) -> None:
-        """Drop the pass without its end points after an exception, which the caller may catch."""
+        """Drop the pass after an exception, without firing its end points. The caller may catch the exception."""
         pass_, machine = self.pass_, self._machine
         if pass_.is_open and not pass_.is_closing and self._scopes.passes[-1] is pass_:
             self._scopes.drop_pass(pass_)
@@ -116,7 +117,7 @@ class BatchLoop:
 
     @property
     def results(self) -> dict[str, Any]:
-        """The means of the values logged in the pass, by name, once it is over."""
+        """The means of the values logged in the pass, by name. Empty until the pass has ended."""
         return self.pass_.results
 
     def __len__(self) -> int:
@@ -130,7 +131,7 @@ class BatchLoop:
 
 
 def iterations(machine: Machine, pass_: Pass) -> Generator[Any, None, bool]:
-    """Return the iterations of an open pass; see `Machine.iterate`."""
+    """Return a generator over the iterations of an open pass. See `Machine.iterate`."""
     settled = settled_values(SETTLED, self=machine, pass_=pass_)
     plan = specialize(Machine.iterate, settled, INLINED)
     machine.hooks.sources[f"The iterations of a {pass_.mode} pass"] = plan.source

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Components:
-    """The components of one run. `agree` applies the requests from all ranks; every rank calls it at the same point."""
+    """The components of one run. `agree` applies the requests from all ranks. Every rank must call it at the same place."""
 
     saving: Saving
     resuming: Resuming

@@ -1,4 +1,4 @@
-"""EpochLoop: the iterator over epoch numbers for the outer `for`. It drives the machine."""
+"""EpochLoop: the iterator over epoch numbers for the outer `for` loop. It drives the machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class EpochLoop:
-    """Open an epoch, yield its number, and close it when the next one is requested."""
+    """Open an epoch, return its number, and close it when the next epoch is requested."""
 
     __slots__ = ("_machine", "_opened")
 

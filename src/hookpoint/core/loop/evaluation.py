@@ -1,4 +1,4 @@
-"""Evaluation: a validation pass that the run makes itself, outside the user's loop."""
+"""Evaluation: a validation pass that the run itself makes, outside the user's loop."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ LOADER_CHECK = "that the loader is neither empty nor an exhausted generator"
 
 
 def evaluate(machine: Machine, data: Any, *, is_side: bool = False, **options: Unpack[EvaluateOptions]) -> Mapping[str, Any]:
-    """Make a validation pass. Return the means of the values logged in it, or its results if requested.
+    """Make a validation pass. Return the means of the values logged in it, or the result of the `results` function.
 
-    A side pass does not affect the run: its values stay out of the metrics, random generators are restored, and an earlier stop
-    request does not end it. There are no results if no batch counted, or if a signal ended the pass early and they would cover
-    only part of the data.
+    A side pass does not affect the run: its values do not become metrics, random generators are restored, and an earlier stop
+    request does not end the pass. The result is empty if every batch was skipped, or if a stop or a signal ended the pass
+    early, because a result would cover only part of the data.
     """
     run, update = machine.running(), options.get("update")
     stepper, forward = stepper_of(run), options.get("forward")
@@ -37,7 +37,7 @@ def evaluate(machine: Machine, data: Any, *, is_side: bool = False, **options: U
     counted = 0
     with abort_on_error(batches), isolated, stepper.evaluating(run):
         for batch in batches:
-            del batch  # the run holds the batch and releases it when the iteration ends
+            del batch  # so that the run can release the batch when the iteration ends
             evaluate_batch(run, forward)
             now = now_of(run)
             if not (now.has_requests and now.is_discarded):
@@ -58,7 +58,7 @@ def evaluate(machine: Machine, data: Any, *, is_side: bool = False, **options: U
 
 
 def _total(machine: Machine, is_shared: bool, *counts: int) -> tuple[int, ...]:
-    """Return the counts summed over all ranks of the pass, because a rank may have had no data."""
+    """Sum the counts over all ranks that share the pass, because a rank may have had no data."""
     if machine.agreement is None or not is_shared:
         return counts
     gathered = machine.agreement.gather(counts, "the end of an evaluation")
@@ -67,7 +67,7 @@ def _total(machine: Machine, is_shared: bool, *counts: int) -> tuple[int, ...]:
 
 @contextmanager
 def abort_on_error(batches: BatchLoop) -> Iterator[None]:
-    """Drop a failed pass, so that a caller that catches the error can continue training."""
+    """Drop the pass if an error occurs, so that a caller that catches the error can continue training."""
     try:
         yield
     except StopRun:
@@ -79,7 +79,7 @@ def abort_on_error(batches: BatchLoop) -> Iterator[None]:
 
 @contextmanager
 def preserved_randomness(randomness: PlainRandomness, loader: Any) -> Iterator[None]:
-    """Restore every random generator afterwards, including the loader's, which another loader may share."""
+    """Restore all random generators afterwards, including the loader's, because another loader may share it."""
     before = randomness.state_dict()
     owners = (loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None))
     candidates = (getattr(owner, "generator", None) for owner in owners)

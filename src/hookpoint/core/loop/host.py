@@ -1,4 +1,4 @@
-"""Host: another library's trainer that drives a loop, and its limitations."""
+"""Host: another library's trainer, which drives a loop, and its limitations."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 class NotUnderHost(CompileError):
-    """A callback needs a point or a verdict that the trainer does not support."""
+    """A callback needs a point or a verdict that the host does not support."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Host:
-    """A trainer. `cannot` maps the points it never reaches and the verdicts it cannot honour to the reason.
+    """Another library's trainer. `cannot` maps unsupported points and verdicts to the reason.
 
     Verdicts are named after the methods of `run`: "stop_epoch", "skip_batch", "skip_backward", "skip_step", "retry", "save".
     Skips and retries are rejected unless they are in `can`, because few trainers support them.
@@ -29,7 +29,7 @@ class Host:
     can: frozenset[str] = frozenset()
 
     def check(self, hooks: Hooks) -> None:
-        """Before anything runs, raise for callbacks that need something this host does not support."""
+        """Raise NotUnderHost if a callback needs something that this host does not support. Called before anything runs."""
         for point, why in self.cannot.items():
             for call in hooks.calls(point):
                 raise NotUnderHost(f"{call.entry.name}: {self.name} has no {point}: {why}.", remove=call.entry.name)
@@ -40,6 +40,6 @@ class Host:
                     raise NotUnderHost(why, remove=entry.name)
 
     def check_verdict(self, verdict: str) -> None:
-        """Raise if this host cannot honour a verdict."""
+        """Raise NotUnderHost if this host does not support a verdict."""
         if verdict in self.cannot:
             raise NotUnderHost(f"run.{verdict}() does not work under {self.name}: {self.cannot[verdict]}.")

@@ -1,4 +1,4 @@
-"""HostDriver: the driver that another library's trainer calls on its own events."""
+"""HostDriver: drive a run from the events of another library's trainer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RARELY = {
 
 
 class HostDriver:
-    """Drive the callbacks of a run from outside: a host calls these methods on its own events.
+    """Drive a run from outside: another library's trainer, the host, calls these methods on its own events.
 
         driver.start_run(model=..., optimizer=..., epochs=...)
           driver.start_epoch()
@@ -43,14 +43,14 @@ class HostDriver:
           driver.finish_epoch()
         driver.finish_run()
 
-    Callbacks are compiled here; one that needs a point or a verdict in `host.cannot` raises NotUnderHost. After each call, the
-    host reads `wants_stop` and `wants_end_pass`, and honours them as far as it can. Signals, data, random numbers and
-    checkpoints belong to the host: it stores `state()` in its own checkpoint and passes it back as `start_run(state=...)`.
-    `save`, a function that takes the tags and the step, writes the host's checkpoint; without it, savers are rejected. `store`
-    replaces the HostStore around that function.
+    The constructor compiles the callbacks, and raises NotUnderHost if one of them needs a point or a verdict in `host.cannot`.
+    After each call, the host reads `wants_stop` and `wants_end_pass`, and honours them as far as it can. The host itself
+    handles signals, data, random numbers and checkpoints. It stores `state()` in its own checkpoint, and passes it back as
+    `start_run(state=...)`. `save` is a function that takes the tags and the step, and writes the host's checkpoint. Without
+    it, callbacks that save checkpoints are rejected. By default, `save` is wrapped in a HostStore. Pass `store` to replace it.
 
-    `loss` and the values in `log=` are averaged over the pass. `show` sets the latest value without counting it.
-    `finish_pass(finals)` takes values that the host has averaged over the whole pass itself.
+    `loss` and the values in `log=` are averaged over the pass. `show` sets the latest value of a metric without adding it to a
+    mean. `finish_pass(finals)` takes values that the host itself averaged over the whole pass.
 
     >>> driver = HostDriver([LambdaCallback(on_epoch_end=lambda run: print(run.epoch, run.metrics["loss"]))], Host("mine"))
     >>> driver.start_run(epochs=1); driver.start_epoch(); driver.start_pass("train")
@@ -78,7 +78,7 @@ class HostDriver:
         owned = {"store": self._store, "randomness": HostRandomState(), "positions": HostPositions, "host": self.host}
         self._loop = Loop(self._callbacks, options, **changes, **owned)
         self._machine: Machine | None = None
-        self._pass: Pass | None = None  # the innermost pass that the host has opened
+        self._pass: Pass | None = None  # the innermost open pass
 
     # The run
 
@@ -103,10 +103,11 @@ class HostDriver:
         settings: Iterable[HyperParam] = (),
         **options: Any,
     ) -> None:
-        """Begin the run with what the host knows only now: its model, its optimizer, and the state from its checkpoint.
+        """Begin the run. `options` contains what the host knows only now, such as its model and optimizer.
 
-        `clocks` are the counters of a host that continues training without a saved state: "epoch", "epochs_done", "step",
-        "iteration" or "samples". `settings` are added to `run.hyper`.
+        `state` is the state from the host's checkpoint. `clocks` contains the counters of a host that continues training
+        without a saved state: "epoch", "epochs_done", "step", "iteration" or "samples". `settings` are registered in
+        `run.hyper`.
         """
         if self._machine is not None:
             raise OutsideRun(f"{self.host.name} has already started a run.", call="finish_run() first")
@@ -123,7 +124,7 @@ class HostDriver:
         self._machine = machine_of(self._loop.__enter__())
 
     def finish_run(self, error: BaseException | None = None) -> None:
-        """End the run, even one that failed: open passes are closed, or dropped. Raise errors from callbacks."""
+        """End the run. Open passes are closed or, after an error, dropped. Errors from callbacks are raised."""
         self._running()
         self._machine = self._pass = None
         self._loop.__exit__(None if error is None else type(error), error, None)
@@ -167,7 +168,7 @@ class HostDriver:
         return passes[-1].mode if passes else None
 
     def start_pass(self, mode: Mode, *, total: int | None = None) -> None:
-        """Open a pass; `total` is its number of batches, if known."""
+        """Open a pass. `total` is its number of batches, if known."""
         machine = self._running()
         if mode != "train" and not machine.scopes.passes:
             machine.resuming.restore_in_epoch()  # a run that resumes at validation has already trained in this epoch
@@ -175,11 +176,11 @@ class HostDriver:
         self._pass = machine.scopes.passes[-1]
 
     def finish_pass(self, finals: Mapping[str, Any] | None = None, *, complete: bool | None = None) -> None:
-        """Close the pass; by default, it is complete if it had the announced number of batches."""
+        """Close the pass. By default, the pass is complete if it had `total` batches or `total` is unknown."""
         pass_, machine = self._innermost(), self._running()
         if complete is None:
             complete = pass_.total is None or pass_.saw_everything
-        self._pass = None  # in case a handler raises: no pass is open then
+        self._pass = None  # cleared first, because no pass is open if a handler raises an error
         machine.end_pass(pass_, complete=complete, finals=finals)
         self._pass = machine.scopes.passes[-1] if machine.scopes.passes else None
 
@@ -190,7 +191,7 @@ class HostDriver:
         return self._pass is not None and self._pass.in_iteration
 
     def start_iteration(self, batch: Any = None) -> bool:
-        """Begin an iteration. Return whether the host should compute it, which is False if a callback skips the batch."""
+        """Begin an iteration. Return whether the host should compute it: False if a callback skips the batch."""
         pass_, machine = self._pass, self._machine
         if pass_ is None or machine is None:
             raise self._not_open()
@@ -203,7 +204,7 @@ class HostDriver:
         return pass_.in_iteration
 
     def finish_iteration(self, *, outputs: Any = None, loss: Any = None, log: Mapping[str, Any] | None = None) -> None:
-        """End the iteration; a loss is logged, as in `Runner`."""
+        """End the iteration. A loss is logged, as in `Runner`."""
         pass_, machine = self._pass, self._machine
         if pass_ is None or machine is None or not pass_.in_iteration:
             raise self._not_in_iteration()
@@ -231,19 +232,19 @@ class HostDriver:
         machine.hooks.fire(point, machine.run)
 
     def reject(self, points: Iterable[str], why: str) -> None:
-        """Raise NotUnderHost if a callback needs one of these points, because the host turns out not to reach them."""
+        """Raise NotUnderHost if a callback needs one of these points. Call this if the host turns out not to reach them."""
         Host(self.host.name, dict.fromkeys(points, why)).check(self.hooks)
 
     # Values and verdicts
 
     def show(self, values: Mapping[str, Any]) -> None:
-        """Set the latest values of these metrics without including them in a mean."""
+        """Set the latest values of these metrics without adding them to a mean."""
         for name, value in values.items():
             self._running().logbook.show(name, value)
 
     @property
     def wants_stop(self) -> bool:
-        """Whether the run should stop; no further iteration should start."""
+        """Whether the run should stop. If so, start no further iteration."""
         return self._machine is not None and self._machine.verdicts.stop
 
     @property
@@ -254,7 +255,7 @@ class HostDriver:
         return machine.verdicts.stop_epoch if not passes else machine.pass_end.is_due(passes[-1])
 
     def state(self) -> dict[str, Any]:
-        """Return the state of callbacks, clocks and logged values for the host's checkpoint."""
+        """Return the state of callbacks, clocks and logged values, to store in the host's checkpoint."""
         machine = self._running()
         machine.run.monitors.settle()
         return machine.saving.state()
@@ -270,9 +271,9 @@ class HostDriver:
         return self._pass
 
     def _not_in_iteration(self) -> BadLoop:
-        self._innermost()  # raises if no pass is open
+        self._innermost()  # raises an error if no pass is open
         return BadLoop(f"{self.host.name}: no iteration is open.", call="start_iteration(batch) first")
 
     def _not_open(self) -> BadLoop:
-        self._running()  # raises if there is no run
+        self._running()  # raises an error if there is no run
         return BadLoop(f"{self.host.name}: no pass is open.", call='start_pass("train") first')

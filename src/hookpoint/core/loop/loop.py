@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from hookpoint.core.loop.options import LoopOptions
     from hookpoint.core.run.run import Run
 
-EVERYWHERE: list[Any] = []  # callbacks added to every loop of this process, at the end of the list
+EVERYWHERE: list[Any] = []  # callbacks that are appended to the list of every loop in this process
 
 
 class Loop:
-    """The loop without default callbacks. `hookpoint.Loop` adds them and documents how to use a loop.
+    """A loop without default callbacks. `hookpoint.Loop` adds them, and documents how to use a loop.
 
-    Options are passed as `options` or by keyword. The team of a run is created when the loop is entered and closed when it is
-    left. All ranks must enter together.
+    Pass options as `options` or by keyword. The run's team is created when the loop is entered, and closed when it is exited.
+    All ranks must enter together.
 
-    The modules a loop needs are imported when a loop is created, so that importing the class stays fast.
+    The constructor imports the modules that a loop needs, so that importing the class stays fast.
     """
 
     def __init__(self, callbacks: Iterable[Any] = (), options: LoopOptions | None = None, **changes: Any) -> None:
@@ -63,7 +63,7 @@ class Loop:
             self._place = {"rank": team.rank, "local_rank": team.local_rank, "world_size": team.size}
         try:
             if self._was_entered or self._compiled_for != self._compile_options():
-                self.hooks = self._compiled()  # schedules start from zero
+                self.hooks = self._compiled()  # compile again, so that schedules start from zero
             self._was_entered = True
             self._machine = machine = assemble(self.hooks, self.options, self._stateful, self._team, self._place)
         except BaseException:

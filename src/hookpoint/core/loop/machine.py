@@ -1,4 +1,4 @@
-"""Machine: the life of a run, in run-time order. Drivers call its methods; nothing else fires a run's points.
+"""Machine: the life of a run, in run-time order. Drivers call its methods. Nothing else fires a run's points.
 
 begin_run                          on_setup, on_run_begin; on_load if the run resumes
   begin_epoch                      on_epoch_begin
@@ -11,7 +11,7 @@ begin_run                          on_setup, on_run_begin; on_load if the run re
   end_epoch                        on_epoch_end; on_save if a save is due
 end_run                            on_exception if something escaped, on_run_end
 
-A driver is a user's `for` (epochs.py, batches.py), which the Runner also uses, or another library's trainer (host_driver.py).
+A driver is a `for` loop (epochs.py, batches.py), the user's or the Runner's, or another library's trainer (host_driver.py).
 Between begin_iteration and end_iteration, a step fires on_backward_begin, on_backward_end, on_step_begin and on_step_end.
 """
 
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from hookpoint.core.loop.run_objects import RunObjects
     from hookpoint.core.run.run import Run
 
-FOLD_EVERY = 64  # number of iterations outside training after which logged values are folded into the means of the pass
+FOLD_EVERY = 64  # outside training, logged values are added to the pass's means after this many iterations
 
 
 class Machine:
-    """One run. The components are notified of each transition, in the order of the lines below."""
+    """One run. Each method notifies the components of a transition, in the order of its lines."""
 
     def __init__(self, objects: RunObjects, options: LoopOptions, components: Components) -> None:
         self.objects, self.options, self.verdicts, self.scopes = objects, options, objects.verdicts, objects.scopes
@@ -92,7 +92,7 @@ class Machine:
             raise
 
     def _fire_or_stop(self, point: str, **payload: Any) -> None:
-        """Fire a point of the run, if enabled. A StopRun becomes a request, so that the state is still restored."""
+        """Fire a run point, if enabled. StopRun becomes a stop request, so that the state is still restored."""
         if self.options.run_points:
             try:
                 self._fire(point, **payload)
@@ -116,7 +116,7 @@ class Machine:
     # A pass
 
     def begin_pass(self, pass_: Pass) -> bool:
-        """Open a pass; return whether it has anything to do: not after a stop, nor if the checkpoint was made after it."""
+        """Open a pass. Return False if it has nothing to do: after a stop, or if the pass ended before the checkpoint."""
         run, scopes, resuming = self.running(), self.scopes, self.resuming
         if pass_.is_done or self.pass_end.prevents(pass_, has_host=self.options.host is not None):
             return False
@@ -149,10 +149,10 @@ class Machine:
             pass_.source = map(self.options.prepare, pass_.source)
         return True
 
-    # Iterations. A pass runs them without what is settled when it opens (batches.py).
+    # Iterations. A pass runs a specialized version of this code (batches.py).
 
     def iterate(self, pass_: Pass) -> Generator[Any, None, bool]:
-        """Yield the batch of each iteration of an open pass. Return whether the data is over; False if the pass must end."""
+        """Yield the batches of an open pass. Return True at the end of the data, or False if the pass must end earlier."""
         verdicts, now, batch = self.verdicts, pass_.now, None
         while pass_.is_open:
             if self.scopes.passes[-1] is not pass_:
@@ -167,17 +167,17 @@ class Machine:
                 if batch is END:
                     return True
                 pass_.batches_seen += 1
-            if verdicts.has_requests and self.pass_end.is_due(pass_, has_batch=True):  # requested during the fetch
+            if verdicts.has_requests and self.pass_end.is_due(pass_, has_batch=True):  # a request arrived during the fetch
                 pass_.batches_seen -= pass_.again is END
                 return False
             self.begin_iteration(pass_, batch)
-            batch = None  # the iteration holds it
+            batch = None  # the iteration keeps the reference
             if pass_.begin is None or not (now.has_requests and now.is_discarded):
                 yield now.batch
         return False
 
     def fetch(self, pass_: Pass) -> Any:
-        """Fetch a batch from the loader of a pass, with points around it; return END after the last."""
+        """Fire the fetch points, and return the next batch from a pass's loader, or END after the last batch."""
         run, now, (begin, end) = self.run, pass_.now, pass_.fetch or (None, None)
         now.batch_idx = pass_.batches_seen
         set_now(run, now)
@@ -191,7 +191,7 @@ class Machine:
         return END if batch is END else now.batch
 
     def begin_iteration(self, pass_: Pass, batch: Any) -> None:
-        """Begin an iteration. A handler may discard it: then it only has to be ended."""
+        """Begin an iteration. If a handler discards it, the driver only has to end it."""
         run, now = self.run, pass_.now
         pass_.in_iteration = True
         now.batch = batch
@@ -203,7 +203,7 @@ class Machine:
             pass_.is_sampled, pass_.began = True, perf_counter()
         if pass_.begin is not None:
             (pass_.timed[0] or pass_.begin if pass_.is_sampled else pass_.begin)(run)
-            if self.scopes.passes[-1] is not pass_:  # a handler left its own pass with a break
+            if self.scopes.passes[-1] is not pass_:  # a handler exited its own pass with a break
                 self.scopes.close_above(pass_)
 
     def end_iteration(self, pass_: Pass) -> None:
@@ -225,7 +225,7 @@ class Machine:
             if pass_.is_timed and pass_.is_sampled:
                 pass_.is_sampled = False
                 self._share.add_step(perf_counter() - pass_.began)
-            # What is due: a log step, and in training an agreement between ranks, a command, a save.
+            # Do what is due: a log step and, in training, agreement between ranks, commands and saves.
             if pass_.is_train and self.options.log_every:
                 if clocks.step >= self.logbook.next_log_step:
                     self.logbook.end_window(send=True)
@@ -238,7 +238,7 @@ class Machine:
                 if self.steps.are_reported:
                     saving.is_accumulating = clocks.step == pass_.steps_before
                     pass_.steps_before = clocks.step
-                # After a `break`, the code after the body has run already: a run could not resume here, so a save waits.
+                # After a `break`, the user's code after the loop has already run, so a run could not resume here. Save later.
                 if saving.is_due and not saving.is_accumulating and not pass_.is_closing:
                     self.control.at_boundary()
                     saving.at_boundary()
@@ -246,7 +246,7 @@ class Machine:
         now.clear()
 
     def _was_skipped(self, pass_: Pass) -> bool:
-        """Handle the requests about the iteration; return whether the whole iteration is skipped."""
+        """Handle the requests to skip or retry. Return whether the whole iteration is skipped."""
         if not pass_.apply_skips(self.options.max_retries):
             return False
         pass_.now.has_ended = True
@@ -256,7 +256,7 @@ class Machine:
         return True
 
     def end_pass(self, pass_: Pass, *, complete: bool, finals: Mapping[str, Any] | None = None) -> None:
-        """End the running iteration, then the pass. `finals` are values of the whole pass computed by a host."""
+        """End the current iteration, then the pass. `finals` contains values that a host computed over the whole pass."""
         if not pass_.is_open or pass_.is_closing:
             return
         pass_.is_closing = True
@@ -270,10 +270,10 @@ class Machine:
         pass_.is_open, pass_.abandoned, pass_.is_done = False, False, True
         scopes = self.scopes
         try:
-            # A user may end validation early; if a stop ends it, the epoch is incomplete, as are its metrics.
+            # A user may end validation early. If a stop ends it, the epoch and its metrics are incomplete.
             scopes.cut_short |= not complete and (pass_.is_train or self.verdicts.stop)
             if pass_.is_train and not complete and not was_left:
-                self.saving.before_end_points()  # while the means of the pass are open, as they are in a resumed run
+                self.saving.before_end_points()  # before the pass's means are final, because a resumed run continues them
             pass_.results = self.logbook.finish_page(finals)
             self.hooks.fire(f"on_{pass_.mode}_epoch_end", self.run)
             scopes.close_above(pass_)
@@ -305,7 +305,7 @@ class Machine:
         self.model_stop.check(run)
         self.agree("the end of the epoch")
         self.logbook.flush()
-        run.put_event("epoch_end", complete=run.epoch_complete)  # monitors now have all values of the epoch
+        run.put_event("epoch_end", complete=run.epoch_complete)  # monitors have now received all values of the epoch
         run.monitors.raise_errors()
         for line in self._share.heavy(self.hooks.costs(of_users=True)):
             logger.warning("%s", line)
@@ -314,7 +314,7 @@ class Machine:
         self.record.end_epoch()
 
     def end_run(self, error: BaseException | None) -> bool:
-        """Close what is open, end the run, and return whether to suppress the exception that ended it, if any."""
+        """Close open scopes, and end the run. Return whether to suppress the exception that ended it."""
         try:
             failure = self._close_scopes(error)
             problems = self._fire_last_points(failure)
@@ -324,7 +324,7 @@ class Machine:
         return is_handled(error, failure, problems, self.signals.ending())
 
     def _close_scopes(self, error: BaseException | None) -> BaseException | None:
-        """Close passes and the epoch like a `break`, or drop them after an exception; return the failure, if any."""
+        """Close passes and the epoch as after a `break`, or drop them after an exception. Return the failure, if any."""
         run, scopes = self.run, self.scopes
         while error is None or isinstance(error, StopRun):
             try:
@@ -351,7 +351,7 @@ class Machine:
         return error
 
     def _fire_last_points(self, failure: BaseException | None) -> list[Exception]:
-        """Fire the last points, and collect the errors of handlers. Monitors run last, so they receive everything."""
+        """Fire the last points, and return the handlers' errors. Monitors run last, so they receive everything."""
         run, scopes, fires = self.run, self.scopes, self.options.run_points
         self.clocks.stop()
         self.control.end()
@@ -360,7 +360,7 @@ class Machine:
             self.record.note_failure(failure)
             for problem in self.hooks.contain("on_exception", run):
                 logger.error("on_exception failed", exc_info=problem)
-            set_payload(run, {})  # an error holds its frames, and they hold memory
+            set_payload(run, {})  # an error keeps its stack frames, and their memory, alive
         if self.signals.received is not None:
             run.put_event("signal", received=self.signals.received.name)
         problems = self.hooks.contain("on_run_end", run, monitors=False) if fires else []
@@ -379,7 +379,7 @@ class Machine:
         self._is_over = True
         leave_run(self.run)
         be_silent(self, silent=False)
-        with ExitStack() as undone:  # in reverse order; an error does not keep the rest from running
+        with ExitStack() as undone:  # called in reverse order; after an error, the rest still runs
             undone.callback(self.objects.team.close)
             undone.callback(self.saving.close)
             undone.callback(self.run.monitors.close)
@@ -389,7 +389,7 @@ class Machine:
             undone.callback(self.steps.remove)
 
     def running(self) -> Run:
-        """Return the run; raise if it is over."""
+        """Return the run. Raise OutsideRun if it has ended."""
         if self._is_over:
             raise OutsideRun("this loop is not running.", enter="with Loop(...) as run: and use run inside")
         return self.run

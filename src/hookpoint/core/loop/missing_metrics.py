@@ -1,4 +1,4 @@
-"""MissingMetrics: find metrics that are read but never logged, as early as possible."""
+"""MissingMetrics: find metrics that are read but never logged, and report them as early as possible."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from hookpoint.core.run.run import Run
 
 
-OTHER_EVALUATION = re.compile(r"(valid|eval|evaluation|test|dev)[_\-/]")  # common prefixes for users' own passes
+OTHER_EVALUATION = re.compile(r"(valid|eval|evaluation|test|dev)[_\-/]")  # common prefixes for evaluations in users' own code
 
 
 class Read(NamedTuple):
-    """A metric and its reader: a callback, or another reader that the Runner knows about."""
+    """A metric and its reader: a callback, or another reader that a Runner declares."""
 
     metric: str
     reader: str
@@ -29,16 +29,16 @@ class Read(NamedTuple):
 
 
 class MissingMetrics:
-    """Check the metrics that are read: before the run, after its first epochs, and at its end.
+    """Check that the metrics that are read get logged: before the run, after its first epochs, and at its end.
 
-    Before the run, an unknown name raises if nothing could log it; otherwise, a likely typo is a warning. A metric is missing
-    once everything that could log it has run: scheduled callbacks have been called and, for a validation metric, validation has
-    run. This raises when the next epoch begins. If there is no next epoch, or the reader's errors do not end the run, it is a
-    warning.
+    Before the run, an unknown name raises an error if nothing could log it. Otherwise, a likely typo causes a warning. During
+    the run, a metric is missing once everything that could log it has run: scheduled callbacks have been called and, for a
+    validation metric, validation has run. A missing metric raises an error when the next epoch begins. If there is no next
+    epoch, or the reader's errors do not end the run, it causes a warning.
 
-    `entries` are the callbacks on all ranks, so that every rank makes the same checks; `local` are the callbacks on this rank.
-    `has_validated` returns whether a validation pass is over; `gather` collects a value from all ranks; it is None for a single
-    rank.
+    `entries` contains the callbacks on all ranks, so that every rank makes the same checks. `local` contains the callbacks on
+    this rank. `has_validated` returns whether a validation pass has finished. `gather` collects a value from all ranks. It is
+    None for a single rank.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class MissingMetrics:
     # Before the run
 
     def check_names(self, *, is_chief: bool) -> None:
-        """Raise for an unknown name if no other names can be logged; otherwise, warn about a likely typo."""
+        """Raise UnknownMetric for an unknown name if nothing can log other names. Otherwise, warn about a likely typo."""
         written = {name for entry in self._entries for name in entry.declared("writes")}
         known = sorted(self._names.known | written | self._sometimes)
         unknown = [read for read in self._pending if read.metric not in known]
@@ -75,10 +75,10 @@ class MissingMetrics:
             if meant is not None and is_chief:
                 logger.warning("%s reads '%s', which nothing logs; did you mean '%s'?", read.reader, read.metric, meant)
 
-    # In the run
+    # During the run
 
     def check_before_epoch(self, run: Run) -> None:
-        """Raise for a metric that previous epochs should have logged; before the first epoch of this process, do nothing."""
+        """Raise MissingMetric if earlier epochs should have logged a metric. Do nothing before this process's first epoch."""
         self._epochs += 1
         if self._epochs == 1 or not self._pending or not run.epoch_complete:
             return
@@ -96,13 +96,13 @@ class MissingMetrics:
                 logger.warning("%s", self._error(run, read))
 
     def warn_at_end(self, run: Run) -> None:
-        """Warn about metrics that were never logged. Training is done, so this does not raise."""
+        """Warn about metrics that were never logged. This does not raise an error, because training is done."""
         for read in self._pending if self._epochs and run.is_chief else ():
             if read.metric not in run.metrics:
                 logger.warning("%s", self._error(run, read))
 
     def _waits(self, run: Run) -> set[str]:
-        """Return the metrics that may still be logged: some of their readers or writers on this rank have not run yet."""
+        """Return the metrics that may still be logged, because a reader or writer on this rank has not run yet."""
         has_validated = self._has_validated() or self._names.validates is False or self._has_measured(run)
         waits = {read.metric for read in self._pending if read.metric in self._sometimes or read.metric in run.summaries}
         others_wait = any(_waits(entry, has_validated) for entry in self._local if could_log_anything(entry))
@@ -119,14 +119,14 @@ class MissingMetrics:
         return waits
 
     def _is_not_measured_yet(self, run: Run, metric: str, has_validated: bool) -> bool:
-        """Return whether a metric belongs to an evaluation that has not run yet. Many loops evaluate only every few epochs."""
+        """Return whether a metric comes from an evaluation that has not run yet. Many loops evaluate only every few epochs."""
         other = OTHER_EVALUATION.match(metric)
         if other is not None:
             return not any(name.startswith(other[0]) for name in run.metrics)
         return not has_validated and _is_of_validation(metric)
 
     def _has_measured(self, run: Run) -> bool:
-        """Return whether a user's loop validates without a pass, because the epoch has logged other validation metrics."""
+        """Return whether a user's loop validates without a pass: it has logged other validation metrics in this epoch."""
         logged = run.metrics.of_epoch(run.epoch) if self._names.validates is None else []
         return any(_is_of_validation(name) and not self._writers(name) for name in logged)
 
@@ -134,7 +134,7 @@ class MissingMetrics:
         return [entry for entry in self._local if metric in entry.declared("writes")]
 
     def _warn_no_validation(self, run: Run, read: Read) -> None:
-        """Warn once that a user's loop has not validated yet. It may validate only every few epochs."""
+        """Warn once that a user's loop has not validated yet. This is not an error, because loops may validate less often."""
         if self._names.validates is None and not self._has_warned and run.is_chief and read.metric not in run.metrics:
             self._has_warned = True
             logger.warning("%s reads '%s', but no validation has run yet", read.reader, read.metric)
@@ -147,12 +147,12 @@ class MissingMetrics:
         meant = near_miss(read.metric, run.metrics)
         cures = {} if meant is None else {"read": f"'{meant}'"}
         if read.entry is not None:
-            cures["wait"] = ".when(Every(epochs=k)) on it, if the metric is logged only every k epochs"
+            cures["add"] = ".when(Every(epochs=k)) to it, if the metric is logged only every k epochs"
         return MissingMetric(read.metric, run.metrics, reader=read.reader, why=why, **cures)
 
 
 def could_log_anything(entry: Entry) -> bool:
-    """Return whether a callback could log undeclared names: it, or one of its handlers, is not defined in hookpoint."""
+    """Return whether a callback could log undeclared names, because its class or a handler is not defined in hookpoint."""
     subject = entry.subject
     owner = subject if hasattr(subject, "__code__") else type(subject)
     functions = [handler.function for handler in entry.handlers]
@@ -161,12 +161,12 @@ def could_log_anything(entry: Entry) -> bool:
 
 def is_ours(thing: Any) -> bool:
     """Return whether a class or function is defined in hookpoint."""
-    function = getattr(thing, "func", thing)  # a partial has no module
+    function = getattr(thing, "func", thing)  # a functools.partial has no __module__
     return str(getattr(function, "__module__", "")).partition(".")[0] == "hookpoint"
 
 
 def _starts_later(entry: Entry, run: Run) -> bool:
-    """Return whether a callback skips the first epochs, as EarlyStopping can, and this is one of them."""
+    """Return whether the run is still in the first epochs, which a callback such as EarlyStopping may skip."""
     return run.epoch <= getattr(entry.subject, "start_from_epoch", 0)
 
 
@@ -175,7 +175,7 @@ def _is_of_validation(metric: str) -> bool:
 
 
 def _waits(entry: Entry, has_validated: bool) -> bool:
-    """Return whether a callback may not have run yet: it has a condition, was not due, or waits for a validation pass."""
+    """Return whether a callback may still have to run: it has a condition, was not due, or waits for a validation pass."""
     is_gated = any(getattr(pipeline, "gate", None) is not None for pipeline in entry.path)
     validates = any(handler.point.startswith("on_val_") for handler in entry.handlers)
     return is_gated or not all(armed.has_fired for armed in entry.armed.values()) or (validates and not has_validated)

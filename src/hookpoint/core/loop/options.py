@@ -1,4 +1,4 @@
-"""LoopOptions: the options of a loop, set by `with Loop(...)` or by a Runner."""
+"""LoopOptions: the options of a loop. A Loop or a Runner sets them."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from hookpoint.core.team.team import Team
 class LoopOptions:
     """All options of a loop except its callbacks.
 
-    Users set the first group; a framework, a Runner or a host sets the second. `team` is called by all ranks together when the
-    loop is entered. `begin` is called with the run before its first point. Without `run_points`, the loop is only for
-    validation or prediction. `host` is another library's trainer that drives the loop. `control` creates the source of commands
-    to the run.
+    Users set the first group of options. A framework, a Runner or a host sets the second group. All ranks call `team` together
+    when they enter the loop. `begin` is called with the run before its first point. If `run_points` is False, the loop only
+    validates or predicts. `host` is another library's trainer, which drives the loop. `control` creates the source of commands
+    for the run.
     """
 
     model: Any = None
@@ -88,11 +88,11 @@ class LoopOptions:
         user_state(self.state)
 
     def run_attributes(self) -> dict[str, Any]:
-        """Return the options that are attributes of the run."""
+        """Return the options that become attributes of the run."""
         names = ("name", *OBJECTS, "device", "workdir")
         return {**{name: getattr(self, name) for name in names}, "config": config_of(self.config)}
 
     def stateful(self) -> dict[str, Any]:
-        """Return the objects whose state a checkpoint contains, by name; a host saves its model and optimizer itself."""
+        """Return the objects whose state is saved in checkpoints, by name. A host saves its model and optimizer itself."""
         saved = {name: None if self.host is not None else self.unwrapped(getattr(self, name)) for name in OBJECTS}
         return {**saved, **user_state(self.state)}

@@ -1,4 +1,4 @@
-"""Pass: the state of one iteration over a loader, in training, validation or prediction. The machine changes it."""
+"""Pass: the state of one pass over a loader, in training, validation or prediction. The machine updates it."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ MODES = ("train", "val", "pred")
 END: Any = object()
 
 
-# Slots: above thirty attributes, dicts no longer share keys, and each iteration reads a dozen.
+# Slots, for speed: with more than thirty attributes, instances no longer share the keys of their dicts.
 @dataclass(slots=True, eq=False, repr=False)
 class Pass:
-    """The iterations over one loader. It opens when the first batch is requested and closes after the last.
+    """One pass over a loader. It opens when the first batch is requested, and closes after the last batch.
 
-    A pass that a `break` left open is `abandoned`; the machine closes it at the next opportunity. One that `is_side` stays out
-    of the run's metrics and records. One that `is_shared` is made by all ranks of a team together.
+    If a `break` leaves the pass open, `abandoned` is set, and the machine closes the pass at the next opportunity. If
+    `is_side` is set, the pass's values are not added to the run's metrics and records. If `is_shared` is set, all ranks of a
+    team make the pass together.
     """
 
     loader: Iterable[Any]
@@ -46,7 +47,7 @@ class Pass:
     results: dict[str, Any] = field(default_factory=dict)
     total: int | None = field(init=False)
     samples_of: Callable[[Any], int] = field(init=False)
-    outer: tuple[Mode | None, Iteration] = (None, NO_ITERATION)  # mode and iteration of the run around it
+    outer: tuple[Mode | None, Iteration] = (None, NO_ITERATION)  # the run's mode and iteration before the pass
     source: Iterator[Any] = field(default_factory=lambda: iter(()))
     # The current iteration
     now: Iteration = field(default_factory=Iteration)
@@ -56,13 +57,13 @@ class Pass:
     retries: int = 0
     steps_before: int = 0
     began: float = 0.0
-    sampled_next: int = field(init=False)  # the next batch to be measured
+    sampled_next: int = field(init=False)  # the next batch to time
     again: Any = END  # the batch to retry
-    # The calls of its points, resolved when it opens; None if there are no handlers
+    # The calls for the pass's points, resolved when it opens. None if there are no handlers.
     begin: Dispatch | None = None
     end: Dispatch | None = None
     timed: tuple[Dispatch | None, Dispatch | None] = (None, None)
-    is_timed: bool = False  # whether some iterations are measured: those of training, if they have handlers
+    is_timed: bool = False  # whether to time some of the iterations: only in training, if there are handlers
     fetch: tuple[Dispatch | None, Dispatch | None] | None = None
 
     def __post_init__(self) -> None:
@@ -70,11 +71,11 @@ class Pass:
         self.sampled_next = FIRST_SAMPLE
 
     def skip(self, known: Mapping[str, Any]) -> None:
-        """Take the results of a pass that was over before the checkpoint."""
+        """Use the saved results of a pass that ended before the checkpoint."""
         self.results, self.batches_seen, self.is_done = dict(known["results"]), known["batches"], True
 
     def enter(self, run: Run, samples_of: Callable[[Any], int]) -> None:
-        """Become the current pass of the run, and resolve the calls of its points."""
+        """Make this the run's current pass, and resolve the calls for its points."""
         mode, hooks, self.samples_of = self.mode, run.hooks, samples_of
         self.outer, self.steps_before, self.is_open = (run.mode, now_of(run)), run.step, True
         run.mode = mode
@@ -91,13 +92,13 @@ class Pass:
         self.fetch = fetch if fetch != (None, None) else None
 
     def leave(self, run: Run) -> None:
-        """Restore the run as it was before the pass."""
+        """Restore the run's mode and iteration from before the pass."""
         self.source = iter(())
         run.mode, now = self.outer
         set_now(run, now)
 
     def apply_skips(self, max_retries: int) -> bool:
-        """Handle a retry or skip of the iteration; return whether the whole iteration is discarded."""
+        """Handle requests to retry or skip. Return whether the whole iteration is discarded."""
         now = self.now
         if now.retry:
             self.retries += 1
@@ -121,7 +122,7 @@ class Pass:
     def drop(self) -> None:
         """Drop the current iteration and the rest of the data."""
         self.is_open, self.is_done, self.in_iteration = False, True, False
-        self.source = iter(())  # now, not when the traceback is freed: the workers of a loader end at once
+        self.source = iter(())  # end the loader's workers now, not when the traceback is freed
         self.now.clear()
 
     @property

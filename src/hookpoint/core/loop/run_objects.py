@@ -19,7 +19,7 @@ from hookpoint.core.team.team import Team
 
 @dataclass(slots=True, eq=False, repr=False)
 class RunObjects:
-    """The objects that saving, resuming and agreement work on. `stateful` maps names to objects with state to save."""
+    """The objects that saving, resuming and agreement use. `stateful` maps names to the objects whose state is saved."""
 
     run: Run
     hooks: Hooks

@@ -10,10 +10,10 @@ from hookpoint.core.loop.passes import Pass
 
 
 class Cleanup:
-    """Functions to call at the end of a scope. Each is called once, in reverse order of registration.
+    """Functions to call at the end of a scope. Each function is called once, in reverse order of registration.
 
-    A scope is a pass, or None for the end of an epoch or run. After a `break`, the end points of a pass fire late, perhaps
-    after another step; after an exception, they never fire. Register a function here to undo something before that.
+    A scope is a pass, or None for an epoch or a run. After a `break`, the end points of a pass fire late, perhaps after
+    another step. After an exception, they never fire. Register a function here if a change must be undone immediately.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Cleanup:
             self._waiting.remove(item)
             try:
                 item[1]()
-            except BaseException as error:  # the remaining functions must run
+            except BaseException as error:  # the remaining functions must still run
                 if first is None and not (has_failed and isinstance(error, Exception)):
                     first = error
                 else:
@@ -40,14 +40,14 @@ class Cleanup:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Scopes:
-    """The open scopes. The machine changes them; saving, resuming and drivers read them.
+    """The open scopes. The machine changes them. Saving, resuming and drivers read them.
 
-    A `break` leaves passes or an epoch `abandoned`: the next call to the run closes them. `cut_short` is set if the epoch did
-    not see all of its training data, or a stop cut off its validation.
+    If a `break` leaves passes or an epoch open, `abandoned` is set, and the next call to the run closes them. `cut_short` is
+    set if the epoch did not see all of its training data, or if a stop ended its validation early.
     """
 
     passes: list[Pass] = field(default_factory=list)  # the innermost last
-    passes_opened: int = 0  # in this epoch, not counting nested passes
+    passes_opened: int = 0  # the number of passes opened in this epoch, without nested passes
     epoch_is_open: bool = False
     cut_short: bool = False
     abandoned: bool = False
@@ -68,17 +68,17 @@ class Scopes:
             self._close_from(first)
             if self.epochs_abandoned and not any(pass_.is_closing for pass_ in self.passes):
                 self.close_epoch(cut_short=True)
-            self.abandoned = self.epochs_abandoned  # the epoch cannot close while a pass is being closed
+            self.abandoned = self.epochs_abandoned  # the epoch cannot close while one of its passes is closing
 
     def close_above(self, pass_: Pass) -> None:
-        """Close the passes that were opened inside this one."""
+        """Close the passes that were opened inside this pass."""
         self._close_from(self.passes.index(pass_) + 1)
 
     def close_passes(self) -> None:
         self._close_from(0)
 
     def _close_from(self, number: int) -> None:
-        while len(self.passes) > number and not self.passes[-1].is_closing:  # a handler at its end points may call this
+        while len(self.passes) > number and not self.passes[-1].is_closing:  # a handler at the pass's end points may call this
             self.end_pass(self.passes[-1], complete=False)
 
     def close_epoch(self, *, cut_short: bool) -> None:
@@ -89,7 +89,7 @@ class Scopes:
             self.end_epoch()
 
     def drop(self) -> None:
-        """Forget the open scopes without their end points, after an exception."""
+        """Drop the open scopes after an exception, without firing their end points."""
         for pass_ in self.passes:
             self.drop_pass(pass_)
         self.passes.clear()

@@ -1,4 +1,4 @@
-"""Services: carry out a run's requests on a machine. Implements `RunLoop`."""
+"""Services: the implementation of `RunLoop`. It carries out a run's requests on its machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Services:
-    """The loop as its run sees it."""
+    """A loop, as seen by its run."""
 
     __slots__ = ("machine", "settle")
 
@@ -71,7 +71,7 @@ class Services:
         if machine.options.host is not None:
             raise BadLoop(f"run.set_step({step}): the trainer that hosts this run counts the steps.")
         if run.resuming:
-            return  # ignored, like every change that a script makes before the state is restored
+            return  # ignored, like all changes that a script makes before the state is restored
         if machine.resuming.has_resumed or clocks.epoch or clocks.iteration:
             raise BadLoop(f"run.set_step({step}): training has begun.", call="it at on_run_begin, or before the first epoch")
         if len(set(self.gather(step, "run.set_step()"))) > 1:
@@ -161,5 +161,5 @@ class Services:
 
 
 def machine_of(run: Run) -> Machine:
-    """Return the machine of a run, for hookpoint's own engine and callbacks."""
+    """Return a run's machine. Only for hookpoint's own engine and callbacks."""
     return cast(Services, loop_of(run)).machine

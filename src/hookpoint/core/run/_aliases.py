@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class ForeignName:
-    """An attribute from another library that the run does not have. The error says what to write instead."""
+    """An attribute that other libraries have, but a run does not. Reading it raises an error that names the alternative."""
 
     def __init__(self, write: str) -> None:
         self._write = write
@@ -34,7 +34,7 @@ class ForeignName:
 
 
 class BoundMethod:
-    """A method bound to a run, as an object that does more than being called."""
+    """A method bound to a run, as an object that also supports other operations."""
 
     def __init__(self, function: Callable[..., Any], run: Any) -> None:
         self._function, self._run = function, run
@@ -44,7 +44,7 @@ class BoundMethod:
 
 
 class StopRequest(BoundMethod):
-    """`run.stop`: call it to stop the run. Like Orca's attribute, it is false until a stop is requested."""
+    """`run.stop`: call it to stop the run. As in Orca, its truth value is False until a stop is requested."""
 
     def __bool__(self) -> bool:
         return self._run.stop_reason is not None
@@ -54,7 +54,7 @@ class StopRequest(BoundMethod):
 
 
 class EpochsMethod(BoundMethod):
-    """`run.epochs`: call it to iterate over epochs. In Orca it is a number; using it as one raises and names the attribute."""
+    """`run.epochs`: call it to iterate over epochs. In Orca, it is a number, so using it as a number raises a helpful error."""
 
     def _reject(self, *args: Any) -> NoReturn:
         raise BadValue("run.epochs is a method, not a number.", read="run.max_epochs, or run.epoch for the current epoch")
@@ -65,7 +65,7 @@ class EpochsMethod(BoundMethod):
 
 
 class MethodObject:
-    """Decorate a method of the run. An instance has one of the objects above; the class has the plain function."""
+    """Decorate a run's method. On an instance, the attribute is one of the objects above. On the class, it is the function."""
 
     def __init__(self, as_object: Callable[[Callable[..., Any], Any], Any], function: Callable[..., Any]) -> None:
         self._as_object, self._function = as_object, function
@@ -78,7 +78,7 @@ class MethodObject:
         return self._function if run is None else self._as_object(self._function, run)
 
 
-if TYPE_CHECKING:  # keep the types of the methods
+if TYPE_CHECKING:  # type checkers see the methods' own types
 
     def as_stop_request(method: Method) -> Method: ...
     def as_epochs_method(method: Method) -> Method: ...
@@ -88,12 +88,12 @@ else:
 
 
 def alias(attribute: Callable[[Values], T]) -> T:
-    """Return a property of Values, so that it can have a second name. Type checkers see the type of the value."""
+    """Return a property of Values, to give it a second name. Type checkers see the value's type."""
     return attribute  # type: ignore[return-value]
 
 
 def as_list(name: str) -> Any:
-    """Return a property that lists an attribute's objects: a single object, the values of a mapping, or nothing."""
+    """Return a property that reads an attribute as a list: of one object, of a mapping's values, or empty for None."""
 
     def read(run: Any) -> list[Any]:
         value = getattr(run, name)
@@ -105,7 +105,7 @@ def as_list(name: str) -> Any:
 
 
 class PeerNames(Values):
-    """The attributes of a run under their names in tensorpack, MindSpore and Orca."""
+    """The run's attributes, under their names in tensorpack, MindSpore and Orca."""
 
     __slots__ = ("_args",)
 
@@ -113,7 +113,7 @@ class PeerNames(Values):
         super().__init__(*parts, **given)
         self._args = OriginalArgs(self)
 
-    # __getattr__ is avoided: it would slow down every attribute of the run.
+    # There is no __getattr__, because it would slow down every attribute of the run.
     eval_results = ForeignName("run.metrics, with val_ in front of each name; or run.original_args().eval_results")
     list_callback = ForeignName("run.callbacks, or run.original_args().list_callback")
     save_checkpoint = ForeignName('run.save("tag")')
@@ -123,11 +123,11 @@ class PeerNames(Values):
     # MindSpore
 
     def request_stop(self) -> None:
-        """Stop the run: MindSpore's name for `stop`."""
+        """Stop the run. This is MindSpore's name for `stop`."""
         self._loop.stop("request_stop() was called", same_on_all_ranks=False)
 
     def original_args(self) -> OriginalArgs:
-        """Return the run as MindSpore callbacks see it: a dict with attribute access. The whole run shares one dict."""
+        """Return the run as MindSpore callbacks see it: a dict with attribute access. All callbacks share the same dict."""
         return self._args
 
     def get_stop_requested(self) -> bool:
@@ -146,7 +146,7 @@ class PeerNames(Values):
 
     @property
     def local_step(self) -> int:
-        """The index of this batch; between iterations, the index of the epoch's last training batch."""
+        """The index of this batch or, between iterations, of the epoch's last training batch."""
         try:
             return int(self.batch_idx)
         except OutsideIteration:
@@ -159,7 +159,7 @@ class PeerNames(Values):
 
     @property
     def steps_per_epoch(self) -> int | None:
-        """The number of batches in the last training loader; None if unknown or if no pass has begun."""
+        """The number of batches in the last training loader, or None if it is unknown or no pass has begun."""
         return length_of(self.train_loader)
 
     # Orca

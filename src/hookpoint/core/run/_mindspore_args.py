@@ -12,21 +12,21 @@ from hookpoint.core.errors import OutsideIteration
 def _net_outputs(run: Any) -> Any:
     try:
         return _detached(run.loss if run.loss is not None else run.outputs)
-    except OutsideIteration:  # MindSpore keeps the outputs of the last step; the logged loss takes their place
+    except OutsideIteration:  # MindSpore keeps the last step's outputs: return the logged loss instead
         if "loss" not in run.metrics:
             raise
         return run.metrics["loss"]
 
 
 def _detached(value: Any) -> Any:
-    """Detach a tensor or a list of tensors, as MindSpore tensors have no graph. Converting one with a graph would warn."""
+    """Detach a tensor or a list of tensors: MindSpore tensors have no graph. Converting a tensor with a graph would warn."""
     if type(value) in (tuple, list):
         return type(value)(map(_detached, value))
     return value.detach() if getattr(value, "requires_grad", False) else value
 
 
 def _eval_results(run: Any) -> dict[str, Any]:
-    """Return the validation metrics under MindSpore's names: without val_, and the loss as eval_loss."""
+    """Return the validation metrics under their MindSpore names: without the prefix val_, except that the loss is eval_loss."""
     metrics = {name.removeprefix("val_"): run.metrics[name] for name in run.metrics if name.startswith("val_")}
     return {f"eval_{name}" if name == "loss" else name: value for name, value in metrics.items()}
 
@@ -51,7 +51,7 @@ LIVE: dict[str, Callable[[Any], Any]] = {
 
 
 class OriginalArgs(dict[str, Any]):
-    """A dict with attribute access. Values that callbacks set are kept for the run; the names in LIVE are read from it."""
+    """A dict with attribute access. It stores values that callbacks set. The names in LIVE are read from the run."""
 
     def __init__(self, run: Any) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Values: the attributes of a run. Options, clocks, values of the current iteration, and logged metrics."""
+"""Values: the attributes of a run, such as options, clocks, values of the current iteration, and logged metrics."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ now_of: Callable[[Values], Iteration] = attrgetter("_now")
 
 
 def read_only(path: str, doc: str) -> Any:
-    """Return a property that reads an attribute, or a nested attribute, of the run. This is faster than a Python function."""
+    """Return a property that reads an attribute such as "_clocks.step". This is faster than a Python function."""
     return property(attrgetter(path), doc=doc)
 
 
@@ -52,7 +52,7 @@ def iteration_value(name: str, doc: str) -> Any:
 
 
 class Values:
-    """The attributes of a run; `Run` adds the methods."""
+    """The attributes of a run. `Run` adds the methods."""
 
     __slots__ = (*ARGS, *PLACE, *PRIVATE, *STATE, *SERVICES)
 
@@ -101,20 +101,20 @@ class Values:
 
     # Clocks
 
-    epoch: Final[int] = read_only("_clocks.epoch", "The current epoch, counted from 1; 0 before the first epoch.")
+    epoch: Final[int] = read_only("_clocks.epoch", "The current epoch, counted from 1, or 0 before the first epoch.")
     step: Final[int] = read_only("_clocks.step", "The number of optimizer steps done.")
     iteration: Final[int] = read_only("_clocks.iteration", "The number of training batches done.")
     samples: Final[int] = read_only("_clocks.samples", "The number of training samples seen.")
-    moment: Final[Moment] = read_only("_clocks.moment", "The current epoch, iteration and step; moments can be compared.")
+    moment: Final[Moment] = read_only("_clocks.moment", "The current epoch, iteration and step. Moments can be compared.")
 
     @property
     def elapsed(self) -> float:
-        """Seconds of training, preserved across a resume."""
+        """The training time in seconds. A resumed run continues counting."""
         return self._clocks.elapsed()
 
     @property
     def current_iteration(self) -> int:
-        """The number of the current training iteration, or of the last one, counted from 1."""
+        """The number of the current or last training iteration, counted from 1."""
         return self._clocks.iteration + (self.mode == "train" and self._now is not NO_ITERATION and not self._now.has_ended)
 
     @property
@@ -124,7 +124,7 @@ class Values:
 
     @property
     def stop_reason(self) -> str | None:
-        """Why the run is stopping or has stopped; None if no stop was requested."""
+        """The reason why the run is stopping or has stopped, or None if no stop was requested."""
         return self._verdicts.reason if self._verdicts.stop else None
 
     # Ranks
@@ -159,11 +159,11 @@ class Values:
 
     @property
     def logs(self) -> Logs:
-        """The current metrics: those with a value from the current epoch; at on_train_epoch_end, only training metrics."""
+        """The metrics with a value from the current epoch. At on_train_epoch_end, validation metrics are omitted."""
         return self._logbook.logs()
 
     def offered(self, names: Iterable[str]) -> dict[str, Any]:
-        """Return those of the named arguments that are available."""
+        """Return a dict of the named arguments that are currently available."""
         values: dict[str, Any] = {}
         for name in names:
             if name in self._payload:

@@ -7,6 +7,6 @@ from hookpoint.core.run.run import Run
 
 
 def current_run() -> Run | None:
-    """Return the run of this thread or task, or None."""
+    """Return the current run in this thread or task, or None."""
     run: Run | None = CURRENT.get()
     return run

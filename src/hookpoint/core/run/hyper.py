@@ -1,4 +1,4 @@
-"""Hyper-parameters by name: read and set the learning rate, or any attribute, during the run."""
+"""Hyper-parameters by name: read and set the learning rate or any registered attribute during the run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hookpoint.core.run.rates import Address, Groups, Rates, put
 
 ALIASES = {"learning_rate": "lr"}
 NAMES_OF_RATE = ("learning_rate", "lr")
-LARGEST = 3.4028234663852886e38  # of float32
+LARGEST = 3.4028234663852886e38  # the largest float32
 
 
 class HyperParam(Protocol):
@@ -26,7 +26,7 @@ class HyperParam(Protocol):
 
 
 class ObjAttrParam:
-    """An attribute of any object as a setting: `run.hyper.register(ObjAttrParam(model, "dropout"))`.
+    """Any object's attribute as a setting: `run.hyper.register(ObjAttrParam(model, "dropout"))`.
 
     >>> class Model: dropout = 0.5
     >>> param = ObjAttrParam(Model, "dropout"); param.set_value(0.1); Model.dropout
@@ -41,7 +41,7 @@ class ObjAttrParam:
 
     @property
     def identity(self) -> object:
-        """Identify what this param changes: equal for two params that change the same attribute."""
+        """Identifies the attribute that this param changes. Two params for the same attribute have equal identities."""
         return id(self._obj), self._attribute
 
     def get_value(self) -> Any:
@@ -67,7 +67,7 @@ class GroupParam:
 
 
 class RateParam(GroupParam):
-    """The learning rate of parameter groups. The value is the first group's rate; the other groups keep their ratios to it."""
+    """The learning rate of parameter groups. The value is the first group's rate. The other groups keep their ratios to it."""
 
     def __init__(self, rates: Rates, groups: Groups, addresses: list[Address], name: str) -> None:
         super().__init__([groups[addresses[0]]], "lr", name)
@@ -81,15 +81,15 @@ class Hyper(MutableMapping[str, Any]):
     """`run.hyper["learning_rate"] = 0.1`: the optimizer's settings and all registered settings.
 
     Names are `learning_rate` (or `lr`), `momentum`, `weight_decay` and every other number in the optimizer's parameter groups.
-    A value that is not finite, or not of the setting's type, raises BadValue.
+    A value that is not finite or does not have the setting's type raises BadValue.
 
-    The learning rate is the rate of the first group. Setting it scales all other groups, of every optimizer, by their ratios to
-    the first; setting the value that the first group already has changes nothing. Any other setting is set to the same value in
-    all groups that have it.
+    The learning rate is the rate of the first group. If you set it, the groups of all optimizers keep their ratios to the
+    first group. If the first group already has this rate, nothing changes. Any other setting gets the same value in all groups
+    that have it.
 
-    `"lr@0"` is the rate of a single group; groups are numbered from 0 across all optimizers. With a dict of optimizers,
-    `"lr@critic"` is the rate of one optimizer: its first group gets the value, and its other groups keep their ratios to it.
-    Setting either changes the ratios from then on.
+    `"lr@0"` is the rate of a single group. Groups are numbered from 0 across all optimizers. With a dict of optimizers,
+    `"lr@critic"` is the rate of one optimizer: its first group gets the value, and its other groups keep their ratios to the
+    first. Both forms permanently change the ratios to all other groups.
     """
 
     def __init__(self, optimizer: Any = None) -> None:
@@ -98,14 +98,14 @@ class Hyper(MutableMapping[str, Any]):
         self._registered: dict[str, HyperParam] = {}
         self._pending: dict[str, Any] = {}
         self.request: Callable[[str, Any], None] | None = None
-        self.recapture: Callable[[], None] | None = None  # called after a change: a CUDA graph has captured the old value
+        self.recapture: Callable[[], None] | None = None  # called after a change: a CUDA graph holds the old value
 
     def register(self, param: HyperParam) -> None:
-        """Add a setting; its name takes precedence over the optimizer's."""
+        """Add a setting. It takes precedence over an optimizer setting with the same name."""
         self._registered[param.name] = param
 
     def registered(self, name: str) -> HyperParam | None:
-        """Return the setting registered under this name, or None. `lr` and `learning_rate` are the same name."""
+        """Return the setting registered under this name, or None. `lr` and `learning_rate` are treated as the same name."""
         found = self._registered.get(name)
         if found is None and name in NAMES_OF_RATE:
             found = next((self._registered[one] for one in NAMES_OF_RATE if one in self._registered), None)
@@ -118,10 +118,10 @@ class Hyper(MutableMapping[str, Any]):
         self.set(name, value)
 
     def set(self, name: str, value: Any, *, alike: bool = False, same_on_all_ranks: bool = False) -> None:
-        """Change a setting. With multiple ranks, all of them apply it at the same step, one step later.
+        """Change a setting. With multiple ranks, all ranks apply the change one step later, at the same step.
 
-        `same_on_all_ranks` (older name: `alike`) declares that every rank sets the same value at this point. The value is then
-        applied immediately.
+        `same_on_all_ranks` (older name: `alike`) declares that every rank sets the same value at this point, so that the value
+        is applied immediately.
         """
         param = self._param(name)
         if self.request is None or alike or same_on_all_ranks:
@@ -165,7 +165,7 @@ class Hyper(MutableMapping[str, Any]):
         return FrozenHyper(twin, values)
 
     def addresses(self, name: str) -> list[Address]:
-        """Return the parameter groups that a name refers to; empty if it is unknown or not an optimizer setting."""
+        """Return the parameter groups that a name refers to. Empty if the name is not an optimizer setting."""
         return self._selected(*split_name(name), self._groups())
 
     def _selected(self, key: str, of: str, groups: Groups) -> list[Address]:
@@ -176,12 +176,12 @@ class Hyper(MutableMapping[str, Any]):
         return [address for address in chosen if key in groups[address]]
 
     def group_names(self, name: str) -> list[str]:
-        """Return a setting's name for each group that has it."""
+        """Return the per-group names of a setting, one for each group that has it."""
         key, _ = split_name(name)
         return [f"{name}@{number}" for number, group in enumerate(self._groups().values()) if key in group]
 
     def _groups(self) -> dict[Address, dict[str, Any]]:
-        """Return the parameter groups of all optimizers, in their order."""
+        """Return the parameter groups of all optimizers, in order."""
         optimizers = self._optimizer
         if not isinstance(optimizers, Mapping):
             optimizers = dict(enumerate(optimizers)) if isinstance(optimizers, list | tuple) else {"": optimizers}
@@ -252,7 +252,7 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 def checked(name: str, value: Any, present: Any) -> Any:
-    """Return the value if it can replace the current one; otherwise raise BadValue."""
+    """Return the value if it can replace the current one. Otherwise, raise BadValue."""
     if isinstance(present, tuple):
         if isinstance(value, tuple | list) and len(value) == len(present):
             return tuple(checked(name, item, now) for item, now in zip(value, present, strict=True))
@@ -267,7 +267,7 @@ def checked(name: str, value: Any, present: Any) -> Any:
         expected = f"a {type(present).__name__}"
     elif isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         expected = "a finite number"
-    elif abs(value) <= LARGEST:  # beyond this, a step raises or makes every weight infinite
+    elif abs(value) <= LARGEST:  # above this, a step raises an error or makes every weight infinite
         return value
     else:
         expected = f"a float32 number, at most {LARGEST:g}"

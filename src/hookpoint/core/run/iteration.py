@@ -1,4 +1,4 @@
-"""Iteration: the values from on_iter_begin to on_iter_end."""
+"""Iteration: the values that exist from on_iter_begin to on_iter_end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ VALUES = ("batch", "batch_idx", "loss", "outputs", "samples", "targets")
 
 
 class Iteration:
-    """The values of one iteration and the requests for it. One object serves a whole pass; `clear` drops all references."""
+    """The values of one iteration, and requests to skip or retry it. A pass reuses one object. `clear` drops all references."""
 
     __slots__ = (*VALUES, "has_ended", "has_requests", "retry", "skipped", "skips_were_read")
 
@@ -30,7 +30,7 @@ class Iteration:
             self.reset_requests()
 
     def reset_requests(self) -> None:
-        """Clear the requests of the last iteration."""
+        """Clear the requests from the last iteration."""
         self.has_requests = self.retry = self.skips_were_read = False
         self.skipped: frozenset[str] = frozenset()
 
@@ -49,13 +49,13 @@ class Iteration:
         self.retry = self.has_requests = True
 
     def check_running(self, verdict: str) -> None:
-        """Raise if the iteration has ended, so that a verdict comes too late."""
+        """Raise BadLoop if the iteration has ended, because a verdict would be too late."""
         if self.has_ended:
             raise BadLoop(f"run.{verdict}() comes too late: the iteration has ended.", call="it before on_train_iter_end")
 
 
 class NoIteration:
-    """The placeholder between iterations: reading or setting a value raises OutsideIteration."""
+    """The placeholder between iterations. Reading or setting a value raises OutsideIteration."""
 
     __slots__ = ()
 

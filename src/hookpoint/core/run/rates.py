@@ -1,4 +1,4 @@
-"""Rates: set the learning rates of all parameter groups, keeping their ratios."""
+"""Rates: set the learning rates of all parameter groups, and keep their ratios."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Groups = Mapping[Address, dict[str, Any]]
 class Rates:
     """Set learning rates so that every parameter group of every optimizer keeps its ratio to the first group.
 
-    The ratios are computed when a run begins, from `initial_lr` if a scheduler set it, otherwise from `lr`. The ratio of a
-    group that is added later is computed when a rate is next set. If the first group's rate is zero, the ratio is 1.
+    The ratios are computed when a run begins, from `initial_lr` if a scheduler has set it, otherwise from `lr`. If a group is
+    added later, its ratio is computed the next time a rate is set. If the first group's rate is zero, the ratio is 1.
     """
 
     def __init__(self, groups: Callable[[], Groups]) -> None:
@@ -25,7 +25,7 @@ class Rates:
         self._read_before: dict[int, tuple[Any, int, float]] = {}
 
     def begin(self) -> None:
-        """Compute the ratios from the current rates of the groups."""
+        """Compute the ratios from the groups' current rates."""
         self._ratios.clear()
         self._read_before.clear()
         self._add_new(self._groups())
@@ -63,7 +63,7 @@ class Rates:
         return {"ratios": [[*address, ratio] for address, ratio in self._ratios.items()]}
 
     def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
-        """Restore the ratios. If the checkpoint has none, keep the ratios of the restored rates."""
+        """Restore the ratios. If the checkpoint does not contain them, compute them from the restored rates."""
         self.begin()
         for optimizer, number, ratio in state["ratios"] if state is not None else ():
             if (optimizer, number) in self._ratios:
@@ -93,13 +93,13 @@ class Rates:
         return self._read(group["lr"]) if initial is None else initial
 
     def _present(self, group: Mapping[str, Any], first: Mapping[str, Any]) -> tuple[float, float]:
-        """Return the rates of a later group and of the first group: their initial rates, if both have one."""
+        """Return the rates of a new group and of the first group. Use their initial rates if both groups have one."""
         if "initial_lr" in group and "initial_lr" in first:
             return self._initial(group), self._initial(first)
         return self._read(group["lr"]), self._read(first["lr"])
 
     def _number(self, rate: Any) -> float | None:
-        """Return a rate as a float, or None if it is not a number: some optimizers use None, or one rate per parameter."""
+        """Return a rate as a float, or None if it is not a number. Some optimizers use None, or one rate per parameter."""
         if isinstance(rate, bool) or not hasattr(rate, "__float__"):
             return None
         try:
@@ -108,7 +108,7 @@ class Rates:
             return None
 
     def _read(self, rate: Any) -> float:
-        """Return a rate as a float. A rate on a device is read again only if it has changed since the last read."""
+        """Return a rate as a float. If the rate is on a device, read it again only if it has changed since the last read."""
         if getattr(rate, "is_cpu", True):
             return float(rate)
         cached = self._read_before.get(id(rate))
@@ -124,7 +124,7 @@ class Rates:
 
 
 def put(group: dict[str, Any], key: str, value: Any) -> None:
-    """Set an entry of a parameter group. A tensor, which compiled steps need, is changed in place."""
+    """Set an entry of a parameter group. A tensor is changed in place, because compiled steps use the same tensor."""
     if hasattr(group[key], "fill_"):
         group[key].fill_(value)
     else:
@@ -132,12 +132,12 @@ def put(group: dict[str, Any], key: str, value: Any) -> None:
 
 
 def as_stored(rate: Any, value: Any) -> Any:
-    """Return a value as this rate stores it: a tensor has less precision than a float."""
+    """Return the value that is read back after storing it in this rate, because a tensor may have less precision."""
     return float(rate.new_full((), value, device="cpu")) if hasattr(rate, "new_full") else value
 
 
 def _version_of(rate: Any) -> int:
-    """Return how often a tensor was modified in place."""
+    """Return the number of in-place changes to a tensor."""
     return int(rate._version)
 
 

@@ -1,4 +1,4 @@
-"""Run: the object that callbacks receive. It provides the state of the run and accepts requests."""
+"""Run: the object that callbacks receive. It provides the run's state and accepts requests."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ OPS: dict[str, Callable[[Sequence[float]], float]] = {
 
 
 class Run(PeerNames):
-    """The run as callbacks see it: model and options, clocks, values of the current iteration, and services.
+    """The run, as seen by callbacks: model and options, clocks, values of the current iteration, and services.
 
-    `batch`, `batch_idx`, `outputs` and `loss` exist only during an iteration. `store` is a dict for anything else that
-    callbacks share.
+    `batch`, `batch_idx`, `outputs` and `loss` exist only during an iteration. `store` is a dict in which callbacks can share
+    other values.
     """
 
     __slots__ = ()
@@ -48,7 +48,7 @@ class Run(PeerNames):
 
     @as_epochs_method
     def epochs(self, number: int | None = None) -> Epochs:
-        """Iterate over epoch numbers, continuing after the last one, until `number` epochs are done; None never ends."""
+        """Iterate over epoch numbers until the run has done `number` epochs in total, or forever if it is None."""
         return self._loop.epochs(number)
 
     def batches(self, loader: Iterable[Any], mode: Mode = "train") -> Batches:
@@ -56,11 +56,11 @@ class Run(PeerNames):
         return self._loop.batches(loader, mode)
 
     def evaluate(self, data: Any, **options: Unpack[EvaluateOptions]) -> Mapping[str, Any]:
-        """Run a validation pass that does not affect the run. Return the means of the values logged in it, or its results."""
+        """Run a validation pass that does not affect the run. Return the means of its logged values, or its custom results."""
         return self._loop.evaluate(data, **options)
 
     def set_step(self, step: int) -> None:
-        """Count optimizer steps from `step` instead of 0. Call it at on_run_begin, or before the first epoch.
+        """Count optimizer steps from `step` instead of 0. Call this at on_run_begin, or before the first epoch.
 
         Schedules, log steps and checkpoint names use this count. A resumed run keeps the step of its checkpoint.
         """
@@ -73,11 +73,11 @@ class Run(PeerNames):
         self._stepper.forward(self)
 
     def backward(self) -> None:
-        """Compute the gradients of `run.loss`, and fire on_backward_begin before and on_backward_end after."""
+        """Compute the gradients of `run.loss`. Fire on_backward_begin before this, and on_backward_end after it."""
         self._stepper.backward(self)
 
     def optimizer_step(self) -> None:
-        """Step the optimizer if a step is due, and fire on_step_begin before and on_step_end after."""
+        """Step the optimizer if a step is due. Fire on_step_begin before this, and on_step_end after it."""
         self._stepper.step(self)
 
     def adjust_lr(self) -> None:
@@ -85,42 +85,43 @@ class Run(PeerNames):
         self._stepper.adjust_lr(self)
 
     def recapture(self) -> None:
-        """Capture the CUDA graph of the step again, after a change that it cannot detect, such as replaced parameters.
+        """Capture the step's CUDA graph again, after a change that cannot be detected, such as replaced parameters.
 
         Has no effect without `Runner(cuda_graph=...)`.
         """
         self._stepper.recapture()
 
-    # Verdicts, honoured at the next boundary. `same_on_all_ranks` (older name: `alike`) declares that every rank makes the same
-    # request at this point. It then takes effect at once, and the ranks need not agree.
+    # Verdicts, honoured at the next boundary.
+    # `same_on_all_ranks` (older name: `alike`) declares that every rank makes the same request at this point.
+    # The request then takes effect immediately, without agreement between ranks.
 
     @as_stop_request
     def stop(self, reason: str = "run.stop() was called", *, alike: bool = False, same_on_all_ranks: bool = False) -> None:
-        """Stop the run at the next boundary: no further iteration starts; the end points still fire.
+        """Stop the run at the next boundary. No further iteration starts, and the end points still fire.
 
-        With multiple ranks, all ranks stop one step later. Pass `same_on_all_ranks=True` if every rank makes this request at
-        this point; the stop is then immediate. The same applies to `stop_epoch` and `save`.
+        With multiple ranks, all ranks stop one step later. If every rank makes this request at this point, pass
+        `same_on_all_ranks=True` to stop without this delay. The same applies to `stop_epoch` and `save`.
         """
         self._loop.stop(reason, same_on_all_ranks=alike or same_on_all_ranks)
 
     def stop_epoch(self, *, alike: bool = False, same_on_all_ranks: bool = False) -> None:
-        """End the training of this epoch at the next boundary; in a validation or prediction pass, end that pass."""
+        """End this epoch's training at the next boundary. In a validation or prediction pass, end only that pass."""
         self._loop.stop_epoch(same_on_all_ranks=alike or same_on_all_ranks)
 
     def skip_batch(self) -> None:
-        """Skip this batch; on_iter_skip fires. If called before the body of the iteration, the body does not run."""
+        """Skip this batch, and fire on_iter_skip. If called before the body of the iteration, the body does not run."""
         self._loop.skip("batch")
 
     def skip_backward(self) -> None:
-        """Skip the backward pass and the step of this iteration. In your own loop, check `run.skipped` in the body."""
+        """Skip this iteration's backward pass and optimizer step. In your own loop, check `run.skipped` in the body."""
         self._loop.skip("backward")
 
     def skip_step(self) -> None:
-        """Skip the optimizer step of this iteration. In your own loop, check `run.skipped` in the body."""
+        """Skip this iteration's optimizer step. In your own loop, check `run.skipped` in the body."""
         self._loop.skip("step")
 
     def retry(self) -> None:
-        """Run this batch again from on_iter_begin, up to `max_retries` times; on_iter_skip fires for this attempt."""
+        """Run this batch again from on_iter_begin, up to `max_retries` times. For this attempt, on_iter_skip fires."""
         self._loop.retry()
 
     def save(
@@ -133,11 +134,11 @@ class Run(PeerNames):
         same_on_all_ranks: bool = False,
         measured: Mapping[str, Any] | None = None,
     ) -> None:
-        """Request a checkpoint with this tag. It is written at a step boundary, after the last handler of this point.
+        """Request a checkpoint with this tag. It is written at a step boundary, after the last handler at this point.
 
-        `keep` selects which checkpoints with this tag to keep; by default all. With `in_background`, the run waits only until
-        the state is copied. `measured` is stored in the manifest. It contains the metric, mode and value that the checkpoint is
-        saved for, and the epoch, iteration and step at which the value was measured.
+        `keep` selects which checkpoints with this tag to keep. By default, all are kept. With `in_background`, the run waits
+        only until the state is copied. `measured` is stored in the manifest. It contains the metric, mode and value that
+        caused the save, and the epoch, iteration and step at which the value was measured.
         """
         self._loop.save(tag, keep, in_background, measured, same_on_all_ranks=alike or same_on_all_ranks)
 
@@ -159,14 +160,14 @@ class Run(PeerNames):
             values = {**_as_mapping(given), **values}
         for name, value in values.items():
             recent = self._logbook.recent
-            if name in recent:  # every value except the first since a log step
+            if name in recent:  # true for every value after the first one since a log step
                 recent[name].append((as_scalar(name, value), self._now.samples))
             else:
                 self._loop.settle()
                 self._logbook.log(name, value, self._now.samples)
 
     def put_scalar(self, name: str, value: Any) -> None:
-        """Log a single value under exactly this name, even in validation. Unlike `run.log`, it does not average."""
+        """Log a single value under exactly this name, even in validation. Unlike `run.log`, do not average it."""
         self._loop.settle()
         self._logbook.put({name: value}, self._now.samples)
 
@@ -176,7 +177,7 @@ class Run(PeerNames):
         self.monitors.put("image", {name: image})
 
     def put_histogram(self, name: str, values: Any) -> None:
-        """Send values to the monitors, to be shown as a histogram."""
+        """Send values to the monitors, which show them as a histogram."""
         self._loop.settle()
         self.monitors.put("histogram", {name: values})
 
@@ -206,12 +207,12 @@ class Run(PeerNames):
     def at_log_step(self, function: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
         """Register a function that receives the values sent at a log step.
 
-        Its results are sent with them and may contain pending values.
+        The values that it returns are sent with them, and may still be pending.
         """
         self._logbook.at_log_step.append(function)
 
     def at_leave(self, function: Callable[[], object]) -> None:
-        """Call a function once when the current pass ends, is left by a `break`, or fails; outside a pass, see `Cleanup`."""
+        """Call a function once, when the current pass ends, exits with a `break`, or fails. Outside a pass, see `Cleanup`."""
         self._loop.at_leave(function)
 
     def summary(self, name: str, function: Callable[[], Any]) -> None:
@@ -226,7 +227,7 @@ class Run(PeerNames):
 
     @property
     def callbacks(self) -> Mapping[str, Any]:
-        """The callbacks of this rank by name, in list order; callbacks in a pipeline take its place."""
+        """The callbacks on this rank by name, in list order. A pipeline is replaced with its callbacks."""
         return MappingProxyType(named_callbacks(self.hooks.entries))
 
     @overload
@@ -234,25 +235,25 @@ class Run(PeerNames):
     @overload
     def callback(self, key: str) -> Any: ...
     def callback(self, key: str | type[Any]) -> Any:
-        """Return the callback with this name, or the only one of this class. Raise UnknownCallback if there is none."""
+        """Return the callback with this name, or the only callback of this class. Raise UnknownCallback if there is none."""
         return find_callback(self.hooks, key)
 
     # Custom points
 
     def fire(self, point: str, **payload: Any) -> Any:
-        """Fire a point: each handler for it is called with the arguments that it names from the payload."""
+        """Fire a point. Each handler is called with the arguments that it names, from the payload."""
         self._loop.settle()
         if point in BY_NAME and not payload:
             return self.hooks.fire(point, self)
         return self.hooks.fire_payload(point, {**self.offered(("epoch", "logs")), **payload, "run": self})
 
-    # Collective calls. All ranks must make them, or none; a callback that makes one sets `collective = True`. With one rank,
-    # each returns its argument.
+    # Collective calls. Either all ranks make them, or none. A callback that makes one sets `collective = True`.
+    # With one rank, no communication takes place.
 
     def reduce(self, value: Any, op: Op = "sum") -> float:
         """Return the sum, mean, max or min of a number over the ranks with different data.
 
-        Waits for the device of a tensor and for the other ranks. The result is identical on all ranks, bit for bit.
+        This waits for the other ranks and, if the value is a tensor, for its device. The result is bit-identical on all ranks.
         """
         if op not in OPS:
             raise BadArgument(f"run.reduce: unknown op {op!r}.", choose=", ".join(map(repr, OPS)))
@@ -268,12 +269,12 @@ class Run(PeerNames):
         return self._loop.gather(value, "run.gather()")
 
     def broadcast(self, value: Any, source: int = 0) -> Any:
-        """Return the value from rank `source`: numbers, strings, None, or lists and dicts of them, sent as JSON."""
+        """Return the value from rank `source`. It is sent as JSON: numbers, strings, None, or lists and dicts of these."""
         return self._loop.gather(value if self.rank == source else None, f"run.broadcast(source={source})")[source]
 
 
-# Internal access for the loop and the engine. A loop sets the iteration twice per batch: bypassing __setattr__ is ten times as
-# fast of the time.
+# Internal access for the loop and the engine.
+# A loop sets the iteration twice per batch, and bypassing __setattr__ is ten times as fast.
 set_now: Callable[[Run, Iteration], None] = vars(Values)["_now"].__set__
 set_loop: Callable[[Run, RunLoop], None] = vars(Values)["_loop"].__set__
 set_stepper: Callable[[Run, Stepper], None] = vars(Values)["_stepper"].__set__
@@ -283,7 +284,7 @@ stepper_of: Callable[[Run], Stepper] = attrgetter("_stepper")
 
 
 def _as_mapping(given: tuple[Any, ...]) -> Mapping[str, Any]:
-    """Return the values in the positional arguments of `run.log`."""
+    """Return the positional arguments of `run.log` as a mapping."""
     if len(given) == 2:
         return {given[0]: given[1]}
     if len(given) != 1 or not isinstance(given[0], Mapping):

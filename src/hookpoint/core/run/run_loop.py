@@ -1,4 +1,4 @@
-"""RunLoop: the services that a run needs from its loop. The loop implements them; the run uses nothing else from its loop."""
+"""RunLoop: the services that a run needs from its loop. The run uses nothing else from the loop."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ Mode = Literal["train", "val", "pred"]
 
 
 class Progress(NamedTuple):
-    """The position in a pass; `total` is None if the loader does not know its length."""
+    """The position in a pass. `total` is None if the loader's length is unknown."""
 
     mode: Mode
     done: int
     total: int | None
 
 
-Epochs = Iterator[int]  # over epoch numbers, for the outer `for`
+Epochs = Iterator[int]  # an iterator over epoch numbers, for the outer `for` loop
 
 
 class Batches(Iterator[Any], Protocol):
-    """The iterator over batches for the inner `for`."""
+    """The iterator over batches, for the inner `for` loop."""
 
     def __len__(self) -> int: ...
 
     @property
     def results(self) -> dict[str, Any]:
-        """The means of the values logged in the pass, by name, once it is over."""
+        """The means of the values logged in the pass, by name. Empty until the pass has ended."""
 
 
 class EvaluateOptions(TypedDict, total=False):
     """The options of an evaluation.
 
-    `batch_size` applies to a tuple of arrays or a dataset. `forward` takes the run and sets its outputs; it replaces the run's
-    own forward. `update` is called with the run for each batch that counts. `results` is called with the means of the logged
-    values, by name. Its return values are logged as final values, under exactly the names it returns.
+    `batch_size` applies to a tuple of arrays or a dataset. `forward` takes the run and sets its outputs. It replaces the run's
+    own forward pass. `update` is called with the run after each batch that was not skipped. `results` is called with the means
+    of the logged values, by name. The mapping that it returns is logged as final values, under exactly these names.
     """
 
     batch_size: BatchSize
@@ -52,14 +52,14 @@ class EvaluateOptions(TypedDict, total=False):
 
 
 class RunLoop(Protocol):
-    """The services of a loop. `settle` closes whatever a `break` left open. Services that act on the loop call it first."""
+    """The services of a loop. `settle` closes what a `break` left open. Services that act on the loop call it first."""
 
     @property
     def progress(self) -> Progress | None: ...
 
     @property
     def reports_steps(self) -> bool:
-        """Whether every optimizer step is reported, by its hooks or by a host, so that on_step_begin and on_step_end fire."""
+        """Whether the optimizer's hooks or a host report every optimizer step, so that on_step_begin and on_step_end fire."""
 
     def settle(self) -> None: ...
 
@@ -70,7 +70,7 @@ class RunLoop(Protocol):
     def evaluate(self, data: Any, **options: Unpack[EvaluateOptions]) -> Mapping[str, Any]: ...
 
     def at_leave(self, function: Callable[[], object]) -> None:
-        """Call a function once when the open pass ends, is left by a `break`, or fails."""
+        """Call a function once, when the open pass ends, exits with a `break`, or fails."""
 
     def set_step(self, step: int) -> None: ...
 
@@ -93,4 +93,4 @@ class RunLoop(Protocol):
         """Wait until every rank is about to make this call."""
 
     def agree_on_skips(self) -> None:
-        """Skip on every rank whatever any rank has requested to skip."""
+        """Skip on every rank what any rank has requested to skip."""

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from hookpoint.core.run_view import Dispatch
 
 
-OWN_FORWARD = "your own forward in a MainCallback"
+OWN_FORWARD = "your own forward pass in a MainCallback"
 
 
 class Stepper:
-    """Compute outputs, loss and gradients, and step the optimizer. Works with any objects that have the usual methods.
+    """Compute outputs, loss and gradients, and step the optimizer. This works with any objects that have the usual methods.
 
-    `evaluating` and `batches` adapt it to a framework: how to evaluate a model, and how to build batches from arrays. An engine
-    overrides everything.
+    `evaluating` and `batches` adapt the stepper to a framework: how to evaluate a model, and how to build batches from arrays.
+    An engine overrides all methods.
     """
 
     def __init__(
@@ -59,26 +59,26 @@ class Stepper:
             run.lr_scheduler.step()
 
     def finish(self, run: Any) -> None:
-        """Complete any remaining work when the training data of an epoch ends."""
+        """Complete any remaining work at the end of an epoch's training data."""
 
     def batches(self, data: Any, batch_size: BatchSize) -> Iterable[Any]:
         """Return an iterable of batches for any kind of data."""
         return self._batches(data, batch_size)
 
     def evaluating(self, run: Any) -> AbstractContextManager[None]:
-        """Put the model in evaluation mode, without gradients; restore it afterwards."""
+        """Put the model in evaluation mode, without gradients. Restore it afterwards."""
         return self._evaluating(run.model)
 
     def evaluate(self, run: Any, forward: Dispatch | None) -> None:
-        """Compute a batch of a validation pass, with `forward` instead of the run's own if given."""
+        """Compute one batch of a validation pass. If `forward` is given, it replaces the run's own forward pass."""
         (forward or run.hooks.dispatch("on_val_forward", mode="val") or self.forward)(run)
 
     def state_dict(self, run: Any) -> dict[str, Any]:
-        """Return the state of the step for the checkpoint."""
+        """Return the step's state, to save in a checkpoint."""
         return {}
 
     def load_state_dict(self, run: Any, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore the state that `state_dict` returned."""
 
     def recapture(self) -> None:
-        """Capture the step again, if it is captured in a CUDA graph."""
+        """If the step is captured in a CUDA graph, capture it again."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 
 class Reached(str):
-    """The stop reason of a run that reached a planned end, such as `max_steps`. Its status is finished, not stopped."""
+    """The stop reason of a run that reached a planned end, such as `max_steps`. The run's status is then "finished"."""
 
     __slots__ = ()
 
 
 class Verdicts:
-    """The requests that affect the run and the epoch. Requests that affect an iteration are stored there.
+    """The requests that affect the run or the epoch. Requests that affect an iteration are stored in `Iteration`.
 
-    `stop` is permanent: a stopped run starts no further iteration. `stop_epoch` ends the training passes of this epoch. An
+    `stop` is permanent: a stopped run starts no further iteration. `stop_epoch` ends this epoch's training passes. An
     iteration checks only `has_requests`.
     """
 
@@ -23,7 +23,7 @@ class Verdicts:
         self.reason = ""
 
     def request_stop(self, reason: str) -> bool:
-        """Request a stop; return whether this is the first request. The first reason is kept."""
+        """Request a stop. Return whether this is the first request. Only the first reason is kept."""
         if self.stop:
             return False
         self.stop, self.reason, self.has_requests = True, reason, True
@@ -33,5 +33,5 @@ class Verdicts:
         self.stop_epoch = self.has_requests = True
 
     def begin_epoch(self) -> None:
-        """Clear the requests of the last epoch."""
+        """Clear the requests from the last epoch."""
         self.stop_epoch, self.has_requests = False, self.stop

@@ -1,1 +1,1 @@
-"""When something runs: schedules, and the clocks they read."""
+"""Schedules, which decide when something runs, and the clocks that they read."""

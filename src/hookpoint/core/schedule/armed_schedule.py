@@ -1,4 +1,4 @@
-"""Armed schedules: track what is due and what has passed. Their state is saved in the checkpoint."""
+"""Armed schedules: track when a schedule is due. Checkpoints store their state."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from hookpoint.core.run_view import RunView
     from hookpoint.core.schedule.clocks import Clocks
 
-# A tick on epochs uses the number of the current epoch; a level counts completed epochs.
+# A tick on epochs reads the number of the current epoch. A level reads the number of completed epochs.
 COUNTERS = {"steps": "step", "iterations": "iteration", "epochs": "epoch", "samples": "samples"}
 READ_TICK: dict[str, Callable[[Clocks], float]] = {clock: attrgetter(name) for clock, name in COUNTERS.items()}
 READ_TICK["seconds"] = methodcaller("elapsed")
 READ_LEVEL: dict[str, Callable[[Clocks], float]] = {**READ_TICK, "epochs": attrgetter("epochs_done")}
-# The clocks above as source code, for compiled dispatch: a schedule that is not due costs one comparison.
+# Source code that reads the clocks above, for compiled dispatch. A schedule that is not due costs one comparison.
 TICK_SOURCE = {clock: f"run._clocks.{name}" for clock, name in {**COUNTERS, "seconds": "elapsed()"}.items()}
 
 
@@ -25,24 +25,24 @@ clocks_of: Callable[[RunView], Any] = attrgetter("_clocks")
 
 
 class ArmedSchedule(ABC):
-    """A schedule with state. `moment` is "iter" or "epoch" for triggers, or None if ticks may be checked at any point."""
+    """A schedule with state. `moment` is "iter" or "epoch" for triggers, or None at points where every tick is checked."""
 
     ticks = 0
-    by_clock = True  # whether it depends only on clocks, not on a function of the run
-    has_fired = False  # counted since it was armed
+    by_clock = True  # whether the schedule depends only on clocks, not on a user's function
+    has_fired = False  # whether the schedule has fired since it was armed
 
     @abstractmethod
     def ready(self, run: RunView, moment: str | None) -> bool:
         """Return whether the schedule is due now, without changing it."""
 
     def settle(self, run: RunView, moment: str | None, fired: bool) -> None:
-        """Advance past the current clocks: counter ticks always advance, time ticks only if they fired."""
+        """Advance past the current clocks. Counter ticks always advance. Time ticks advance only if they fired."""
 
     def start(self, clocks: Clocks) -> None:
-        """Start from the current clocks: past ticks are not due."""
+        """Start from the current clocks, so that past ticks are not due."""
 
     def take(self, run: RunView, moment: str | None = None, allowed: bool = True) -> bool:
-        """Return whether the schedule is due now, and advance it. A counter tick that is not `allowed` counts as passed."""
+        """Return whether the schedule is due now, and advance it. A counter tick advances even if it may not fire."""
         due = allowed and self.ready(run, moment)
         self.settle(run, moment, due)
         if due:
@@ -50,18 +50,18 @@ class ArmedSchedule(ABC):
         return due
 
     def quick_test(self, name: str, moment: str | None) -> str | None:
-        """Return a source expression that is false only if `take` would return False, or None.
+        """Return a source expression, or None. If the expression is false, `take` would return False.
 
-        `name` is the variable for this object in the source.
+        `name` is this object's variable name in the expression.
         """
         return None
 
     def state(self) -> Any:
-        """Return the state for the checkpoint."""
+        """Return the state to save in a checkpoint."""
         return None
 
     def load_state(self, state: Any) -> None:
-        """Restore what `state` returned."""
+        """Restore the state that `state` returned."""
 
     def state_dict(self) -> dict[str, Any]:
         return {"schedule": self.state()}
@@ -71,9 +71,9 @@ class ArmedSchedule(ABC):
 
 
 class ArmedTick(ArmedSchedule):
-    """Due when its clock reaches `due`; `following` returns the next due value after a given one.
+    """A schedule that is due when its clock reaches `due`. `following` returns the next due value after a given value.
 
-    With `stays`, a tick stays due until it fires, as time ticks always do. With `anywhere`, it ignores the moment.
+    With `stays`, a tick remains due until it fires, as time ticks always do. With `anywhere`, it is checked at every moment.
     """
 
     ticks = 1
@@ -113,7 +113,7 @@ class ArmedTick(ArmedSchedule):
 
 
 class ArmedLevel(ArmedSchedule):
-    """True while its clock is at least `low` and below `high`."""
+    """A schedule that is true while its clock is at least `low` and below `high`."""
 
     def __init__(self, clock: str, low: float, high: float) -> None:
         self._read = READ_LEVEL[clock]
@@ -124,7 +124,7 @@ class ArmedLevel(ArmedSchedule):
 
 
 class ArmedIf(ArmedSchedule):
-    """True when a function that takes the run returns true."""
+    """A schedule that is true when a function of the run returns a true value."""
 
     by_clock = False
 
@@ -136,7 +136,7 @@ class ArmedIf(ArmedSchedule):
 
 
 class ArmedCombination(ArmedSchedule):
-    """The base class of combined schedules. The parts advance together and store their states in a list."""
+    """The base class of combined schedules. The parts advance together, and their states are stored in a list."""
 
     def __init__(self, parts: Sequence[ArmedSchedule]) -> None:
         self._parts = parts
@@ -160,20 +160,20 @@ class ArmedCombination(ArmedSchedule):
 
 
 class ArmedAll(ArmedCombination):
-    """Due when all parts are due."""
+    """A schedule that is due when all parts are due."""
 
     def ready(self, run: RunView, moment: str | None) -> bool:
         return all(part.ready(run, moment) for part in self._parts)
 
     def quick_test(self, name: str, moment: str | None) -> str | None:
-        if self.ticks != 1:  # several ticks must all be checked every time, or they would miss each other
+        if self.ticks != 1:  # check several ticks every time, or they would miss each other
             return None
         tests = (part.quick_test(f"{name}._parts[{position}]", moment) for position, part in enumerate(self._parts))
         return next(filter(None, tests), None)
 
 
 class ArmedAny(ArmedCombination):
-    """Due when any part is due."""
+    """A schedule that is due when any part is due."""
 
     def ready(self, run: RunView, moment: str | None) -> bool:
         return any(part.ready(run, moment) for part in self._parts)
@@ -188,7 +188,7 @@ class ArmedAny(ArmedCombination):
 
 
 class ArmedNot(ArmedCombination):
-    """Due when its part is not due."""
+    """A schedule that is due when its part is not due."""
 
     def __init__(self, part: ArmedSchedule) -> None:
         super().__init__([part])

@@ -1,4 +1,4 @@
-"""The counters of a run. They are plain attributes, so that a schedule reads one in a few nanoseconds."""
+"""The counters of a run. They are plain attributes, so that a schedule can read them in a few nanoseconds."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ COUNTERS = ("epoch", "epochs_done", "step", "iteration", "samples", "commands")
 class Clocks:
     """The position of a run. Only training advances the counters.
 
-    `epoch` is the current epoch, counted from 1; the others count what is done. `elapsed` is the training time in seconds,
-    preserved across a resume; it does not advance before `start`, after `stop` or during a pause. `commands` is the number of
-    the last command that a resumed run would replay.
+    `epoch` is the current epoch, counted from 1. The other counters count finished epochs, steps, iterations and samples.
+    `elapsed` is the training time in seconds, which a resumed run continues to count. It does not advance before `start`,
+    after `stop` or during a pause. `commands` is the number of the last command that a resumed run would replay.
     """
 
     __slots__ = (*COUNTERS, "_elapsed", "_paused", "_paused_at", "_started")
@@ -32,7 +32,7 @@ class Clocks:
         return Moment(self.epoch, self.iteration, self.step)
 
     def count_step(self) -> None:
-        """Count an optimizer step. Called by the code that makes or observes a step; nothing else changes the counter."""
+        """Count an optimizer step. Only the code that makes or observes a step calls this."""
         self.step += 1
 
     def elapsed(self) -> float:
@@ -45,7 +45,7 @@ class Clocks:
             self._started = perf_counter()
 
     def stop(self) -> None:
-        self._elapsed, self._started = Clocks.elapsed(self), None  # in a team, the time on this rank
+        self._elapsed, self._started = Clocks.elapsed(self), None  # in a team, this is the time on this rank
 
     @property
     def is_paused(self) -> bool:
@@ -62,8 +62,8 @@ class Clocks:
         self.start()
 
     def paused_seconds(self) -> float:
-        """Return how long the run has been paused since it started; it grows during a pause."""
-        since = self._paused_at  # read once: another thread may call this
+        """Return how long the run has been paused since it started, including the current pause."""
+        since = self._paused_at  # read only once, because another thread may call this
         return self._paused if since is None else self._paused + perf_counter() - since
 
     def state_dict(self) -> dict[str, float]:
@@ -71,7 +71,7 @@ class Clocks:
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
         for name in COUNTERS:
-            setattr(self, name, int(state.get(name, 0)))  # missing in older checkpoints
+            setattr(self, name, int(state.get(name, 0)))  # older checkpoints lack some counters
         self._elapsed = float(state["elapsed"])
         if self._started is not None:
             self._started = perf_counter()

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 
 class Moment(NamedTuple):
-    """The epoch, and the training batches and optimizer steps done, at one point in a run.
+    """The epoch at one point in a run, and the number of training batches and optimizer steps done.
 
-    The step alone does not identify a moment: a run may train without steps that hookpoint can count, or without batches. Older
-    files have no `iteration`; it is then None, and the moment is compared by epoch and step.
+    The step alone does not identify a moment, because a run may train without batches, or without steps that hookpoint can
+    count. In older files, `iteration` is missing. It is then None, and moments are compared by epoch and step.
 
     >>> Moment(2, 20, 20).is_after(Moment(1, 20, 20))
     True
@@ -40,10 +40,10 @@ class Moment(NamedTuple):
         return self.key_for(other) == other.key_for(self)
 
     def is_after(self, other: Moment) -> bool:
-        """Return whether this moment comes after another one in a run."""
+        """Return whether this moment is later in a run than another."""
         return self.key_for(other) > other.key_for(self)
 
     def key_for(self, other: Moment) -> tuple[int, ...]:
-        """Return the numbers to compare with another moment's."""
+        """Return the numbers to compare with those of another moment."""
         has_iterations = self.iteration is not None and other.iteration is not None
         return (self.epoch, *([self.iteration or 0] if has_iterations else []), self.step)

@@ -1,8 +1,8 @@
-"""When: a schedule, separate from the action.
+"""When: a schedule, which is independent of the action that it triggers.
 
-`Every`, `At` and `Once` are ticks: they become due when a clock reaches a value, and then pass. `After`, `Before`, `Between`
-and `If` are levels: they are true or false. `&`, `|` and `~` combine them. A When has no state: `arm()` returns the object that
-counts, so two callbacks may share one When.
+`Every`, `At` and `Once` are ticks: they are due at the moment when a clock reaches a value. `After`, `Before`, `Between` and
+`If` are levels: they are true or false at any time. `&`, `|` and `~` combine schedules. A When has no state, so several
+callbacks can share it. `arm()` returns the object that tracks when it is due.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ class When(ABC):
 
     @abstractmethod
     def arm(self) -> ArmedSchedule:
-        """Return a new armed schedule, which tracks when it is due."""
+        """Return a new armed schedule, which tracks when this schedule is due."""
 
     def moments(self) -> frozenset[str]:
-        """Return when a trigger checks this schedule: at the end of iterations ("iter"), of epochs ("epoch"), or both."""
+        """Return when a trigger checks this schedule: at the end of iterations ("iter"), of epochs ("epoch"), or of both."""
         clocks = self.ticks_on or self.levels_on or {"epochs"}
         return frozenset("epoch" if clock == "epochs" else "iter" for clock in clocks)
 
     @property
     def same_on_all_ranks(self) -> bool:
-        """Whether the schedule is certain to be due at the same moment on every rank: true for clocks, false for functions."""
+        """Whether the schedule is always due at the same moment on all ranks. True for clocks, False for functions."""
         return False
 
     def __and__(self, other: When) -> When:
@@ -57,7 +57,7 @@ class When(ABC):
 
 
 class OnClock(When):
-    """A schedule on one clock: the base of Every, At, Once, After, Before and Between."""
+    """A schedule on one clock. The base class of Every, At, Once, After, Before and Between."""
 
     def __init__(self, clocks: dict[str, Any], *, may_be_bare: bool = False) -> None:
         name = type(self).__name__
@@ -79,7 +79,7 @@ class OnClock(When):
             )
 
     def checked(self, amount: Any, *, minimum: Amount = 0) -> Amount:
-        """Return an amount in the counted unit (seconds for times), or raise."""
+        """Return an amount in the unit of its counter (seconds for times). Raise BadSchedule if it is not valid."""
         timed = self.clock in TIME
         right_type = isinstance(amount, int | float if timed else int) and not isinstance(amount, bool)
         too_small = right_type and ((amount <= 0 if minimum else amount < 0) if timed else amount < minimum)
@@ -94,7 +94,7 @@ class OnClock(When):
 
     @property
     def counted(self) -> str:
-        """The counter of the clock: all times are counted in seconds."""
+        """The counter that the clock uses. All times are counted in seconds."""
         return "seconds" if self.clock in TIME else self.clock
 
     def __repr__(self) -> str:
@@ -102,7 +102,7 @@ class OnClock(When):
 
 
 class Every(OnClock):
-    """Due at every multiple: `Every(steps=500)`, `Every(minutes=10)`. Times are training time and continue after a resume."""
+    """Due at every multiple: `Every(steps=500)`, `Every(minutes=10)`. Times measure training time, across resumes."""
 
     def __init__(self, **clock: Amount) -> None:
         super().__init__(clock)
@@ -116,7 +116,7 @@ class Every(OnClock):
 
 def _next_multiple(period: Amount, now: Amount) -> Amount:
     following = (now // period + 1) * period
-    return following if following > now else following + period  # 0.5 // 0.1 is 4.0
+    return following if following > now else following + period  # because 0.5 // 0.1 is 4.0
 
 
 class At(OnClock):
@@ -135,7 +135,7 @@ class At(OnClock):
 
 
 class Once(OnClock):
-    """Due once: at the first opportunity, or with `Once(steps=1000)` at the first opportunity from step 1000 on."""
+    """Due once: `Once()` at the first opportunity, `Once(steps=1000)` at the first opportunity from step 1000 on."""
 
     def __init__(self, **clock: Amount) -> None:
         super().__init__(clock, may_be_bare=True)
@@ -150,7 +150,7 @@ class Once(OnClock):
 
 
 class After(OnClock):
-    """True once this much is done: `After(steps=1000)` from step 1000 on, `After(epochs=2)` from the end of epoch 2 on."""
+    """True from a given amount on: `After(steps=1000)` from step 1000 on, `After(epochs=2)` from the end of epoch 2 on."""
 
     def __init__(self, **clock: Amount) -> None:
         super().__init__(clock)
@@ -162,7 +162,7 @@ class After(OnClock):
 
 
 class Before(OnClock):
-    """True until this much is done: the opposite of After."""
+    """True until a given amount is reached: the opposite of `After`."""
 
     def __init__(self, **clock: Amount) -> None:
         super().__init__(clock)
@@ -190,7 +190,7 @@ class Between(OnClock):
 
 
 class If(When):
-    """True when a function that takes the run returns true: `If(lambda run: run.metrics["loss"] < 1)`."""
+    """True when a function of the run returns a true value: `If(lambda run: run.metrics["loss"] < 1)`."""
 
     def __init__(self, predicate: Callable[[Any], object]) -> None:
         if not callable(predicate):
@@ -205,7 +205,7 @@ class If(When):
 
 
 class Combined(When):
-    """The base of `&`, `|` and `~`."""
+    """The base class of schedules combined with `&`, `|` and `~`."""
 
     sign = ""
 
@@ -226,7 +226,7 @@ class Combined(When):
 
 
 class AllOf(Combined):
-    """Due when all parts are due. Two ticks must use the same clock, or they would rarely coincide."""
+    """Due when all parts are due. Two ticks must use the same clock, because they would otherwise rarely coincide."""
 
     sign = " & "
 
@@ -256,7 +256,7 @@ class AnyOf(Combined):
 
 
 class NotOf(Combined):
-    """Due when its part is not due: the opposite of a level, or everywhere except at a tick."""
+    """Due when its part is not due: the opposite of a level, or any moment other than a tick."""
 
     def __init__(self, part: When) -> None:
         super().__init__(part)

@@ -1,1 +1,1 @@
-"""Multiple ranks that train one model together."""
+"""A team: multiple ranks that train one model together."""

@@ -19,8 +19,8 @@ T = TypeVar("T")
 class CheckedTeam(Team):
     """Forward collective calls to a team. Check that all ranks make the same call, in the same callback, at the same point.
 
-    Ranks that make different calls, or wait for a rank that is gone, get an error that says where each rank is. They do not
-    hang or mix up values. `count` is the number of collective calls so far, equal on every rank.
+    If ranks make different calls, or wait for a rank that has exited, they raise an error that names the call on each rank,
+    instead of hanging or mixing up values. `count` is the number of collective calls so far. It is equal on all ranks.
     """
 
     def __init__(self, team: Team, run: RunView) -> None:
@@ -32,7 +32,7 @@ class CheckedTeam(Team):
         self._team, self._run, self._end_reason = team, run, ""
 
     def gather(self, value: Any, what: str = "run.team.gather()", *, counts: bool = True) -> list[Any]:
-        """Return the values of all ranks. Without `counts`, the call does not change `count`."""
+        """Return the values of all ranks, in rank order. If `counts` is False, the call does not change `count`."""
         label = f"{what} {self._where()}"
         gathered = self._call(lambda: label, lambda: self._team.gather([label, value]), counts=counts)
         if any(other != label for other, _ in gathered):
@@ -73,7 +73,7 @@ class CheckedTeam(Team):
         return bool(self._end_reason)
 
     def end(self, why: str) -> None:
-        """Make no further calls. This rank has failed, and no rank would answer."""
+        """Make no further calls. Called when this rank has failed, because no other rank would answer."""
         self._end_reason = why
 
     def _call(self, label: Callable[[], str], call: Callable[[], T], *, counts: bool = True) -> T:
@@ -92,7 +92,7 @@ class CheckedTeam(Team):
 
 
 def mismatch(labels: Sequence[str]) -> OutOfStep:
-    """Return the error for ranks that make different calls."""
+    """Return the error to raise if ranks make different calls."""
     groups: dict[str, list[int]] = {}
     for rank, label in enumerate(labels):
         groups.setdefault(label, []).append(rank)
@@ -101,11 +101,11 @@ def mismatch(labels: Sequence[str]) -> OutOfStep:
 
 
 def unanswered(rank: int, size: int, label: str, error: BaseException) -> OutOfStep:
-    """Return the error for a rank that gets no answer from the others."""
+    """Return the error to raise on a rank that gets no answer from the others."""
     others = "the other rank" if size == 2 else f"one of the other {size - 1} ranks"
     late = "timed out" in str(error).lower() or "timeout" in str(error).lower()
     what = f"{others} did not arrive in time" if late else f"{others} is gone"
-    cures = {"call": "it on all ranks or on none; set collective = True in a callback that does", "see": "their output"}
+    cures = {"call": "it on all ranks or on none; set collective = True in a callback that calls it", "see": "their output"}
     if not late:
         cures = {"see": "its output: it has failed or was killed"}
     return OutOfStep(f"rank {rank} waits in {label}; {what}.", **cures)

@@ -12,11 +12,11 @@ Answer = Callable[[], int]
 class Team:
     """The rank of this process in a run, and its collective calls. This class itself is a team with one rank.
 
-    All ranks call the same methods in the same order, only from the training thread. Values must be JSON types. `data_rank` is
-    the index of the data shard, and `model_rank` is the index of the model shard. A model shard is a part of each layer or,
-    with `has_stages`, some of the layers. A request from one rank takes effect on all ranks `lag` steps later; `lag` is greater
-    than 1 if ranks need not be at the same step. `inexact` says why the team's results are not reproducible, if they are not.
-    `notes` is where ranks leave notes for each other, such as StoreNotes; None if not supported.
+    All ranks must call the same methods in the same order, and only from the training thread. Values must be JSON types.
+    `data_rank` is the index of this rank's data shard, and `model_rank` the index of its model shard. A model shard is part of
+    each layer or, with `has_stages`, some of the layers. A request from one rank takes effect on all ranks `lag` steps later.
+    `lag` is greater than 1 if ranks can be at different steps. `inexact` is the reason why the team's results are not
+    reproducible, or "" if they are. `notes` is an object through which ranks exchange notes, such as StoreNotes, or None.
     """
 
     rank = local_rank = data_rank = model_rank = 0
@@ -34,17 +34,17 @@ class Team:
         return value
 
     def sums(self, values: Sequence[float]) -> list[float]:
-        """Return the sums over the ranks with different data, identical on every rank, bit for bit."""
+        """Sum each value over the ranks with different data. The result is bit-identical on all ranks."""
         return list(values)
 
     def to_chief(self, data: bytes) -> list[bytes]:
-        """Send bytes of any length to the chief. Return what each rank has sent on the chief, and nothing on other ranks."""
+        """Send bytes of any length to the chief. Return what each rank sent, or an empty list on ranks other than the chief."""
         return [data]
 
     def start_agreeing(self, number: int) -> Answer:
-        """Start computing the maximum of a number over all ranks; return a function that waits for the answer.
+        """Start computing the maximum of a number over all ranks. Return a function that waits for the result.
 
-        The number must fit in 62 bits: one is sent with every step, so the message has to be as cheap as possible.
+        The number must fit in 62 bits. Ranks exchange one at every step, so the message must be as cheap as possible.
         """
         return lambda: number
 
@@ -56,10 +56,10 @@ class Team:
         """Wait until every rank calls this."""
 
     def close(self) -> None:
-        """Release the resources of the team."""
+        """Release the team's resources."""
 
 
 def place_from_environment() -> dict[str, int]:
-    """Return the rank, local rank and world size set by a launcher; without a launcher, the values for a single process."""
+    """Return the rank, local rank and world size from the launcher's environment variables. Default: a single process."""
     variables = {"rank": ("RANK", 0), "local_rank": ("LOCAL_RANK", 0), "world_size": ("WORLD_SIZE", 1)}
     return {name: int(os.environ.get(variable, default)) for name, (variable, default) in variables.items()}

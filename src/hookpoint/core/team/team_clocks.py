@@ -1,4 +1,4 @@
-"""TeamClocks: the counters of a run with multiple ranks, with the same time on all of them."""
+"""TeamClocks: the clocks of a run with multiple ranks, which show the same time on all ranks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hookpoint.core.schedule.clocks import Clocks
 
 
 class TeamClocks(Clocks):
-    """Clocks whose `elapsed` advances when ranks agree, so that time schedules are due at the same step on all ranks."""
+    """Clocks whose `elapsed` advances only when ranks agree, so that time schedules are due at the same step on all ranks."""
 
     __slots__ = ("_agreed",)
 
@@ -24,7 +24,7 @@ class TeamClocks(Clocks):
         return int(super().elapsed() * 1000)
 
     def agree(self, milliseconds: int) -> None:
-        """Set the time of the run, unless it is already later."""
+        """Advance the run's time to the agreed time. The time never goes back."""
         self._agreed = max(self._agreed, milliseconds / 1000)
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:

@@ -1,1 +1,1 @@
-"""Spelling, secrets, terminal output."""
+"""Text: find typos, mask secrets, and print to the terminal."""

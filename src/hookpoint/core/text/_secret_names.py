@@ -6,8 +6,8 @@ from hookpoint.core.text.lazy_pattern import lazy_pattern
 
 WORDS = {"auth", "authorization", "bearer", "credential", "credentials", "passcode", "passphrase", "passwd", "password"}
 WORDS |= {"pwd", "secret"}
-LAST_WORDS = {"cookie", "cookies", "cred", "creds", "pw"}  # pw_conv is a convolution
-# Words that make a "key" or "token" a secret: api_key is one, sort_key is not.
+LAST_WORDS = {"cookie", "cookies", "cred", "creds", "pw"}  # only as the last word: pw_conv is a convolution
+# Words that make a "key" or "token" a secret: api_key is a secret, sort_key is not.
 _KINDS = (
     "access account anthropic api auth aws azure client comet deploy encryption gcp github gitlab google hf hmac huggingface "
     "license master mlflow neptune openai private secret service signing ssh storage wandb webhook"
@@ -16,7 +16,7 @@ KINDS = set(_KINDS.split())
 OF_PEOPLE = {"admin", "db", "database", "ftp", "login", "mail", "mysql", "postgres", "root", "smtp", "user"}  # user_pass
 OF_TEXT = {"bos", "cls", "eos", "mask", "pad", "sep", "special", "unk"}  # vocabulary tokens
 COUNTED = {"count", "id", "ids", "length", "limit", "max", "min", "num", "number", "per", "size"}  # max_tokens is a number
-SIGNATURES = {"sig", "signature"}  # of presigned URLs
+SIGNATURES = {"sig", "signature"}  # in presigned URLs
 
 _WORD = lazy_pattern(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _RUN_TOGETHER = lazy_pattern(
@@ -26,7 +26,7 @@ _NUMBER = lazy_pattern(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 
 
 def is_secret(name: str) -> bool:
-    """Return whether a value under this name is a secret.
+    """Return whether a value with this name is a secret.
 
     >>> [name for name in ("api_key", "hfToken", "sort_key", "max_tokens", "token_dropout", "PGPASSWORD") if is_secret(name)]
     ['api_key', 'hfToken', 'PGPASSWORD']
@@ -47,7 +47,7 @@ def is_secret(name: str) -> bool:
 
 
 def is_secret_parameter(name: str) -> bool:
-    """Return whether a URL parameter holds a secret or a signature, as in presigned URLs.
+    """Return whether a URL parameter contains a secret or, as in presigned URLs, a signature.
 
     >>> is_secret_parameter("X-Amz-Signature"), is_secret_parameter("page")
     (True, False)
@@ -57,7 +57,7 @@ def is_secret_parameter(name: str) -> bool:
 
 
 def is_count(name: str, value: str) -> bool:
-    """Return whether a value named like a token is a number of tokens or a token id.
+    """Return whether a value is a number of tokens or a token id, although its name looks like a secret token's.
 
     >>> is_count("tokens", "512"), is_count("token", "918273645546"), is_count("password", "512")
     (True, False, False)

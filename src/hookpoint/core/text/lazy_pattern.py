@@ -1,4 +1,4 @@
-"""Regular expressions that are compiled on first use: some take a millisecond, and each process needs only a few."""
+"""Regular expressions that are compiled on first use. Some take a millisecond to compile, and each process needs only a few."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Any, cast
 
 
 class LazyPattern:
-    """Stand in for a pattern until one of its methods is needed."""
+    """A stand-in for a pattern, which is compiled when one of its methods is needed."""
 
     def __init__(self, pattern: str, flags: int) -> None:
         self._pattern, self._flags = pattern, flags
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(re.compile(self._pattern, self._flags), name)
-        setattr(self, name, value)  # from now on, found without calling this method
+        setattr(self, name, value)  # later lookups do not call __getattr__
         return value
 
 
 def lazy_pattern(pattern: str, flags: int = 0) -> re.Pattern[str]:
-    """Return a pattern like `re.compile`, but compile it on first use. An invalid pattern raises only then.
+    """Return a pattern like `re.compile`, but compile it on first use. An invalid pattern raises an error only then.
 
     >>> lazy_pattern("[0-9]+").findall("1 and 23")
     ['1', '23']

@@ -1,4 +1,4 @@
-"""Plain values: JSON types."""
+"""Plain values: values that consist of JSON types."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def plain(value: Any) -> Any:
-    """Return a value in JSON types. Non-finite numbers become strings, and other objects become their text.
+    """Convert a value to JSON types. Non-finite numbers and other objects become strings.
 
     >>> plain({"loss": float("nan"), "shape": (2, 3), "kind": complex})
     {'loss': 'nan', 'shape': [2, 3], 'kind': "<class 'complex'>"}

@@ -1,4 +1,4 @@
-"""Secrets: mask them in settings, commands and URLs that are written to files and messages."""
+"""Secrets: mask passwords and tokens in settings, commands and URLs before they are written to files and messages."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from hookpoint.core.text._secret_names import is_count, is_secret, is_secret_par
 from hookpoint.core.text.lazy_pattern import lazy_pattern
 
 MASK = "***"
-DEEPEST = 32  # how deep settings are masked, because they may contain themselves
+DEEPEST = 32  # the deepest level at which settings are masked, because they may contain themselves
 
 _NAME = lazy_pattern(r"-{0,2}([A-Za-z][\w.-]*)")
 _ASSIGNMENT = lazy_pattern(r"(-{0,2}\+{0,2}[A-Za-z_][\w.-]*)([=:])(.*)", re.DOTALL)
-_PASSWORD = lazy_pattern(r"-p(?P<value>.*[^\d.,eE+-].*)", re.DOTALL)  # as in mysql; -p8080 and -p0.1 are numbers
-_OPTIONS = lazy_pattern(  # also written with one dash
+_PASSWORD = lazy_pattern(r"-p(?P<value>.*[^\d.,eE+-].*)", re.DOTALL)  # a mysql password; -p8080 and -p0.1 are numbers
+_OPTIONS = lazy_pattern(  # options with one dash that are not passwords
     r"-p(?:ar(?:allel|ams?)|ath|atience|db|ipe|lot|lugins?|olicy|ool|ort|re(?:cision|fix|set|trained)|rint|riority|ro(?:b|cs|cess|file"
     r"|gress|ject|mpt|xy)|ython)s?(?:[=:_-].*)?"
 )
@@ -42,26 +42,27 @@ _LOOKS_SECRET = lazy_pattern(
     r"(?<![A-Za-z0-9])(?:sk-[\w-]{16,}|hf_[A-Za-z0-9]{16,}|gh[opsur]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}"
     r"|xox[abprs]-[\w-]{10,}|AKIA[A-Z0-9]{16}|AIza[\w-]{30,}|eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]*)"
 )
-_NOT_IN_TEXT = {"key", "--key"}  # unexpected key: layer.weight
+_NOT_IN_TEXT = {"key", "--key"}  # as in "unexpected key: layer.weight"
 _NOTHING = {"none", "null", "true", "false", "''", '""', MASK, f"'{MASK}'", f'"{MASK}"'}
 
 
 @overload
 def masked(value: Mapping[Any, Any]) -> dict[Any, Any]: ...
 @overload
-def masked(value: str) -> str: ...  # type: ignore[overload-overlap]  # a str is a sequence too
+def masked(value: str) -> str: ...  # type: ignore[overload-overlap]  # a str is also a sequence
 @overload
 def masked(value: Sequence[str]) -> list[str]: ...
 def masked(value: Any) -> Any:
-    """Return settings, a command's arguments or a text with secrets replaced by `***`; the input is not changed.
+    """Return settings, a command's arguments or a text, with secrets replaced by `***`. The input is not changed.
 
     Settings are masked by name, at any depth: token, key, password, secret, cookie and similar names. Dataclasses and
-    namespaces in them become dicts. Empty values, None, True and False are kept, and so are counts: `max_tokens=512` is not a
-    secret. In arguments, the values of `--token x`, `--token=x`, `TOKEN=x` and `-px` are masked, and so are secrets in JSON.
+    namespaces in settings become dicts. Empty values, None, True, False and counts are kept: `max_tokens=512` is not a secret.
+    In arguments, the values of `--token x`, `--token=x`, `TOKEN=x` and `-px` are masked, as well as secrets in JSON.
 
-    In every text, these are masked: `password=x` and `token: x`, user names and passwords in URLs (`postgres://***@host/db`),
-    URL parameters with such names or signatures, chat webhook URLs, authorization headers, private keys, and tokens with the
-    prefixes of well-known services. A secret under a harmless name without a known prefix is not found: masking is best-effort.
+    In any text, the following are masked: the values in `password=x` and `token: x`, user names and passwords in URLs
+    (`postgres://***@host/db`), URL parameters with such names, signatures in URLs, chat webhook URLs, authorization headers,
+    private keys, and tokens with the prefixes of well-known services. Masking is best-effort: it does not find a secret with a
+    harmless name and no known prefix.
 
     >>> masked({"lr": 0.1, "api_key": "abc", "db": {"password": "x", "url": "postgres://me:pw@host/db"}})
     {'lr': 0.1, 'api_key': '***', 'db': {'password': '***', 'url': 'postgres://***@host/db'}}
@@ -103,7 +104,7 @@ def _value(value: Any, *, secret: bool = False, depth: int = 0) -> Any:
 
 
 def _fields(value: Any) -> Mapping[Any, Any] | None:
-    """Return the settings in a mapping, a dataclass or a namespace; None for anything else."""
+    """Return the settings in a mapping, a dataclass or a namespace. Return None for anything else."""
     if isinstance(value, Mapping):
         return value
     if is_dataclass(value) and not isinstance(value, type):
@@ -124,11 +125,11 @@ def _sequence(value: Any, *, secret: bool, depth: int) -> Any:
         items = [_value(item, secret=secret, depth=depth + 1) for item in value]
     if isinstance(value, list | tuple):
         return items if isinstance(value, list) else tuple(items)
-    return {str(item) if isinstance(item, dict | list | set) else item for item in items}  # a dataclass has become a dict
+    return {str(item) if isinstance(item, dict | list | set) else item for item in items}  # a masked dataclass is a dict
 
 
 def _object(value: Any) -> Any:
-    """Return an object unchanged, or its masked text if the text contains a secret."""
+    """Return an object unchanged or, if its text contains a secret, the masked text."""
     try:
         text = str(value)
     except Exception:
@@ -139,7 +140,7 @@ def _object(value: Any) -> Any:
 
 def _arguments(arguments: Sequence[str]) -> list[str]:
     result: list[str] = []
-    option = ""  # a secret option whose value is the next argument
+    option = ""  # the name of a secret option whose value is the next argument
     for argument in map(str, arguments):
         if option and not argument.startswith("--"):
             result.append(argument if is_count(option, argument) else MASK)
@@ -167,7 +168,7 @@ def _argument(argument: str) -> str:
 
 
 def _json(text: str) -> str:
-    """Return a JSON text with its secrets masked; unchanged if it has none."""
+    """Return a JSON text with its secrets masked. Return it unchanged if it contains none."""
     try:
         parsed = json.loads(text)
     except (ValueError, RecursionError):
@@ -193,7 +194,7 @@ def _parameter(match: re.Match[str]) -> str:
 
 
 def _assignments(text: str) -> str:
-    """Return a text with the values assigned to secret names masked."""
+    """Mask the values that a text assigns to secret names."""
     pieces, done, position = [], 0, 0
     while (match := _ASSIGNED.search(text, position)) is not None:
         position = match.end()
@@ -207,5 +208,5 @@ def _assignments(text: str) -> str:
 
 
 def _is_secret_in_text(name: str) -> bool:
-    is_of_header = name.lower().endswith("authorization")  # _HEADER masks everything except the kind
+    is_of_header = name.lower().endswith("authorization")  # _HEADER masks these values, but keeps the kind
     return is_secret(name) and name.lower() not in _NOT_IN_TEXT and not is_of_header

@@ -8,7 +8,7 @@ SYNONYMS = {"start": "begin", "started": "begin", "finish": "end", "finished": "
 
 
 def one_slip_apart(a: str, b: str) -> bool:
-    """Return whether one typo turns a into b: an extra, missing or wrong letter, or two swapped."""
+    """Return whether one typo turns `a` into `b`: an extra, missing or wrong letter, or two swapped letters."""
     if a == b or abs(len(a) - len(b)) > 1:
         return False
     head = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
@@ -17,7 +17,7 @@ def one_slip_apart(a: str, b: str) -> bool:
 
 
 def near_miss(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that was most likely meant, or None; never the name itself.
+    """Return the known name that was most likely meant, or None. Never return the name itself.
 
     A near miss is one typo, the same words in another order (on_begin_epoch), or another word for begin and end
     (on_epoch_start). Names with different digits (top1 and top5, kl_1_2 and kl_2_1) are different names.

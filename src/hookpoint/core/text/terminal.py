@@ -13,7 +13,7 @@ _silent: list[object] = []
 
 
 def say(line: str) -> None:
-    """Print a line to stderr, above a progress bar if there is one. Any thread may call it.
+    """Print a line to stderr, above the progress bar if there is one. Any thread may call this.
 
     Only the chief of a run prints. If the stream is closed or the terminal is gone, the line is dropped.
     """
@@ -32,7 +32,7 @@ def printable(name: str) -> str:
 
 
 def few(names: Sequence[str], limit: int) -> str:
-    """Return the first names, and how many more there are.
+    """Return the first names and the number of further names, as text.
 
     >>> few(["weight", "bias", "scale"], 2), few([], 2)
     ('weight, bias and 1 more', '')
@@ -41,18 +41,18 @@ def few(names: Sequence[str], limit: int) -> str:
 
 
 def claim(show: Show) -> None:
-    """Print lines with this function until `release`. Code that draws on the terminal uses it to print around its drawing."""
+    """Print lines with this function until `release` is called. Code that draws on the terminal prints around its drawing."""
     _drawing.append(show)
 
 
 def release(show: Show) -> None:
-    """End a claim; does nothing if there is none."""
+    """End a claim. Do nothing if there is no such claim."""
     if show in _drawing:
         _drawing.remove(show)
 
 
 def be_silent(owner: object, *, silent: bool) -> None:
-    """Print nothing while any owner is silent. An owner is a run on a non-chief rank."""
+    """Set whether an owner, such as a run on a rank other than the chief, is silent. If any owner is silent, print nothing."""
     if owner in _silent:
         _silent.remove(owner)
     if silent:
@@ -64,5 +64,5 @@ def is_claimed() -> bool:
 
 
 def forget_claims() -> None:
-    """Drop all claims, for a forked process."""
+    """Drop all claims. Called in a forked process."""
     _drawing.clear()
