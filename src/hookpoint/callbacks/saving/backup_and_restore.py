@@ -18,11 +18,12 @@ class BackupAndRestore(Saver):
     """Save every epoch, or every `save_freq` steps, and keep only the newest checkpoint.
 
     Restoring needs no callback: if you start the run again in the same workdir, it resumes, even in the middle of an epoch.
-    `save_freq` is "epoch" or a number of optimizer steps, where Keras counts batches. For MindSpore's epochs, write
-    `.when(Every(epochs=n))`. `double_checkpoint` also keeps the previous checkpoint. `async_save` works as in ModelSaver.
+    `save_freq` is "epoch" or a number of optimizer steps. (Keras counts batches instead.) To save every n epochs, as in
+    MindSpore, write `.when(Every(epochs=n))`. `double_checkpoint` also keeps the previous checkpoint. `async_save` works as in
+    ModelSaver.
 
     `backup_dir` is not supported, because checkpoints are always in the workdir. `delete_checkpoint=True` is not supported
-    either, because a run with more epochs resumes from the last checkpoint. If `save_freq` is a number, the callback is
+    either, because you need the last checkpoint to extend the run by more epochs. If `save_freq` is a number, the callback is
     triggered at on_iter_end of training.
 
     >>> BackupAndRestore(save_freq=500).schedule
