@@ -7,24 +7,24 @@ from typing import Any
 
 from hookpoint.callbacks._shared.async_array import AsyncArray
 
-# About the number of steps between two log steps. Step costs are sampled at iteration 8 and every 64 iterations after it. With
-# groups of 50, some copies would fall on sampled iterations and inflate the measured step cost. Multiples of 48 never do.
+# About the number of steps between two log steps. Step costs are sampled at iteration 8 and every 64 iterations after that.
+# With groups of 50, some copies would fall on sampled iterations and inflate the measured cost. With groups of 48, none do.
 MAX_PENDING = 48
 
 
 class AsyncScalars:
     """Collect tagged values and return them as floats, in order, once they are on the host.
 
-    Host values are available immediately. GPU values are collected until `start` is called or there are 48 of them. Then one
-    copy of all of them is queued behind the training work. Other devices have no event to query, so their values are read once
-    two later groups have started. `take(wait=True)` waits for everything.
+    Host values are available immediately. GPU values are collected until `start` is called or there are 48 of them. They are
+    then copied together, and the copy is queued behind the training work. Other devices have no event to query, so their values
+    are read once two later groups have started. `take(wait=True)` waits for all values.
     """
 
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
-        """Discard everything that has not been taken."""
+        """Discard all values that have not been taken."""
         self._ready: list[tuple[Any, float]] = []
         self._pending: list[tuple[Any, Any]] = []
         self._started: deque[tuple[tuple[Any, ...], Any]] = deque()

@@ -22,7 +22,7 @@ class Decision(Protocol):
 
 
 class MetricWatcher(Callback):
-    """Pass each new value of a metric to `take`, once.
+    """Pass each new value of a metric to `take` exactly once.
 
     Triggered at the end of each complete epoch or by a schedule. Without a schedule, epochs that end with a `break` also count,
     so that loops that always break still produce values. With a step schedule, a value is the mean of the values logged since

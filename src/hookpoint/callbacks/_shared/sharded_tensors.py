@@ -12,12 +12,12 @@ def is_sharded(tensor: Any) -> bool:
 
 
 def is_replicated(tensor: Any) -> bool:
-    """Return whether every rank has all values of this tensor, as with a plain tensor or a replicated DTensor."""
+    """Return whether every rank has all values of this tensor. This is true of plain tensors and replicated DTensors."""
     return not is_sharded(tensor) or all(placement.is_replicate() for placement in tensor.placements)
 
 
 def local_shard(tensor: Any) -> Any:
-    """Return this rank's part of a tensor, without a copy."""
+    """Return this rank's shard of a tensor, without a copy."""
     return tensor.to_local() if is_sharded(tensor) else tensor
 
 
@@ -40,7 +40,7 @@ def full_state(state: Any) -> Any:
 
 
 def shard_like(tensor: Any, other: Any) -> Any:
-    """Return this rank's shard of a full tensor, with the placement of the other tensor. Does not communicate."""
+    """Shard a full tensor like another tensor, and return this rank's shard. Does not communicate."""
     if not is_sharded(other) or is_sharded(tensor):
         return tensor
     from torch.distributed.tensor import distribute_tensor

@@ -18,7 +18,7 @@ MAX_REPORTED = 5
 
 
 class HumanHyperParamSetter(HyperParamSetter):
-    """Set a hyper-parameter to the value in a line `name:value` of a file in the workdir, without interrupting training.
+    """Set a hyper-parameter from a `name:value` line in a file in the workdir, without interrupting training.
 
         # hyper.txt
         learning_rate: 0.001
@@ -71,7 +71,7 @@ class HumanHyperParamSetter(HyperParamSetter):
                 try:
                     self.setting.set(run, line.value)
                     break
-                except Exception as error:  # any exception: a rejected value must not end the run
+                except Exception as error:  # a rejected value must not end the run, whatever the exception
                     reason = str(error).partition("\n")[0]
                     content = f"{line.name} refused {line.value!r}"
                     problems.append(Problem(line.number, f"was rejected: {reason} The value is {line.value!r}", content))

@@ -122,7 +122,7 @@ class Plateau:
         self.waited = self.cools_for = 0
 
     def take(self, value: float, at: Moment | int) -> bool:
-        """Add a value; return whether to reduce now.
+        """Add a value; return whether to reduce the setting now.
 
         After a reduction, call `start_cooling`; otherwise, the next call also returns True.
         """

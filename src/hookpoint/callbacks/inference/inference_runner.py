@@ -27,7 +27,7 @@ METHODS = ("reset", "update", "results")
 class InferenceRunner(Callback):
     """Run the model over another dataset, and log what the inferencers measure there.
 
-        data: Batches, or a tuple of arrays or a dataset with `batch_size`.
+        data: An iterable of batches. With `batch_size`, a tuple of arrays or a dataset.
         infs: An inferencer or a list of them: `ClassificationError`, `ScalarStats`, `BinaryClassificationStats`, or your own.
         metrics: Mapping from names to functions of outputs and targets, or to objects with update, compute and reset.
         forward: Function of the batch that returns the outputs, or function of the run, which may also set the run's outputs,
@@ -73,7 +73,7 @@ class InferenceRunner(Callback):
         self.data, self.batch_size = data, batch_size
         self.infs: list[Inferencer] = [*inferencers, *(MetricStats(name, metric) for name, metric in by_name(metrics).items())]
         self.writes = tuple(name for inferencer in self.infs for name in inferencer.names)
-        # Other inferencers may return more results than `names` lists.
+        # Inferencers defined by users may return more results than `names` lists.
         self.writes_anything = any(not is_ours(type(inf)) or getattr(inf, "writes_anything", False) for inf in self.infs)
         duplicates = [name for name in self.writes if self.writes.count(name) > 1]
         if duplicates:
