@@ -16,7 +16,7 @@ Function = Callable[..., Any]
 
 MAX_LISTED = 5
 
-# Our name, torch's method, and the number of arguments that the hook takes, in the order in which torch calls the hooks.
+# Maps our name for a hook to torch's method and the number of arguments the hook takes, in the order torch calls the hooks.
 KINDS = {
     "forward_pre": ("register_forward_pre_hook", 2),
     "forward": ("register_forward_hook", 3),
@@ -37,7 +37,7 @@ class HookHandles:
     def __init__(self) -> None:
         self._handles: list[Any] = []
         self._calls: list[HookCall] = []
-        self._hooked: dict[int, Any] = {}  # stores the modules too, because another object may get the same id
+        self._hooked: dict[int, Any] = {}  # also stores the items, so that no other object can get the same id
 
     def register(
         self, model: Any, owner: str, items: Mapping[str, Any], functions: Mapping[str, Function], *, with_kwargs: bool = False
@@ -75,7 +75,7 @@ class HookHandles:
         names = [name for name in dict.fromkeys(call.name for call in self._calls) if name not in called]
         if names:
             reasons = "not called in forward (such as out_proj in an attention layer), without gradients, or compiled earlier"
-            logger.warning("%s was never called for %s: %s", owner, few(names, MAX_LISTED), reasons)
+            logger.warning("%s was never called for %s. Possible reasons: %s", owner, few(names, MAX_LISTED), reasons)
 
     def __bool__(self) -> bool:
         return bool(self._handles)

@@ -32,7 +32,7 @@ class AveragedWeights(Callback):
         self._versions: list[int] = []
 
     def weights(self) -> dict[str, Any]:
-        """Return a copy of the model's state dict, with the averages in it.
+        """Return a copy of the model's state dict that contains the averages.
 
         Gathering sharded tensors is a collective call.
         """
@@ -83,10 +83,11 @@ class AveragedWeights(Callback):
         self._is_running = False
         if self.keeps_at_end and self.average.averages and not self._has_failed:
             model = self.model_of(run)
-            run.at_leave(lambda: write(*self.exchanged(model)))  # after the last checkpoint, which has the training weights
+            # After the last checkpoint, which contains the training weights.
+            run.at_leave(lambda: write(*self.exchanged(model)))
 
     def swap_in(self, run: Run) -> None:
-        """Load the averages into the model until the pass or the end of the epoch is over."""
+        """Load the averages into the model. They are removed when the pass ends or when on_epoch_end is over."""
         model = self.model_of(run)
         if not self.average.averages or (not self._is_running and not self._is_unchanged(model)):
             return

@@ -10,7 +10,7 @@ from hookpoint.core.errors import BadLoop
 
 
 class WeightSwap:
-    """Write values into tensors and restore the original values, on the device and without waiting for it.
+    """Write values into tensors and restore the original values later, on the device and without waiting for it.
 
     The tensor objects stay the same, because optimizers hold references to them. The original values are copied before anything
     is written, and released once all of them are restored, so an interrupt never leaves a mixed state behind. Autograd does not
@@ -22,7 +22,7 @@ class WeightSwap:
 
     @property
     def is_active(self) -> bool:
-        """Whether the values are replaced now."""
+        """Whether the original values are currently replaced."""
         return bool(self._originals)
 
     def apply(self, tensors: Sequence[Any], values: Sequence[Any]) -> None:
@@ -58,7 +58,7 @@ def changed() -> BadLoop:
 
 
 def write(tensors: Sequence[Any], values: Sequence[Any]) -> None:
-    """Copy values into tensors without autograd noticing."""
+    """Copy values into tensors, hidden from autograd."""
     import torch
 
     if tensors:
