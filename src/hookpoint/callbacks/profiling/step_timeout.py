@@ -25,12 +25,12 @@ DRAIN_SECONDS = 2.0
 class StepTimeout(Callback):
     """Log the stacks of all threads when a step takes longer than `seconds`, then continue, stop, raise or exit.
 
-    The stacks are logged once per step and, with a workdir, written to `stacks-<step>.txt`. `then` is what happens next:
+    The stacks are logged once per step and, with a workdir, written to `stacks-<step>.txt`. `then` selects what happens next:
 
     - "log": the run continues.
     - "stop": the run stops when the step has ended, with a checkpoint if there is a saver.
-    - "raise": `StepTooSlow` is raised in the training thread as soon as it runs Python code, not while it hangs in a driver or
-      a lock.
+    - "raise": `StepTooSlow` is raised in the training thread as soon as that thread runs Python code. It cannot be raised while
+      the thread hangs in a driver or waits for a lock.
     - "exit": the process exits immediately with exit code 75, without end points. A supervisor can start it again, and the run
       resumes from its newest checkpoint.
 
@@ -121,7 +121,7 @@ class StepTimeout(Callback):
             watch.limit = self.seconds
 
     def _report(self, seconds: float) -> None:
-        """Log the stacks and do what `then` says. Called on the watching thread."""
+        """Log the stacks and take the action in `then`. Called on the watching thread."""
         run, watch = self._run, self._watch
         if run is None or watch is None:
             return

@@ -1,4 +1,4 @@
-"""FlopsTracker: the FLOPs of the model, and how much of the device's peak they use."""
+"""FlopsTracker: the model's FLOPs, and how close they come to the device's peak."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class FlopsTracker(LapTimer):
     - `mfu`: `model_flops_per_second` as a fraction of the peak.
     - `hfu`: the same as `mfu`, but including what activation checkpointing recomputes.
 
-    Iterations that are counted take longer, so they are not timed; a compiled or captured step runs eagerly in them. torch
-    counts matrix multiplications, convolutions and attention; add other operators with
+    Counting slows an iteration down, so counted iterations are not timed. In a counted iteration, a compiled or captured step
+    runs eagerly. torch counts matrix multiplications, convolutions and attention. To count other operators, register them with
     `torch.utils.flop_counter.register_flop_formula`. The optimizer's own operations do not count. The second backward pass of
-    a gradient penalty (`create_graph=True`) counts for `hfu` only.
+    a gradient penalty (`create_graph=True`) counts towards `hfu` only.
 
     >>> FlopsTracker(peak_flops=197e12).peak_flops
     197000000000000.0
@@ -64,7 +64,7 @@ class FlopsTracker(LapTimer):
         self._peak = self.peak_flops
         self._known: dict[Any, tuple[int, Flops]] = {}  # by signature: number of elements in the batch, and its FLOPs
         self._trained: tuple[bool, ...] = ()  # which parameters require gradients
-        self._count: FlopCount | None = None  # while counting
+        self._count: FlopCount | None = None  # set while counting
         self._next: Any = None  # the signature that is being counted, or the FLOPs of this iteration
         self._all = self._timed = Flops()  # since the last log step; `_timed` covers only timed iterations
         self._has_warned = False
@@ -90,7 +90,7 @@ class FlopsTracker(LapTimer):
             self._peak = peak_flops(device)
             if self._peak is None:
                 owner = self.name or "FlopsTracker"
-                logger.info("%s logs no mfu and hfu: the peak of %r is unknown. Pass peak_flops=...", owner, device)
+                logger.info("%s logs neither mfu nor hfu: the peak of %r is unknown. Pass peak_flops=...", owner, device)
         run.at_log_step(self._at_log_step)
 
     def on_train_epoch_begin(self, run: Run) -> None:

@@ -17,7 +17,7 @@ class HostMemoryTracker(Callback):
 
     The metrics are `HostFreeMemory (GB)`, as in tensorpack, and `HostMemory (GB)`. Loader workers share most of their memory
     with their parent process. On Linux, shared memory counts once; elsewhere, it counts for each process. Without psutil (extra
-    `system`), the callback does nothing and logs this once.
+    `system`), the callback does nothing and logs one warning.
 
     Triggered at the end of each complete epoch, unless `.when(...)` says otherwise.
 
