@@ -14,7 +14,7 @@ from hookpoint.core.logger import logger
 from hookpoint.core.run.run import Run
 
 CAPACITY = 100  # messages
-WAIT_SECONDS = 5.0  # how long the end of a run waits for unsent messages
+WAIT_SECONDS = 5.0  # how long a run that ends waits for unsent messages
 
 
 class Sender(Callback):
@@ -141,4 +141,4 @@ class SendQueue:
         if kind not in self._logged:
             self._logged.add(kind)
             text = str(error) if isinstance(error, SendFailed) else f"{kind}: {error}"
-            logger.warning("%s: %s; the run continues, and this is logged once", self._name, text)
+            logger.warning("%s: %s; the run continues. Later failures of this kind are not logged", self._name, text)
