@@ -53,7 +53,7 @@ class CSVLogger(Callback):
     keeps: ClassVar[str] = "the number of rows, and the values of the current epoch"
     step_cost: ClassVar[str] = "nothing; a checkpoint waits until the file is on disk"
 
-    _writing = Lock()  # the monitor's thread writes records, the training thread saves checkpoints
+    _writing = Lock()  # the monitor's thread writes records while the training thread saves checkpoints
 
     def __init__(
         self,

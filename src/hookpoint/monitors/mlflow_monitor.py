@@ -81,7 +81,7 @@ class MLflowRun(RemoteRun):
         self._client.set_terminated(self.run_id, self.status.upper())
 
     def _is_sent(self, name: str, step: int, value: float) -> bool:
-        """Return whether MLflow already has a value for this step. At the restored step itself, it must be the same value."""
+        """Return whether MLflow already has a value for this step. At the restored step itself, only an equal value counts."""
         if not self._is_resumed:
             return False
         restored = -1 if self.restored_step is None else self.restored_step
@@ -101,7 +101,7 @@ class MLflowRun(RemoteRun):
                 self._client.log_image(self.run_id, image, key=key, step=record.step, timestamp=milliseconds, synchronous=True)
 
     def _experiment_id(self) -> str:
-        """Return the id of the experiment; create it if needed.
+        """Return the experiment's id. Create the experiment if needed.
 
         Its files are stored next to an SQLite database, or on the server.
         """
@@ -125,7 +125,7 @@ class MLflowMonitor(Tracker):
     """Send scalars, settings, events, images and texts to MLflow. A resumed run continues its MLflow run.
 
     tracking_uri: Server or database. Defaults to the environment variable MLFLOW_TRACKING_URI, then to `mlflow.db` in the
-        workdir, with files in `mlflow-artifacts`. To view it, install the full mlflow package and run `mlflow ui
+        workdir, with files in `mlflow-artifacts`. To view that database, install the full mlflow package and run `mlflow ui
         --backend-store-uri sqlite:///runs/mine/mlflow.db`. `file://` stores are not supported, because current versions of
         MLflow cannot write them.
     experiment: Defaults to the environment variable MLFLOW_EXPERIMENT_NAME, then to "hookpoint".
@@ -136,13 +136,14 @@ class MLflowMonitor(Tracker):
     latest event of each kind is stored as a tag such as `hookpoint.stop`. A run ends as FINISHED, FAILED (after an exception)
     or KILLED (after a signal), with the reason in `hookpoint.ending`. After `kill -9`, it stays RUNNING.
 
-    A resumed run continues the MLflow run that its checkpoint names, or else the one in `mlflow.json` in the workdir. So does a
-    run that was killed before its first checkpoint. MLflow cannot delete values, so if a step runs twice, the first value is
-    kept. Existing settings are not changed. If MLflow no longer has the run, the monitor creates a new one.
+    A resumed run continues the MLflow run that its checkpoint names, or else the one in `mlflow.json` in the workdir. A run
+    that was killed before its first checkpoint also continues its MLflow run when you start it again. MLflow cannot delete
+    values, so if a step runs twice, the first value is kept. Existing settings are not changed. If MLflow no longer has the
+    run, the monitor creates a new one.
 
     A server that does not respond never blocks a step. If more than 1000 records are waiting, the oldest are dropped. After
-    three failures in a row, nothing more is sent. The end of a run waits up to 10 s for records and 10 s for MLflow. During a
-    run, MLflow retries at most twice, waits 10 s for a response and sends no usage data, unless its environment variables say
+    three failures in a row, nothing more is sent. When a run ends, it waits up to 10 s for records and 10 s for MLflow. During
+    a run, MLflow retries at most twice, waits 10 s for a response and sends no usage data, unless its environment variables say
     otherwise.
 
     >>> with Loop([MLflowMonitor(params={"seed": 1})], workdir="mine") as run:
@@ -199,7 +200,7 @@ class MLflowMonitor(Tracker):
 
 
 def load(address: str) -> None:
-    """Import MLflow and what a database needs. Call this on the training thread, because warning filters are global."""
+    """Import MLflow and the modules for a database. Call this on the training thread, because warning filters are global."""
     import mlflow
 
     if address.startswith(DATABASES):
