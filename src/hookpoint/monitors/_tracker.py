@@ -33,7 +33,7 @@ class RemoteRun:
     identifies the remote run, so that it can be resumed without a checkpoint.
     """
 
-    sent_step = -1  # the service has all steps up to this one; stays -1 if the service itself can be asked
+    sent_step = -1  # the service has all steps up to this one; stays -1 if the service is queried instead
 
     def __init__(self, monitor: Tracker, run: Run, address: str) -> None:
         self.monitor = monitor

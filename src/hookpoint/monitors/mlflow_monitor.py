@@ -51,7 +51,7 @@ class MLflowRun(RemoteRun):
             run = self._client.create_run(self._experiment_id(), run_name=self.name, tags=tags)
         else:
             self._client.update_run(run.info.run_id, status="RUNNING")
-        existing = run.data.params  # MLflow does not allow changing them
+        existing = run.data.params  # MLflow does not allow changing params
         texts = {metric_name(name): str(value) for name, value in self.settings.items() if value is not None}
         params = [Param(name, text[:MAX_VALUE_CHARACTERS]) for name, text in texts.items() if name not in existing]
         for start in range(0, len(params), MAX_PARAMS):
@@ -103,7 +103,7 @@ class MLflowRun(RemoteRun):
     def _experiment_id(self) -> str:
         """Return the experiment's id. Create the experiment if needed.
 
-        Its files are stored next to an SQLite database, or on the server.
+        The experiment's files are stored next to an SQLite database, or on the server.
         """
         from mlflow.exceptions import MlflowException
 
@@ -131,10 +131,10 @@ class MLflowMonitor(Tracker):
     experiment: Defaults to the environment variable MLFLOW_EXPERIMENT_NAME, then to "hookpoint".
     params: Settings to send in addition to the optimizer's settings. Values that look like secrets are masked.
 
-    Names and the x axis are the same as in TFEventWriter: `loss` for log steps and `epoch/loss` for epochs, by step. Characters
-    that MLflow does not allow in a name become `_`. MLflow stores infinity as the largest float, and has no histograms. The
-    latest event of each kind is stored as a tag such as `hookpoint.stop`. A run ends as FINISHED, FAILED (after an exception)
-    or KILLED (after a signal), with the reason in `hookpoint.ending`. After `kill -9`, it stays RUNNING.
+    Names and the x axis are the same as in TFEventWriter: `loss` for log steps and `epoch/loss` for epochs, plotted against the
+    step. Characters that MLflow does not allow in a name become `_`. MLflow stores infinity as the largest float, and has no
+    histograms. The latest event of each kind is stored as a tag such as `hookpoint.stop`. A run ends as FINISHED, FAILED (after
+    an exception) or KILLED (after a signal), with the reason in `hookpoint.ending`. After `kill -9`, it stays RUNNING.
 
     A resumed run continues the MLflow run that its checkpoint names, or else the one in `mlflow.json` in the workdir. A run
     that was killed before its first checkpoint also continues its MLflow run when you start it again. MLflow cannot delete

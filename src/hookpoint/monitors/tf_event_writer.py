@@ -181,7 +181,7 @@ def _write(writer: SummaryWriter, record: Record) -> None:
 
 
 def _write_scalars(writer: SummaryWriter, record: Record) -> None:
-    """Write all scalars of a record as one event, because each `add_scalar` call would cost as much as this event."""
+    """Write all scalars of a record as one event, because each `add_scalar` call would cost as much as the whole event."""
     from tensorboard.compat.proto.summary_pb2 import Summary
 
     values = [Summary.Value(tag=name, simple_value=value) for name, value in chart_scalars(record).items()]

@@ -55,7 +55,7 @@ def parameters_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def misfit(function: Callable[..., Any], *arguments: Any) -> str:
-    """Return why a function cannot be called with these arguments, or "" if it can or has no signature."""
+    """Return why a function cannot be called with these arguments, or "" if it can be called or has no signature."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # some functions written in C have no signature

@@ -57,7 +57,7 @@ class AsyncArray:
 
 
 def snapshot(value: Any) -> Any:
-    """Copy a value for `numpy.asarray` to read later: a tensor to an AsyncArray, anything else to a NumPy array."""
+    """Copy a value so that `numpy.asarray` can read it later: a tensor as an AsyncArray, anything else as a NumPy array."""
     if hasattr(value, "detach"):
         return AsyncArray(value)
     import numpy

@@ -7,7 +7,7 @@ from typing import Any
 
 from hookpoint.callbacks._shared.async_array import AsyncArray
 
-# About the number of steps between two log steps. Step costs are sampled at iteration 8 and every 64 iterations after that.
+# This is about the number of steps between log steps. Step costs are sampled at iteration 8 and every 64 iterations after that.
 # With groups of 50, some copies would fall on sampled iterations and inflate the measured cost. With groups of 48, none do.
 MAX_PENDING = 48
 
@@ -65,7 +65,7 @@ def is_on_host(value: Any) -> bool:
 
 
 def _copy(values: tuple[Any, ...]) -> Any:
-    """Return values on the same GPU as one AsyncArray, and any other values unchanged."""
+    """Return the values as one AsyncArray if all of them are on the same GPU. Otherwise, return them unchanged."""
     if not all(getattr(value, "is_cuda", False) for value in values) or len({value.device for value in values}) > 1:
         return values
     import torch

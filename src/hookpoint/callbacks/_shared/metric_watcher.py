@@ -44,7 +44,7 @@ class MetricWatcher(Callback):
 
     @abstractmethod
     def take(self, run: Run, moment: Moment, value: float) -> None:
-        """Handle a value that was logged at this moment."""
+        """Handle a new value, which was logged at `moment`."""
 
     def on_run_begin(self, run: Run) -> None:
         if not run.resuming:

@@ -50,7 +50,7 @@ class NamePattern:
         return self.select(items)
 
     def select(self, named: Iterable[tuple[str, Item]]) -> dict[str, Item]:
-        """Return the matching items. With pipeline parallelism, there may be none, because they are on another rank."""
+        """Return the matching items. There may be none: with pipeline parallelism, the matches may be on another rank."""
         matches: dict[int, tuple[str, Item]] = {}
         for name, item in named:
             if self.matches(name):

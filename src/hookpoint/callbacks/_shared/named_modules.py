@@ -1,4 +1,4 @@
-"""The modules, parameters and buffers of a model under all their names, without the prefixes that torch.compile adds."""
+"""List a model's modules, parameters and buffers under all their names, without the prefixes that torch.compile adds."""
 
 from __future__ import annotations
 

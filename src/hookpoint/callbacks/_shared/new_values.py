@@ -26,7 +26,7 @@ class NewValues:
         self.reset()
 
     def reset(self) -> None:
-        """Start from scratch, for a fresh run."""
+        """Reset the state for a fresh run."""
         self._seen = 0
         self._window.reset()
         self._has_warned = False
@@ -55,7 +55,7 @@ class NewValues:
             return new
         if not self._has_warned:
             self._has_warned = True
-            warn_outdated(self.metric, new[0], run, "the weights it measured no longer exist and cannot be saved")
+            warn_outdated(self.metric, new[0], run, "the measured weights no longer exist and cannot be saved")
         return None
 
     def state_dict(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ MAX_LISTED = 3
 
 
 def largest(values: Iterable[Any]) -> Any:
-    """Return the largest magnitude in tensors, arrays and numbers, without moving it off their device.
+    """Return the largest magnitude in tensors, arrays and numbers. The result stays on their device.
 
     The result is finite only if all values are finite. Integers are ignored. The result is 0 if there are no values. Each rank
     checks its local shards only.
@@ -41,7 +41,7 @@ def largest(values: Iterable[Any]) -> Any:
 
 
 def nonfinite_names(named: Iterable[tuple[str, Any]]) -> str:
-    """Return the names of values that contain NaN or infinity as text, or "" if all are finite. Waits for the device."""
+    """Return a list of the values that contain NaN or infinity, as text, or "" if all are finite. Waits for the device."""
     magnitudes = AsyncScalars()
     for name, value in named:
         magnitudes.add(name, largest([value]))

@@ -106,7 +106,7 @@ def clock(seconds: float) -> str:
 
 
 def _pieces(view: View, width: int) -> list[Styled]:
-    """Return the pieces that fit next to a short bar. Numbers after the first are the first to be left out."""
+    """Return the pieces that fit next to a short bar. If space is short, numbers after the first one are left out first."""
     counts = view.counts if view.total is None else view.counts.rjust(2 * len(str(view.total)) + 1)
     numbers = [(text.ljust(len(text.rpartition(" ")[0]) + 9), "") for text in view.numbers]
     by_priority = [(view.label, "bold"), (counts, ""), *numbers[:1], *_times(view), *numbers[1:]]

@@ -35,7 +35,7 @@ class Setting:
         self.owner = ""  # the name of the callback
         self._same_on_all_ranks = same_on_all_ranks
         self._param = None if isinstance(param, str) else param
-        self._own: HyperParam | None = self._param  # None for a setting of parameter groups
+        self._own: HyperParam | None = self._param  # None if the setting belongs to parameter groups
         self._rivals: list[Setting] = []
         self._stored: Any = None
 
@@ -62,7 +62,7 @@ class Setting:
             self._warn_about(f"the lr_scheduler, {type(run.lr_scheduler).__name__}")
 
     def is_called(self, name: str) -> bool:
-        """Return whether this is a name of the setting: `lr` and `learning_rate` are the same."""
+        """Return whether `name` refers to this setting. `lr` and `learning_rate` are synonyms."""
         return split_name(name) == split_name(self.name)
 
     def value(self, run: Run) -> Any:
@@ -86,7 +86,7 @@ class Setting:
         return self._change(run, names, old, new, quietly=quietly)
 
     def set_each(self, run: Run, values: list[Any]) -> bool:
-        """Set a separate value for each parameter group, which changes their ratios. Return whether any value changed."""
+        """Set a separate value for each parameter group, without keeping their ratios. Return whether any value changed."""
         names = run.hyper.group_names(self.name)
         return self._change(run, names, [self._get(run, name) for name in names], values)
 
@@ -115,7 +115,7 @@ class Setting:
         return True
 
     def log(self, run: Run) -> None:
-        """Log the value as a metric, unless it is already logged in this epoch: a Runner logs the learning rate itself."""
+        """Log the value as a metric, unless this epoch already has one, for example because a Runner logs the learning rate."""
         if self.name not in run.logs:
             run.put_scalar(self.name, self.value(run))
 
@@ -146,7 +146,7 @@ class Setting:
         return run.hyper.group_names(self.name) or [self.name]
 
     def _holds(self, run: Run, name: str, value: Any, new: Any) -> bool:
-        """Return whether the setting already has the new value, rounded to the precision of a tensor if it is stored in one."""
+        """Return whether the setting already has the new value. A tensor may have rounded it."""
         if new == value or self._own is not None or not isinstance(new, int | float):
             return bool(new == value)
         return bool(as_stored(run.hyper[name], new) == value)

@@ -1,4 +1,4 @@
-"""Sharded tensors: torch's DTensors, such as the parameters of FSDP2."""
+"""Sharded tensors: torch's DTensors, such as FSDP2's parameters."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def local_values(tensor: Any) -> Any:
 
 
 def full_tensor(tensor: Any) -> Any:
-    """Return a tensor with the values of all ranks. This is a collective call if the tensor is sharded."""
+    """Return the full tensor, gathered from all ranks' shards. This is a collective call if the tensor is sharded."""
     return tensor.full_tensor() if is_sharded(tensor) else tensor
 
 
 def full_state(state: Any) -> Any:
-    """Return a state dict, which may be nested, with full tensors. This is a collective call if any tensor is sharded."""
+    """Return a state dict, which may be nested, with every tensor in full. This is a collective call if any is sharded."""
     if isinstance(state, Mapping):
         return {name: full_state(value) for name, value in state.items()}
     return full_tensor(state)
 
 
 def shard_like(tensor: Any, other: Any) -> Any:
-    """Shard a full tensor like another tensor, and return this rank's shard. Does not communicate."""
+    """Shard a full tensor in the same way as `other`, and return this rank's shard. Does not communicate."""
     if not is_sharded(other) or is_sharded(tensor):
         return tensor
     from torch.distributed.tensor import distribute_tensor

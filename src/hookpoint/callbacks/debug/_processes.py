@@ -60,13 +60,13 @@ def described(worker: Any) -> str:
 
 def was_started(worker: Any) -> bool:
     """Return whether a process or thread was already started. Neither can be started twice."""
-    from multiprocessing.process import BaseProcess  # not at the top: this gives the main module a second name
+    from multiprocessing.process import BaseProcess  # imported here, because the import gives the main module a second name
 
     return isinstance(worker, threading.Thread | BaseProcess) and worker.ident is not None
 
 
 def start(worker: Any) -> None:
-    """Start a worker such that it ignores Ctrl-C and ends on SIGTERM."""
+    """Start a worker. It ignores Ctrl-C and ends on SIGTERM."""
     with _own_signals():
         worker.start()
 

@@ -23,8 +23,8 @@ class HumanHyperParamSetter(HyperParamSetter):
         # hyper.txt
         learning_rate: 0.001
 
-    The line applies while it is in the file, and overrides other callbacks. When it is deleted, the value stays. Blank lines
-    and comments after `#` are ignored. An invalid line is reported once, with its number; the other lines still apply. NaN,
+    The line applies while it is in the file, and overrides other callbacks. When the line is deleted, the value stays. Blank
+    lines and comments after `#` are ignored. An invalid line is reported once, with its number; the other lines still apply. NaN,
     infinity and values that the setting rejects are invalid. If the file is being written, it is read again later. Symbolic
     links, files owned by other users and files larger than 64 KiB are not read.
 

@@ -71,7 +71,7 @@ class LearningRateScheduler(HyperParamSetter):
 def _takes_rate(schedule: Callable[..., Any]) -> bool:
     """Return whether a schedule takes two arguments. If a function has no signature, assume that it does.
 
-    Raise if the first parameter is the learning rate, as in MindSpore, because it would receive the epoch.
+    Raise if the first parameter is the learning rate, as in MindSpore, because that parameter would receive the epoch.
     """
     first = next((parameter.name for parameter in parameters_of(schedule)), "")
     if first in ("lr", "learning_rate"):

@@ -24,7 +24,7 @@ class ScheduledHyperParamSetter(HyperParamSetter):
     """Set a hyper-parameter from a table: `[(30, 1e-2), (60, 1e-3)]` sets 0.01 after epoch 30 and 0.001 after epoch 60.
 
     Epoch 0 means before training. With `interp="linear"`, the value changes every epoch and moves linearly from each point to
-    the next. With `step_based`, the table counts optimizer steps, and the callback is triggered at on_iter_end of training.
+    the next. With `step_based`, the table counts optimizer steps, and the callback is triggered at on_iter_end in training.
     `param` is a name in `run.hyper`, or a HyperParam. A learning rate is set in the first parameter group; the other groups
     keep their ratios to it.
 

@@ -17,8 +17,8 @@ class ScalarStats:
 
     Each of `names` is an output, "loss", or a name logged during the pass, such as one of the Runner's metrics. The first match
     is used. An array contributes its mean, weighted by the number of samples in the batch. The means are logged as
-    `<prefix>_<name>`, or as `<name>` if the prefix is empty. Each batch takes one sum per name on its device, without waiting
-    for the result.
+    `<prefix>_<name>`, or as `<name>` if the prefix is empty. Each update queues one sum per name on the device and does not
+    wait for it.
 
     >>> ScalarStats(["loss", "accuracy"], prefix="val").names
     ('val_loss', 'val_accuracy')

@@ -91,7 +91,7 @@ class ActivationStats(PatternCallback):
         self._handles.register(run.model, str(self.name), self._modules, {"forward": self._take})
 
     def _take(self, module: Any, args: Any, output: Any, *, name: str) -> None:
-        # An iteration may contain other passes, and backward repeats the forward of checkpointed modules.
+        # An iteration may contain other passes, and the backward pass calls checkpointed modules a second time.
         if self._measured is not None and self._run is not None and self._run.mode == "train" and not _is_in_backward():
             tensor = first_tensor(output)
             if tensor is not None:

@@ -41,7 +41,7 @@ class ParameterHooks(PatternCallback):
     (0.0, 4.0)
     """
 
-    step_cost: ClassVar[str] = "the time of the functions, plus one extra call for each"
+    step_cost: ClassVar[str] = "the time that the functions take, plus one extra call each"
 
     def __init__(
         self,

@@ -34,7 +34,7 @@ class AppriseTransport:
             raise ImportError(
                 text(f"{owner}(url=...) needs Apprise, which is not installed.", run="pip install 'hookpoint[notify]'")
             )
-        with warnings.catch_warnings():  # not in send: filters are process-wide, and send runs on a thread
+        with warnings.catch_warnings():  # done here, because filters are process-wide and send runs on a thread
             warnings.filterwarnings("ignore", "'imghdr' is deprecated", DeprecationWarning)  # raised when Apprise is imported
             self._services()
 

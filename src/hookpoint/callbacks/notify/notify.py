@@ -24,7 +24,7 @@ class Notify(Sender):
     - `url`: an Apprise URL such as `"ntfys://topic"`, or a list of them (`pip install 'hookpoint[notify]'`). Raises for
         unencrypted URLs.
     - `on`: the events to report: "start" (or resume), "end", "failure", "stop" (the run was stopped early; "end" includes this)
-        and "best", which needs `best`.
+        and "best", which requires the argument `best`.
     - `best`: the metric to watch. `mode` is "min", "max" or "auto", which infers it from the metric's name.
     - `minutes_between`: the shortest time between two messages about a new best. The next message says how many new bests were
       skipped.

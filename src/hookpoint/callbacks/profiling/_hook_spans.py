@@ -54,7 +54,7 @@ class HookSpans:
         self._steps, self._every = steps, every
         self._first_step: int | None = None
         self._thread = get_ident()
-        self._levels: list[tuple[str, bool]] = [("run", True)]  # name, and the value of `records` before it
+        self._levels: list[tuple[str, bool]] = [("run", True)]  # each level's name, and `records` before the level began
         self._floor = 0  # levels below this index began outside the running handler
         self._in_window = True
         self._body_began: tuple[int, int, int] | None = None
@@ -78,7 +78,7 @@ class HookSpans:
             done = run.step - self._first_step
             self._in_window = self._steps is None or (done if self._every is None else done % self._every) < self._steps
             if get_ident() == self._thread:
-                self._close_inside(f"{run.mode} pass")  # spans of a pass that failed in an unrecorded handler
+                self._close_inside(f"{run.mode} pass")  # ends spans of a pass that failed in an unrecorded handler
         self.records = self._in_window and not self._trace.is_full
         return self.records
 

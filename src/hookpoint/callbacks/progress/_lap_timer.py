@@ -170,7 +170,7 @@ class TrainingTime:
 
 
 def no_pause() -> float:
-    """Return 0: this run cannot be paused."""
+    """Return 0, for runs that cannot be paused."""
     return 0.0
 
 

@@ -25,8 +25,8 @@ MAX_SIGNATURES = 64  # counting slows a step down, so a run must not count every
 class FlopsTracker(LapTimer):
     """Log the model's FLOPs per step and the utilization of the device (MFU and HFU), at each log step.
 
-        peak_flops: The device's peak in FLOP/s. Default: from a table of common GPUs, for dense bfloat16 or float16. Pass the
-            peak for the precision that you train in, or for a device that is not in the table.
+        peak_flops: The device's peak in FLOP/s. By default, it is taken from a table of common GPUs, for dense bfloat16 or
+            float16 operations. Pass the peak for the precision that you train in, or for a device that is not in the table.
 
     torch's counter runs during the first iteration with batches of a given signature: the shapes and dtypes of the tensors.
     Later iterations with the same signature have the same FLOPs. If you change which parameters require gradients, the FLOPs
@@ -35,10 +35,10 @@ class FlopsTracker(LapTimer):
 
     Logs for this rank:
 
-    - `model_flops`: forward and backward FLOPs per optimizer step; a multiplication and an addition count as two FLOPs.
-    - `model_flops_per_second`: the same per second of training, without validation and checkpoints.
+    - `model_flops`: forward and backward FLOPs per optimizer step. A multiply-add counts as two FLOPs.
+    - `model_flops_per_second`: these FLOPs per second of training time, which excludes validation and checkpoints.
     - `mfu`: `model_flops_per_second` as a fraction of the peak.
-    - `hfu`: the same as `mfu`, but including what activation checkpointing recomputes.
+    - `hfu`: the same as `mfu`, but including the operations that activation checkpointing repeats.
 
     Counting slows an iteration down, so counted iterations are not timed. In a counted iteration, a compiled or captured step
     runs eagerly. torch counts matrix multiplications, convolutions and attention. To count other operators, register them with
@@ -158,7 +158,7 @@ class FlopsTracker(LapTimer):
     on_iter_error = on_iter_skip
 
     def on_val_epoch_begin(self, run: Run) -> None:
-        if self._count is not None:  # a callback evaluates in the middle of this iteration, so count a later one
+        if self._count is not None:  # a callback runs another pass inside this iteration, so count a later one
             self._stop(run)
             self._next = None
         super().on_val_epoch_begin(run)

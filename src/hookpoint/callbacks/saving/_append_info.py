@@ -52,7 +52,7 @@ class AppendInfo:
         if getattr(value, "numel", lambda: getattr(value, "size", 0))() == 1 and hasattr(value, "item"):
             return value.item()
         raise BadArgument(
-            f"{self._owner}: append_info[{name!r}] must be numbers, strings, lists or dicts, got {type(value).__name__}.",
+            f"{self._owner}: append_info[{name!r}] may contain numbers, strings, lists and dicts, got {type(value).__name__}.",
             save='other objects with Loop(state={"name": thing})',
         )
 

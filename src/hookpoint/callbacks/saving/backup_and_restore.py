@@ -24,7 +24,7 @@ class BackupAndRestore(Saver):
 
     `backup_dir` is not supported, because checkpoints are always in the workdir. `delete_checkpoint=True` is not supported
     either, because you need the last checkpoint to extend the run by more epochs. If `save_freq` is a number, the callback is
-    triggered at on_iter_end of training.
+    triggered at on_iter_end during training.
 
     >>> BackupAndRestore(save_freq=500).schedule
     Every(steps=500)
@@ -42,7 +42,7 @@ class BackupAndRestore(Saver):
     ) -> None:
         reject_path("BackupAndRestore", "backup_dir", backup_dir)
         if delete_checkpoint:
-            problem = "delete_checkpoint=True is not supported; a longer run resumes from the last checkpoint"
+            problem = "delete_checkpoint=True is not supported; extending a run requires the last checkpoint"
             raise BadArgument(f"BackupAndRestore: {problem}.", leave="it out, and delete the workdir yourself")
         self.tag = "backup"
         super().__init__({self.tag: KeepNewest(2 if double_checkpoint else 1)}, async_save=async_save, **options)

@@ -50,7 +50,7 @@ class ModelCheckpoint(TrackingSaver):
     whose values are constants or functions of the run. `hookpoint show` prints it, `load_info` returns it, and on_load receives
     it as the argument `info`.
 
-    Reads `monitor` and the metrics of `filename`, and sends the event "best". Saves at on_exception if the config sets
+    Reads `monitor` and the metrics in `filename`, and sends the event "best". Saves at on_exception if the config sets
     exception_save.
 
     >>> config = CheckpointConfig(save_checkpoint_steps=1000, keep_checkpoint_max=3)
@@ -112,7 +112,7 @@ class ModelCheckpoint(TrackingSaver):
 
     @property
     def latest_ckpt_file_name(self) -> str | None:
-        """The folder of the newest checkpoint, or None before the first."""
+        """The folder of the newest checkpoint, or None before the first checkpoint."""
         return self._latest
 
     @property
@@ -130,7 +130,7 @@ class ModelCheckpoint(TrackingSaver):
         self.save_best(run)
 
     def on_epoch_end(self, run: Run) -> None:
-        if run.epoch_complete:  # regardless of the schedule: the validation results belong to the current weights
+        if run.epoch_complete:  # on any schedule, because the validation results belong to the current weights
             self.save_best(run, final_only=True)
 
     def on_exception(self, run: Run) -> None:

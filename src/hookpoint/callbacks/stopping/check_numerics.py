@@ -118,7 +118,7 @@ class CheckNumerics(Callback):
 
 
 def _arrays(value: Any) -> Iterator[Any]:
-    """Yield the arrays and numbers in a value, at any depth. Other objects, such as a cache, are searched or skipped."""
+    """Yield the arrays and numbers in a value, which may be nested. Other objects in it, such as a cache, are skipped."""
     if hasattr(value, "shape") or isinstance(value, int | float):
         yield value
     else:

@@ -189,8 +189,8 @@ class EarlyStopping(MetricWatcher):
 class Patience:
     """Count consecutive values without progress. Patience runs out after `patience` such values, but never before the first.
 
-    A value counts as progress if it beats the last value that did by more than `min_delta`. The first such value must beat
-    `baseline`, if given. NaN never counts as progress. `best` is the best of all values, regardless of the baseline.
+    A value is progress if it beats the last value that was progress by more than `min_delta`. The first progress must beat
+    `baseline`, if given. NaN is never progress. `best` is the best of all values, regardless of the baseline.
 
     >>> patience = Patience("min", 2)
     >>> [(patience.take(value, step), patience.is_over) for step, value in enumerate([3.0, 2.0, 2.0, float("nan")])]

@@ -81,7 +81,7 @@ class Average:
         """Return the weighted sum of the values and the sum of their weights."""
         if self.known_sums is None:
             with self._lock:
-                chain = [self]  # not recursive: the chain may be long
+                chain = [self]  # not recursive, because the chain may be long
                 while (before := chain[-1].pending_previous()) is not None:
                     chain.append(before)
                 for average in reversed(chain):

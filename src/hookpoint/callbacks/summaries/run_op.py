@@ -52,7 +52,7 @@ class RunOp(Callback):
         set_default_name(self, f"RunOp({_name_of(op)})")
         self._run_name = _run_name(op)
         self._step = 0
-        # Handlers exist only if needed: `.when(...)` without run_as_trigger then raises, and steps cost nothing.
+        # Define handlers only if needed. Without them, steps cost nothing, and `.when(...)` raises if run_as_trigger is False.
         wanted = {"on_trigger": run_as_trigger and self._call, "on_train_iter_end": run_step and self._call_after_step}
         vars(self).update((point, handler) for point, handler in wanted.items() if handler)
 

@@ -13,7 +13,7 @@ from hookpoint.core.run.run import Run
 
 
 class GPUUtilizationTracker(Callback):
-    """Log the percentage of each epoch's training time in which each GPU was busy.
+    """Log the percentage of each epoch's training time during which each GPU was busy.
 
     The metrics are named `GPUUtil/0` and so on, as in tensorpack. `devices` are this process's device numbers, in the order of
     CUDA_VISIBLE_DEVICES. None means all of them. The value is NVIDIA's figure for the whole device, including other processes:

@@ -1,4 +1,4 @@
-"""HostMemoryTracker: log the machine's free memory and the memory of the run."""
+"""HostMemoryTracker: log the machine's free memory and the memory that the run uses."""
 
 from __future__ import annotations
 

@@ -227,7 +227,7 @@ def _iteration_names(run: Run) -> Iterator[str]:
 
 
 def _value_at(value: Any, path: str) -> Any:
-    """Return the value under a path, or MISSING. Keys in the path may contain slashes."""
+    """Return the value at a path, or MISSING. Keys in the path may contain slashes."""
     fields = _fields(value)
     if path in fields:
         return fields[path]
@@ -238,7 +238,7 @@ def _value_at(value: Any, path: str) -> Any:
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    """Return the values inside a value, by key, field name or index."""
+    """Return the fields of a value, by key, field name or index."""
     items = dict(enumerate(value)) if isinstance(value, tuple | list) else {}
     return {str(key): item for key, item in (*items.items(), *named_fields(value).items())}
 

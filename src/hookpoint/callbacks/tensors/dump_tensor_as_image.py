@@ -26,10 +26,10 @@ class DumpTensorAsImage(TensorDumper):
     receive at most 16 images, named after the prefix. If the callback is triggered in the middle of an epoch, the file name
     contains the step, as in `<prefix>-ep001-step200.png`.
 
-    An image has shape height x width, with 1 or 3 channels first or last. If both readings are possible, channels come first. A
-    tensor is one image or a batch of images. `map_func` converts the array to images on a background thread; it receives
-    bfloat16 tensors as float32. Bytes are used as they are. Other values are multiplied by `scale` and clipped to the range 0
-    to 255. The channels are red, green and blue.
+    An image has shape height x width, with 1 or 3 channels first or last. If a shape fits both, channels come first. A tensor
+    is one image or a batch of images. `map_func` converts the array to images on a background thread; it receives bfloat16
+    tensors as float32. Bytes are used as they are. Other values are multiplied by `scale` and clipped to the range 0 to 255.
+    The channels are red, green and blue.
 
     Files are written atomically. A resumed run first removes the files from epochs after its checkpoint. If a file cannot be
     written, for example because the disk is full, a warning is logged and the file is skipped. Needs a workdir and pillow
@@ -114,7 +114,7 @@ class Images:
             return self._images
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        """Return the first images of the same size, as images x height x width x channels, for monitors."""
+        """Return up to 16 images of the first image's size for monitors, as images x height x width x channels."""
         import numpy
 
         images = self.each()

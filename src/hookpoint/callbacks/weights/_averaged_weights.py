@@ -16,7 +16,7 @@ from hookpoint.core.run.run import Run
 
 
 class AveragedWeights(Callback):
-    """Average the weights of a model, and load the averages into it temporarily. Subclasses decide when."""
+    """Average a model's weights, and load the averages into the model temporarily. Subclasses decide when."""
 
     keeps_at_end = False
 
@@ -83,11 +83,11 @@ class AveragedWeights(Callback):
         self._is_running = False
         if self.keeps_at_end and self.average.averages and not self._has_failed:
             model = self.model_of(run)
-            # After the last checkpoint, which contains the training weights.
+            # The averages are loaded after the last checkpoint is written, because it contains the training weights.
             run.at_leave(lambda: write(*self.exchanged(model)))
 
     def swap_in(self, run: Run) -> None:
-        """Load the averages into the model. They are removed when the pass ends or when on_epoch_end is over."""
+        """Load the averages into the model. The training weights are restored when the pass or on_epoch_end is over."""
         model = self.model_of(run)
         if not self.average.averages or (not self._is_running and not self._is_unchanged(model)):
             return

@@ -78,7 +78,10 @@ def _digests(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def _differing(gathered: list[Any]) -> dict[str, list[int]]:
-    """Map each differing parameter to its ranks. Each rank is compared with the first rank that has the same model part."""
+    """Return the ranks on which each parameter differs, by parameter name. Parameters that are identical are left out.
+
+    Each rank is compared with the first rank that has the same part of the model.
+    """
     first: dict[int, dict[str, str]] = {}
     differing: dict[str, list[int]] = {}
     for rank, (model_rank, digests) in enumerate(gathered):

@@ -211,8 +211,8 @@ class SWASchedule:
     """Compute the first averaged epoch, and the learning rate for each epoch.
 
     `start` is the first averaged epoch, counted from 1, or the fraction of all epochs that come before it. The rate reaches its
-    target in `anneal_epochs` epochs, or immediately if that is 0 or 1. In the first epoch, it equals the rate after the first
-    step of torch's SWALR.
+    target in `anneal_epochs` epochs, or immediately if that is 0 or 1. In the first epoch, the rate equals that of torch's
+    SWALR after its first step.
 
     >>> SWASchedule(0.75, 10, "cos").first_epoch(8)
     7
