@@ -1,4 +1,4 @@
-"""Tracker: the common base of MLflowMonitor and WandbMonitor."""
+"""Tracker: the base class of MLflowMonitor and WandbMonitor."""
 
 from __future__ import annotations
 

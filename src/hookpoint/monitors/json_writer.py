@@ -143,8 +143,9 @@ def append(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 def end_of_kept_lines(file: BinaryIO, moment: Moment, size: int | None) -> int:
     """Return where to truncate a file for a run that resumes from a moment: at `size`, or else before the first later line.
 
-    `size` is the size of the file at the checkpoint. If no line ends there, the size belongs to another file. The search for
-    later lines starts at the end of the file and stops after 256 KiB without one, because a run writes its lines in order.
+    `size` is the size of the file at the checkpoint. If no line ends at that position, the size belongs to another file. The
+    search for later lines starts at the end of the file and stops after 256 KiB without one, because a run writes its lines in
+    order.
     """
     complete = end = end_of_complete_lines(file)
     if size is not None and size <= complete and (size == 0 or ends_a_line(file, size)):

@@ -132,9 +132,10 @@ class MLflowMonitor(Tracker):
     params: Settings to send in addition to the optimizer's settings. Values that look like secrets are masked.
 
     Names and the x axis are the same as in TFEventWriter: `loss` for log steps and `epoch/loss` for epochs, plotted against the
-    step. Characters that MLflow does not allow in a name become `_`. MLflow stores infinity as the largest float, and has no
-    histograms. The latest event of each kind is stored as a tag such as `hookpoint.stop`. A run ends as FINISHED, FAILED (after
-    an exception) or KILLED (after a signal), with the reason in `hookpoint.ending`. After `kill -9`, it stays RUNNING.
+    step. Characters that MLflow does not allow in a name become `_`. MLflow stores infinity as the largest float, and does not
+    support histograms. The latest event of each kind is stored as a tag such as `hookpoint.stop`. A run ends as FINISHED,
+    FAILED (after an exception) or KILLED (after a signal), with the reason in `hookpoint.ending`. After `kill -9`, it stays
+    RUNNING.
 
     A resumed run continues the MLflow run that its checkpoint names, or else the one in `mlflow.json` in the workdir. A run
     that was killed before its first checkpoint also continues its MLflow run when you start it again. MLflow cannot delete

@@ -41,7 +41,7 @@ def largest(values: Iterable[Any]) -> Any:
 
 
 def nonfinite_names(named: Iterable[tuple[str, Any]]) -> str:
-    """Return a list of the values that contain NaN or infinity, as text, or "" if all are finite. Waits for the device."""
+    """Return the names of values that contain NaN or infinity as one string, "" if there are none. Waits for the device."""
     magnitudes = AsyncScalars()
     for name, value in named:
         magnitudes.add(name, largest([value]))

@@ -146,7 +146,7 @@ class Setting:
         return run.hyper.group_names(self.name) or [self.name]
 
     def _holds(self, run: Run, name: str, value: Any, new: Any) -> bool:
-        """Return whether the setting already has the new value. A tensor may have rounded it."""
+        """Return whether the setting already has the new value. A setting that is stored in a tensor may be rounded."""
         if new == value or self._own is not None or not isinstance(new, int | float):
             return bool(new == value)
         return bool(as_stored(run.hyper[name], new) == value)
@@ -171,7 +171,7 @@ def _plain(value: Any) -> Any:
 
 
 def _like(old: Any, value: Any) -> Any:
-    """Convert a number to the type of the old one, if that does not change its value."""
+    """Convert a number to the type of the old value, unless this would change the number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value
     if type(old) is float and type(value) is int:

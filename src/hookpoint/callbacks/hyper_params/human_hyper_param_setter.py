@@ -24,9 +24,9 @@ class HumanHyperParamSetter(HyperParamSetter):
         learning_rate: 0.001
 
     The line applies while it is in the file, and overrides other callbacks. When the line is deleted, the value stays. Blank
-    lines and comments after `#` are ignored. An invalid line is reported once, with its number; the other lines still apply. NaN,
-    infinity and values that the setting rejects are invalid. If the file is being written, it is read again later. Symbolic
-    links, files owned by other users and files larger than 64 KiB are not read.
+    lines and comments after `#` are ignored. An invalid line is reported once, with its number; the other lines still apply.
+    NaN, infinity and values that the setting rejects are invalid. If the file is being written, it is read again later.
+    Symbolic links, files owned by other users and files larger than 64 KiB are not read.
 
     Multiple HumanHyperParamSetters may share a file, with one line each. `param` is a name in `run.hyper`, or a HyperParam. The
     file is read at on_epoch_begin and on trigger, after the callbacks that compute settings. Sends the events "setting" and

@@ -69,7 +69,7 @@ class LearningRateScheduler(HyperParamSetter):
 
 
 def _takes_rate(schedule: Callable[..., Any]) -> bool:
-    """Return whether a schedule takes two arguments. If a function has no signature, assume that it does.
+    """Return whether a schedule takes two arguments. Assume that a schedule without a signature does.
 
     Raise if the first parameter is the learning rate, as in MindSpore, because that parameter would receive the epoch.
     """

@@ -140,11 +140,12 @@ def _check(inferencer: Any) -> None:
 
 
 class MetricStats:
-    """Measure a metric over the dataset: an object with update, compute and reset, as in torchmetrics, or a function.
+    """Measure a metric over the dataset.
 
-    An object is copied, so that it measures only this pass, and moved to the run's device if possible. The results of a
-    function `(outputs, targets) -> number or tensor` are averaged, weighted by samples. In a distributed run, torchmetrics
-    objects synchronize themselves; other results are averaged over the ranks, weighted by samples.
+    The metric is an object with update, compute and reset, as in torchmetrics, or a function. An object is copied, so that it
+    measures only this pass, and moved to the run's device if possible. The results of a function
+    `(outputs, targets) -> number or tensor` are averaged, weighted by samples. In a distributed run, torchmetrics objects
+    synchronize themselves; other results are averaged over the ranks, weighted by samples.
     """
 
     def __init__(self, name: str, metric: Any) -> None:

@@ -18,9 +18,9 @@ class LapTimer(Callback):
     """Measure named laps of training time. Subclasses decide when a lap starts.
 
     Validation, prediction, checkpoints, pauses and the time between passes do not count. Time that training spends waiting for
-    a background checkpoint does. A GPU works asynchronously, so the timer waits for it when a training pass ends or pauses and
-    when a checkpoint is written. The GPU's work therefore counts towards the right lap. The checkpoint stores the laps so far,
-    and a resumed lap continues from there. The time to resume counts only if data has to be read again.
+    a background checkpoint does count. A GPU works asynchronously, so the timer waits for it when a training pass ends or
+    pauses and when a checkpoint is written. The GPU's work therefore counts towards the right lap. The checkpoint stores the
+    laps so far, and a resumed lap continues from there. The time to resume counts only if data has to be read again.
     """
 
     ranks = "chief"
@@ -98,7 +98,7 @@ class LapTimer(Callback):
 
 
 def wait_for(device: Any) -> None:
-    """Wait until a GPU has finished its work: the given device or, by default, this thread's current device."""
+    """Wait until the given GPU or, by default, this thread's current GPU has finished its work."""
     torch: Any = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "backends"):  # another thread is importing torch
         return

@@ -28,10 +28,10 @@ class FlopsTracker(LapTimer):
         peak_flops: The device's peak in FLOP/s. By default, it is taken from a table of common GPUs, for dense bfloat16 or
             float16 operations. Pass the peak for the precision that you train in, or for a device that is not in the table.
 
-    torch's counter runs during the first iteration with batches of a given signature: the shapes and dtypes of the tensors.
-    Later iterations with the same signature have the same FLOPs. If you change which parameters require gradients, the FLOPs
-    are counted again. After 64 signatures, the FLOPs of a new one are estimated from the counted batch with the closest number
-    of elements.
+    torch's counter runs in each iteration whose batch has a new signature. The signature consists of the shapes and dtypes of
+    the tensors. Later iterations with the same signature have the same FLOPs. If you change which parameters require gradients,
+    the FLOPs are counted again. After 64 signatures, the FLOPs of a new one are estimated from the counted batch with the
+    closest number of elements.
 
     Logs for this rank:
 
@@ -62,7 +62,7 @@ class FlopsTracker(LapTimer):
 
     def _reset(self) -> None:
         self._peak = self.peak_flops
-        self._known: dict[Any, tuple[int, Flops]] = {}  # by signature: number of elements in the batch, and its FLOPs
+        self._known: dict[Any, tuple[int, Flops]] = {}  # for each signature, the batch's number of elements and its FLOPs
         self._trained: tuple[bool, ...] = ()  # which parameters require gradients
         self._count: FlopCount | None = None  # set while counting
         self._next: Any = None  # the signature that is being counted, or the FLOPs of this iteration

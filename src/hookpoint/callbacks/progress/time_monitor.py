@@ -86,7 +86,7 @@ class TimeMonitor(LapTimer):
     def _end_step(self, run: Run) -> None:
         if run.step % (self.data_size or 1) == 0:
             line = self.elapsed("line")
-            if line.seconds_per_step is not None:  # None in an accumulation window, before its step
+            if line.seconds_per_step is not None:  # None if the accumulation window has no step yet
                 self.start("line")
                 say(f"epoch: {run.epoch} step: {run.batch_idx + 1}, per step time: {_ms(line.seconds_per_step)}")
 

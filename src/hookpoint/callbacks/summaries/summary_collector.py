@@ -24,7 +24,7 @@ SWITCHES = ("collect_metric", "collect_graph", "collect_input_data")
 EXPRESSIONS = {"histogram_regular": "weights", "gradient_regular": "gradients"}
 UNSUPPORTED = ("collect_train_lineage", "collect_eval_lineage", "collect_dataset_graph", "collect_landscape")
 
-Selection = str | int | None  # a regular expression for parameter names, how many of the first parameters to select, or None
+Selection = str | int | None  # a regular expression for parameter names, a number of leading parameters, or None
 
 
 class SummaryCollector(Callback):

@@ -46,7 +46,7 @@ class Sampler:
             self._is_closing = True
             self._turns += 1
             self._change.notify_all()
-        self._thread.join(timeout=10)  # with a timeout: a driver that hangs must not block the end of a run
+        self._thread.join(timeout=10)  # with a timeout, because a driver that hangs must not block the end of a run
 
     def _work(self) -> None:
         try:
