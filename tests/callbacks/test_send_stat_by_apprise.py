@@ -55,7 +55,7 @@ def test_a_server_that_fails_is_named_once(train_on_disk, server, caplog):
     train_on_disk([SendStat(url=f"json://127.0.0.1:{server.server_port}/")], [{}] * 3)
     assert len(server.got) == 3
     assert [message for message in caplog.messages if "SendStat" in message] == [
-        "SendStat: Apprise did not deliver a message: FAILURE; the run continues, and this is logged once",
+        "SendStat: Apprise did not deliver a message: FAILURE; the run continues. Later failures of this kind are not logged",
         "SendStat: messages lost: 3 failed",
     ]
 

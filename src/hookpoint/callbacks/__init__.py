@@ -1,4 +1,4 @@
-"""The callbacks included in hookpoint, including the monitors: `from hookpoint import callbacks as cb`.
+"""The callbacks that come with hookpoint, including the monitors: `from hookpoint import callbacks as cb`.
 
 Names are imported on first use.
 """

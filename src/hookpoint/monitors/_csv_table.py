@@ -1,4 +1,4 @@
-"""CsvTable: a CSV file to which rows and columns are added."""
+"""CsvTable: a CSV file to which rows and columns can be added."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Row = Mapping[str, str]
 class CsvTable:
     """Rows of named cells in a CSV file with a header.
 
-    Rows are appended. If there is a new column, or the file does not have the expected size, for example after a full disk, the
-    file is rewritten and replaced atomically. Missing cells are empty. Only one process may write to the file.
+    Rows are appended. If there is a new column, or if the file does not have the expected size, for example because the disk
+    was full, the file is replaced atomically with a new one. Missing cells are empty. Only one process may write to the file.
     """
 
     def __init__(self, path: Path, separator: str = ",") -> None:
@@ -38,7 +38,7 @@ class CsvTable:
         return [dict(zip(self.columns, line, strict=False)) for line in lines[1:] if line]
 
     def replace(self, rows: Iterable[Row], columns: Iterable[str]) -> None:
-        """Atomically replace the file with a new one that has these rows and columns."""
+        """Atomically replace the file with a new one that contains these rows and columns."""
         rows, self.columns = [*rows], list(dict.fromkeys(columns))
         quoting: Literal[0, 1] = 0 if "".join(self.columns).isprintable() else 1  # QUOTE_MINIMAL, QUOTE_ALL
         content = self._lines([dict(zip(self.columns, self.columns, strict=True))], quoting) + self._lines(rows)

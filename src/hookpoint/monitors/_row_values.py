@@ -32,7 +32,7 @@ class EpochValues:
         return gathered
 
     def named(self, record: Record) -> dict[str, float]:
-        """Return the scalars of a record. Scalars with the name of a key column are renamed."""
+        """Return a record's scalars. A scalar with the same name as a key column is renamed."""
         return {f"values/{name}" if name in self.keys else name: value for name, value in record.scalars().items()}
 
 

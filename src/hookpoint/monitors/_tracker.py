@@ -1,4 +1,4 @@
-"""Tracker: the common base of MLflowMonitor and WandbMonitor."""
+"""Tracker: the base class of MLflowMonitor and WandbMonitor."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ MAX_ERROR_CHARACTERS = 300
 
 
 class RemoteRun:
-    """A run of a tracking service. Its methods run outside the training thread, one at a time.
+    """A run in a tracking service. Its methods run outside the training thread, one at a time.
 
     If the service hangs, this object outlives the training run; the next run gets a new one. A small file in the workdir
     identifies the remote run, so that it can be resumed without a checkpoint.
     """
 
-    sent_step = -1  # the service has all steps up to this one; stays -1 if the service reports its steps
+    sent_step = -1  # the service has all steps up to this one; stays -1 if the service is queried instead
 
     def __init__(self, monitor: Tracker, run: Run, address: str) -> None:
         self.monitor = monitor
@@ -43,7 +43,7 @@ class RemoteRun:
         self.restored_step = run.step if run.resuming else None
         hyper = {name: _plain(value) for name, value in run.hyper.items()}
         self.settings = masked({**hyper, "world_size": run.world_size, **run.config, **monitor.params})
-        self.run_id = ""  # until the remote run is open
+        self.run_id = ""  # empty until the remote run is open
         self.status, self.message = "finished", ""  # or "failed", "killed"
         self.failures = 0
         self.lock = threading.Lock()
@@ -65,7 +65,7 @@ class RemoteRun:
     def first_id(self) -> str | None:
         """Return the id for a new run if it is known before the remote run is opened.
 
-        A checkpoint may be saved before that.
+        A checkpoint that is saved before then also needs the id.
         """
         return self.previous_id(None)
 
@@ -138,8 +138,8 @@ class Tracker(Callback):
     outside = True
     keeps: ClassVar[str] = "the id of the remote run"
 
-    service: ClassVar[str]  # in lower case, this is the package and our extra
-    variables: ClassVar[Mapping[str, str]]  # environment variables for the run, unless the user has set them
+    service: ClassVar[str]  # in lower case, also the name of the package and of our extra
+    variables: ClassVar[Mapping[str, str]]  # environment variables to set during the run, unless the user did
     remote_class: ClassVar[type[RemoteRun]]
 
     def __init__(
@@ -227,7 +227,7 @@ class Tracker(Callback):
 
 
 def short(error: Exception) -> Exception:
-    """Return a client error in one line. The original text may contain passwords in addresses, and long tracebacks."""
+    """Return a client error as one line. The original text may contain passwords in addresses, and long tracebacks."""
     if type(error).__module__.partition(".")[0] not in ("mlflow", "wandb"):
         return error
     lines = masked(str(error)).splitlines() or [type(error).__name__]
@@ -235,7 +235,7 @@ def short(error: Exception) -> Exception:
 
 
 def event_lines(record: Record) -> dict[str, str]:
-    """Return events as lines by name: `{"stop": "step 8, reason=loss is low"}`. Ends of epochs are left out."""
+    """Return an event as a line of text, by name: `{"stop": "step 8, reason=loss is low"}`. Epoch ends are left out."""
     if record.kind != "event" or "epoch_end" in record.values:
         return {}
     ((event, fields),) = record.values.items()

@@ -31,9 +31,9 @@ class CSVLogger(Callback):
     separator: One character.
     append: What a new run does with an existing file. None renames it to `log.1.csv` and so on, True appends to it, and False
         replaces it, as in Keras.
-    rows: "epoch" for one row per epoch: the means over training and validation passes, and values logged between passes. "step"
-        for one row per step that logged something: its number, its epoch, the means since the last log step (`log_every` of the
-        Runner or Loop), and validation results and other values logged at this step.
+    rows: "epoch" for one row per epoch, with the means over training and validation passes and the values logged between
+        passes. "step" for one row per step that logged something. Such a row contains the step, the epoch, the means since the
+        last log step (`log_every` of the Runner or Loop), and validation results and other values logged at this step.
 
     A metric that appears later gets a new column. Missing values are empty cells. A metric called "epoch" becomes
     "values/epoch". A resumed run truncates the file to the rows that existed at the checkpoint, so that each epoch appears
@@ -53,7 +53,7 @@ class CSVLogger(Callback):
     keeps: ClassVar[str] = "the number of rows, and the values of the current epoch"
     step_cost: ClassVar[str] = "nothing; a checkpoint waits until the file is on disk"
 
-    _writing = Lock()  # the monitor's thread writes records, the training thread saves checkpoints
+    _writing = Lock()  # the monitor's thread writes records while the training thread saves checkpoints
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class CSVLogger(Callback):
 
 
 def before_row(rows: list[Row], row: Row, number: str) -> list[Row]:
-    """Return the rows, without trailing rows whose epoch or step is not earlier than the one in `row`."""
+    """Return the rows without trailing rows whose epoch or step is equal to the one in `row`, or later."""
     end = len(rows)
     while end and rows[end - 1][number].isdecimal() and int(rows[end - 1][number]) >= int(row[number]):
         end -= 1

@@ -11,7 +11,7 @@ from hookpoint.monitors._row_values import EPOCH, EpochValues
 
 
 class History(Callback):
-    """Collect the values of each epoch: `history` has a list per metric, and `epoch` lists the epoch numbers.
+    """Collect the values of each epoch: `history` maps each metric to a list, and `epoch` lists the epoch numbers.
 
     As in Keras, a list has no entry for an epoch without a value: if you validate every fifth epoch, the `val_loss` list is a
     fifth as long. Unlike in Keras, epochs are counted from 1. Epochs that were cut short are included. The lists are complete

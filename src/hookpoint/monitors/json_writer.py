@@ -35,11 +35,12 @@ class JSONWriter(Callback):
         {"step": 50, "iteration": 50, "epoch": 1, "time": 1731664800.125, "at": "step", "loss": 0.6931, "accuracy": 0.5}
 
     `at` is "step" for the mean since the last log step, "epoch" for the mean over a pass, and "value" for single values. NaN
-    and infinity are the strings "nan", "inf" and "-inf"; `read_scalars` converts them back. A metric with the same name as
-    another key gets the prefix `values/`, as in `values/time`.
+    and infinity are written as the strings "nan", "inf" and "-inf"; `read_scalars` converts them back. A metric with the same
+    name as another key gets the prefix `values/`, as in `values/time`.
 
-    Records are written in batches, without waiting for the disk. A line torn by a kill or a full disk is removed before the
-    next one is written. A resumed run truncates `filename` to its size at the checkpoint, so that each value appears once.
+    Records are written in batches, without waiting for the disk. If a kill or a full disk leaves an incomplete line, it is
+    removed before the next line is written. A resumed run truncates `filename` to its size at the checkpoint, so that each
+    value appears once.
     events.jsonl is a journal and is never truncated. Without a workdir, and for a validation or prediction pass outside a run,
     the monitor does nothing.
 
@@ -51,7 +52,7 @@ class JSONWriter(Callback):
     keeps: ClassVar[str] = "the size of `filename`"
     step_cost: ClassVar[str] = "nothing; a checkpoint waits until the files are on disk"
 
-    _writing = Lock()  # the monitor's thread writes records, the training thread saves checkpoints
+    _writing = Lock()  # the monitor's thread writes records while the training thread saves checkpoints
 
     def __init__(self, filename: str = "scalars.jsonl", **options: Unpack[Options]) -> None:
         super().__init__(**options)
@@ -142,8 +143,9 @@ def append(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 def end_of_kept_lines(file: BinaryIO, moment: Moment, size: int | None) -> int:
     """Return where to truncate a file for a run that resumes from a moment: at `size`, or else before the first later line.
 
-    `size` is the size of the file at the checkpoint. If no line ends there, the size belongs to another file. The search for
-    later lines starts at the end of the file and stops after 256 KiB without any, because a run writes its lines in order.
+    `size` is the size of the file at the checkpoint. If no line ends at that position, the size belongs to another file. The
+    search for later lines starts at the end of the file and stops after 256 KiB without one, because a run writes its lines in
+    order.
     """
     complete = end = end_of_complete_lines(file)
     if size is not None and size <= complete and (size == 0 or ends_a_line(file, size)):

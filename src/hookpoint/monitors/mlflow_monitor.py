@@ -51,7 +51,7 @@ class MLflowRun(RemoteRun):
             run = self._client.create_run(self._experiment_id(), run_name=self.name, tags=tags)
         else:
             self._client.update_run(run.info.run_id, status="RUNNING")
-        existing = run.data.params  # MLflow does not allow changing them
+        existing = run.data.params  # MLflow does not allow changing params
         texts = {metric_name(name): str(value) for name, value in self.settings.items() if value is not None}
         params = [Param(name, text[:MAX_VALUE_CHARACTERS]) for name, text in texts.items() if name not in existing]
         for start in range(0, len(params), MAX_PARAMS):
@@ -81,7 +81,7 @@ class MLflowRun(RemoteRun):
         self._client.set_terminated(self.run_id, self.status.upper())
 
     def _is_sent(self, name: str, step: int, value: float) -> bool:
-        """Return whether MLflow already has a value for this step. At the restored step itself, it must be the same value."""
+        """Return whether MLflow already has a value for this step. At the restored step itself, only an equal value counts."""
         if not self._is_resumed:
             return False
         restored = -1 if self.restored_step is None else self.restored_step
@@ -101,9 +101,9 @@ class MLflowRun(RemoteRun):
                 self._client.log_image(self.run_id, image, key=key, step=record.step, timestamp=milliseconds, synchronous=True)
 
     def _experiment_id(self) -> str:
-        """Return the id of the experiment; create it if needed.
+        """Return the experiment's id. Create the experiment if needed.
 
-        Its files are stored next to an SQLite database, or on the server.
+        The experiment's files are stored next to an SQLite database, or on the server.
         """
         from mlflow.exceptions import MlflowException
 
@@ -125,24 +125,26 @@ class MLflowMonitor(Tracker):
     """Send scalars, settings, events, images and texts to MLflow. A resumed run continues its MLflow run.
 
     tracking_uri: Server or database. Defaults to the environment variable MLFLOW_TRACKING_URI, then to `mlflow.db` in the
-        workdir, with files in `mlflow-artifacts`. To view it, install the full mlflow package and run `mlflow ui
+        workdir, with files in `mlflow-artifacts`. To view that database, install the full mlflow package and run `mlflow ui
         --backend-store-uri sqlite:///runs/mine/mlflow.db`. `file://` stores are not supported, because current versions of
         MLflow cannot write them.
     experiment: Defaults to the environment variable MLFLOW_EXPERIMENT_NAME, then to "hookpoint".
     params: Settings to send in addition to the optimizer's settings. Values that look like secrets are masked.
 
-    Names and the x axis are the same as in TFEventWriter: `loss` for log steps and `epoch/loss` for epochs, by step. Characters
-    that MLflow does not allow in a name become `_`. MLflow stores infinity as the largest float, and has no histograms. The
-    latest event of each kind is stored as a tag such as `hookpoint.stop`. A run ends as FINISHED, FAILED (after an exception)
-    or KILLED (after a signal), with the reason in `hookpoint.ending`. After `kill -9`, it stays RUNNING.
+    Names and the x axis are the same as in TFEventWriter: `loss` for log steps and `epoch/loss` for epochs, plotted against the
+    step. Characters that MLflow does not allow in a name become `_`. MLflow stores infinity as the largest float, and does not
+    support histograms. The latest event of each kind is stored as a tag such as `hookpoint.stop`. A run ends as FINISHED,
+    FAILED (after an exception) or KILLED (after a signal), with the reason in `hookpoint.ending`. After `kill -9`, it stays
+    RUNNING.
 
-    A resumed run continues the MLflow run that its checkpoint names, or else the one in `mlflow.json` in the workdir. So does a
-    run that was killed before its first checkpoint. MLflow cannot delete values, so if a step runs twice, the first value is
-    kept. Existing settings are not changed. If MLflow no longer has the run, the monitor creates a new one.
+    A resumed run continues the MLflow run that its checkpoint names, or else the one in `mlflow.json` in the workdir. A run
+    that was killed before its first checkpoint also continues its MLflow run when you start it again. MLflow cannot delete
+    values, so if a step runs twice, the first value is kept. Existing settings are not changed. If MLflow no longer has the
+    run, the monitor creates a new one.
 
     A server that does not respond never blocks a step. If more than 1000 records are waiting, the oldest are dropped. After
-    three failures in a row, nothing more is sent. The end of a run waits up to 10 s for records and 10 s for MLflow. During a
-    run, MLflow retries at most twice, waits 10 s for a response and sends no usage data, unless its environment variables say
+    three failures in a row, nothing more is sent. When a run ends, it waits up to 10 s for records and 10 s for MLflow. During
+    a run, MLflow retries at most twice, waits 10 s for a response and sends no usage data, unless its environment variables say
     otherwise.
 
     >>> with Loop([MLflowMonitor(params={"seed": 1})], workdir="mine") as run:
@@ -199,7 +201,7 @@ class MLflowMonitor(Tracker):
 
 
 def load(address: str) -> None:
-    """Import MLflow and what a database needs. Call this on the training thread, because warning filters are global."""
+    """Import MLflow and the modules for a database. Call this on the training thread, because warning filters are global."""
     import mlflow
 
     if address.startswith(DATABASES):

@@ -26,9 +26,9 @@ class RemoteMonitor(Callback):
 
     root, path: The address. Hosts other than this machine must use https, unless you trust the network and pass
         `allow_http=True`.
-    send_as_json: If False, send a form with the JSON text as its `field`. This is the default in Keras, which counts epochs
+    send_as_json: If False, send a form whose `field` contains the JSON text. This is the default in Keras, which counts epochs
         from 0.
-    headers: Added to every request, for example a token.
+    headers: Headers to add to every request, such as a token.
     timeout_seconds: How long to wait for a response.
 
     NaN and infinity are sent as the strings "nan", "inf" and "-inf". A metric called "epoch" becomes "values/epoch". Any

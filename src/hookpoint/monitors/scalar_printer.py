@@ -23,9 +23,9 @@ class ScalarPrinter(Callback):
     enable_epoch: Print the values of each epoch.
     whitelist, blacklist: Regular expressions to search for in each name. A name is printed if it matches the whitelist (if
         there is one) and does not match the blacklist.
-    every_n_epochs: 10 prints epochs 10, 20 and so on, and the last one.
+    every_n_epochs: Print only every n-th epoch and the last one. For example, 10 prints epochs 10, 20 and so on.
 
-    On a narrow terminal, the values continue on further lines.
+    On a narrow terminal, the values continue on the next lines.
 
     >>> ScalarPrinter(blacklist=["^learning_rate", "/ema$"])  # doctest: +ELLIPSIS
     <...ScalarPrinter object at ...>

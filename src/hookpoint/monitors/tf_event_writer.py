@@ -27,7 +27,7 @@ logger = logging.getLogger("hookpoint")
 NEEDED = ("tensorboard", "torch")  # our extras have the same names
 FORMATS = {2: "HW", 3: "HWC", 4: "NHWC"}  # TensorBoard's image formats, by number of dimensions
 FILES = "events.out.tfevents.*"
-MAX_WAIT_SECONDS = 1.5  # for a file name that sorts after the other files
+MAX_WAIT_SECONDS = 1.5  # how long to wait for a file name that sorts after the other files
 _warned: set[str] = set()
 _written: set[Path] = set()  # files that this process has open
 
@@ -53,7 +53,7 @@ class TFEventWriter(Callback):
     keeps: ClassVar[str] = "the sizes of its files"
     step_cost: ClassVar[str] = "nothing (50 microseconds per record on another thread); a checkpoint waits for the disk"
 
-    _writing = Lock()  # the monitor's thread writes records, the training thread saves checkpoints
+    _writing = Lock()  # the monitor's thread writes records while the training thread saves checkpoints
 
     def __init__(self, subfolder: str = "tensorboard", **options: Unpack[Options]) -> None:
         super().__init__(**options)
@@ -185,7 +185,7 @@ def _write(writer: SummaryWriter, folder: Path, record: Record) -> None:
 
 
 def _write_scalars(writer: SummaryWriter, record: Record) -> None:
-    """Write all scalars of a record as one event. Each `add_scalar` call would cost as much as this event."""
+    """Write all scalars of a record as one event, because each `add_scalar` call would cost as much as the whole event."""
     from tensorboard.compat.proto.summary_pb2 import Summary
 
     values = [Summary.Value(tag=name, simple_value=value) for name, value in chart_scalars(record).items()]

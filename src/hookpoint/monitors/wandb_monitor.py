@@ -29,7 +29,7 @@ WandbMode = Literal["online", "offline"]
 MODES = ("online", "offline")
 EXIT_CODES = {"finished": 0, "failed": 1, "killed": 255}  # 255 is wandb's code for Ctrl-C
 SERVICE = "WANDB_SERVICE"  # set while wandb's process is running
-FLUSH_SECONDS = 1.0  # time between writes to wandb's file; a kill loses later values
+FLUSH_SECONDS = 1.0  # time between writes to wandb's file; a kill loses the values since the last write
 SETTINGS: dict[str, Any] = {
     "console": "off",
     "disable_code": True,
@@ -52,7 +52,7 @@ class WandbRun(RemoteRun):
     """A Weights & Biases run, online or in a folder.
 
     wandb stores one row per step and cannot add to an earlier row, so a resumed run does not send rows that wandb already has.
-    The last such row is read from wandb's server or, offline, from our file.
+    The step of the last such row is read from wandb's server or, offline, from our file.
     """
 
     monitor: WandbMonitor
@@ -82,7 +82,7 @@ class WandbRun(RemoteRun):
 
         folder = Path(self.address) / "wandb"
         os.makedirs(folder.parent, mode=0o700, exist_ok=True)
-        starts = len(list(folder.glob(f"*-{run_id}*")))  # wandb names folders by the second and would overwrite one
+        starts = len(list(folder.glob(f"*-{run_id}*")))  # wandb names folders by the second and could reuse one
         suffix = str(starts + 1) if starts else ""
         self._owns_service = SERVICE not in os.environ
         hooks = sys.exit, sys.excepthook
@@ -144,19 +144,20 @@ class WandbMonitor(Tracker):
         masked.
     settings: Additional wandb settings, such as `{"x_disable_stats": False}`.
 
-    Names and the x axis are the same as in TFEventWriter: `loss` for log steps and `epoch/loss` for epochs, by step. The latest
-    event of each kind is stored in the summary, as in `hookpoint/stop`. `hookpoint/ending` says how the run ended. wandb's exit
-    code is 0, or 1 after an exception, or 255 after a signal. wandb prints nothing, and captures no output, no signals and no
-    system information. Its process ends with the run, unless other wandb runs are open.
+    Names and the x axis are the same as in TFEventWriter: `loss` for log steps and `epoch/loss` for epochs, plotted against the
+    step. The latest event of each kind is stored in the summary, as in `hookpoint/stop`. `hookpoint/ending` says how the run
+    ended. The exit code in wandb is 0, or 1 after an exception, or 255 after a signal. wandb prints nothing, and captures no
+    output, no signals and no system information. Its process ends with the run, unless other wandb runs are open.
 
-    A resumed run continues the wandb run that its checkpoint names, or else the one in `wandb.json` in the workdir. So does a
-    run that was killed before its first checkpoint. A row that wandb already has is not sent again: if a step runs twice, the
-    first row is kept. Offline, each start writes its own folder under the same id. `kill -9` loses the last second or two. The
-    resumed run sends these rows again, so a few rows may exist twice.
+    A resumed run continues the wandb run that its checkpoint names, or else the one in `wandb.json` in the workdir. A run that
+    was killed before its first checkpoint also continues its wandb run when you start it again. A row that wandb already has is
+    not sent again: if a step runs twice, the first row is kept. In offline mode, each start writes its own folder under the
+    same id. `kill -9` loses the rows of the last second or two. The resumed run sends these rows again, so a few rows may exist
+    twice.
 
     A server that does not respond never blocks a step. If a run cannot be opened within 6 s, it is written offline. If the
-    server fails later, unsent data stays in wandb's folder. If more than 1000 records are waiting, the oldest are dropped. The
-    end of a run waits up to 10 s for records and 10 s for wandb.
+    server fails later, unsent data stays in wandb's folder. If more than 1000 records are waiting, the oldest are dropped. When
+    a run ends, it waits up to 10 s for records and 10 s for wandb.
 
     >>> with Loop([WandbMonitor("mine", mode="offline")], workdir="mine") as run:
     ...     for epoch in run.epochs(1):
@@ -201,11 +202,11 @@ class WandbMonitor(Tracker):
             raise BadArgument("WandbMonitor: wandb has no API key.", run="wandb login", write='mode="offline" instead')
         if mode == "offline" and self.mode is None and not os.environ.get("WANDB_MODE") and "offline" not in _warned:
             _warned.add("offline")
-            logger.warning("WandbMonitor: no API key, writing to %s/wandb; `wandb sync` sends it later", workdir)
+            logger.warning("WandbMonitor: no API key, writing to %s/wandb; `wandb sync` can upload it later", workdir)
         return str(workdir.absolute())
 
     def current_mode(self) -> WandbMode:
-        """Return the mode that the user has set, here or in WANDB_MODE, or else the mode that works."""
+        """Return the mode that the user has set, here or in WANDB_MODE. By default, return "online" if there is an API key."""
         mode = self.mode or os.environ.get("WANDB_MODE")
         return cast(WandbMode, mode) if mode in MODES else "online" if self._has_key() else "offline"
 
@@ -223,7 +224,7 @@ class WandbMonitor(Tracker):
 
 
 def wandb_settings(extra: Mapping[str, Any]) -> Any:
-    """Return wandb's settings: ours, if this version of wandb knows them, and the user's."""
+    """Return wandb's settings: our defaults that this version of wandb supports, and the user's settings."""
     import wandb
 
     known = wandb.Settings.model_fields

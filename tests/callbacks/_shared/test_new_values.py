@@ -69,7 +69,7 @@ def test_a_value_of_an_earlier_step_is_not_current_and_that_is_said_once(caplog)
     assert caplog.messages == [
         (
             "'score' was measured at step 1, but the run is at step 2: "
-            "the weights it measured no longer exist and cannot be saved."
+            "the measured weights no longer exist and cannot be saved."
             " Trigger the callback when it is measured, with .when(...)"
         )
     ]

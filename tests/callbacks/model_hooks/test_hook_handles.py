@@ -57,7 +57,7 @@ def test_what_is_never_called_is_named_and_not_more_than_five(caplog):
     register(handles, model, *"01234567")
     model[0](nn.Parameter())
     handles.warn_uncalled("Mine")
-    assert "Mine was never called for 1, 2, 3, 4, 5 and 2 more: " in caplog.text
+    assert "Mine was never called for 1, 2, 3, 4, 5 and 2 more. Possible reasons: " in caplog.text
     handles.remove()
 
 

@@ -71,7 +71,7 @@ def test_the_start_the_best_and_the_end(train_on_disk, server, tmp_path, caplog)
     assert titles(server) == [
         "my; run: started",
         "my; run: score is 0.5, the best so far",
-        "my; run: score is 0.75, the best so far, after 0.5",
+        "my; run: score is 0.75, the best so far (previously 0.5)",
         "my; run: finished",
     ]
     assert [one["type"] for one in server.got] == ["info", "success", "success", "success"]
@@ -94,7 +94,7 @@ def test_the_next_message_counts_the_bests_in_between(train_on_disk, server, mon
     train_on_disk([callback], [{"score": 1 / n} for n in range(1, 5)])
     assert titles(server) == [
         "run: score is 1, the best so far",
-        "run: score is 0.25, the best so far, after 0.33333",
+        "run: score is 0.25, the best so far (previously 0.33333)",
     ]
     assert server.got[1]["message"].startswith("3 new bests since the last message\n\nepoch 4/4")
 
@@ -102,7 +102,7 @@ def test_the_next_message_counts_the_bests_in_between(train_on_disk, server, mon
 def test_a_metric_of_nan_is_no_best_and_zero_is_one(train_on_disk, server):
     rows = [{"score": float("nan")}, {"score": 0.5}, {"score": 0.0}]
     train_on_disk([Notify(server.url, on="best", best="score", mode="min", minutes_between=0)], rows)
-    assert titles(server) == ["run: score is 0.5, the best so far", "run: score is 0, the best so far, after 0.5"]
+    assert titles(server) == ["run: score is 0.5, the best so far", "run: score is 0, the best so far (previously 0.5)"]
 
 
 def test_a_failure_says_what_where_and_how_to_resume(train_on_disk, server):
@@ -190,7 +190,7 @@ def test_a_resumed_run_reports_it_and_knows_its_best(train_on_disk, server):
     once(ROWS[:2])
     server.got.clear()
     once([*ROWS, {"score": 0.125}])
-    assert titles(server) == ["run: resumed", "run: score is 0.125, the best so far, after 0.25", "run: finished"]
+    assert titles(server) == ["run: resumed", "run: score is 0.125, the best so far (previously 0.25)", "run: finished"]
 
 
 def test_an_instance_that_is_used_again_starts_afresh(train_on_disk, server, disk):
@@ -220,7 +220,7 @@ def test_a_server_that_fails_is_named_once_and_ends_no_run(train_on_disk, server
     server.code = 500
     assert train_on_disk([Notify(server.url)], ROWS).step == 9
     assert [message for message in caplog.messages if "Notify" in message] == [
-        "Notify: Apprise did not deliver a message: FAILURE; the run continues, and this is logged once",
+        "Notify: Apprise did not deliver a message: FAILURE; the run continues. Later failures of this kind are not logged",
         "Notify: messages lost: 2 failed",
     ]
 

@@ -100,9 +100,9 @@ def test_a_failure_is_logged_once_for_each_kind_and_the_next_message_is_tried(ca
     queue.finish(60)
     assert door.sent == [0, 4, 7]
     assert caplog.messages == [
-        "mail: curl was killed after 10 s; the run continues, and this is logged once",
-        "mail: ValueError: no such thing; the run continues, and this is logged once",
-        "mail: curl exited with code 6; the run continues, and this is logged once",
+        "mail: curl was killed after 10 s; the run continues. Later failures of this kind are not logged",
+        "mail: ValueError: no such thing; the run continues. Later failures of this kind are not logged",
+        "mail: curl exited with code 6; the run continues. Later failures of this kind are not logged",
         "mail: messages lost: 5 failed",
     ]
 

@@ -184,7 +184,7 @@ def test_without_a_known_peak_there_is_no_utilization(recorder, caplog):
     caplog.set_level("INFO", "hookpoint")
     _, rows = fit([FlopsTracker()], recorder)
     assert rows == [{"model_flops": 4 * STEP, "mfu": None, "hfu": None}] * 2
-    assert "FlopsTracker logs no mfu and hfu: the peak of 'cpu' is unknown. Pass peak_flops=..." in caplog.text
+    assert "FlopsTracker logs neither mfu nor hfu: the peak of 'cpu' is unknown. Pass peak_flops=..." in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_one_element_tensors_become_numbers(tmp_path):
     [
         ([3], r"append_info takes names and dicts with string keys, got 3"),
         ({1: 2}, r"append_info takes names and dicts with string keys"),
-        ({"model": object()}, r"append_info\['model'\] must be numbers, strings, lists or dicts, got object"),
+        ({"model": object()}, r"append_info\['model'\] may contain numbers, strings, lists and dicts, got object"),
     ],
 )
 def test_what_cannot_be_stored_is_refused_at_once(given, text):

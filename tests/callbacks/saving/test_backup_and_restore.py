@@ -44,5 +44,5 @@ def test_a_frequency_that_means_nothing_is_refused(save_freq):
 
 
 def test_the_last_state_stays():
-    with pytest.raises(ValueError, match="a longer run resumes from the last checkpoint"):
+    with pytest.raises(ValueError, match="extending a run requires the last checkpoint"):
         BackupAndRestore(delete_checkpoint=True)

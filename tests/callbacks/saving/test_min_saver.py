@@ -59,7 +59,7 @@ def test_a_new_best_is_an_event_and_a_line_in_the_log(train_on_disk, caplog):
     ]
     assert [line for line in caplog.messages if "best" in line] == [
         "score is 0.5 at step 3, the best so far",
-        "score is 0.25 at step 9, the best so far, after 0.5",
+        "score is 0.25 at step 9, the best so far (previously 0.5)",
     ]
 
 

@@ -220,7 +220,7 @@ def test_what_is_missing_at_the_end_is_said(train, monkeypatch, folder, caplog):
     monkeypatch.setattr(RemoteFolder, "upload", lambda self, file, path: (_ for _ in ()).throw(OSError("no room")))
     assert train("a").run.epoch == 3
     assert checkpoints(folder) == []
-    assert [record.levelno for record in caplog.records if "tries again every" in record.message] == [logging.WARNING]
+    assert [record.levelno for record in caplog.records if "will retry every" in record.message] == [logging.WARNING]
     assert f"file://{folder} is not complete, because OSError: no room. Start the script again" in caplog.text
 
 

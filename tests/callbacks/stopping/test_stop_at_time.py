@@ -87,7 +87,7 @@ def test_with_the_real_clock():
 
 def test_the_reason(train_by_tens):
     run = train_by_tens([StopAtTime(seconds=30)])
-    assert run._verdicts.reason == "StopAtTime: 30 seconds of training are over"
+    assert run._verdicts.reason == "StopAtTime: reached 30 seconds of training"
     run = train_by_tens([StopAtTime(until=datetime.datetime(1970, 1, 1), name="mine")])
     assert run._verdicts.reason == "mine: it is 1970-01-01 00:00:00"
 

@@ -357,7 +357,7 @@ def test_without_a_model_there_are_scalars():
 
 
 def test_an_expression_that_fits_nothing_is_refused_with_the_names():
-    with pytest.raises(BadLoop, match=r"'fc' matches no parameter to collect weights of\.\n  known     conv\.weight, "):
+    with pytest.raises(BadLoop, match=r"'fc' matches no parameter, so no weights are collected\.\n  known     conv\.weight, "):
         make([SummaryCollector(collect_specified_data={"histogram_regular": "fc"})]).fit(data(1), epochs=1)
 
 

@@ -373,7 +373,7 @@ def test_what_is_no_tensor_is_refused_with_what_is_in_it():
 
 def test_many_names_of_a_model_are_not_all_listed():
     model = torch.nn.Sequential(*(torch.nn.Linear(1, 1) for _ in range(20)))
-    assert refused("nonsense", model=model)[0].endswith("4.weight, 4.bias, and 30 more of the model")
+    assert refused("nonsense", model=model)[0].endswith("4.weight, 4.bias, and 30 more in the model")
 
 
 def test_a_parameter_without_a_gradient_is_said():

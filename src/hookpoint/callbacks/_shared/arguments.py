@@ -11,14 +11,14 @@ from hookpoint.core.errors import BadArgument
 
 
 def integer(owner: str, argument: str, value: Any, *, least: int = 0) -> int:
-    """Return an integer that is at least `least`."""
+    """Return the value if it is an integer of at least `least`."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise BadArgument(f"{owner}: {argument} must be an integer >= {least}, got {value!r}.")
     return value
 
 
 def number(owner: str, argument: str, value: Any, *, least: float = -math.inf) -> float:
-    """Return a finite number that is at least `least`."""
+    """Return the value if it is a finite number of at least `least`."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value) or value < least:
         bound = "" if least == -math.inf else f" >= {least:g}"
         raise BadArgument(f"{owner}: {argument} must be a finite number{bound}, got {value!r}.")
@@ -26,28 +26,28 @@ def number(owner: str, argument: str, value: Any, *, least: float = -math.inf) -
 
 
 def positive(owner: str, argument: str, value: Any, **cures: str) -> float:
-    """Return a finite number above 0."""
+    """Return the value if it is a finite number above 0."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
         raise BadArgument(f"{owner}: {argument} must be a number > 0, got {value!r}.", **cures)
     return value
 
 
 def string(owner: str, argument: str, value: Any) -> str:
-    """Return a string that is not empty."""
+    """Return the value if it is a non-empty string."""
     if not isinstance(value, str) or not value:
         raise BadArgument(f"{owner}: {argument} must be a non-empty string, got {value!r}.")
     return value
 
 
 def function(owner: str, argument: str, value: Any, *, or_none: bool = False, **cures: str) -> Any:
-    """Return a callable or, with `or_none`, None."""
+    """Return the value if it is callable. With `or_none`, None is also accepted."""
     if not callable(value) and not (or_none and value is None):
         raise BadArgument(f"{owner}: {argument} must be a function, got {value!r}.", **cures)
     return value
 
 
 def parameters_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """Return the parameters of a function, or an empty mapping for a builtin without a signature."""
+    """Return a function's parameters, or an empty list for a builtin without a signature."""
     try:
         return list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
@@ -55,7 +55,7 @@ def parameters_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def misfit(function: Callable[..., Any], *arguments: Any) -> str:
-    """Return why a function cannot be called with these arguments, or "" if it can or has no signature."""
+    """Return why a function cannot be called with these arguments, or "" if it can be called or has no signature."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # some functions written in C have no signature
@@ -68,7 +68,7 @@ def misfit(function: Callable[..., Any], *arguments: Any) -> str:
 
 
 def choice(owner: str, argument: str, value: Any, allowed: tuple[str, ...]) -> str:
-    """Return one of the allowed values."""
+    """Return the value if it is one of the allowed values."""
     if not isinstance(value, str) or value not in allowed:
         names = f"{', '.join(map(repr, allowed[:-1]))} or {allowed[-1]!r}"
         raise BadArgument(f"{owner}: {argument} must be {names}, got {value!r}.")
@@ -76,20 +76,20 @@ def choice(owner: str, argument: str, value: Any, allowed: tuple[str, ...]) -> s
 
 
 def choices(owner: str, argument: str, values: str | Iterable[str], allowed: tuple[str, ...]) -> tuple[str, ...]:
-    """Return one or more of the allowed values as a tuple."""
+    """Return the values as a tuple if there is at least one and all of them are allowed."""
     chosen = (values,) if isinstance(values, str) or not isinstance(values, Iterable) else tuple(values) or (values,)
     return tuple(choice(owner, argument, value, allowed) for value in chosen)
 
 
 def file_name(owner: str, argument: str, value: Any) -> str:
-    """Return the name of a file in the workdir; a path is not accepted."""
+    """Return the value if it is a file name. Paths are not accepted, because the file is always in the workdir."""
     if not isinstance(value, str) or value in ("", ".", "..") or any(character in value for character in "/\\\0"):
         raise BadArgument(f"{owner}: {argument} must be the name of a file in the workdir, not a path, got {value!r}.")
     return value
 
 
 def device_indices(owner: str, devices: Iterable[int]) -> tuple[int, ...]:
-    """Return device indices without duplicates."""
+    """Return the device indices without duplicates."""
     indices = [devices] if isinstance(devices, int | str) else list(devices)
     if not indices or any(not isinstance(index, int) or isinstance(index, bool) or index < 0 for index in indices):
         raise BadArgument(f"{owner}: devices must be a list of device indices, got {devices!r}.", write="devices=[0, 1]")

@@ -12,9 +12,9 @@ NUMPY_FLOATS = ("torch.float16", "torch.float32", "torch.float64")  # NumPy has 
 class AsyncArray:
     """Copy a tensor to the host without waiting. `numpy.asarray`, `float` and `tensor` wait for the copy.
 
-    On a GPU, the copy is queued behind the work so far, so later changes to the tensor do not affect it. Readers wait for this
-    copy only, not for work that is queued later. For a sharded tensor, only the local shard is copied; for a sparse tensor,
-    only its values.
+    On a GPU, the copy is queued behind the work submitted so far, so later changes to the tensor do not affect it. Readers wait
+    for this copy only, not for work that is queued later. For a sharded tensor, only the local shard is copied. For a sparse
+    tensor, only its values are copied.
     """
 
     def __init__(self, tensor: Any) -> None:
@@ -39,7 +39,7 @@ class AsyncArray:
         values = self._on_host()
         if values.is_floating_point() and str(values.dtype) not in NUMPY_FLOATS:
             values = values.float()
-        array = values.numpy(force=True)  # resolves a lazy conjugate
+        array = values.numpy(force=True)  # force=True resolves a lazy conjugate
         return array if dtype is None else array.astype(dtype)
 
     def tensor(self) -> Any:
@@ -57,7 +57,7 @@ class AsyncArray:
 
 
 def snapshot(value: Any) -> Any:
-    """Copy a value for `numpy.asarray` to read later: a tensor to an AsyncArray, anything else to a NumPy array."""
+    """Copy a value so that `numpy.asarray` can read it later: a tensor as an AsyncArray, anything else as a NumPy array."""
     if hasattr(value, "detach"):
         return AsyncArray(value)
     import numpy

@@ -7,24 +7,24 @@ from typing import Any
 
 from hookpoint.callbacks._shared.async_array import AsyncArray
 
-# About the number of steps between two log steps. Step costs are sampled at iteration 8 and every 64 iterations after it. With
-# groups of 50, some copies would fall on sampled iterations and inflate the measured step cost. Multiples of 48 never do.
+# This is about the number of steps between log steps. Step costs are sampled at iteration 8 and every 64 iterations after that.
+# With groups of 50, some copies would fall on sampled iterations and inflate the measured cost. With groups of 48, none do.
 MAX_PENDING = 48
 
 
 class AsyncScalars:
     """Collect tagged values and return them as floats, in order, once they are on the host.
 
-    Host values are available immediately. GPU values are collected until `start` is called or there are 48 of them. Then one
-    copy of all of them is queued behind the training work. Other devices have no event to query, so their values are read once
-    two later groups have started. `take(wait=True)` waits for everything.
+    Host values are available immediately. GPU values are collected until `start` is called or there are 48 of them. They are
+    then copied together, and the copy is queued behind the training work. Other devices have no event to query, so their values
+    are read once two later groups have started. `take(wait=True)` waits for all values.
     """
 
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
-        """Discard everything that has not been taken."""
+        """Discard all values that have not been taken."""
         self._ready: list[tuple[Any, float]] = []
         self._pending: list[tuple[Any, Any]] = []
         self._started: deque[tuple[tuple[Any, ...], Any]] = deque()
@@ -65,7 +65,7 @@ def is_on_host(value: Any) -> bool:
 
 
 def _copy(values: tuple[Any, ...]) -> Any:
-    """Return values on the same GPU as one AsyncArray, and any other values unchanged."""
+    """Return the values as one AsyncArray if all of them are on the same GPU. Otherwise, return them unchanged."""
     if not all(getattr(value, "is_cuda", False) for value in values) or len({value.device for value in values}) > 1:
         return values
     import torch

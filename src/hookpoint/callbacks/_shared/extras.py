@@ -10,7 +10,10 @@ from hookpoint.core.logger import logger
 
 
 def optional(owner: str, package: str, *, extra: str, name: str | None = None) -> Any:
-    """Return a package, or None if it is not installed. Warn once which extra provides it; `name` is its name on PyPI."""
+    """Import and return a package. If it is missing, return None and warn once, naming the extra that provides it.
+
+    `name` is the package's name on PyPI.
+    """
     try:
         return import_module(package)
     except ImportError:

@@ -22,7 +22,7 @@ class Decision(Protocol):
 
 
 class MetricWatcher(Callback):
-    """Pass each new value of a metric to `take`, once.
+    """Pass each new value of a metric to `take` exactly once.
 
     Triggered at the end of each complete epoch or by a schedule. Without a schedule, epochs that end with a `break` also count,
     so that loops that always break still produce values. With a step schedule, a value is the mean of the values logged since
@@ -44,7 +44,7 @@ class MetricWatcher(Callback):
 
     @abstractmethod
     def take(self, run: Run, moment: Moment, value: float) -> None:
-        """Handle a value that was logged at this moment."""
+        """Handle a new value, which was logged at `moment`."""
 
     def on_run_begin(self, run: Run) -> None:
         if not run.resuming:

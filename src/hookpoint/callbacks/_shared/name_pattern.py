@@ -21,7 +21,7 @@ class NamePattern:
     """Match names against a glob, a compiled regular expression, or a list of both.
 
     In a glob, `*` also matches dots: "layers.*" matches everything below `layers`, at any depth. A regular expression is
-    matched with `search`. The empty name, which is the model itself, matches only the pattern "".
+    matched with `search`. The empty name stands for the model itself and matches only the pattern "".
 
     >>> pattern = NamePattern("FeatureTap", ["conv?", re.compile("^head")])
     >>> [name for name in ("", "conv1", "conv1.norm", "head.0") if pattern.matches(name)]
@@ -39,7 +39,7 @@ class NamePattern:
         return any(_matches(pattern, name) for pattern in self._patterns)
 
     def require(self, owner: str, kind: str, named: Iterable[tuple[str, Item]]) -> dict[str, Item]:
-        """Return the matching items under their first matching name; raise if a pattern matches none of them."""
+        """Return the matching items, each under its first matching name. Raise if a pattern matches no item."""
         items = list(named)
         names = [name for name, _ in items]
         if not names:
@@ -50,7 +50,7 @@ class NamePattern:
         return self.select(items)
 
     def select(self, named: Iterable[tuple[str, Item]]) -> dict[str, Item]:
-        """Return the matching items, if any. In a pipeline, they may be on another rank."""
+        """Return the matching items. There may be none: with pipeline parallelism, the matches may be on another rank."""
         matches: dict[int, tuple[str, Item]] = {}
         for name, item in named:
             if self.matches(name):

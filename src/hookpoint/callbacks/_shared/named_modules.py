@@ -1,4 +1,4 @@
-"""The modules, parameters and buffers of a model under all their names, without the prefixes that torch.compile adds."""
+"""List a model's modules, parameters and buffers under all their names, without the prefixes that torch.compile adds."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from hookpoint.core.checkpoint.stateful import named_items
 
 
 def named_modules(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yield each module with a forward method, in a model or in each model of a list or mapping; '' is the model itself.
+    """Yield the name and module of each module with a forward method. The name of the model itself is ''.
 
-    A shared module is yielded under each of its names. Containers without a forward method and torch.compile wrappers are left
-    out.
+    `model` is a model, or a list or mapping of models. A shared module is yielded under each of its names. Containers without a
+    forward method and torch.compile wrappers are left out.
     """
     for name, module in named_items(model, "named_modules", remove_duplicate=False):
         if not hasattr(module, COMPILED) and _has_forward(module):

@@ -26,7 +26,7 @@ class NewValues:
         self.reset()
 
     def reset(self) -> None:
-        """Start from scratch, for a fresh run."""
+        """Reset the state for a fresh run."""
         self._seen = 0
         self._window.reset()
         self._has_warned = False
@@ -39,7 +39,7 @@ class NewValues:
     def take(self, run: Run, *, final_only: bool = False) -> tuple[Moment, float] | None:
         """Return the newest value and the moment it was logged, or None if there is no new value.
 
-        `final_only` is for reads outside the schedule; they leave the window open.
+        Pass `final_only` when reading outside the schedule: such a read leaves the window open.
         """
         count = run.metrics.observations(self.metric) - self._window.ignored
         if count == self._seen:
@@ -55,7 +55,7 @@ class NewValues:
             return new
         if not self._has_warned:
             self._has_warned = True
-            warn_outdated(self.metric, new[0], run, "the weights it measured no longer exist and cannot be saved")
+            warn_outdated(self.metric, new[0], run, "the measured weights no longer exist and cannot be saved")
         return None
 
     def state_dict(self) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def is_current(moment: Moment, run: Run) -> bool:
 
 
 def warn_outdated(metric: str, measured: Moment, run: Run, consequence: str) -> None:
-    """Warn that a metric was not measured with the current weights. The text gives the first clock that differs."""
+    """Warn that a metric was not measured with the current weights. The message names the first clock that differs."""
     now = run.moment
     clock = next((name for name in ("step", "epoch") if getattr(measured, name) != getattr(now, name)), "iteration")
     then, later = getattr(measured, clock), getattr(now, clock)

@@ -15,16 +15,17 @@ MAX_LISTED = 3
 
 
 def largest(values: Iterable[Any]) -> Any:
-    """Return the largest magnitude in tensors, arrays and numbers, on their device. It is finite if all values are finite.
+    """Return the largest magnitude in tensors, arrays and numbers. The result stays on their device.
 
-    Integers are ignored. The result is 0 if there is no value. Each rank checks its local shards only.
+    The result is finite only if all values are finite. Integers are ignored. The result is 0 if there are no values. Each rank
+    checks its local shards only.
 
     >>> largest([0.5, -2.0, 7]), largest([1.0, float("nan")])
     (2.0, nan)
     """
     torch, tensors, magnitudes = sys.modules.get("torch"), [], []
     for value in values:
-        if torch is not None and hasattr(torch, "Tensor") and isinstance(value, torch.Tensor):  # it may still be importing
+        if torch is not None and hasattr(torch, "Tensor") and isinstance(value, torch.Tensor):  # torch may still be importing
             tensors.append(value)
         else:
             magnitudes.append(_magnitude(value))
@@ -40,7 +41,7 @@ def largest(values: Iterable[Any]) -> Any:
 
 
 def nonfinite_names(named: Iterable[tuple[str, Any]]) -> str:
-    """Return the names of values with NaN or infinity, joined for a message, or "" if all are finite. Waits for the device."""
+    """Return the names of values that contain NaN or infinity as one string, "" if there are none. Waits for the device."""
     magnitudes = AsyncScalars()
     for name, value in named:
         magnitudes.add(name, largest([value]))

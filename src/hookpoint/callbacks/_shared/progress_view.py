@@ -1,4 +1,4 @@
-"""Format the progress of a pass for a terminal, for plain text and for a notebook. Nothing here draws."""
+"""Format the progress of a pass for a terminal, for plain text and for a notebook. This module only returns text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Styled = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The progress of a pass at one moment. `rate` is in batches per second; `values` are pairs of name and number."""
+    """The progress of a pass at one moment. `rate` is in batches per second; `values` are (name, number) pairs."""
 
     mode: str
     done: int
@@ -53,7 +53,7 @@ class View:
 
     @property
     def left(self) -> str:
-        """The remaining time of the pass at this rate."""
+        """The time left in the pass at the current rate."""
         if not self.rate or self.total is None or self.done >= self.total or self.is_paused:
             return ""
         return f"{clock((self.total - self.done) / self.rate)} left"
@@ -106,7 +106,7 @@ def clock(seconds: float) -> str:
 
 
 def _pieces(view: View, width: int) -> list[Styled]:
-    """Return the pieces that fit next to a short bar. Label, counts, first number, rate and time come before other numbers."""
+    """Return the pieces that fit next to a short bar. If space is short, numbers after the first one are left out first."""
     counts = view.counts if view.total is None else view.counts.rjust(2 * len(str(view.total)) + 1)
     numbers = [(text.ljust(len(text.rpartition(" ")[0]) + 9), "") for text in view.numbers]
     by_priority = [(view.label, "bold"), (counts, ""), *numbers[:1], *_times(view), *numbers[1:]]

@@ -24,7 +24,7 @@ class SaverOptions(Options, total=False):
 
 
 class Saver(Callback):
-    """Request checkpoints under its own tags, at most one per tag and moment. Subclasses decide when.
+    """Request checkpoints under the saver's own tags, at most one per tag and moment. Subclasses decide when.
 
     `rules` maps each tag to its retention rule, or to None to keep all checkpoints. `limits` names the tags whose rule also
     counts the checkpoint written at the end of the run. on_setup raises if two savers use the same tag, because they would
@@ -40,7 +40,7 @@ class Saver(Callback):
     def __init__(self, rules: Mapping[str, Keep | None], *, async_save: bool = True, **options: Unpack[Options]) -> None:
         super().__init__(**options)
         self.async_save = async_save
-        self.ranks = "all"  # even if ranks="chief" is passed: all ranks take part in a save
+        self.ranks = "all"  # even if ranks="chief" is passed, because all ranks take part in a save
         self.rules = dict(rules)
         self._requested: dict[str, Moment] = {}
         self._unconfirmed: dict[str, Moment] = {}
@@ -126,7 +126,7 @@ def reject_path(owner: str, argument: str, path: object) -> None:
 
 
 def _folder(path: object) -> str:
-    """Return the folder in a path, which may end with a file name or a template for file names."""
+    """Return the folder part of a path, which may end with a file name or a template for file names."""
     plain = PurePath(*takewhile(lambda name: "{" not in name, PurePath(str(path)).parts))
     folder = plain.parent if plain.suffix in FILES else plain
     return "runs/mine" if folder == PurePath() else str(folder)

@@ -35,12 +35,12 @@ class Setting:
         self.owner = ""  # the name of the callback
         self._same_on_all_ranks = same_on_all_ranks
         self._param = None if isinstance(param, str) else param
-        self._own: HyperParam | None = self._param  # None for a setting of parameter groups
+        self._own: HyperParam | None = self._param  # None if the setting belongs to parameter groups
         self._rivals: list[Setting] = []
         self._stored: Any = None
 
     def begin(self, run: Run, by: str, *, takes_over: bool = False) -> None:
-        """Look up the setting, or raise. Discard the state of the previous run, unless this run is resumed.
+        """Look up the setting; raise if it does not exist. Discard the state of the previous run, unless this run is resumed.
 
         A callback that `takes_over` from a scheduler sets the value before each step, so it does not cause a warning.
         """
@@ -62,7 +62,7 @@ class Setting:
             self._warn_about(f"the lr_scheduler, {type(run.lr_scheduler).__name__}")
 
     def is_called(self, name: str) -> bool:
-        """Return whether this is a name of the setting: `lr` and `learning_rate` are the same."""
+        """Return whether `name` refers to this setting. `lr` and `learning_rate` are synonyms."""
         return split_name(name) == split_name(self.name)
 
     def value(self, run: Run) -> Any:
@@ -76,7 +76,7 @@ class Setting:
     def adjust(self, run: Run, function: Callable[[Any], Any], *, quietly: bool = False) -> bool:
         """Set the value to `function(old)` unless the result is None; return whether the value changed.
 
-        The function is called once for each distinct value of the parameter groups, and once for a learning rate. A quiet
+        The function is called once for each distinct value in the parameter groups, but only once for a learning rate. A quiet
         change sends no event.
         """
         names = self._names(run)
@@ -86,7 +86,7 @@ class Setting:
         return self._change(run, names, old, new, quietly=quietly)
 
     def set_each(self, run: Run, values: list[Any]) -> bool:
-        """Set a separate value for each parameter group, which changes their ratios. Return whether any value changed."""
+        """Set a separate value for each parameter group, without keeping their ratios. Return whether any value changed."""
         names = run.hyper.group_names(self.name)
         return self._change(run, names, [self._get(run, name) for name in names], values)
 
@@ -115,7 +115,7 @@ class Setting:
         return True
 
     def log(self, run: Run) -> None:
-        """Log the value as a metric unless this epoch already has one. A Runner, for example, logs the learning rate itself."""
+        """Log the value as a metric, unless this epoch already has one, for example because a Runner logs the learning rate."""
         if self.name not in run.logs:
             run.put_scalar(self.name, self.value(run))
 
@@ -134,19 +134,19 @@ class Setting:
         return split_name(self.name)[0]
 
     def targets(self, run: Run) -> frozenset[Any]:
-        """Return identifiers for what the setting changes: an object, or entries in parameter groups."""
+        """Return identifiers for the targets of a change: an object, or entries in parameter groups."""
         if self._own is not None:
             return frozenset([getattr(self._own, "identity", id(self._own))])
         return frozenset((self._key, address) for address in run.hyper.addresses(self.name))
 
     def _names(self, run: Run) -> list[str]:
-        """Return the names to set: one per parameter group, unless it is a learning rate or an object."""
+        """Return the names to set: one per parameter group, or a single name for a learning rate or an object."""
         if self._own is not None or "@" in self.name or self._key == "lr":
             return [self.name]
         return run.hyper.group_names(self.name) or [self.name]
 
     def _holds(self, run: Run, name: str, value: Any, new: Any) -> bool:
-        """Return whether the setting already has the new value. A tensor stores fewer digits than a float."""
+        """Return whether the setting already has the new value. A setting that is stored in a tensor may be rounded."""
         if new == value or self._own is not None or not isinstance(new, int | float):
             return bool(new == value)
         return bool(as_stored(run.hyper[name], new) == value)
@@ -171,7 +171,7 @@ def _plain(value: Any) -> Any:
 
 
 def _like(old: Any, value: Any) -> Any:
-    """Convert a number to the type of the old one, if that does not change its value."""
+    """Convert a number to the type of the old value, unless this would change the number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value
     if type(old) is float and type(value) is int:

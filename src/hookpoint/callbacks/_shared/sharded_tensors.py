@@ -1,4 +1,4 @@
-"""Sharded tensors: torch's DTensors, such as the parameters of FSDP2."""
+"""Sharded tensors: torch's DTensors, such as FSDP2's parameters."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ def is_sharded(tensor: Any) -> bool:
 
 
 def is_replicated(tensor: Any) -> bool:
-    """Return whether every rank has all values of this tensor, as with a plain tensor or a replicated DTensor."""
+    """Return whether every rank has all values of this tensor. This is true of plain tensors and replicated DTensors."""
     return not is_sharded(tensor) or all(placement.is_replicate() for placement in tensor.placements)
 
 
 def local_shard(tensor: Any) -> Any:
-    """Return this rank's part of a tensor, without a copy."""
+    """Return this rank's shard of a tensor, without a copy."""
     return tensor.to_local() if is_sharded(tensor) else tensor
 
 
@@ -28,19 +28,19 @@ def local_values(tensor: Any) -> Any:
 
 
 def full_tensor(tensor: Any) -> Any:
-    """Return a tensor with the values of all ranks. This is a collective call if the tensor is sharded."""
+    """Return the full tensor, gathered from all ranks' shards. This is a collective call if the tensor is sharded."""
     return tensor.full_tensor() if is_sharded(tensor) else tensor
 
 
 def full_state(state: Any) -> Any:
-    """Return a state dict, which may be nested, with full tensors. This is a collective call if any tensor is sharded."""
+    """Return a state dict, which may be nested, with every tensor in full. This is a collective call if any is sharded."""
     if isinstance(state, Mapping):
         return {name: full_state(value) for name, value in state.items()}
     return full_tensor(state)
 
 
 def shard_like(tensor: Any, other: Any) -> Any:
-    """Return this rank's shard of a full tensor, with the placement of the other tensor. Does not communicate."""
+    """Shard a full tensor in the same way as `other`, and return this rank's shard. Does not communicate."""
     if not is_sharded(other) or is_sharded(tensor):
         return tensor
     from torch.distributed.tensor import distribute_tensor

@@ -20,7 +20,7 @@ class Ticker:
         self._thread.start()
 
     def stop(self, timeout_seconds: float) -> None:
-        """End the thread. A tick that is running gets `timeout_seconds` to finish."""
+        """End the thread. Wait up to `timeout_seconds` for a tick in progress."""
         self._stopping.set()
         self._thread.join(timeout_seconds)
 

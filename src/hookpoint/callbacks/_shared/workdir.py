@@ -21,7 +21,7 @@ def rank_suffix(run: Run) -> str:
 
 
 def file_problem(status: os.stat_result) -> str:
-    """Return why a file must not control the run, such as "is a symbolic link", or "" if it is a regular file of this user."""
+    """Return why a file must not control the run, such as "is a symbolic link". Return "" for this user's regular files."""
     if stat.S_ISLNK(status.st_mode):
         return "is a symbolic link"
     if not stat.S_ISREG(status.st_mode):

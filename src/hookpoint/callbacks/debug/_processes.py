@@ -60,13 +60,13 @@ def described(worker: Any) -> str:
 
 def was_started(worker: Any) -> bool:
     """Return whether a process or thread was already started. Neither can be started twice."""
-    from multiprocessing.process import BaseProcess  # imports the main module under a second name, so not at the top
+    from multiprocessing.process import BaseProcess  # imported here, because the import gives the main module a second name
 
     return isinstance(worker, threading.Thread | BaseProcess) and worker.ident is not None
 
 
 def start(worker: Any) -> None:
-    """Start a worker that ignores Ctrl-C and ends on SIGTERM."""
+    """Start a worker. It ignores Ctrl-C and ends on SIGTERM."""
     with _own_signals():
         worker.start()
 
@@ -109,7 +109,7 @@ def _join(worker: Any, seconds: float) -> None:
 
 @contextmanager
 def _own_signals() -> Iterator[None]:
-    """Block and ignore SIGINT in processes that start inside this block. A SIGINT to this process is delivered after it.
+    """Block and ignore SIGINT in processes that start inside the block. This process receives a SIGINT only after the block.
 
     multiprocessing unblocks SIGINT on its first spawn, so blocking alone is not enough.
     """

@@ -62,9 +62,9 @@ def ipython(run: Run) -> None:
 def debugger(run: Run) -> None:
     """Open the debugger in this function."""
     trainer = run  # noqa: F841 - tensorpack's name
-    print("`run` is the run, `up` leads to your code. `c`, `q` or Ctrl-D resumes the run.")
+    print("`run` is the run. Type `up` to reach your code. `c`, `q` or Ctrl-D resumes the run.")
     Debugger(nosigint=True).set_trace()
-    return  # where the debugger stops
+    return  # the debugger stops on this line
 
 
 SHELLS: dict[str, Callable[[Run], None]] = {"ipython": ipython, "pdb": debugger, "python": python}

@@ -109,7 +109,7 @@ class TriggerFile:
             logger.warning("%s could not be removed: %s", self.path, error.strerror)
 
     def warn(self, text: str) -> None:
-        """Log a warning about the file, once while it exists."""
+        """Log a warning about the file, but only once while the file exists."""
         if text != self._logged:
             self._logged = text
             logger.warning("%s %s", self.path, text)

@@ -30,8 +30,8 @@ class StartProcOrThread(Callback):
 
     With `stop_at_last`, the `stop` or `terminate` method is called, then `join`. A process that has not ended after
     `stop_seconds` is killed if possible. A thread without a `stop` method cannot be stopped, and a warning is logged. Without
-    `stop_at_last`, everything keeps running. A process that exits with a code other than 0 is noticed within a second of
-    training: `if_it_dies="log"` logs it once, "stop" also stops the run.
+    `stop_at_last`, processes and threads keep running. If a process exits with a code other than 0, the callback detects this
+    within a second of training. With `if_it_dies="log"`, it logs one warning. With "stop", it stops the run.
 
     Listens to on_setup, on_run_begin, on_train_iter_end, on_epoch_end and on_run_end. Sends the event "process died".
 
@@ -117,7 +117,7 @@ def _starts(candidate: Any) -> bool:
 
 
 def _workers(startable: Any) -> list[Any]:
-    """Return the objects to start, with lists of strings as commands."""
+    """Return the objects to start. A list of strings becomes a command."""
     items = list(startable) if isinstance(startable, Iterable) and not isinstance(startable, str) else [startable]
     if _is_command(items) and not isinstance(startable, str):
         items = [items]

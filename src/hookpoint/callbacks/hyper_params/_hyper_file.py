@@ -15,8 +15,8 @@ from hookpoint.callbacks._shared.workdir import file_problem
 
 MAX_BYTES = 64 * 1024
 MAX_SHOWN = 40
-FRESH_SECONDS = 2.0  # for this long after a change, a last line without a line break may be incomplete
-SETTLE_SECONDS = 0.05  # without a change for this long, the file counts as complete
+FRESH_SECONDS = 2.0  # how long after a change a last line without a line break may be incomplete
+SETTLE_SECONDS = 0.05  # a file that does not change for this long counts as complete
 ATTEMPTS = 3
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 
@@ -30,7 +30,7 @@ class Line(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """A problem with a line, or with the whole file if `line` is 0. `content` does not depend on the line number."""
+    """A problem with a line, or with the whole file if `line` is 0. `content` identifies it across reads."""
 
     line: int
     reason: str
@@ -53,9 +53,9 @@ class Reading:
 class HyperFile:
     """Read a file of `name:value` lines safely, no matter what it contains.
 
-    It must be a regular file of at most 64 KiB that belongs to the user of this process, not a symbolic link. Reading never
-    raises and never blocks. A file that was changed less than two seconds ago and does not end with a line break may be
-    incomplete: it is read again after 50 milliseconds, and an invalid last line is left for the next read.
+    The file must be a regular file of at most 64 KiB, not a symbolic link, and must belong to the user who runs this process.
+    Reading never raises and never blocks. A file that was changed less than two seconds ago and does not end with a line break
+    may be incomplete: it is read again after 50 milliseconds, and an invalid last line is ignored until the next read.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -63,7 +63,7 @@ class HyperFile:
         self._stable: bytes | None = None
 
     def read(self) -> Reading:
-        """Return the current content; a missing file is empty."""
+        """Return the parsed content of the file. A missing file counts as empty."""
         try:
             content, is_fresh = self._load()
             for _ in range(ATTEMPTS):
@@ -88,7 +88,7 @@ class HyperFile:
 
     def _load(self) -> tuple[bytes, bool]:
         """Return the content, and whether it was changed recently."""
-        _check_file(os.lstat(self.path))  # before opening: opening a device may have side effects
+        _check_file(os.lstat(self.path))  # checked before opening, because opening a device may have side effects
         descriptor = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:
             status = os.fstat(descriptor)
@@ -146,7 +146,7 @@ def _parse_line(number: int, raw: bytes) -> Line | Problem | None:
     if not colon or not name:
         return Problem(number, f"has no {'name' if colon else 'colon'}: {_short(text)}; write name:value", _short(text))
     value = float(written) if NUMBER.fullmatch(written) else math.nan
-    underflows = value == 0 and re.search("[1-9]", written.lower().partition("e")[0])  # 1e-999
+    underflows = value == 0 and re.search("[1-9]", written.lower().partition("e")[0])  # such as 1e-999
     if not math.isfinite(value) or underflows:
         return Problem(number, f"needs a finite number for {_short(name)}: {_short(written)}", _short(text))
     return Line(number, name, value)

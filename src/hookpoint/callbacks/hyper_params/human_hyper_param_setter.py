@@ -18,15 +18,15 @@ MAX_REPORTED = 5
 
 
 class HumanHyperParamSetter(HyperParamSetter):
-    """Set a hyper-parameter to the value in a line `name:value` of a file in the workdir, without interrupting training.
+    """Set a hyper-parameter from a `name:value` line in a file in the workdir, without interrupting training.
 
         # hyper.txt
         learning_rate: 0.001
 
-    The line applies while it is in the file, and overrides other callbacks. When it is deleted, the value stays. Blank lines
-    and comments after `#` are ignored. An invalid line is reported once, with its number; the other lines still apply. NaN,
-    infinity and values that the setting rejects are invalid. If the file is being written, it is read again later. Symbolic
-    links, files owned by other users and files larger than 64 KiB are not read.
+    The line applies while it is in the file, and overrides other callbacks. When the line is deleted, the value stays. Blank
+    lines and comments after `#` are ignored. An invalid line is reported once, with its number; the other lines still apply.
+    NaN, infinity and values that the setting rejects are invalid. If the file is being written, it is read again later.
+    Symbolic links, files owned by other users and files larger than 64 KiB are not read.
 
     Multiple HumanHyperParamSetters may share a file, with one line each. `param` is a name in `run.hyper`, or a HyperParam. The
     file is read at on_epoch_begin and on trigger, after the callbacks that compute settings. Sends the events "setting" and
@@ -71,7 +71,7 @@ class HumanHyperParamSetter(HyperParamSetter):
                 try:
                     self.setting.set(run, line.value)
                     break
-                except Exception as error:  # any exception: a rejected value must not end the run
+                except Exception as error:  # a rejected value must not end the run, whatever the exception
                     reason = str(error).partition("\n")[0]
                     content = f"{line.name} refused {line.value!r}"
                     problems.append(Problem(line.number, f"was rejected: {reason} The value is {line.value!r}", content))

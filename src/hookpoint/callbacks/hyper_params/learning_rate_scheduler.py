@@ -19,7 +19,7 @@ EXAMPLE = "lambda epoch, lr: ..."
 class LearningRateScheduler(HyperParamSetter):
     """Set the learning rate at the start of each epoch to `schedule(epoch, lr)`, with epochs counted from 0 as in Keras.
 
-    If the function has one parameter, it gets only the epoch. It returns the rate for the first parameter group; the other
+    If the function has one parameter, it receives only the epoch. It returns the rate for the first parameter group; the other
     groups keep their ratios to it. `verbose=1` prints each change. `param` may name another setting. When a run resumes inside
     an epoch, that epoch keeps the restored rate. Sends the event "setting", and logs `learning_rate` at on_epoch_end unless it
     is already logged.
@@ -69,9 +69,9 @@ class LearningRateScheduler(HyperParamSetter):
 
 
 def _takes_rate(schedule: Callable[..., Any]) -> bool:
-    """Return whether a schedule takes two arguments. If a function has no signature, assume that it does.
+    """Return whether a schedule takes two arguments. Assume that a schedule without a signature does.
 
-    Raise for a function of the rate and the step, as in MindSpore, because it would get the epoch as the rate.
+    Raise if the first parameter is the learning rate, as in MindSpore, because that parameter would receive the epoch.
     """
     first = next((parameter.name for parameter in parameters_of(schedule)), "")
     if first in ("lr", "learning_rate"):

@@ -122,9 +122,9 @@ class Plateau:
         self.waited = self.cools_for = 0
 
     def take(self, value: float, at: Moment | int) -> bool:
-        """Add a value; return whether to reduce now.
+        """Add a value; return whether to reduce the setting now.
 
-        After a reduction, call `start_cooling`; otherwise, the next call also returns True.
+        Call `start_cooling` after a reduction. Otherwise, `take` returns True again for the next value without improvement.
         """
         if self.cools_for:
             self.cools_for -= 1

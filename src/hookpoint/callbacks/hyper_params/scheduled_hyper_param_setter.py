@@ -24,7 +24,7 @@ class ScheduledHyperParamSetter(HyperParamSetter):
     """Set a hyper-parameter from a table: `[(30, 1e-2), (60, 1e-3)]` sets 0.01 after epoch 30 and 0.001 after epoch 60.
 
     Epoch 0 means before training. With `interp="linear"`, the value changes every epoch and moves linearly from each point to
-    the next. With `step_based`, the table counts optimizer steps, and the callback is triggered at on_iter_end of training.
+    the next. With `step_based`, the table counts optimizer steps, and the callback is triggered at on_iter_end in training.
     `param` is a name in `run.hyper`, or a HyperParam. A learning rate is set in the first parameter group; the other groups
     keep their ratios to it.
 
@@ -69,7 +69,7 @@ class ScheduledHyperParamSetter(HyperParamSetter):
 
     def on_run_begin(self, run: Run) -> None:
         super().on_run_begin(run)
-        self._is_behind = run.resuming  # until the state is loaded or the restore has finished
+        self._is_behind = run.resuming  # stays True until the state is loaded or the run is restored
         if not run.resuming:
             self._advance(run, 0)
 
@@ -108,9 +108,8 @@ class ScheduledHyperParamSetter(HyperParamSetter):
 class ValueSchedule:
     """Return the value to set when a clock has advanced.
 
-    A value applies from its point on; "linear" interpolates to the next one.
-
-    Before the first point, there is no value. After the last point, its value remains.
+    Each value applies from its point on. With "linear", values between two points are interpolated. There is no value before
+    the first point. The last value applies indefinitely.
 
     >>> schedule = ValueSchedule([(0, 1.0), (10, 0.0)], "linear")
     >>> schedule.due(-1, 0), schedule.due(0, 5), schedule.due(5, 12), schedule.due(12, 13)

@@ -18,9 +18,10 @@ from hookpoint.core.schedule.moment import Moment
 class StatMonitorParamSetter(MetricParamSetter):
     """Set a hyper-parameter to `value_func(old)` when a metric has not decreased by `threshold` in its last `last_k` values.
 
-    With `reverse`, the metric must increase instead. The best of these values is compared with the first one. After a change,
-    the values are discarded, so the next change comes `last_k` values later at the earliest. NaN is not progress. An epoch
-    without a new value does not count. Raises if the metric is missing. `param` is a name in `run.hyper`, or a HyperParam.
+    With `reverse`, the metric must increase instead. The best of these values is compared with the first of them. After a
+    change, the values are discarded, so the next change happens at least `last_k` values later. NaN does not count as progress.
+    An epoch without a new value does not count. Raises if the metric is missing. `param` is a name in `run.hyper`, or a
+    HyperParam.
 
     Reads `stat_name` and sends the event "setting". With a step schedule, a value is the mean of the values logged since the
     last trigger.

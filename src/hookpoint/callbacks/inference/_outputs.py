@@ -19,7 +19,7 @@ def check_source(owner: str, argument: str, source: Any) -> None:
 
 
 def outputs_of(reader: str, run: Run) -> Any:
-    """Return the outputs for the batch, or raise BadLoop."""
+    """Return the batch's outputs. Raise BadLoop if there are none."""
     if run.outputs is None:
         raise BadLoop(f"{reader}: the forward function set no outputs.", set="run.outputs in it, or return them from forward=")
     return run.outputs
@@ -42,14 +42,14 @@ def read(reader: str, run: Run, source: Source) -> Any:
 
 
 def number(reader: str, name: str, value: Any) -> Any:
-    """Return a number or an array, or raise BadValue."""
+    """Return the value if it is a number or an array. Otherwise, raise BadValue."""
     if hasattr(value, "shape") or (hasattr(value, "__float__") and not isinstance(value, str)):
         return value
     raise BadValue(f"{reader}: '{name}' must be a number, or an array or tensor of numbers, got {type(value).__name__}.")
 
 
 def vector(reader: str, name: str, value: Any) -> Any:
-    """Return an array with one entry per sample, or raise BadValue."""
+    """Return the value if it is an array with one entry per sample. Otherwise, raise BadValue."""
     if getattr(value, "shape", ()):
         return value
     kind = "a single value" if hasattr(value, "shape") else type(value).__name__

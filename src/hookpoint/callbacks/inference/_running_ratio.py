@@ -11,8 +11,8 @@ from hookpoint.core.run.run import Run
 class RunningRatio:
     """Accumulate two sums without waiting for a device; divide them when the result is read.
 
-    Integers are added exactly, floats in double precision if the device supports it. `empty` is the value if the denominator
-    is 0.
+    Integers are added exactly, and floats in double precision if the device supports it. `empty` is the result if the
+    denominator is 0.
 
     >>> ratio = RunningRatio()
     >>> ratio.add(1, 4)
@@ -48,7 +48,7 @@ class RunningRatio:
         if sums is not None:
             denominator = float(sums[1])
             self._value = float(sums[0]) / denominator if denominator else self._empty
-            self._sums = None  # releases device memory; last, because another thread may be reading
+            self._sums = None  # releases device memory; set last, because another thread may be reading
         return self._value
 
     def __repr__(self) -> str:

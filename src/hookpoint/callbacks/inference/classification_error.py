@@ -17,13 +17,13 @@ TOP = re.compile(r"wrong-top([1-9]\d*)")
 
 
 class ClassificationError:
-    """Measure the fraction of misclassified samples over the dataset. The result is exact for any batch sizes.
+    """Measure the fraction of misclassified samples over the dataset. The result is exact, whatever the batch sizes.
 
-    `wrong` selects what counts as wrong. "wrong-top1", "wrong-top5" and so on compare the outputs, or their "logits", with the
-    targets, unless an output has that name. Any other string is the name of an output. A function gets outputs and targets. In
-    both cases, the value is a vector with 0 for each correct sample. With "wrong-top…", samples with a negative target do not
-    count, because criteria ignore them, and samples with a NaN score are wrong. A batch costs a few operations on its device
-    and does not wait for them.
+    `wrong` defines what counts as wrong. "wrong-top1", "wrong-top5" and so on compare the outputs, or their "logits", with the
+    targets, unless an output has that name. Any other string is the name of an output. A function receives the outputs and the
+    targets. In both cases, the value is a vector with 0 for each correct sample. With "wrong-top…", samples with a negative
+    target do not count, because criteria ignore them, and samples with a NaN score are wrong. Each update queues a few
+    operations on the device and does not wait for them.
 
     >>> ClassificationError("wrong-top5", "val-error-top5").names
     ('val-error-top5',)

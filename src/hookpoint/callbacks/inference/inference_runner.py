@@ -27,7 +27,7 @@ METHODS = ("reset", "update", "results")
 class InferenceRunner(Callback):
     """Run the model over another dataset, and log what the inferencers measure there.
 
-        data: Batches, or a tuple of arrays or a dataset with `batch_size`.
+        data: An iterable of batches. With `batch_size`, a tuple of arrays or a dataset.
         infs: An inferencer or a list of them: `ClassificationError`, `ScalarStats`, `BinaryClassificationStats`, or your own.
         metrics: Mapping from names to functions of outputs and targets, or to objects with update, compute and reset.
         forward: Function of the batch that returns the outputs, or function of the run, which may also set the run's outputs,
@@ -73,7 +73,7 @@ class InferenceRunner(Callback):
         self.data, self.batch_size = data, batch_size
         self.infs: list[Inferencer] = [*inferencers, *(MetricStats(name, metric) for name, metric in by_name(metrics).items())]
         self.writes = tuple(name for inferencer in self.infs for name in inferencer.names)
-        # Other inferencers may return more results than `names` lists.
+        # Inferencers defined by users may return more results than `names` lists.
         self.writes_anything = any(not is_ours(type(inf)) or getattr(inf, "writes_anything", False) for inf in self.infs)
         duplicates = [name for name in self.writes if self.writes.count(name) > 1]
         if duplicates:
@@ -140,11 +140,12 @@ def _check(inferencer: Any) -> None:
 
 
 class MetricStats:
-    """Measure a metric over the dataset: an object with update, compute and reset, as in torchmetrics, or a function.
+    """Measure a metric over the dataset.
 
-    An object is copied, so that it covers only this pass, and moved to the run's device if possible. The results of a
-    function `(outputs, targets) -> number or tensor` are averaged, weighted by samples. In a distributed run, torchmetrics
-    objects synchronize themselves; other results are averaged over the ranks, weighted by samples.
+    The metric is an object with update, compute and reset, as in torchmetrics, or a function. An object is copied, so that it
+    measures only this pass, and moved to the run's device if possible. The results of a function
+    `(outputs, targets) -> number or tensor` are averaged, weighted by samples. In a distributed run, torchmetrics objects
+    synchronize themselves; other results are averaged over the ranks, weighted by samples.
     """
 
     def __init__(self, name: str, metric: Any) -> None:

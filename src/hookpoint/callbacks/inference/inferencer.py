@@ -29,7 +29,7 @@ class Inferencer(Protocol):
     ...         return {"largest": self.value}
     """
 
-    if TYPE_CHECKING:  # not declared at run time, because a subclass may set it in __init__
+    if TYPE_CHECKING:  # `names` is not declared at run time, because a subclass may set it in __init__
 
         @property
         def names(self) -> tuple[str, ...]:

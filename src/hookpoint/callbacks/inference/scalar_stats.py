@@ -15,9 +15,10 @@ from hookpoint.core.run.run import Run, now_of
 class ScalarStats:
     """Average outputs, the loss or logged metrics over the dataset, weighted by samples.
 
-    Each of `names` is an output, "loss", or a name logged in the pass, such as a metric of the Runner; the first match counts.
-    An array contributes its mean, weighted by the number of samples in the batch. The means are logged as `<prefix>_<name>`, or
-    as `<name>` if the prefix is empty. A batch costs one sum per name on its device and does not wait for it.
+    Each of `names` is an output, "loss", or a name logged during the pass, such as one of the Runner's metrics. The first match
+    is used. An array contributes its mean, weighted by the number of samples in the batch. The means are logged as
+    `<prefix>_<name>`, or as `<name>` if the prefix is empty. Each update queues one sum per name on the device and does not
+    wait for it.
 
     >>> ScalarStats(["loss", "accuracy"], prefix="val").names
     ('val_loss', 'val_accuracy')
@@ -46,7 +47,7 @@ class ScalarStats:
             mean.add_mean(number("ScalarStats", name, values[name]), samples)
 
     def share(self, run: Run) -> None:
-        """Add up the sums from all ranks. A rank without data gets the names from the others."""
+        """Add up the sums from all ranks. A rank without data receives the names from the other ranks."""
         known = [self._known, self._kind] if self._means is not None else None
         (self._known, self._kind), names = next(
             gathered for gathered in run.gather([known, list(self._means or ())]) if gathered[0] is not None

@@ -13,7 +13,7 @@ MIN_NORM = 1e-12  # avoids division by zero if all weights are 0
 
 
 def dense(tensor: Any) -> Any:
-    """Return a detached tensor, or the values of a sparse one. A sharded tensor stays sharded."""
+    """Detach a tensor. For a sparse tensor, return only its values. A sharded tensor stays sharded."""
     tensor = tensor.detach()
     return tensor.coalesce().values() if tensor.is_sparse else tensor
 
@@ -66,7 +66,7 @@ def update_norms(pairs: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
 def joined_sizes(ranks: list[list[float]]) -> dict[str, float]:
     """Combine the gradient sizes from ranks with different layers.
 
-    Each rank provides norm, maximum, nonfinite fraction and count, or only a count.
+    Each rank provides norm, maximum, nonfinite fraction and count. A rank without gradients provides only a count.
 
     >>> joined_sizes([[3.0, 2.0, 0.0, 10], [4.0, 3.0, 0.5, 10], [0]])
     {'norm': 5.0, 'max': 3.0, 'nonfinite': 0.25}

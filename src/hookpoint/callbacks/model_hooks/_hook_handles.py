@@ -16,7 +16,7 @@ Function = Callable[..., Any]
 
 MAX_LISTED = 5
 
-# Our name, torch's method, and the number of arguments that the hook takes, in the order in which torch calls the hooks.
+# Maps our name for a hook to torch's method and the number of arguments the hook takes, in the order torch calls the hooks.
 KINDS = {
     "forward_pre": ("register_forward_pre_hook", 2),
     "forward": ("register_forward_hook", 3),
@@ -37,12 +37,12 @@ class HookHandles:
     def __init__(self) -> None:
         self._handles: list[Any] = []
         self._calls: list[HookCall] = []
-        self._hooked: dict[int, Any] = {}  # stores the modules too, because another object may get the same id
+        self._hooked: dict[int, Any] = {}  # also stores the items, so that no other object can get the same id
 
     def register(
         self, model: Any, owner: str, items: Mapping[str, Any], functions: Mapping[str, Function], *, with_kwargs: bool = False
     ) -> None:
-        """Register functions, given by kind, as hooks on modules or parameters. If one fails, register none."""
+        """Register functions, keyed by kind, as hooks on modules or parameters. If one registration fails, remove all hooks."""
         compiled = is_compiled(model)
         try:
             for (name, item), (kind, function) in product(items.items(), functions.items()):
@@ -70,12 +70,12 @@ class HookHandles:
         return id(item) in self._hooked
 
     def warn_uncalled(self, owner: str) -> None:
-        """Log one line with the modules or parameters whose hooks were never called, if any."""
+        """Log one line that names the modules or parameters whose hooks were never called, if any."""
         called = {call.name for call in self._calls if call.was_called}
         names = [name for name in dict.fromkeys(call.name for call in self._calls) if name not in called]
         if names:
             reasons = "not called in forward (such as out_proj in an attention layer), without gradients, or compiled earlier"
-            logger.warning("%s was never called for %s: %s", owner, few(names, MAX_LISTED), reasons)
+            logger.warning("%s was never called for %s. Possible reasons: %s", owner, few(names, MAX_LISTED), reasons)
 
     def __bool__(self) -> bool:
         return bool(self._handles)
@@ -87,12 +87,12 @@ class HookHandles:
 def _not_compiled(call: HookCall) -> Function:
     import torch
 
-    plain: Function = torch.compiler.disable(call, reason=f"{call.where}; fullgraph=True allows none")  # type: ignore[no-untyped-call]
+    plain: Function = torch.compiler.disable(call, reason=f"{call.where}; impossible with fullgraph=True")  # type: ignore[no-untyped-call]
     return plain
 
 
 class HookCall:
-    """Call a function with a torch hook's arguments, plus `name=` if it has such a parameter.
+    """Call a function with a torch hook's arguments, plus `name=` if the function has such a parameter.
 
     Exceptions get a note that names the callback and the module. In a copied or pickled model, the hook does nothing.
     """

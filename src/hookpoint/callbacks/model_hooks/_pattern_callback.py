@@ -47,6 +47,6 @@ class MeasuredSteps:
             raise BadLoop(f"{owner} measures at log steps, but log_every=0 disables them.", give=f"{owner}(every=100)")
 
     def has_next(self, run: Run) -> bool:
-        """Return whether the next step is measured. With gradient accumulation, the answer applies to each of its batches."""
+        """Return whether the next step is measured. With gradient accumulation, this applies to each batch of the step."""
         step = run.step + 1
         return step >= machine_of(run).logbook.next_log_step if self.every is None else step % self.every == 0

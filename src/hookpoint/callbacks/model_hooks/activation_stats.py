@@ -21,10 +21,10 @@ class ActivationStats(PatternCallback):
         every: Measure the batches of every n-th step; by default, of each log step (`log_every` of the Runner or Loop).
         stats: Which of "mean", "std", "zeros" and "max" to log, as `activation/<module>/mean` and so on.
 
-    A logged value is the mean since the last log step. If a module returns multiple values, the first tensor counts. If it is
-    called more than once, its outputs are measured together; calls that activation checkpointing repeats count once. The
-    callback runs on the chief and measures only the chief's batches. In a compiled model, the hooks stay for the whole run,
-    with graph breaks as with `ModuleHooks`.
+    A logged value is the mean since the last log step. If a module returns multiple values, only the first tensor is measured.
+    If a module is called more than once, its outputs are measured together. Calls that activation checkpointing repeats count
+    once. The callback runs on the chief and measures only the chief's batches. In a compiled model, the hooks remain registered
+    for the whole run, with graph breaks as with `ModuleHooks`.
 
     >>> import torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
@@ -61,7 +61,7 @@ class ActivationStats(PatternCallback):
     def on_run_begin(self, run: Run) -> None:
         self.on_run_end()
         self._modules = self.find_modules(run)
-        self._keeps_hooks = is_compiled(run.model)  # each registration would compile the model again
+        self._keeps_hooks = is_compiled(run.model)  # each registration would cause a recompilation
         if self._keeps_hooks:
             self._hook(run)
 
@@ -91,7 +91,7 @@ class ActivationStats(PatternCallback):
         self._handles.register(run.model, str(self.name), self._modules, {"forward": self._take})
 
     def _take(self, module: Any, args: Any, output: Any, *, name: str) -> None:
-        # An iteration may contain other passes, and backward repeats the forward of checkpointed modules.
+        # An iteration may contain other passes, and the backward pass calls checkpointed modules a second time.
         if self._measured is not None and self._run is not None and self._run.mode == "train" and not _is_in_backward():
             tensor = first_tensor(output)
             if tensor is not None:

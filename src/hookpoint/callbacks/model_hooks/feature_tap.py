@@ -28,18 +28,18 @@ class FeatureTap(PatternCallback):
         file: Name of a file in the workdir, such as "features.safetensors". Each pass overwrites it. Ranks other than the chief
             write `rank1-features.safetensors` and so on.
 
-    `features` has the rows of the last complete pass, in the order of the data and in their original dtype. If a module returns
-    multiple values, the first tensor is collected. If it is called more than once per batch, the rows are `layer`, `layer#2`
-    and so on. A skipped batch is left out, as in the predictions. Shapes per sample must be the same in all batches; `pool` can
-    make them equal. In a distributed run, each rank collects its own samples.
+    `features` contains the rows of the last complete pass, in the order of the data and in their original dtype. If a module
+    returns multiple values, the first tensor is collected. If a module is called more than once per batch, its outputs are
+    stored as `layer`, `layer#2` and so on. A skipped batch is left out, as in the predictions. The shape per sample must be the
+    same in all batches; use `pool` to make shapes equal. In a distributed run, each rank collects its own samples.
 
     The host needs memory for the pooled outputs of all samples, plus a second copy of each layer while its rows are
     concatenated. With a GPU, it also needs pinned memory for three batches. A `TransformerEncoderLayer` does not use its fast
     path, and a compiled model is compiled again, as with `ModuleHooks`. Nested tensors of a `TransformerEncoder` are padded
     with 0.
 
-    Listens to on_pred_epoch_begin, on_pred_iter_begin, on_pred_iter_end and on_pred_epoch_end, or to the same points of the
-    passes in `modes`.
+    Listens to on_pred_epoch_begin, on_pred_iter_begin, on_pred_iter_end and on_pred_epoch_end, or to the corresponding points
+    for the passes in `modes`.
 
     >>> import torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 1))
@@ -66,7 +66,7 @@ class FeatureTap(PatternCallback):
         self.file = None if file is None else file_name("FeatureTap", "file", file)
         self.features: dict[str, Any] = {}
         self._rows = FeatureRows(self.name)
-        for mode in self.modes:  # handlers only for these modes, because each costs time
+        for mode in self.modes:  # define handlers only for these modes, because each handler costs time
             setattr(self, f"on_{mode}_epoch_begin", self._begin_pass)
             setattr(self, f"on_{mode}_iter_begin", self.on_iter_skip)
             setattr(self, f"on_{mode}_iter_end", self._end_batch)
@@ -109,7 +109,7 @@ class FeatureTap(PatternCallback):
     def _take(self, module: Any, args: Any, output: Any, *, name: str) -> None:
         import torch
 
-        if self._run is None or self._run.mode not in self.modes:  # the pass has failed, and training continues
+        if self._run is None or self._run.mode not in self.modes:  # an earlier pass failed, and training continued
             self.on_run_end()
             return
         tensor = first_tensor(output)

@@ -27,7 +27,7 @@ class GradientStats(PatternCallback):
     fp16 scaler skips is not measured. A step that a fused optimizer itself skips is still measured, and its values are
     nonfinite.
 
-    All ranks log the same values, also for sharded parameters. If ranks have different layers, they wait for each other at
+    All ranks log the same values, even if parameters are sharded. If ranks have different layers, they wait for each other at
     measured steps. Otherwise, a step waits for the GPU only if gradients are sparse.
 
     >>> import torch
@@ -63,7 +63,7 @@ class GradientStats(PatternCallback):
         self.steps = MeasuredSteps("GradientStats", every)
         self._parameters: dict[str, Any] = {}
         self._before: dict[str, Any] | None = None
-        if updates:  # a handler only if needed, because it costs time
+        if updates:  # define the handler only if needed, because each handler costs time
             self.on_step_end = self._measure_update  # type: ignore[method-assign]
 
     def on_setup(self, run: Run) -> None:

@@ -1,4 +1,4 @@
-"""ModuleHooks: functions as hooks on the modules of a model, for the duration of a run."""
+"""ModuleHooks: register functions as hooks on a model's modules for the duration of a run."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ class ModuleHooks(PatternCallback):
         backward: Called as `backward(module, grad_input, grad_output)`.
         with_kwargs: Also pass the forward's keyword arguments to the two forward hooks, after `args`.
 
-    A value that a function returns replaces the input, output or gradient, as in torch. A function with a parameter `name` gets
-    the module's name. An exception in a function ends the run, with a note that names the module, regardless of `on_error`.
+    A value that a function returns replaces the input, output or gradient, as in torch. A function with a parameter `name`
+    receives the module's name. An exception in a function ends the run, regardless of `on_error`. A note in the exception names
+    the module.
 
-    Hooks are active from on_run_begin to on_run_end, in all modes, and during `Runner.validate` and `predict` outside a fit. A
-    module with two names has one hook, under the first name that matches. Activation checkpointing calls hooks a second time in
-    backward. A `TransformerEncoderLayer` does not use its fast path while it has hooks. After the first epoch, a warning names
-    modules that were never called. Registering hooks makes a compiled model compile again, with graph breaks around the hooks.
-    `fullgraph=True` does not allow graph breaks.
+    Hooks are active from on_run_begin to on_run_end, in all modes, and during `Runner.validate` and `predict` outside `fit`. A
+    module with two names has one hook, under the first name that matches. Activation checkpointing calls hooks a second time
+    during the backward pass. A `TransformerEncoderLayer` does not use its fast path while it has hooks. After the first epoch,
+    a warning names modules that were never called. Registering hooks causes a compiled model to be compiled again, with graph
+    breaks around the hooks. `fullgraph=True` does not allow graph breaks.
 
     >>> import torch
     >>> def shape(module, args, output, *, name):
@@ -45,7 +46,7 @@ class ModuleHooks(PatternCallback):
     1 (4, 3)
     """
 
-    step_cost: ClassVar[str] = "the functions, and one call around each"
+    step_cost: ClassVar[str] = "the time that the functions take, plus one extra call each"
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""ParameterHooks: functions as hooks on the parameters of a model, for the duration of a run."""
+"""ParameterHooks: register functions as hooks on a model's parameters for the duration of a run."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ class ParameterHooks(PatternCallback):
 
         pattern: Names of parameters, as for `ModuleHooks`.
         grad: Called as `grad(gradient)` in each backward pass, before the gradient is added to `parameter.grad`. A returned
-            tensor replaces it.
+            tensor replaces the gradient.
         post_accumulate_grad: Called as `post_accumulate_grad(parameter)` afterwards.
 
-    A function with a parameter `name` gets the parameter's name. With fp16, gradients are still scaled here. With gradient
-    accumulation, each call sees the gradient of a single batch. To see the gradients that a step uses, use `GradientStats` or
-    on_step_begin. An exception in a function ends the run, with a note that names the parameter, regardless of `on_error`.
+    A function with a parameter `name` receives the parameter's name. With fp16, the gradients passed to the functions are still
+    scaled. With gradient accumulation, each call receives the gradient of a single batch. To read the gradients that a step
+    uses, use `GradientStats` or on_step_begin. An exception in a function ends the run, regardless of `on_error`. A note in the
+    exception names the parameter.
 
-    A frozen parameter has no gradient and no hook. A parameter that is unfrozen or replaced during the run gets its hooks with
-    the next training pass. A tied parameter has one hook, under the first name that matches. Raises for sharded parameters,
-    because torch does not call their hooks.
+    A frozen parameter has no gradient and no hook. For a parameter that is unfrozen or replaced during the run, hooks are
+    registered at the start of the next training pass. A tied parameter has one hook, under the first name that matches. Raises
+    for sharded parameters, because torch does not call their hooks.
 
     >>> import torch
     >>> model = torch.nn.Linear(1, 1)
@@ -40,7 +41,7 @@ class ParameterHooks(PatternCallback):
     (0.0, 4.0)
     """
 
-    step_cost: ClassVar[str] = "the functions, and one call around each"
+    step_cost: ClassVar[str] = "the time that the functions take, plus one extra call each"
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ from hookpoint.callbacks.notify._sender import SendFailed
 from hookpoint.core.errors import BadArgument, text
 from hookpoint.core.text.terminal import printable
 
-UNENCRYPTED = ("apprise", "form", "http", "json", "xml")  # each has an encrypted scheme that ends with s
+UNENCRYPTED = ("apprise", "form", "http", "json", "xml")  # the encrypted form of each ends with s
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 
@@ -34,7 +34,7 @@ class AppriseTransport:
             raise ImportError(
                 text(f"{owner}(url=...) needs Apprise, which is not installed.", run="pip install 'hookpoint[notify]'")
             )
-        with warnings.catch_warnings():  # not in send: filters are process-wide, and send runs on a thread
+        with warnings.catch_warnings():  # done here, because filters are process-wide and send runs on a thread
             warnings.filterwarnings("ignore", "'imghdr' is deprecated", DeprecationWarning)  # raised when Apprise is imported
             self._services()
 
@@ -46,7 +46,7 @@ class AppriseTransport:
             notify_type=message.tone,
             timeout=self._timeout_seconds,
         )
-        if not result:  # not a plain bool, because it also has a status
+        if not result:  # the result is not a plain bool; it also has a status
             status = getattr(getattr(result, "status", None), "name", "FAILURE")
             raise SendFailed(status, f"Apprise did not deliver a message: {status}")
 

@@ -18,7 +18,7 @@ OPTION_PREFIXES = ("-", "@")  # curl and similar programs read @name as a file
 
 BRACES = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 FORMAT = re.compile(r"[-+ ]?0?\d{0,3}(\.\d{1,3})?[eEfFgG%]")
-MARK = re.compile(r"\0(\d+)\0")  # a field, by its index: no argument of a program can contain a NUL
+MARK = re.compile(r"\0(\d+)\0")  # stands for a field, by index; program arguments cannot contain NUL
 ESCAPE = re.compile(r"\\.", re.DOTALL)
 QUOTED = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.|\0\d+\0""", re.DOTALL)
 SHELL_SYNTAX = re.compile(r"[|&;<>()$`]|(?<!\S)~")
@@ -129,7 +129,7 @@ def _split(line: str, *, shell: bool) -> list[str]:
 
 
 def _expansions(quoted: str) -> list[str]:
-    """Return what a shell would expand inside these quotes."""
+    """Return the characters that would start a shell expansion inside these quotes."""
     return re.findall(r"[$`]", ESCAPE.sub("", quoted)) if quoted[0] == '"' else []
 
 

@@ -18,9 +18,9 @@ MAX_OUTPUT = 200
 
 
 class CommandTransport:
-    """Run a command, filled with a message's values, and kill it after `timeout_seconds`.
+    """Run a command with a message's values filled in, and kill it after `timeout_seconds`.
 
-    The command gets no input, and its output is not shown. Errors name only the program, because its arguments may contain
+    The command receives no input, and its output is not shown. Errors name only the program, because its arguments may contain
     passwords.
     """
 
@@ -64,7 +64,7 @@ class CommandTransport:
         with self._lock:
             if self._cancelled:
                 raise OSError("cancelled")
-            # In its own session, Ctrl-C does not reach it, and its whole process group can be killed.
+            # The command runs in its own session: Ctrl-C does not reach it, and its whole process group can be killed.
             self._process = subprocess.Popen(
                 arguments, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=output, start_new_session=True
             )

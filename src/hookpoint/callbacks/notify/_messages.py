@@ -17,7 +17,7 @@ from hookpoint.core.text.terminal import printable
 Tone = Literal["info", "success", "warning", "failure"]
 
 MAX_METRICS = 20
-MAX_LENGTH = 1000  # length of an error's text; services truncate or reject long messages
+MAX_LENGTH = 1000  # maximum length of an error's text; services truncate or reject long messages
 MAX_LINE = 256
 MAX_NOTES = 3
 

@@ -14,11 +14,11 @@ from hookpoint.core.logger import logger
 from hookpoint.core.run.run import Run
 
 CAPACITY = 100  # messages
-WAIT_SECONDS = 5.0  # how long the end of a run waits for unsent messages
+WAIT_SECONDS = 5.0  # how long a run waits for unsent messages when it ends
 
 
 class Sender(Callback):
-    """Send messages on a background thread while a run is open. Subclasses choose the transport and the messages."""
+    """Send messages on a background thread during a run. Subclasses choose the transport and the messages."""
 
     ranks = "chief"
     on_error = "warn"
@@ -54,7 +54,7 @@ class Sender(Callback):
 
 
 class SendFailed(Exception):
-    """A message was not sent. Failures of the same `kind` are logged once."""
+    """The error for a message that was not sent. Failures of the same `kind` are logged once."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(text)
@@ -72,7 +72,7 @@ class Transport(Protocol):
 
 
 class SendQueue:
-    """Send messages in order, on a thread that starts with the first one.
+    """Send messages in order, on a thread that starts with the first message.
 
     The oldest messages are dropped when the queue is full. No method raises: the first failure of each kind is logged, and
     later messages are still sent, because the network may recover.
@@ -141,4 +141,4 @@ class SendQueue:
         if kind not in self._logged:
             self._logged.add(kind)
             text = str(error) if isinstance(error, SendFailed) else f"{kind}: {error}"
-            logger.warning("%s: %s; the run continues, and this is logged once", self._name, text)
+            logger.warning("%s: %s; the run continues. Later failures of this kind are not logged", self._name, text)

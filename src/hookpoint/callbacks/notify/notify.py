@@ -23,19 +23,19 @@ class Notify(Sender):
 
     - `url`: an Apprise URL such as `"ntfys://topic"`, or a list of them (`pip install 'hookpoint[notify]'`). Raises for
         unencrypted URLs.
-    - `on`: the events to report: "start" (also a resume), "end", "failure", "stop" (a run was stopped early; "end" includes
-        this) and "best", which needs `best`.
+    - `on`: the events to report: "start" (or resume), "end", "failure", "stop" (the run was stopped early; "end" includes this)
+        and "best", which requires the argument `best`.
     - `best`: the metric to watch. `mode` is "min", "max" or "auto", which infers it from the metric's name.
     - `minutes_between`: the shortest time between two messages about a new best. The next message says how many new bests were
       skipped.
-    - `names`: the metrics to include. Default: all.
+    - `names`: the metrics to include; by default, all of them.
 
     A message contains the run's name, its progress, its workdir and its metrics. A message about a stop gives the reason. A
     message about a failure contains the error, the callback at fault, and the command that resumes the run, as it was typed,
     with secrets masked. All of this information leaves the machine.
 
-    Messages are sent on a background thread. Each kind of failure is logged once. The end of a run waits up to five seconds for
-    the remaining messages. A failure never stops or delays a run. A run killed with `kill -9` sends nothing.
+    Messages are sent on a background thread. Each kind of failure is logged once. When a run ends, it waits up to five seconds
+    for the remaining messages. A failure never stops or delays a run. A run killed with `kill -9` sends nothing.
 
     Listens to on_run_begin, on_save, on_load, on_exception and on_run_end. Checks for a new best when triggered: at the end of
     each complete epoch, unless `.when(...)` says otherwise. With a step schedule, it compares the mean of the values logged
@@ -105,7 +105,7 @@ class Notify(Sender):
         if self._sent_best_at is not None and now < self._sent_best_at + 60 * self.minutes_between:
             self._unsent_bests += 1
             return
-        title = f"{self.metric} is {newest[1]:.5g}, the best so far{'' if before is None else f', after {before:.5g}'}"
+        title = f"{self.metric} is {newest[1]:.5g}, the best so far{'' if before is None else f' (previously {before:.5g})'}"
         lines = [f"{self._unsent_bests + 1} new bests since the last message"] if self._unsent_bests else []
         self._sent_best_at, self._unsent_bests = now, 0
         self._report(run, "best", title, *lines, tone="success")

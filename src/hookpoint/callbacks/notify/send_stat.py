@@ -22,21 +22,21 @@ TEXTS = ("checkpoint", "run", "workdir")
 
 
 class SendStat(Sender):
-    """Run a command with the latest metrics, or send them to notification services such as a phone.
+    """Run a command with the latest metrics, or send them to notification services, for example to a phone.
 
     A command is a list of arguments, or a string that is split as in a shell. Its fields are the metrics in `names`, `{epoch}`,
     `{step}`, `{run}` (the run's name), `{workdir}` and `{checkpoint}` (the newest checkpoint; empty if there is none).
-    `{loss:.3f}` formats a number, and `{{` is a brace. The command runs without a shell, so a value never becomes a command.
-    Shell syntax is not allowed, except for `> /dev/null 2>&1` at the end. Pass `shell=True` to use it; values are then quoted.
-    Values that a program passes on to another shell, as in `ssh host "echo {run}"`, are not quoted.
+    `{loss:.3f}` formats a number. Write `{{` for a brace. The command runs without a shell, so a value never becomes a command.
+    Shell syntax is not allowed, except for `> /dev/null 2>&1` at the end. Pass `shell=True` to use shell syntax; values are
+    then quoted. Values that a program passes on to another shell, as in `ssh host "echo {run}"`, are not quoted.
 
     `url` is an Apprise URL such as `"ntfys://topic"`, or a list of them (`pip install 'hookpoint[notify]'`). The message
     contains the run's name, the epoch, the step and the metrics.
 
     A message is sent if at least one of the metrics has a new value. Messages are sent in order, on a background thread. A send
     that takes longer than `timeout_seconds` is cancelled. If more than 100 messages are waiting, the oldest are dropped. Each
-    kind of failure is logged once. The end of a run waits up to five seconds for the remaining messages. A failure never stops
-    or delays a run.
+    kind of failure is logged once. When a run ends, it waits up to five seconds for the remaining messages. A failure never
+    stops or delays a run.
 
     Triggered at the end of each complete epoch, unless `.when(...)` says otherwise.
 
@@ -97,7 +97,7 @@ class SendStat(Sender):
             self._sent, self._checkpoint = {}, ""
 
     def on_save(self, path: Any) -> None:
-        # A store that writes no files has names instead of paths.
+        # A store that writes no files passes names instead of paths.
         self._checkpoint = os.path.abspath(path) if os.path.exists(path) else str(path)
 
     on_load = on_save

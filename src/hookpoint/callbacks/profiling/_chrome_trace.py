@@ -24,7 +24,7 @@ class ChromeTrace:
     Times are in nanoseconds, from `perf_counter_ns`. A short span is one `complete` event. A long span is a `begin` and an
     `end`, so its start is on disk even if the process is killed. The closing bracket is then missing, but readers of the format
     accept this. After `max_events`, `is_full` is set: the owner then begins no new spans and only ends the open ones. Any
-    thread may write. If the disk fails, a warning is logged and nothing more is written.
+    thread may write. If a write fails, a warning is logged and nothing more is written.
     """
 
     def __init__(self, path: Path, *, process: int, title: str, began: int, max_events: int) -> None:
@@ -82,7 +82,7 @@ class ChromeTrace:
         self._write("".join(lines))
 
     def _write(self, text: str) -> None:
-        if self._file is None or os.getpid() != self._owner:  # a forked process, such as a loader worker, has a copy of this
+        if self._file is None or os.getpid() != self._owner:  # a forked process has a copy of this object
             return
         left = memoryview(text.encode())
         try:

@@ -14,7 +14,7 @@ from hookpoint.core.run_view import Dispatch
 MODES = ("train", "val", "pred")
 FETCH, ITERATION, BACKWARD, STEP = "data fetch", "iteration", "backward", "optimizer step"
 
-# The span that a point begins or ends. A span begins before the handlers of its first point and ends after its last point.
+# The span that a point begins or ends. A span begins before the handlers of its first point, and ends after those of its last.
 BEGINS = {
     "on_epoch_begin": "epoch",
     "on_batch_fetch_begin": FETCH,
@@ -27,7 +27,8 @@ ENDS = {**{point.replace("_begin", "_end"): level for point, level in BEGINS.ite
 FORWARDS = ("on_train_forward", "on_val_forward", "on_pred_forward", "on_iter_forward")
 OF_ITERATIONS = (FETCH, ITERATION, BACKWARD, STEP)
 ENDS_FORWARD = ("on_train_forward", "on_iter_backward", "on_backward_begin", "on_train_iter_end", "on_iter_skip")
-# Iteration points are recorded in a window of steps: an iteration's first points DECIDE, and the others FOLLOW.
+# Iteration points are recorded only in a window of steps. Points in DECIDE come first in an iteration and determine whether it
+# is recorded. Points in FOLLOW come later and apply that decision.
 DECIDE = ("on_batch_fetch_begin", *(f"on_{mode}_iter_begin" for mode in MODES))
 FOLLOW = (
     *(point for points in (BEGINS, ENDS) for point, level in points.items() if level in OF_ITERATIONS and point not in DECIDE),
@@ -40,9 +41,9 @@ FOLLOW = (
 class HookSpans:
     """Track the levels that are open on the run's thread: run, epoch, pass, iteration and the spans inside it.
 
-    A level ends at its end point, or when an enclosing level ends. If an exception interrupts it, it ends together with the
-    handler it began in. `records` tells whether iteration points and their handlers are currently recorded: in the first
-    `steps` steps, and for the same number of steps after each `every` steps. Callers check it first, because most steps are not
+    A level ends at its end point, or when an enclosing level ends. If an exception interrupts a level, it ends together with
+    the handler it began in. `records` is True while iteration points and their handlers are recorded: in the first `steps`
+    steps, and for the same number of steps after each `every` steps. Callers check `records` first, because most steps are not
     recorded.
     """
 
@@ -53,7 +54,7 @@ class HookSpans:
         self._steps, self._every = steps, every
         self._first_step: int | None = None
         self._thread = get_ident()
-        self._levels: list[tuple[str, bool]] = [("run", True)]  # with the previous value of `records`
+        self._levels: list[tuple[str, bool]] = [("run", True)]  # each level's name, and `records` before the level began
         self._floor = 0  # levels below this index began outside the running handler
         self._in_window = True
         self._body_began: tuple[int, int, int] | None = None
@@ -70,14 +71,14 @@ class HookSpans:
             self.records = not self._trace.is_full
 
     def begins_recorded(self, run: Run) -> bool:
-        """Return whether the data fetch or iteration that begins now is to be recorded, and set `records`."""
+        """Return whether to record the data fetch or iteration that begins now, and set `records`."""
         if run.mode == "train":
             if self._first_step is None:
                 self._first_step = run.step
             done = run.step - self._first_step
             self._in_window = self._steps is None or (done if self._every is None else done % self._every) < self._steps
             if get_ident() == self._thread:
-                self._close_inside(f"{run.mode} pass")  # left by a pass that failed in an unrecorded handler
+                self._close_inside(f"{run.mode} pass")  # ends spans of a pass that failed in an unrecorded handler
         self.records = self._in_window and not self._trace.is_full
         return self.records
 
@@ -129,7 +130,7 @@ class HookSpans:
             self._body_began = perf_counter_ns(), len(self._levels), self._floor
 
     def _infer_forward(self, point: str, run: Run) -> None:
-        """Record a forward pass without a point, as the time from the start of the iteration to the backward pass."""
+        """Record the forward pass if it has no point: the time from the start of the iteration to the backward pass."""
         body, self._body_began = self._body_began, None
         if body is not None and point.endswith(("backward", "backward_begin")):
             began, *place = body

@@ -1,4 +1,4 @@
-"""TorchProfile: one recording of torch's profiler."""
+"""TorchProfile: one recording with torch's profiler."""
 
 from __future__ import annotations
 

@@ -23,10 +23,11 @@ LAST = ("on_exception", "on_run_end")
 class HookTrace(Watcher):
     """Write a trace of the run and of every callback, for Perfetto and chrome://tracing.
 
-    The trace has spans for the run from on_setup on, and for its epochs, passes, data fetches, iterations, forward and backward
-    passes and optimizer steps. These spans contain the points, and the points contain the callbacks' handlers. Monitors appear
-    on their own threads. If the forward pass has no point, its span is the time between the start of the iteration and its
-    backward pass. Times are measured on the host: a GPU may still be working. Use `ProfilerTrace` to see the GPU.
+    The trace contains spans for the run from on_setup on, and for its epochs, passes, data fetches, iterations, forward and
+    backward passes and optimizer steps. These spans contain the points, and the points contain the callbacks' handlers.
+    Monitors appear on their own threads. If the forward pass has no point, its span is the time between the start of the
+    iteration and the backward pass. Times are measured on the host, so a GPU may still be working when a span ends. Use
+    `ProfilerTrace` to record the GPU.
 
     The first start of a run writes `profile/hooks-1.json` in the workdir, the next start `hooks-2.json`, and so on. Iterations
     are recorded in the first `steps` steps after each start, and again for `steps` steps after each `every` steps; with
@@ -77,7 +78,7 @@ class HookTrace(Watcher):
         return watched
 
     def around_points(self, points: tuple[str, ...], dispatch: Dispatch | None) -> Dispatch | None:
-        point = max(points, key=len)  # on_train_iter_begin, which fires together with on_iter_begin
+        point = max(points, key=len)  # such as on_train_iter_begin, which fires together with on_iter_begin
         if dispatch is None and point not in BEGINS and point not in ENDS and point != "on_setup":
             return None
         decides, follows = point in DECIDE, point in FOLLOW

@@ -25,14 +25,14 @@ DRAIN_SECONDS = 2.0
 class StepTimeout(Callback):
     """Log the stacks of all threads when a step takes longer than `seconds`, then continue, stop, raise or exit.
 
-    The stacks are logged once per step and, with a workdir, written to `stacks-<step>.txt`. `then` is what happens next:
+    The stacks are logged once per step and, with a workdir, written to `stacks-<step>.txt`. `then` selects what happens next:
 
     - "log": the run continues.
     - "stop": the run stops when the step has ended, with a checkpoint if there is a saver.
-    - "raise": `StepTooSlow` is raised in the training thread as soon as it runs Python code, not while it hangs in a driver or
-      a lock.
-    - "exit": the process exits immediately with exit code 75, without end points. A supervisor can start it again, and the run
-      resumes from its newest checkpoint.
+    - "raise": `StepTooSlow` is raised in the training thread as soon as that thread runs Python code. It cannot be raised while
+      the thread hangs in a driver or waits for a lock.
+    - "exit": the process exits immediately with exit code 75, without firing end points. A supervisor can start it again, and
+      the run resumes from its newest checkpoint.
 
     A step is a training iteration, including the wait for its batch. Validation passes, checkpoints and the time between epochs
     do not count. `covers=["train", "val"]` also watches validation iterations. The first iteration of each pass, in which
@@ -121,7 +121,7 @@ class StepTimeout(Callback):
             watch.limit = self.seconds
 
     def _report(self, seconds: float) -> None:
-        """Log the stacks and do what `then` says. Called on the watching thread."""
+        """Log the stacks and take the action in `then`. Called on the watching thread."""
         run, watch = self._run, self._watch
         if run is None or watch is None:
             return
@@ -130,7 +130,7 @@ class StepTimeout(Callback):
         stacks = thread_dump(watch.thread)
         logger.error("%s; stacks of all threads:\n%s", self._late, stacks)
         file = _write(run, step, f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S %z} {self._late}\n\n{stacks}\n")
-        # Not run.put_event, which closes iterators that a `break` left open: only the training thread may do that.
+        # run.put_event also closes iterators that a `break` left open, which only the training thread may do.
         run.monitors.put("event", {"step timeout": {"seconds": round(seconds, 3), "then": self.then, "stacks": file}})
         if self.then == "raise" and self._watch is watch:  # not if the run has ended meanwhile
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(watch.thread), ctypes.py_object(StepTooSlow))

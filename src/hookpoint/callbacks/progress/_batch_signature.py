@@ -1,4 +1,4 @@
-"""What determines the FLOPs of an iteration: the shapes and types in its batch. Works without torch."""
+"""Batch signatures: the shapes and types in a batch, which determine an iteration's FLOPs. Works without torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hookpoint.core.fields import field_values, named_fields
 
 
 class Flops(NamedTuple):
-    """FLOPs of the model, and FLOPs of the hardware, which include what activation checkpointing recomputes."""
+    """Model FLOPs, and hardware FLOPs, which include the operations that activation checkpointing repeats."""
 
     model: float = 0
     hardware: float = 0

@@ -18,9 +18,9 @@ class LapTimer(Callback):
     """Measure named laps of training time. Subclasses decide when a lap starts.
 
     Validation, prediction, checkpoints, pauses and the time between passes do not count. Time that training spends waiting for
-    a background checkpoint does. A GPU works asynchronously, so the timer waits for it when a training pass ends or pauses and
-    when a checkpoint is written. Its work then counts in the right lap. The checkpoint stores the laps so far, and a resumed
-    lap continues from there. The time to resume counts only if data has to be read again.
+    a background checkpoint does count. A GPU works asynchronously, so the timer waits for it when a training pass ends or
+    pauses and when a checkpoint is written. The GPU's work therefore counts towards the right lap. The checkpoint stores the
+    laps so far, and a resumed lap continues from there. The time to resume counts only if data has to be read again.
     """
 
     ranks = "chief"
@@ -31,7 +31,7 @@ class LapTimer(Callback):
         super().__init__(**options)
         self.time = TrainingTime()
         self._starts = dict.fromkeys(laps, Elapsed())  # a lap is the work done since it started
-        self._end = Elapsed()  # the end of the last run
+        self._end = Elapsed()  # the work done by the end of the last run
         self._saving: tuple[int, float] | None = None
 
     def on_run_begin(self, run: Run) -> None:
@@ -62,7 +62,7 @@ class LapTimer(Callback):
         self.time.end()
 
     def on_save(self, run: Run) -> None:
-        if self._saving is not None and self._saving[0] == run.iteration:  # not written in the background
+        if self._saving is not None and self._saving[0] == run.iteration:  # the checkpoint is not written in the background
             self.time.subtract(self.time.seconds - self._saving[1])
         self._saving = None
 
@@ -98,9 +98,9 @@ class LapTimer(Callback):
 
 
 def wait_for(device: Any) -> None:
-    """Wait until a GPU has finished its work: the given device or, by default, this thread's current device."""
+    """Wait until the given GPU or, by default, this thread's current GPU has finished its work."""
     torch: Any = sys.modules.get("torch")
-    if torch is None or not hasattr(torch, "backends"):  # another thread is importing it
+    if torch is None or not hasattr(torch, "backends"):  # another thread is importing torch
         return
     if torch.cuda.is_initialized():
         with torch.cuda.device(device if getattr(device, "type", None) == "cuda" else None):
@@ -119,7 +119,7 @@ class TrainingTime:
 
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
         self.clock = clock
-        self.paused: Callable[[], float] = no_pause  # seconds that commands have paused the run
+        self.paused: Callable[[], float] = no_pause  # returns for how many seconds commands have paused the run
         self._seconds = 0.0
         self._since: float | None = None
         self.is_paused = False
@@ -134,7 +134,7 @@ class TrainingTime:
         return self._seconds if self._since is None else self._seconds + self._now() - self._since
 
     def begin(self) -> None:
-        """Start the clock with a training pass."""
+        """Start the clock at the beginning of a training pass."""
         self._stop()
         self.is_paused = self.is_unknown = False
         self._since = self._now()
@@ -146,13 +146,13 @@ class TrainingTime:
         self._stop()
 
     def pause(self) -> None:
-        """Stop until `resume`, if the clock is running."""
+        """If the clock is running, stop it until `resume` is called."""
         self.is_unknown |= self.is_paused
         self.is_paused |= self._since is not None
         self._stop()
 
     def resume(self) -> None:
-        """Continue after a pause."""
+        """Start the clock again after a pause."""
         if self.is_paused:
             self.is_paused = False
             self._since = self._now()
@@ -170,12 +170,12 @@ class TrainingTime:
 
 
 def no_pause() -> float:
-    """Return 0: this run cannot be paused."""
+    """Return 0, for runs that cannot be paused."""
     return 0.0
 
 
 class Elapsed(NamedTuple):
-    """Seconds of training, with the steps and samples done in them."""
+    """A training time in seconds, with the steps and samples processed in that time."""
 
     seconds: float = 0.0
     steps: int = 0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-# Dense matrix multiplication in bfloat16 or float16 with float32 accumulation, in TFLOP/s, by a part of the device's name.
-# The first match counts, so variants come before the shorter names that they contain.
+# The peak in TFLOP/s for dense matrix multiplication in bfloat16 or float16 with float32 accumulation. Each key is part of a
+# device's name. The first match is used, so variants come before the shorter names that they contain.
 PEAK_TFLOPS = {
     "B300": 2250.0,
     "B200": 2250.0,

@@ -1,4 +1,4 @@
-"""Where a progress bar is drawn: in a terminal, in a notebook, or as plain lines."""
+"""Displays for a progress bar: a terminal, a notebook, or plain lines."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from hookpoint.core.text import terminal
 
 
 class Display:
-    """Show views at intervals of `seconds`; any thread may call it.
+    """Show the progress every `seconds`. Any thread may call the methods.
 
-    `shows_at_once` tells whether the first view is shown immediately.
+    If `shows_at_once` is True, the first view is shown immediately.
     """
 
     shows_at_once = True
@@ -26,7 +26,7 @@ class Display:
         raise NotImplementedError
 
     def shows_epoch_end(self, seconds: float) -> bool:
-        """Return whether to show the end of an epoch of this duration, even right after the last view."""
+        """Return whether to show the progress at the end of an epoch that took `seconds`, even if it was shown just before."""
         return False
 
     def close(self) -> None:
@@ -34,7 +34,7 @@ class Display:
 
 
 def choose_display(refresh_seconds: float, plain_every_seconds: float) -> Display:
-    """Return the display for the environment of this process. Only one display at a time draws on a terminal."""
+    """Return a display that suits this process's environment. Only one display at a time draws on a terminal."""
     if _is_notebook():
         return NotebookDisplay(refresh_seconds)
     if _is_terminal(sys.stderr) and not terminal.is_claimed():
@@ -101,7 +101,7 @@ class NotebookDisplay(Display):
 
 
 class PlainDisplay(Display):
-    """Print a line at intervals, for files and pipes; a short run prints nothing."""
+    """Print a line at regular intervals, for files and pipes. A short run prints nothing."""
 
     shows_at_once = False
 
@@ -125,7 +125,7 @@ def _is_notebook() -> bool:
 
 @cache
 def _restore_streams_after_fork() -> None:
-    """Restore the original streams in forked processes, such as the workers of a data loader.
+    """Restore the original streams in forked processes, such as data loader workers.
 
     A process may fork while a thread draws. The child could then never acquire the lock that the thread holds, and a worker
     that prints would hang.

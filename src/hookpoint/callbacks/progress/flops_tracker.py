@@ -1,4 +1,4 @@
-"""FlopsTracker: the FLOPs of the model, and how much of the device's peak they use."""
+"""FlopsTracker: the model's FLOPs, and how close they come to the device's peak."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ MAX_SIGNATURES = 64  # counting slows a step down, so a run must not count every
 class FlopsTracker(LapTimer):
     """Log the model's FLOPs per step and the utilization of the device (MFU and HFU), at each log step.
 
-        peak_flops: The device's peak in FLOP/s. Default: from a table of common GPUs, for dense bfloat16 or float16. Pass the
-            peak for the precision that you train in, or for a device that is not in the table.
+        peak_flops: The device's peak in FLOP/s. By default, it is taken from a table of common GPUs, for dense bfloat16 or
+            float16 operations. Pass the peak for the precision that you train in, or for a device that is not in the table.
 
-    torch's counter runs during the first iteration with batches of a given signature: the shapes and dtypes of the tensors.
-    Later iterations with the same signature have the same FLOPs. If you change which parameters require gradients, the FLOPs
-    are counted again. After 64 signatures, the FLOPs of a new one are estimated from the counted batch with the closest number
-    of elements.
+    torch's counter runs in each iteration whose batch has a new signature. The signature consists of the shapes and dtypes of
+    the tensors. Later iterations with the same signature have the same FLOPs. If you change which parameters require gradients,
+    the FLOPs are counted again. After 64 signatures, the FLOPs of a new one are estimated from the counted batch with the
+    closest number of elements.
 
     Logs for this rank:
 
-    - `model_flops`: forward and backward FLOPs per optimizer step; a multiplication and an addition count as two FLOPs.
-    - `model_flops_per_second`: the same per second of training, without validation and checkpoints.
+    - `model_flops`: forward and backward FLOPs per optimizer step. A multiply-add counts as two FLOPs.
+    - `model_flops_per_second`: these FLOPs per second of training time, which excludes validation and checkpoints.
     - `mfu`: `model_flops_per_second` as a fraction of the peak.
-    - `hfu`: the same as `mfu`, but including what activation checkpointing recomputes.
+    - `hfu`: the same as `mfu`, but including the operations that activation checkpointing repeats.
 
-    Iterations that are counted take longer, so they are not timed; a compiled or captured step runs eagerly in them. torch
-    counts matrix multiplications, convolutions and attention; add other operators with
+    Counting slows an iteration down, so counted iterations are not timed. In a counted iteration, a compiled or captured step
+    runs eagerly. torch counts matrix multiplications, convolutions and attention. To count other operators, register them with
     `torch.utils.flop_counter.register_flop_formula`. The optimizer's own operations do not count. The second backward pass of
-    a gradient penalty (`create_graph=True`) counts for `hfu` only.
+    a gradient penalty (`create_graph=True`) counts towards `hfu` only.
 
     >>> FlopsTracker(peak_flops=197e12).peak_flops
     197000000000000.0
@@ -62,9 +62,9 @@ class FlopsTracker(LapTimer):
 
     def _reset(self) -> None:
         self._peak = self.peak_flops
-        self._known: dict[Any, tuple[int, Flops]] = {}  # by signature: number of elements in the batch, and its FLOPs
+        self._known: dict[Any, tuple[int, Flops]] = {}  # for each signature, the batch's number of elements and its FLOPs
         self._trained: tuple[bool, ...] = ()  # which parameters require gradients
-        self._count: FlopCount | None = None  # while counting
+        self._count: FlopCount | None = None  # set while counting
         self._next: Any = None  # the signature that is being counted, or the FLOPs of this iteration
         self._all = self._timed = Flops()  # since the last log step; `_timed` covers only timed iterations
         self._has_warned = False
@@ -90,7 +90,7 @@ class FlopsTracker(LapTimer):
             self._peak = peak_flops(device)
             if self._peak is None:
                 owner = self.name or "FlopsTracker"
-                logger.info("%s logs no mfu and hfu: the peak of %r is unknown. Pass peak_flops=...", owner, device)
+                logger.info("%s logs neither mfu nor hfu: the peak of %r is unknown. Pass peak_flops=...", owner, device)
         run.at_log_step(self._at_log_step)
 
     def on_train_epoch_begin(self, run: Run) -> None:
@@ -158,7 +158,7 @@ class FlopsTracker(LapTimer):
     on_iter_error = on_iter_skip
 
     def on_val_epoch_begin(self, run: Run) -> None:
-        if self._count is not None:  # a callback evaluates in the middle of this iteration, so count a later one
+        if self._count is not None:  # a callback runs another pass inside this iteration, so count a later one
             self._stop(run)
             self._next = None
         super().on_val_epoch_begin(run)

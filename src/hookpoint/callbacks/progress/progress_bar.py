@@ -26,7 +26,7 @@ class ProgressBar(Callback):
     In a terminal, the bar is one line on stderr, redrawn at most every `refresh_seconds`. In a notebook, it is a cell output.
     If stderr is a file or a pipe, a line is printed every `plain_every_seconds` and at the end of longer epochs, so short runs
     print nothing. Validation and prediction are also shown. The values come from the last record and are read outside the
-    training thread. If a command pauses the run, the bar shows "paused". A failure never ends the run.
+    training thread. If a command pauses the run, the bar shows "paused". A failure of the bar never ends the run.
 
     >>> ProgressBar(["accuracy"]).names
     ('loss', 'accuracy')
@@ -167,7 +167,7 @@ class Drawing:
                     self._display.show(view)
 
     def _view(self, progress: Progress | None) -> View | None:
-        """Return what to show; None while a resumed run restores its position in the data."""
+        """Return the view to show, or None while a resumed run restores its position in the data."""
         if progress is None or (self._is_restoring and progress.done == 0):
             return None
         self._is_restoring = False
@@ -187,7 +187,7 @@ class Drawing:
 
 
 class Meter:
-    """Measure the rate of a pass over its last samples. A new `key`, or fewer batches done, starts a new measurement."""
+    """Measure the rate of a pass over its last samples. A new `key` or a lower batch count starts a new measurement."""
 
     SAMPLES = 40  # ten seconds at four samples per second; longer with slow batches, because only changes count
 
@@ -196,7 +196,7 @@ class Meter:
         self._samples: deque[tuple[float, int]] = deque(maxlen=self.SAMPLES)
 
     def add(self, key: object, done: int, now: float) -> float | None:
-        """Record the number of batches done at this time, in seconds.
+        """Record the number of batches done at the time `now`, in seconds.
 
         Return batches per second, or None if it is too early to tell.
         """

@@ -42,7 +42,7 @@ class TimeMonitor(LapTimer):
         handlers: dict[str, Any] = {"on_train_iter_end": self._end_step} if data_size is not None else {}
         if data_time:
             handlers |= {"on_batch_fetch_begin": self._begin_fetch, "on_batch_fetch_end": self._end_fetch}
-        for point, handler in handlers.items():  # handlers only if needed, because each costs time
+        for point, handler in handlers.items():  # define handlers only if needed, because each costs time
             setattr(self, point, handler)
 
     def on_run_begin(self, run: Run) -> None:
@@ -86,7 +86,7 @@ class TimeMonitor(LapTimer):
     def _end_step(self, run: Run) -> None:
         if run.step % (self.data_size or 1) == 0:
             line = self.elapsed("line")
-            if line.seconds_per_step is not None:  # in the middle of an accumulation window, no step is done
+            if line.seconds_per_step is not None:  # None if the accumulation window has no step yet
                 self.start("line")
                 say(f"epoch: {run.epoch} step: {run.batch_idx + 1}, per step time: {_ms(line.seconds_per_step)}")
 

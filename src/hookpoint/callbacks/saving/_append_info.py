@@ -13,7 +13,7 @@ PLAIN = (str, int, float, type(None))
 
 
 class AppendInfo:
-    """What to append: "epoch_num", "step_num", names of metrics, and dicts of values or functions of the run."""
+    """Values to append: "epoch_num", "step_num", metric names, and dicts whose values are constants or functions of the run."""
 
     def __init__(self, owner: str, given: str | Mapping[str, Any] | Iterable[str | Mapping[str, Any]] | None) -> None:
         self._owner = owner
@@ -34,7 +34,7 @@ class AppendInfo:
                 )
 
     def __call__(self, run: Run) -> dict[str, Any]:
-        """Return the values of this moment. A metric that has no value yet is left out."""
+        """Return the current values. A metric that has no value yet is left out."""
         values = {}
         for name, value in self._entries.items():
             now = value(run) if callable(value) else value
@@ -52,7 +52,7 @@ class AppendInfo:
         if getattr(value, "numel", lambda: getattr(value, "size", 0))() == 1 and hasattr(value, "item"):
             return value.item()
         raise BadArgument(
-            f"{self._owner}: append_info[{name!r}] must be numbers, strings, lists or dicts, got {type(value).__name__}.",
+            f"{self._owner}: append_info[{name!r}] may contain numbers, strings, lists and dicts, got {type(value).__name__}.",
             save='other objects with Loop(state={"name": thing})',
         )
 

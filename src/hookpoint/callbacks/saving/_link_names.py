@@ -1,4 +1,4 @@
-"""Link names: a second name for a checkpoint, made from a template with clocks and metrics."""
+"""Link names: additional names for checkpoints, built from a template of clocks and metrics."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ CONVERSIONS: dict[str | None, Callable[[Any], Any]] = {None: lambda value: value
 class LinkNames:
     """A template such as "{epoch:02d}-{val_loss:.3f}".
 
-    The whole text before the colon is the name of a clock or a metric, so any metric works: "{val/top-1.5:.2f}". Nothing is
-    evaluated.
+    Inside the braces, all text before the colon is the name of a clock or a metric. Any metric name therefore works, as in
+    "{val/top-1.5:.2f}". Fields are never evaluated as expressions.
     """
 
     def __init__(self, owner: str, template: Any) -> None:
@@ -41,15 +41,15 @@ class LinkNames:
         literal = "".join(text for text, _, _, _ in self._parts)
         if any(character in literal for character in "/\\"):
             raise BadArgument(
-                f"{owner}: filename must be a name, not a path, got {template!r}.", write=f"{write}; the workdir is the folder"
+                f"{owner}: filename must be a name, not a path, got {template!r}.", write=f"{write}; links are in the workdir"
             )
         self.metrics = tuple(dict.fromkeys(name for name in fields if name not in CLOCKS))
 
     def __call__(self, run: Run) -> str | None:
-        """Return the name at this moment, or None if a metric has no value yet."""
+        """Return the link name for the current clocks and metrics, or None if a metric has no value yet."""
         missing = [name for name in self.metrics if name not in run.metrics]
         if missing:
-            logger.warning("a checkpoint of step %d gets no link %s: %s has no value yet", run.step, self.template, missing[0])
+            logger.warning("the checkpoint at step %d has no link %s: %s has no value", run.step, self.template, missing[0])
             return None
         values = {name: clock(run) for name, clock in CLOCKS.items()}
         return self._filled({**values, **{name: float(run.metrics[name]) for name in self.metrics}})

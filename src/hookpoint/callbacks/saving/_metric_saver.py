@@ -21,8 +21,8 @@ from hookpoint.storage.workdir.retention import KeepNewest
 class TopK:
     """Rank the `k` best values, best first. Ties go to the earlier value, and NaN is never ranked.
 
-    Each value is stored with the moment or step at which it was logged. `step in top` tells whether the value logged at that
-    step is among the best. As a retention rule, a TopK keeps the checkpoints that were saved for ranked values.
+    Each value is stored with the moment or step at which it was logged. `step in top` is True if the value logged at that step
+    is among the best. As a retention rule, a TopK keeps the checkpoints that were saved for ranked values.
 
     >>> top = TopK(2, "max")
     >>> [top.take(value, step) for step, value in enumerate([0.1, 0.3, 0.3, 0.1, 0.5])]
@@ -54,12 +54,12 @@ class TopK:
         return best
 
     def __contains__(self, at: object) -> bool:
-        if isinstance(at, Moment):  # older checkpoints store only the steps
+        if isinstance(at, Moment):  # older checkpoints store steps instead of moments
             return any(at.is_same(known) if isinstance(known, Moment) else at.step == known for _, known in self._ranked)
         return any(at == step for _, step in self.ranking)
 
     def __call__(self, kept: Sequence[Kept]) -> Iterable[Kept]:
-        """Return the checkpoints to keep, which are those saved for ranked values."""
+        """Return the checkpoints to keep: those saved for ranked values."""
         return [entry for entry in kept if (entry.step if entry.moment is None else entry.moment) in self]
 
     def take(self, value: float, at: Moment | int) -> bool:
@@ -68,7 +68,7 @@ class TopK:
             return False
         sign = 1 if self.mode == "min" else -1
         values = [*(pair for pair in self._ranked if pair[1] != at), (value, at)]
-        self._ranked = sorted(values, key=lambda pair: sign * pair[0])[: self.k]  # stable: equal values keep their order
+        self._ranked = sorted(values, key=lambda pair: sign * pair[0])[: self.k]  # the sort is stable: ties keep their order
         return at in self
 
     def place(self, at: Moment | int) -> int:
@@ -88,10 +88,10 @@ class TopK:
 
 
 class TrackingSaver(Saver):
-    """Rank the values of a metric, with Best or TopK, and request a checkpoint whenever there is a new best.
+    """Rank a metric's values with Best or TopK, and request a checkpoint for each new best value.
 
-    The checkpoints get the tag `tag`. Without a metric, nothing is tracked. The result of a validation pass inside a training
-    iteration is handled immediately, regardless of the schedule, because the next step changes the weights.
+    `tag` is the tag of these checkpoints. Without a metric, nothing is tracked. The result of a validation pass inside a
+    training iteration is handled immediately, regardless of the schedule, because the next step changes the weights.
     """
 
     reads_windows = True
@@ -133,10 +133,10 @@ class TrackingSaver(Saver):
         return new
 
     def save_best(self, run: Run, *, final_only: bool = False) -> None:
-        """Save if the newest value is the best so far; send the event "best" and log a line."""
+        """If the newest value is the best so far, request a checkpoint, send the event "best" and log a line."""
         if self._metric is not None and (new := self.take_best(run, final_only=final_only)) is not None:
             previous, value = self._previous["value"], new[1]
-            was = "" if previous is None else f", after {previous:g}"
+            was = "" if previous is None else f" (previously {previous:g})"
             logger.info("%s is %g at step %d, the best so far%s", self._metric, value, run.step, was)
             run.put_event("best", metric=self._metric, value=value, previous=previous)
             saved_for = measured(self._metric, self._ranking.mode, value, new[0])
@@ -161,7 +161,7 @@ class TrackingSaver(Saver):
 
 
 class MetricSaver(TrackingSaver):
-    """Save a checkpoint for each new best value when triggered. The tag is `<prefix>-<metric or filename>`."""
+    """When triggered, save a checkpoint if the metric has a new best value. The tag is `<prefix>-<metric or filename>`."""
 
     def __init__(
         self, prefix: str, monitor_stat: str, ranking: Best | TopK, filename: str | None, **options: Unpack[SaverOptions]

@@ -1,4 +1,4 @@
-"""MirrorThread: uploads in the background, without ever stopping the run."""
+"""MirrorThread: upload in the background. A failed upload never stops the run."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Callable
 from hookpoint.core.logger import logger
 from hookpoint.storage.remote.upload import Upload
 
-LONGEST_SHARE = 10  # logs are uploaded at most a tenth of the time, however long they get
+LONGEST_SHARE = 10  # log uploads take up at most a tenth of the time, however large the logs become
 ATTEMPTS_AT_END = 3
 
 
 class MirrorThread:
-    """Upload checkpoints when told to, and logs every so many seconds. A failure is logged once, and tried again later.
+    """Upload checkpoints on request, and logs at regular intervals. A failed upload is logged once and retried later.
 
-    `explain` turns an error into a text without credentials.
+    `explain` removes credentials from an error message.
     """
 
     def __init__(self, upload: Upload, owner: str, explain: Callable[[object], str]) -> None:
@@ -39,7 +39,7 @@ class MirrorThread:
             self._changed.notify_all()
 
     def finish(self, seconds: float) -> str:
-        """Upload everything, wait for it at most so many seconds, and return what is missing; "" if nothing is."""
+        """Upload everything and wait for at most `seconds`. Return why the upload is incomplete, or "" if it is complete."""
         with self._changed:
             self._is_ending = True
             self._changed.notify_all()
@@ -85,15 +85,15 @@ class MirrorThread:
     def _try(self, action: Callable[[], None]) -> bool:
         try:
             action()
-        except Exception as error:  # a client raises its own classes
+        except Exception as error:  # each storage client raises its own exception classes
             self._failure = self._explain(f"{type(error).__name__}: {error}")
             self._next_logs = time.monotonic() + self._upload.every_seconds
             if not self._is_failing:
                 self._is_failing = True
-                text = "%s cannot write to %s, and tries again every %g seconds: %s"
+                text = "%s cannot write to %s and will retry every %g seconds: %s"
                 logger.warning(text, self._owner, self._upload.remote.url, self._upload.every_seconds, self._failure)
             return False
         if self._is_failing:
             self._is_failing = False
-            logger.warning("%s writes to %s again", self._owner, self._upload.remote.url)
+            logger.warning("%s can write to %s again", self._owner, self._upload.remote.url)
         return True

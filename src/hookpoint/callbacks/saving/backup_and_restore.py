@@ -18,12 +18,13 @@ class BackupAndRestore(Saver):
     """Save every epoch, or every `save_freq` steps, and keep only the newest checkpoint.
 
     Restoring needs no callback: if you start the run again in the same workdir, it resumes, even in the middle of an epoch.
-    `save_freq` is "epoch" or a number of optimizer steps, where Keras counts batches. For MindSpore's epochs, write
-    `.when(Every(epochs=n))`. `double_checkpoint` also keeps the previous checkpoint. `async_save` works as in ModelSaver.
+    `save_freq` is "epoch" or a number of optimizer steps. (Keras counts batches instead.) To save every n epochs, as in
+    MindSpore, write `.when(Every(epochs=n))`. `double_checkpoint` also keeps the previous checkpoint. `async_save` works as in
+    ModelSaver.
 
     `backup_dir` is not supported, because checkpoints are always in the workdir. `delete_checkpoint=True` is not supported
-    either, because a run with more epochs resumes from the last checkpoint. If `save_freq` is a number, the callback is
-    triggered at on_iter_end of training.
+    either, because you need the last checkpoint to extend the run by more epochs. If `save_freq` is a number, the callback is
+    triggered at on_iter_end during training.
 
     >>> BackupAndRestore(save_freq=500).schedule
     Every(steps=500)
@@ -41,7 +42,7 @@ class BackupAndRestore(Saver):
     ) -> None:
         reject_path("BackupAndRestore", "backup_dir", backup_dir)
         if delete_checkpoint:
-            problem = "delete_checkpoint=True is not supported; a longer run resumes from the last checkpoint"
+            problem = "delete_checkpoint=True is not supported; extending a run requires the last checkpoint"
             raise BadArgument(f"BackupAndRestore: {problem}.", leave="it out, and delete the workdir yourself")
         self.tag = "backup"
         super().__init__({self.tag: KeepNewest(2 if double_checkpoint else 1)}, async_save=async_save, **options)

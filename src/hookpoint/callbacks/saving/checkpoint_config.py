@@ -22,11 +22,11 @@ class CheckpointConfig:
     With neither rule, only the newest checkpoint is kept. With `async_save=False`, training also waits for the disk. With
     `exception_save`, a run that ends with an exception is also saved.
 
-    `append_info` is stored in each checkpoint's manifest, see `ModelCheckpoint`.
+    `append_info` is stored in each checkpoint's manifest; see `ModelCheckpoint`.
 
-    A checkpoint always contains everything, with checksums. Therefore `integrated_save`, `saved_network`, `enc_key`,
-    `enc_mode`, `incremental` and `enable_redundance` must have their defaults; `crc_check` has no effect. A Runner or Loop
-    encrypts checkpoints with `checkpoint_key`.
+    A checkpoint always contains the complete state, with checksums. Therefore `integrated_save`, `saved_network`, `enc_key`,
+    `enc_mode`, `incremental` and `enable_redundance` must keep their default values, and `crc_check` has no effect. To encrypt
+    checkpoints, pass `checkpoint_key` to the Runner or Loop.
 
     >>> config = CheckpointConfig(save_checkpoint_steps=500, save_checkpoint_seconds=600, keep_checkpoint_max=3)
     >>> config.schedule, config.keep

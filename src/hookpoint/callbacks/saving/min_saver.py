@@ -14,16 +14,16 @@ from hookpoint.core.log.best import Best
 class MinSaver(MetricSaver):
     """Save to `checkpoints/best-<metric>/` whenever a metric reaches a new minimum or, with `reverse`, a new maximum.
 
-    `filename` replaces the metric in the folder's name. A value must be strictly better; NaN never is. Raises if the metric is
-    missing. Works without a ModelSaver. `async_save` works as in ModelSaver.
+    `filename` replaces the metric in the folder's name. A new value must be strictly better than the best so far; NaN never
+    counts as better. Raises if the metric is missing. Works without a ModelSaver. `async_save` works as in ModelSaver.
 
     A new best is saved only while the model still has the weights that were validated. If validation does not run at the end of
     epochs, use `.when(...)` to trigger the saver after each validation pass. The result of a validation pass inside a training
     iteration is handled immediately, and its checkpoint is written when the iteration ends. With a step schedule, the value is
     the mean of the values logged since the last trigger.
 
-    Reads `monitor_stat`, after the callbacks that write it. Sends the event "best" with metric, value and previous. The
-    checkpoint's manifest contains the value.
+    Reads `monitor_stat`, after the callbacks that write it. Sends the event "best" with the fields `metric`, `value` and
+    `previous`. The checkpoint's manifest contains the value.
 
     >>> saver = MinSaver("val-error-top1")
     >>> saver.name, saver.tag

@@ -34,26 +34,26 @@ class Mirror(Callback):
         url: A folder for this run alone, such as "s3://bucket/runs/mine". S3 needs `pip install 'hookpoint[remote]'`; other
             storage needs the fsspec package for its scheme.
         every_seconds: How often logs are uploaded.
-        storage_options: Options for fsspec, such as `{"endpoint_url": "http://127.0.0.1:9000"}`. Leave out credentials, and
-            the client finds them in the environment or its configuration files. No option is ever logged or saved.
-        final_wait_seconds: How long the end of a run waits for the last upload.
+        storage_options: Options for fsspec, such as `{"endpoint_url": "http://127.0.0.1:9000"}`. Leave out credentials: the
+            client finds them in the environment or its configuration files. Options are never logged or saved.
+        final_wait_seconds: How long the run waits for the last upload when it ends.
 
-    After each save, the checkpoint is uploaded: its files first, its manifest last. A checkpoint without a manifest does not
-    count, so a kill during an upload leaves the earlier checkpoints. Checkpoints that retention deletes locally are deleted
-    in the mirror too.
+    After each save, the checkpoint is uploaded: its files first, its manifest last. A checkpoint without a manifest is ignored,
+    so if the process is killed during an upload, the earlier checkpoints remain usable. Checkpoints that retention rules delete
+    locally are also deleted in the mirror.
 
-    If the workdir has no checkpoints, or the mirror has newer ones of the same run, the newest checkpoint that verifies is
+    If the workdir has no checkpoints, or the mirror has newer ones from the same run, the newest checkpoint that verifies is
     downloaded before the run starts, with the logs and the best checkpoints. `resume="auto"` and `"must"` then resume from it.
-    A mirror that contains another run raises.
+    Raises if the mirror contains another run.
 
-    If the storage fails during the run, training continues; one warning says so, and uploads are tried again.
+    If the storage fails during the run, training continues. Mirror logs one warning and retries the uploads.
 
     >>> mirror = Mirror("s3://bucket/runs/mine", every_seconds=30)
     """
 
     on_error: OnError = "warn"
     ranks: Ranks = "chief"
-    step_cost = "nothing; a save takes a microsecond, uploads run in a thread"
+    step_cost = "nothing; each save takes a microsecond more, and uploads run in a thread"
 
     def __init__(
         self,
@@ -73,18 +73,18 @@ class Mirror(Callback):
         self._options = dict(storage_options or {})
         self._remote: RemoteFolder | None = None
         self._thread: MirrorThread | None = None
-        self._check_later: Callable[[], None] | None = None  # if the storage could not be reached at the start
+        self._check_later: Callable[[], None] | None = None  # set if the storage could not be reached at the start
 
-    # Called by the loop around the run, see core/checkpoint/workdir_callbacks.py
+    # The loop calls begin_workdir before the run and end_workdir after it; see core/checkpoint/workdir_callbacks.py
 
     def begin_workdir(self, run: Run, resume: Resume) -> None:
-        """Download the newest checkpoint if this workdir has none, before the run looks for one."""
+        """Download the newest checkpoint if the workdir lacks it, before the run searches for one to resume from."""
         owner = str(self.name or "Mirror")
         require_workdir(owner, run)
         workdir = Path(run.workdir)
         self._check_later = None
         self._remote = remote = RemoteFolder(self._url, self._options)
-        if holder_of(workdir) is not None:  # the store says who uses it
+        if holder_of(workdir) is not None:  # another process uses the workdir; the store raises later and names it
             return
         local = max((place for place, _ in places(workdir)), default=None)
         check = partial(self._check_owner, remote, workdir, resume, has_checkpoints=local is not None)
@@ -99,7 +99,7 @@ class Mirror(Callback):
             self._upload(remote, workdir).heartbeat()
         except (BadLoop, CannotResume):
             raise
-        except Exception as error:  # a client raises its own classes
+        except Exception as error:  # each storage client raises its own exception classes
             text = remote.without_secrets(f"{type(error).__name__}: {error}")
             if local is not None:
                 logger.warning("%s cannot use %s for now; resuming from %s: %s", owner, remote.url, workdir, text)
@@ -117,7 +117,7 @@ class Mirror(Callback):
             raise CannotResume(f"all checkpoints in {remote.url} are damaged.", **cures)
 
     def _check_owner(self, remote: RemoteFolder, workdir: Path, resume: Resume, *, has_checkpoints: bool) -> None:
-        """Raise if the mirror has checkpoints of another run: they would be mixed up with those of this run."""
+        """Raise if the mirror contains another run, so that the checkpoints of two runs are never mixed."""
         theirs, ours = parse_run_file(remote.read(NAME) or b""), read_run_file(workdir)
         is_same = all(theirs.get(name) == ours.get(name) for name in ("id", "started"))
         if has_checkpoints and resume != "never" and is_same:
@@ -127,12 +127,12 @@ class Mirror(Callback):
         since = theirs.get("started", "at an unknown time")
         raise BadLoop(
             f"{self.name or 'Mirror'}: {remote.url} contains another run, started {since}.",
-            give="a URL of its own to each run",
+            give="each run its own URL",
             resume='that run with resume="auto" and an empty workdir',
         )
 
     def end_workdir(self) -> None:
-        """Upload the rest, now that nothing in the workdir changes any more."""
+        """Upload the remaining files. The workdir no longer changes at this point."""
         thread, self._thread, self._remote = self._thread, None, None
         missing = "" if thread is None else thread.finish(self.final_wait_seconds)
         if missing:

@@ -29,7 +29,7 @@ class ModelCheckpoint(TrackingSaver):
 
     `config` sets how often to save and what to keep, as in MindSpore. Without it, ModelCheckpoint saves every epoch and keeps
     five checkpoints, while MindSpore saves after every step. `save_freq` is "epoch" or a number, as in Keras; a number counts
-    optimizer steps. It replaces the schedule of the config. `.when(...)` replaces both.
+    optimizer steps. `save_freq` replaces the config's schedule, and `.when(...)` replaces both.
 
     With `monitor`, a new best value of that metric is also saved as `checkpoints/best-<metric>/`. With `save_best_only`, no
     other checkpoints are saved on schedule. `mode` is "min", "max", or "auto", which infers it from the metric's name. The
@@ -38,16 +38,19 @@ class ModelCheckpoint(TrackingSaver):
 
     `prefix` is the tag of checkpoints saved on schedule. `directory` and `filepath` are not supported, because checkpoints are
     always in the workdir. `save_weights_only` is not supported either: a run needs a complete checkpoint to resume, and each
-    checkpoint has the weights in a separate file. Instead of Orca's `by_epoch` and `interval`, write `.when(Every(epochs=n))`.
+    checkpoint contains the weights in a separate file. Instead of Orca's `by_epoch` and `interval`, write
+    `.when(Every(epochs=n))`.
 
-    `filename` is a template such as `"{epoch:02d}-{val_loss:.3f}"`, with `epoch`, `step`, `iteration` and the names of metrics.
-    Each checkpoint of this saver also gets a symbolic link of that name in `checkpoints/`. It disappears with the checkpoint;
-    an equal name moves to the newer one. Characters that are not safe in file names are replaced.
+    `filename` is a template such as `"{epoch:02d}-{val_loss:.3f}"`. Its fields are `epoch`, `step`, `iteration` and metric
+    names. Each checkpoint of this saver also gets a symbolic link with that name in `checkpoints/`. The link is deleted with
+    the checkpoint. If two checkpoints get the same name, the link points to the newer one. Characters that are not safe in file
+    names are replaced.
 
-    `append_info` is stored in the checkpoint's manifest: `"epoch_num"`, `"step_num"`, names of metrics, and dicts of values or
-    of functions of the run. `hookpoint show` prints it; `load_info` and on_load's argument `info` return it.
+    `append_info` is stored in the checkpoint's manifest. It may contain `"epoch_num"`, `"step_num"`, metric names, and dicts
+    whose values are constants or functions of the run. `hookpoint show` prints it, `load_info` returns it, and on_load receives
+    it as the argument `info`.
 
-    Reads `monitor` and the metrics of `filename`, and sends the event "best". Saves at on_exception if the config sets
+    Reads `monitor` and the metrics in `filename`, and sends the event "best". Saves at on_exception if the config sets
     exception_save.
 
     >>> config = CheckpointConfig(save_checkpoint_steps=1000, keep_checkpoint_max=3)
@@ -109,7 +112,7 @@ class ModelCheckpoint(TrackingSaver):
 
     @property
     def latest_ckpt_file_name(self) -> str | None:
-        """The folder of the newest checkpoint, or None before the first."""
+        """The folder of the newest checkpoint, or None before the first checkpoint."""
         return self._latest
 
     @property
@@ -118,7 +121,7 @@ class ModelCheckpoint(TrackingSaver):
         return None if self._metric is None else self._best
 
     def link_name(self, run: Run, tags: Collection[str]) -> str | None:
-        """Return the name of a link to a checkpoint with these tags, if one of them is this saver's."""
+        """Return the link name for a checkpoint with these tags, or None if it gets no link from this saver."""
         return self._names(run) if self._names is not None and self.rules.keys() & set(tags) else None
 
     def on_trigger(self, run: Run) -> None:
@@ -127,7 +130,7 @@ class ModelCheckpoint(TrackingSaver):
         self.save_best(run)
 
     def on_epoch_end(self, run: Run) -> None:
-        if run.epoch_complete:  # regardless of the schedule: the validation results belong to the current weights
+        if run.epoch_complete:  # on any schedule, because the validation results belong to the current weights
             self.save_best(run, final_only=True)
 
     def on_exception(self, run: Run) -> None:

@@ -18,10 +18,10 @@ from hookpoint.storage.workdir.retention import KeepAny, KeepEvery, KeepNewest
 class ModelSaver(Saver):
     """Save when triggered. Keep the newest `max_to_keep` checkpoints, and one per `keep_checkpoint_every_n_hours` permanently.
 
-    `max_to_keep=None` keeps all checkpoints. Hours are hours of training. With `keep_checkpoint_every_n_hours=None`, or in a
-    shorter run, no checkpoint is kept permanently. A run with a saver is also saved when it ends, stops or is interrupted; that
-    checkpoint counts towards `max_to_keep`. ModelSaver never deletes the checkpoints of other savers, the best checkpoint or
-    the newest one.
+    `max_to_keep=None` keeps all checkpoints. Only hours of training count. With `keep_checkpoint_every_n_hours=None`, or in a
+    run that is shorter than that, no checkpoint is kept permanently. A run with a saver is also saved when it ends, stops or is
+    interrupted; that checkpoint counts towards `max_to_keep`. ModelSaver never deletes other savers' checkpoints, the best
+    checkpoint or the newest one.
 
     `checkpoint_dir` is not supported, because checkpoints are always in the workdir. Checkpoints are written in the background:
     training waits until the state is copied to host memory, but not until it is on disk. With `async_save=False`, training

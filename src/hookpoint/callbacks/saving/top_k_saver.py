@@ -17,12 +17,12 @@ class TopKSaver(MetricSaver):
 
     The checkpoints have the tag `top-<metric>`; `filename` replaces the metric in the tag. `mode` is "min", "max", or "auto",
     which infers it from the metric's name. If two values tie, the earlier one is kept; NaN is never ranked. Raises if the
-    metric is missing. A value leads to a checkpoint under the same conditions as in MinSaver, and `async_save` works the same.
+    metric is missing. TopKSaver saves under the same conditions as MinSaver, and `async_save` works in the same way.
     The best checkpoint is also available as `checkpoints/best-<metric>/`, unless another saver owns that folder. Each
     checkpoint's manifest contains the value it was saved for.
 
-    Reads `monitor_stat`, after the callbacks that write it. Sends the event "top" with metric, value and place. With a step
-    schedule, the value is the mean of the values logged since the last trigger.
+    Reads `monitor_stat`, after the callbacks that write it. Sends the event "top" with the fields `metric`, `value` and
+    `place`. With a step schedule, the value is the mean of the values logged since the last trigger.
 
     >>> saver = TopKSaver("val_accuracy", k=5, mode="max")
     >>> saver.name, saver.tag

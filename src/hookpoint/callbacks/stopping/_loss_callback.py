@@ -80,7 +80,7 @@ class LossCallback(Callback):
 
 
 def loss_of(run: Run) -> Any:
-    """Return this iteration's loss without waiting for a device, or None if it has no loss."""
+    """Return this iteration's loss without waiting for a device, or None if there is no loss."""
     return run.loss if run.loss is not None else run.metrics.as_logged("loss")
 
 

@@ -25,11 +25,11 @@ class CheckNumerics(Callback):
 
         run_as_trigger: Check parameters when triggered, as in tensorpack.
         run_step: Also check parameters after each step.
-        parameters: Check parameters, including before training. False overrides the two arguments above.
+        parameters: Check parameters, also once before training. False overrides the two arguments above.
         gradients: Check gradients before each optimizer step.
         loss: Check the loss after each iteration.
-        tensors: Mapping from names to functions of the run, such as `{"logits": lambda run: run.outputs}`. Each returns a
-            tensor or a collection of tensors, which are checked after each iteration.
+        tensors: Mapping from names to functions of the run, such as `{"logits": lambda run: run.outputs}`. Each function
+            returns a tensor or a collection of tensors, which are checked after each iteration.
 
     No step waits for a GPU: results are read once they are on the host, within about 50 steps, and by the end of the epoch at
     the latest.
@@ -118,7 +118,7 @@ class CheckNumerics(Callback):
 
 
 def _arrays(value: Any) -> Iterator[Any]:
-    """Yield the arrays and numbers in a value, at any depth. Outputs may contain other objects, such as a cache."""
+    """Yield the arrays and numbers in a value, which may be nested. Other objects in it, such as a cache, are skipped."""
     if hasattr(value, "shape") or isinstance(value, int | float):
         yield value
     else:

@@ -28,7 +28,7 @@ class EarlyStopping(MetricWatcher):
 
         monitor: Name of the metric. Raises if the metric is missing.
         min_delta: Smallest change that counts as an improvement.
-        patience: Number of values without improvement before stopping. 0 and 1 both stop at the first one.
+        patience: Number of values without improvement before stopping. 0 and 1 both stop at the first such value.
         mode: "min", "max", or "auto", which infers it from the metric's name.
         min_delta_mode: "abs", or "rel" for a `min_delta` relative to the best value: 0.01 is one percent.
         baseline: If given, values must also beat it; otherwise the run stops once patience runs out.
@@ -40,9 +40,9 @@ class EarlyStopping(MetricWatcher):
     new value does not count. With a step schedule, a value is the mean of the values logged since the last trigger.
 
     The best weights are stored in host memory and in the checkpoint. The last checkpoint contains the last weights, so that you
-    can resume the run with more epochs. EarlyStopping itself requests no checkpoint for a new best. If a saver writes one at
-    that moment, it also becomes `checkpoints/best-<metric>/`, with the value in its manifest, and no retention limit deletes
-    it.
+    can resume the run with more epochs. EarlyStopping itself requests no checkpoint for a new best value. If a saver writes a
+    checkpoint at that moment, that checkpoint is also available as `checkpoints/best-<metric>/`. Its manifest contains the
+    value, and no retention limit deletes it.
 
     Reads `monitor` and sends the event "stop". If you resume a stopped run, EarlyStopping stops it again unless you raise
     `patience`.
@@ -187,10 +187,10 @@ class EarlyStopping(MetricWatcher):
 
 
 class Patience:
-    """Count the values since the last progress. Patience runs out after `patience` values, and after at least one.
+    """Count consecutive values without progress. Patience runs out after `patience` such values, but never before the first.
 
-    Progress is a value that beats the last progress by more than `min_delta`. The first progress must beat `baseline`, if there
-    is one. NaN is never progress. `best` is the best of all values, regardless of the baseline.
+    A value is progress if it beats the last value that was progress by more than `min_delta`. The first progress must beat
+    `baseline`, if given. NaN is never progress. `best` is the best of all values, regardless of the baseline.
 
     >>> patience = Patience("min", 2)
     >>> [(patience.take(value, step), patience.is_over) for step, value in enumerate([3.0, 2.0, 2.0, float("nan")])]
@@ -229,5 +229,5 @@ class Patience:
         if "progress" in state:
             self._progress.load_state_dict(state["progress"])
         elif self.best.value is not None and self._progress.is_beaten_by(self.best.value):
-            self._progress.load_state_dict(state["best"])  # older checkpoints: set only once a value beat the baseline
+            self._progress.load_state_dict(state["best"])  # older checkpoints do not store progress
         self.waited = state["waited"]

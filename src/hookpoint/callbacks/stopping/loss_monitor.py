@@ -35,7 +35,7 @@ class LossMonitor(LossCallback):
     hookpoint.core.errors.NonFiniteLoss: the loss is inf at step 2, in epoch 1...
     """
 
-    step_cost: ClassVar[str] = f"{LossCallback.step_cost}, plus the printing"
+    step_cost: ClassVar[str] = f"{LossCallback.step_cost}, plus the time to print"
 
     def __init__(self, per_print_times: int = 1, **options: Unpack[Options]) -> None:
         super().__init__(**options)

@@ -15,9 +15,9 @@ from hookpoint.core.run.verdicts import Reached
 class MaxSteps(Callback):
     """End the run after `n` optimizer steps, counted across resumes. The run counts as finished, not as stopped early.
 
-    If the last step is the last batch of an epoch, the epoch is completed, including its validation. If it is in the middle of
-    an epoch, a run with a saver resumes there when you raise `n`. A run that is already at step `n` stops immediately. Sends
-    the event "stop".
+    If the last step falls on the last batch of an epoch, the epoch is completed, including its validation. If it falls in the
+    middle of an epoch, a run with a saver resumes from there once you raise `n`. A run that is already at step `n` stops
+    immediately. Sends the event "stop".
 
     >>> with Loop([MaxSteps(3)]) as run:
     ...     for batch in run.batches(range(10)): print(batch)

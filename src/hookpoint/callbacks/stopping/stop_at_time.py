@@ -15,11 +15,12 @@ UNTIL = 'until="2030-01-31 08:00"'
 
 
 class StopAtTime(Callback):
-    """Stop the run after `run_time` minutes plus `seconds` plus `hours` of training, or at the time `until`.
+    """Stop the run after a given training time, or at the time `until`.
 
-    `run_time` may be a timedelta. `until` is a datetime or a string such as "2030-01-31 08:00". Without a time zone, it is
-    local time. Training time counts across resumes: a run that has used up its time stops immediately when it is resumed. The
-    current step runs to completion, and the run is saved if the callbacks include a saver. Sends the event "stop".
+    The training time is the sum of `run_time` (in minutes), `seconds` and `hours`. `run_time` may also be a timedelta. `until`
+    is a datetime or a string such as "2030-01-31 08:00". Without a time zone, it is local time. Training time counts across
+    resumes: a run that has used up its time stops immediately when it is resumed. The current step runs to completion, and the
+    run is saved if the callbacks include a saver. Sends the event "stop".
 
     >>> StopAtTime(90).seconds, StopAtTime(hours=8, seconds=30).seconds, StopAtTime(until="2030-01-31 08:00").seconds
     (5400.0, 28830.0, None)
@@ -54,7 +55,7 @@ class StopAtTime(Callback):
 
     def on_run_begin(self, run: Run) -> None:
         if self.seconds is not None and run.elapsed >= self.seconds:
-            run.stop(f"{self.name or 'StopAtTime'}: {self.seconds:g} seconds of training are over")
+            run.stop(f"{self.name or 'StopAtTime'}: reached {self.seconds:g} seconds of training")
         elif self.until is not None and time.time() >= self.until.timestamp():
             run.stop(f"{self.name or 'StopAtTime'}: it is {self.until.isoformat(' ')}")
 

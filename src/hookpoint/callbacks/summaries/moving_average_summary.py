@@ -16,8 +16,8 @@ class MovingAverageSummary(Callback):
     """Log the exponential moving average of each training metric as `name/ema` at every log step.
 
     The average is computed from each log step's mean, and the previous average is weighted by `decay`. With bias correction,
-    the first average equals the first mean. Nonfinite means are skipped. `names` selects metrics; default: all. Values on a
-    device are read by the monitors' thread. Starts at on_run_begin.
+    the first average equals the first mean. Nonfinite means are skipped. `names` selects the metrics; by default, all of them
+    are averaged. Values on a device are read by the monitors' thread. Starts at on_run_begin.
 
     >>> MovingAverageSummary(["loss"], decay=0.9)  # doctest: +ELLIPSIS
     <...MovingAverageSummary object at ...>
@@ -54,7 +54,7 @@ class MovingAverageSummary(Callback):
 
 
 class Average:
-    """The moving average after a new value. The previous average and the value are read lazily, only once."""
+    """The moving average after a new value. The previous average and the value are read lazily, and only once."""
 
     __slots__ = ("_decay", "_mean", "_previous", "known_sums")
 
@@ -81,7 +81,7 @@ class Average:
         """Return the weighted sum of the values and the sum of their weights."""
         if self.known_sums is None:
             with self._lock:
-                chain = [self]  # not recursive: the chain may be long
+                chain = [self]  # not recursive, because the chain may be long
                 while (before := chain[-1].pending_previous()) is not None:
                     chain.append(before)
                 for average in reversed(chain):

@@ -18,12 +18,12 @@ from hookpoint.core.text.terminal import printable, say
 class RunOp(Callback):
     """Call a function before training, when triggered, or after each step, as in tensorpack.
 
-    `op` takes no arguments, or the run as `run`. Its return value is ignored. `run_before` calls it when the run starts or
-    resumes, before any state is loaded. `run_step` calls it after each optimizer step, or after each batch in a loop without an
-    optimizer. `verbose` prints a line for each call.
+    `op` takes no arguments, or the run as an argument named `run`. Its return value is ignored. `run_before` calls it when the
+    run starts or resumes, before any state is loaded. `run_step` calls it after each optimizer step, or after each batch in a
+    loop without an optimizer. `verbose` prints a line for each call.
 
     Listens to on_run_begin and, with `run_step`, to on_train_iter_end. Triggered at the end of each complete epoch, unless
-    `run_as_trigger` is off or `.when(...)` says otherwise.
+    `run_as_trigger` is False or `.when(...)` says otherwise.
 
     >>> with Loop([RunOp(lambda run: print("after epoch", run.epoch), run_before=False)]) as run:
     ...     for epoch in run.epochs(2): pass
@@ -52,7 +52,7 @@ class RunOp(Callback):
         set_default_name(self, f"RunOp({_name_of(op)})")
         self._run_name = _run_name(op)
         self._step = 0
-        # Handlers exist only if needed: `.when(...)` without run_as_trigger then raises, and steps cost nothing.
+        # Define handlers only if needed. Without them, steps cost nothing, and `.when(...)` raises if run_as_trigger is False.
         wanted = {"on_trigger": run_as_trigger and self._call, "on_train_iter_end": run_step and self._call_after_step}
         vars(self).update((point, handler) for point, handler in wanted.items() if handler)
 

@@ -19,12 +19,12 @@ from hookpoint.core.errors import BadArgument, BadLoop, listed
 from hookpoint.core.logger import logger
 from hookpoint.core.run.run import Run
 
-FIRST = 5  # parameters are collected by default
+FIRST = 5  # number of parameters that are collected by default
 SWITCHES = ("collect_metric", "collect_graph", "collect_input_data")
 EXPRESSIONS = {"histogram_regular": "weights", "gradient_regular": "gradients"}
 UNSUPPORTED = ("collect_train_lineage", "collect_eval_lineage", "collect_dataset_graph", "collect_landscape")
 
-Selection = str | int | None  # a regular expression for parameter names, the number of first parameters, or none
+Selection = str | int | None  # a regular expression for parameter names, a number of leading parameters, or None
 
 
 class SummaryCollector(Callback):
@@ -42,7 +42,7 @@ class SummaryCollector(Callback):
     the first training batch. If the model cannot be traced, a warning is logged. For sharded parameters, the chief's shard is
     collected.
 
-    Listens to on_setup, on_train_epoch_begin, on_train_iter_end and on_run_end, and for gradients to on_step_begin.
+    Listens to on_setup, on_train_epoch_begin, on_train_iter_end, on_run_end and, for gradients, on_step_begin.
 
     >>> SummaryCollector(collect_freq=100, collect_specified_data={"histogram_regular": "^conv1"}).collect_freq
     100
@@ -73,7 +73,7 @@ class SummaryCollector(Callback):
         self._gradients: dict[str, AsyncArray] = {}
         self._hook: Any = None
         self._inputs: tuple[Any, ...] | None = None
-        if self.data.gradients is not None:  # a handler only if needed, because it costs time
+        if self.data.gradients is not None:  # define the handler only if needed, because it costs time
             vars(self)["on_step_begin"] = self._copy_gradients
 
     def on_setup(self, run: Run) -> None:
@@ -83,7 +83,7 @@ class SummaryCollector(Callback):
             self._selected[kind] = selected(selection, names)
             if isinstance(selection, str) and not self._selected[kind]:
                 known = ", ".join(names[:8]) or "none; give model=..."
-                raise BadLoop(f"{owner}: {selection!r} matches no parameter to collect {kind} of.", known=known)
+                raise BadLoop(f"{owner}: {selection!r} matches no parameter, so no {kind} are collected.", known=known)
         if self._selected["gradients"] and not has_step_hooks(run):
             logger.warning("%s collects no gradients: it needs optimizer=...", owner)
 

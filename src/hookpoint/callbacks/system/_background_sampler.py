@@ -46,7 +46,7 @@ class Sampler:
             self._is_closing = True
             self._turns += 1
             self._change.notify_all()
-        self._thread.join(timeout=10)  # with a timeout: a driver that hangs must not block the end of a run
+        self._thread.join(timeout=10)  # with a timeout, because a driver that hangs must not block the end of a run
 
     def _work(self) -> None:
         try:
@@ -59,7 +59,7 @@ class Sampler:
             logger.warning("%s failed: %s: %s; the run continues without it", self._owner, type(error).__name__, error)
 
     def _wait(self) -> int | None:
-        """Wait until the sampler has been on for `seconds`. Return the current turn, or None if the sampler is closed."""
+        """Wait until the sampler has been on for `seconds`. Return how often it was turned on or off, or None once closed."""
         with self._change:
             while not self._is_closing:
                 turn, is_on = self._turns, self._is_on

@@ -1,4 +1,4 @@
-"""Gpus: the utilization of the GPUs of this machine, from NVIDIA's management library."""
+"""Gpus: the utilization of this machine's GPUs, from NVIDIA's management library."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hookpoint.core.errors import BadArgument
 
 
 class Gpus:
-    """This machine's GPUs, by the device numbers of this process. Close the object after use."""
+    """This machine's GPUs, with the device numbers that this process uses. Close the object after use."""
 
     def __init__(self, nvml: Any, handles: dict[int, Any]) -> None:
         self._nvml = nvml

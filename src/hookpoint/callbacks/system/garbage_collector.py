@@ -29,7 +29,7 @@ class GarbageCollector(Callback):
     Thresholds are never changed. If several callbacks disable collection, even in nested runs, the last one to end restores it.
     A forked process, such as a loader worker, collects as usual.
 
-    Listens to on_run_begin, on_epoch_end and on_run_end; triggered by steps.
+    Listens to on_run_begin, on_epoch_end and on_run_end. Triggered on a step schedule.
 
     >>> import gc
     >>> with Loop([GarbageCollector(every=100)]) as run:

@@ -18,8 +18,8 @@ class GPUMemoryTracker(Callback):
     """Log the peak memory that tensors use on each GPU, per epoch.
 
     The metrics are named `PeakMemory(MB)/gpu:0` and so on, as in tensorpack. One MB is a million bytes. `devices` are PyTorch's
-    device numbers; default: the first one. The peak is measured by PyTorch's allocator in this process, from the beginning to
-    the end of the epoch, including validation. `torch.cuda.max_memory_allocated` is reset at the beginning of each epoch.
+    device numbers. By default, only device 0 is tracked. PyTorch's allocator in this process measures the peak, from the
+    beginning to the end of the epoch, including validation. `torch.cuda.max_memory_allocated` is reset when each epoch begins.
     Without torch or without a GPU, the callback does nothing. It logs a warning once if torch is missing, or if you pass
     `devices` and there is no GPU. For a resumed epoch, the higher peak of its two parts is logged.
 

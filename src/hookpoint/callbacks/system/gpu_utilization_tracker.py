@@ -13,7 +13,7 @@ from hookpoint.core.run.run import Run
 
 
 class GPUUtilizationTracker(Callback):
-    """Log the percentage of each epoch's training time in which each GPU was busy.
+    """Log the percentage of each epoch's training time during which each GPU was busy.
 
     The metrics are named `GPUUtil/0` and so on, as in tensorpack. `devices` are this process's device numbers, in the order of
     CUDA_VISIBLE_DEVICES. None means all of them. The value is NVIDIA's figure for the whole device, including other processes:
@@ -31,7 +31,7 @@ class GPUUtilizationTracker(Callback):
     """
 
     ranks = "chief"
-    keeps = "the sums of the current epoch"
+    keeps = "the sums over the current epoch's samples"
     step_cost = "nothing; a thread queries the driver"
 
     def __init__(self, devices: Iterable[int] | None = None, **options: Unpack[Options]) -> None:
@@ -96,7 +96,7 @@ class GPUUtilizationTracker(Callback):
             self._sampler.turn(on=on)
 
     def state_dict(self) -> dict[str, Any]:
-        sums = dict(self._sums)  # a copy: another thread adds to it
+        sums = dict(self._sums)  # a copy, because another thread adds to the original
         return {"sums": {str(number): list(both) for number, both in sums.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

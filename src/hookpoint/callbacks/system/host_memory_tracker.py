@@ -1,4 +1,4 @@
-"""HostMemoryTracker: log the machine's free memory and the memory of the run."""
+"""HostMemoryTracker: log the machine's free memory and the memory that the run uses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class HostMemoryTracker(Callback):
 
     The metrics are `HostFreeMemory (GB)`, as in tensorpack, and `HostMemory (GB)`. Loader workers share most of their memory
     with their parent process. On Linux, shared memory counts once; elsewhere, it counts for each process. Without psutil (extra
-    `system`), the callback does nothing and logs this once.
+    `system`), the callback does nothing and logs one warning.
 
     Triggered at the end of each complete epoch, unless `.when(...)` says otherwise.
 

@@ -1,4 +1,4 @@
-"""StepFetches: tensorpack's `_before_run(ctx)` and `_after_run(ctx, values)`."""
+"""StepFetches: support for tensorpack's `_before_run(ctx)` and `_after_run(ctx, values)`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from hookpoint.core.run.run import Run
 
 
 class StepFetches(TensorReader):
-    """Gather the values that a callback's `_before_run(ctx)` names, in this step only, for its `_after_run(ctx, values)`.
+    """Read the values that a callback's `_before_run(ctx)` requests for a step, and pass them to its `_after_run(ctx, values)`.
 
-    A run adds it next to such a callback. `values.results` has the form of the names: one value, a list or a dict; None if
-    `_before_run` returned None. Costs one call per step, and nothing is gathered in steps without names.
+    The run adds a StepFetches for each such callback. `_before_run` returns a name, or a list or dict of names, and
+    `values.results` is accordingly a value, a list or a dict. If `_before_run` returns None, `values.results` is None. Costs
+    one call per step. Nothing is read in steps without a request.
     """
 
     is_internal = True

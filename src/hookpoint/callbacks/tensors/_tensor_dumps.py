@@ -21,16 +21,16 @@ from hookpoint.storage.disk import disk
 
 MAX_WAITING = 8  # pending writes whose values are held in memory
 
-# Returns files by name. Called on the background thread.
+# A function that returns the name and content of each file. It is called on the background thread.
 MakeFiles = Callable[[], Iterable[tuple[str, bytes]]]
 
 
 class TensorDumps:
     """Write files to the workdir's tensor-dumps folder atomically, on a background thread.
 
-    An existing file of the same name is replaced. If too many files are waiting to be written, `put` waits for the oldest. If a
-    file cannot be written, it is skipped; in a series of failures, only the first is logged. Other errors are raised on the
-    training thread.
+    An existing file with the same name is replaced. If too many files are waiting to be written, `put` waits for the oldest
+    one. If a file cannot be written, it is skipped. In a series of failures, only the first is logged. Other errors are raised
+    on the training thread.
     """
 
     def __init__(self, owner: str, prefix: str) -> None:
@@ -56,7 +56,7 @@ class TensorDumps:
                 disk.remove(self._folder / name)
 
     def put(self, make_files: MakeFiles) -> None:
-        """Add files to the queue of files to be built and written."""
+        """Queue files to be built and written on the background thread."""
         assert self._folder is not None
         while self._waiting and (len(self._waiting) >= MAX_WAITING or self._waiting[0].done()):
             self._waiting.popleft().result()

@@ -43,7 +43,7 @@ class TensorReader(Callback):
     Values are detached but not copied, so the next step changes them. Gradients are copied before the step, because a loop may
     clear them right after it. Fields belong to the iteration that has just ended. Between epochs, they are copies from the
     epoch's last iteration. With gradient accumulation, fields belong to the last batch of a window, and gradients belong to the
-    whole window. Reading never waits for a device, unless it reads a pass's mean of a metric that is not computed yet.
+    whole window. Reading waits for a device only if the value is a metric's mean over a pass and is not computed yet.
 
     A misspelled parameter name raises at on_setup. A field that the first iteration does not set raises after that iteration.
     Any other unknown name could be a metric, so it raises when it is first read.
@@ -58,12 +58,12 @@ class TensorReader(Callback):
         self._paths = [source for source in self.sources.values() if isinstance(source, str)]
         self._reads_iteration = any(_is_of_iteration(source) for source in self.sources.values())
         set_default_name(self, f"{self.owner}({','.join(self.sources)})")
-        if any(is_gradient(path) for path in self._paths):  # a handler only if needed, because it costs time
+        if any(is_gradient(path) for path in self._paths):  # define the handler only if needed: each costs time
             vars(self)["on_step_begin"] = self._copy_gradients
         self._clear()
 
     def _clear(self) -> None:
-        """Release everything that belongs to a run."""
+        """Release all state that belongs to a run."""
         self._holds_last = self._is_checked = self._has_warned = False
         self._model: dict[str, Any] = {}
         self._copied: list[str] = []
@@ -100,7 +100,7 @@ class TensorReader(Callback):
         self._clear()
 
     def read(self, run: Run) -> dict[str, Any] | None:
-        """Return the values by name, or None before the first iteration (before the first step if gradients are read)."""
+        """Return the values by name, or None before the first iteration or, if gradients are read, before the first step."""
         if self._copied and not self._gradients:
             return None
         last: dict[str, Any] | None = {}
@@ -184,7 +184,7 @@ class TensorReader(Callback):
         close = get_close_matches(path, [*known, *self._model], 3, MIN_SIMILARITY)
         known += list(self._model)[:MAX_LISTED]
         if len(self._model) > MAX_LISTED:
-            known.append(f"and {len(self._model) - MAX_LISTED} more of the model")
+            known.append(f"and {len(self._model) - MAX_LISTED} more in the model")
         meant = {"write": " or ".join(map(repr, close))} if close else {}
         raise BadLoop(f"{self.owner} reads '{path}', which does not exist.", **meant, known=", ".join(known) or "none")
 
@@ -227,7 +227,7 @@ def _iteration_names(run: Run) -> Iterator[str]:
 
 
 def _value_at(value: Any, path: str) -> Any:
-    """Return the value under a path, or MISSING. Keys in the path may contain slashes."""
+    """Return the value at a path, or MISSING. Keys in the path may contain slashes."""
     fields = _fields(value)
     if path in fields:
         return fields[path]
@@ -238,7 +238,7 @@ def _value_at(value: Any, path: str) -> Any:
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    """Return the values inside a value, by key, field name or index."""
+    """Return the fields of a value, by key, field name or index."""
     items = dict(enumerate(value)) if isinstance(value, tuple | list) else {}
     return {str(key): item for key, item in (*items.items(), *named_fields(value).items())}
 

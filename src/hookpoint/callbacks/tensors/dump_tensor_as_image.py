@@ -22,22 +22,22 @@ class DumpTensorAsImage(TensorDumper):
     """Write a tensor to `tensor-dumps/<prefix>-ep001.png` in the workdir, and send it to the monitors as an image.
 
     `tensor_name` is a name as in `ProcessTensors`, or a function of the run. `prefix` defaults to the tensor's name. A tensor
-    with multiple images is written to multiple files; the second image goes to `<prefix>-ep001-1.png`. The monitors get at most
-    16 of them, under the prefix. If triggered in the middle of an epoch, the name contains the step:
-    `<prefix>-ep001-step200.png`.
+    with multiple images is written to multiple files: the second image is in `<prefix>-ep001-1.png`, and so on. The monitors
+    receive at most 16 images, named after the prefix. If the callback is triggered in the middle of an epoch, the file name
+    contains the step, as in `<prefix>-ep001-step200.png`.
 
-    An image has shape height x width, with 1 or 3 channels first or last; if both are possible, channels come first. A tensor
-    is one image or a batch of images. `map_func` converts the array to images on a background thread; it gets bfloat16 tensors
-    as float32. Values are multiplied by `scale`, unless they are bytes, and clipped to 0 and 255. The channels are red, green
-    and blue.
+    An image has shape height x width, with 1 or 3 channels first or last. If a shape fits both, channels come first. A tensor
+    is one image or a batch of images. `map_func` converts the array to images on a background thread; it receives bfloat16
+    tensors as float32. Bytes are used as they are. Other values are multiplied by `scale` and clipped to the range 0 to 255.
+    The channels are red, green and blue.
 
     Files are written atomically. A resumed run first removes the files from epochs after its checkpoint. If a file cannot be
     written, for example because the disk is full, a warning is logged and the file is skipped. Needs a workdir and pillow
     (extra `tensorboard`). Without pillow, the callback does nothing and logs one warning.
 
     Triggered at the end of each complete epoch, with the values of its last iteration, unless `.when(...)` says otherwise.
-    Listens to on_train_iter_end and on_run_end, and for gradients to on_step_begin. A checkpoint is written only after all
-    earlier files are on disk.
+    Listens to on_train_iter_end, on_run_end and, for gradients, on_step_begin. A checkpoint is written only after all earlier
+    files are on disk.
 
     >>> DumpTensorAsImage("batch/0", prefix="inputs").when(Every(steps=100)).name
     'DumpTensorAsImage(batch/0)'
@@ -85,8 +85,8 @@ class Images:
 
     A two-dimensional array is one gray image. A three-dimensional array is one image if its first or last dimension has size 1
     or 3, otherwise a batch of gray images. A four-dimensional array is a batch of images with channels first or last. A list
-    may contain any of these. `map_func` is applied to the array first. Bytes are pixels; other values are multiplied by `scale`
-    and clipped to 0 and 255. NaN is black.
+    may contain any of these. `map_func` is applied to the array first. Bytes are used as pixels. Other values are multiplied by
+    `scale` and clipped to the range 0 to 255. NaN becomes black.
 
     >>> import numpy
     >>> [image.shape for image in Images(numpy.zeros((5, 3, 8, 9))).each()]
@@ -98,7 +98,7 @@ class Images:
         self._map_func = map_func
         self._scale = scale
         self._images: list[Any] | None = None
-        self._lock = Lock()  # a monitor's thread and the writing thread both read them
+        self._lock = Lock()  # a monitor's thread and the writing thread both read the images
 
     def each(self) -> list[Any]:
         """Return the images. Waits if the array is still being copied."""
@@ -114,7 +114,7 @@ class Images:
             return self._images
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        """Return the first images of the same size, as images x height x width x channels, for monitors."""
+        """Return up to 16 images of the first image's size for monitors, as images x height x width x channels."""
         import numpy
 
         images = self.each()

@@ -31,9 +31,9 @@ class DumpTensors(TensorDumper):
     If a file cannot be written, for example because the disk is full, a warning is logged and the file is skipped. Needs a
     workdir and numpy.
 
-    Triggered after each optimizer step, unless `.when(...)` says otherwise. Listens to on_train_iter_end and on_run_end, and
-    for gradients to on_step_begin. A checkpoint is written only after all earlier files are on disk. The names of files from
-    other ranks end with `-rank1` and so on.
+    Triggered after each optimizer step, unless `.when(...)` says otherwise. Listens to on_train_iter_end, on_run_end and, for
+    gradients, on_step_begin. A checkpoint is written only after all earlier files are on disk. On ranks other than the chief,
+    file names end with `-rank1` and so on.
 
     >>> with Loop([DumpTensors(["batch"]).when(Every(steps=2))], workdir="runs/dumped") as run:
     ...     for batch in run.batches([1.0, 2.0]): pass
@@ -82,7 +82,7 @@ def archive_keys(owner: str, names: Iterable[str]) -> dict[str, str]:
 def archive(arrays: Mapping[str, Any]) -> bytes:
     """Return an .npz file without pickled objects. Equal arrays give equal bytes.
 
-    `numpy.savez` does not allow an array named "file", and writes timestamps.
+    This function replaces `numpy.savez`, which writes timestamps and does not allow an array named "file".
     """
     import numpy
 

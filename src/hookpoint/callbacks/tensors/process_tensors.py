@@ -24,8 +24,8 @@ class ProcessTensors(TensorReader):
     Values are detached and stay on their device. They are not copied, except for gradients: clone a value to keep it.
     Converting a value to a float waits for the device.
 
-    Triggered after each optimizer step, unless `.when(...)` says otherwise. At the end of an epoch, the function gets the
-    values of its last iteration. Listens to on_train_iter_end, and for gradients to on_step_begin.
+    Triggered after each optimizer step, unless `.when(...)` says otherwise. If it is triggered at the end of an epoch, the
+    function receives the values of the epoch's last iteration. Listens to on_train_iter_end and, for gradients, on_step_begin.
 
     >>> with Loop([ProcessTensors(["batch/x", "loss"], print).when(Every(steps=2))]) as run:
     ...     for batch in run.batches([{"x": 1}, {"x": 2}]):

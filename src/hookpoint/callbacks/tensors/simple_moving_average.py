@@ -16,11 +16,11 @@ class SimpleMovingAverage(TensorReader):
     """Log the mean of the last `window_size` values as `<name>/SMA`, whenever the step is a multiple of `window_size`.
 
     `tensors` are names of metrics, or of one-element tensors as in `ProcessTensors`. Each optimizer step contributes one value;
-    with gradient accumulation, it is the value of the last batch. The mean is logged without averaging it again over log steps,
-    and a saver may monitor it. A window is skipped if the callback missed its start, as in a run that is resumed with this
-    callback for the first time. A resumed run logs exactly the same means as an uninterrupted run.
+    with gradient accumulation, it is the value of the last batch. The mean is not averaged again over log steps, and a saver
+    may monitor it. If the callback missed the start of a window, as in a run that is resumed with this callback for the first
+    time, that window is skipped. A resumed run logs exactly the same means as an uninterrupted run.
 
-    Listens to on_train_iter_end, and for gradients to on_step_begin. Writes `<name>/SMA`.
+    Listens to on_train_iter_end and, for gradients, on_step_begin. Writes `<name>/SMA`.
 
     >>> with Loop([SimpleMovingAverage(["loss"], window_size=2)]) as run:
     ...     for loss in run.batches([1.0, 2.0, 5.0, 6.0, 9.0]):
@@ -71,7 +71,7 @@ class SimpleMovingAverage(TensorReader):
 
     def on_run_end(self) -> None:
         super().on_run_end()
-        self._sums, self._means = self._all_sums(), {}  # sums can be pickled
+        self._sums, self._means = self._all_sums(), {}  # unlike means, sums can be pickled
         self._floats = floats_one_by_one
 
     def _mean(self, name: str) -> Mean:

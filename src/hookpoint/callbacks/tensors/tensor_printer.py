@@ -23,16 +23,16 @@ class TensorPrinter(TensorReader):
 
     `names` are the same as for `ProcessTensors`. If a tensor has more than `most` elements, only the first ones are copied and
     printed. Training does not wait for values on a GPU: they are printed once they are on the host, usually one step later, and
-    by the end of the epoch at the latest. bfloat16 is printed as float32. Lines go to stderr, above the progress bar.
+    by the end of the epoch at the latest. bfloat16 is printed as float32. Lines are written to stderr, above the progress bar.
 
-    Triggered after each optimizer step, unless `.when(...)` says otherwise. Listens to on_train_iter_end, on_train_epoch_end
-    and on_run_end, and for gradients to on_step_begin.
+    Triggered after each optimizer step, unless `.when(...)` says otherwise. Listens to on_train_iter_end, on_train_epoch_end,
+    on_run_end and, for gradients, on_step_begin.
 
     >>> TensorPrinter(["loss", "fc.weight.grad"], most=4).when(Every(steps=100)).name
     'TensorPrinter(loss,fc.weight.grad)'
     """
 
-    step_cost = "a small copy per tensor, and the printing"
+    step_cost = "a small copy per tensor, plus the time to print"
 
     def __init__(self, names: Names, *, most: int = 10, **options: Unpack[Options]) -> None:
         super().__init__(names, **options)

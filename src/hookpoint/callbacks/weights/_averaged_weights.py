@@ -16,7 +16,7 @@ from hookpoint.core.run.run import Run
 
 
 class AveragedWeights(Callback):
-    """Average the weights of a model, and load the averages into it temporarily. Subclasses decide when."""
+    """Average a model's weights, and load the averages into the model temporarily. Subclasses decide when."""
 
     keeps_at_end = False
 
@@ -32,7 +32,7 @@ class AveragedWeights(Callback):
         self._versions: list[int] = []
 
     def weights(self) -> dict[str, Any]:
-        """Return a copy of the model's state dict, with the averages in it.
+        """Return a copy of the model's state dict that contains the averages.
 
         Gathering sharded tensors is a collective call.
         """
@@ -83,10 +83,11 @@ class AveragedWeights(Callback):
         self._is_running = False
         if self.keeps_at_end and self.average.averages and not self._has_failed:
             model = self.model_of(run)
-            run.at_leave(lambda: write(*self.exchanged(model)))  # after the last checkpoint, which has the training weights
+            # The averages are loaded after the last checkpoint is written, because it contains the training weights.
+            run.at_leave(lambda: write(*self.exchanged(model)))
 
     def swap_in(self, run: Run) -> None:
-        """Load the averages into the model until the pass or the end of the epoch is over."""
+        """Load the averages into the model. The training weights are restored when the pass or on_epoch_end is over."""
         model = self.model_of(run)
         if not self.average.averages or (not self._is_running and not self._is_unchanged(model)):
             return

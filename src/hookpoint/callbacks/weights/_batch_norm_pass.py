@@ -20,7 +20,7 @@ def batch_norm_buffers(model: Any) -> dict[str, Any]:
 
 
 def measured_statistics(run: Run, model: Any, data: Any, forward: Callable[[Any], object] | None) -> dict[str, Any]:
-    """Return statistics over the data, measured with torch's update_bn. The result is empty if there is no batch.
+    """Return batch norm statistics over the data, measured with torch's update_bn. The result is empty if there are no batches.
 
     The model's own statistics, its modes and the random number generators are restored. Logged values are dropped.
     """
@@ -75,7 +75,7 @@ def _cloned(buffers: dict[str, Any]) -> dict[str, Any]:
 
 
 def _over_all_ranks(run: Run, statistics: dict[str, Any], batches: int) -> dict[str, Any]:
-    """Return the statistics over the batches on all ranks. The ranks of a pipeline see the same batches."""
+    """Return the statistics over the batches on all ranks. In a pipeline, all ranks see the same batches."""
     if run.team.size > 1 and not run.team.has_stages:
         # Floating-point statistics are means over batches; integers count batches.
         sums = [value.double() * batches if value.is_floating_point() else value for value in statistics.values()]

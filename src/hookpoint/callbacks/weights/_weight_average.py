@@ -11,12 +11,12 @@ from hookpoint.core.checkpoint.stateful import named_items, named_parameters
 
 
 class WeightAverage:
-    """Average each trained weight of a model and, with `buffers`, its statistics.
+    """Average a model's trainable weights and, with `buffers`, its persistent buffers.
 
     Tied weights are averaged once, frozen weights not at all. Half-precision weights are averaged in float32, because small
-    changes would otherwise be lost. Integers, such as counts of batches, are not averaged. Each rank averages its shards of
-    sharded weights. `averages` maps names to tensors, which are on the same devices as the weights and are updated in place.
-    `sources` are the model's tensors in the same order.
+    changes would otherwise be lost. Integers, such as batch counts, are not averaged. For sharded weights, each rank averages
+    its own shards. `averages` maps names to tensors, which are on the same devices as the weights and are updated in place.
+    `sources` lists the model's tensors in the same order.
     """
 
     def __init__(self, *, buffers: bool) -> None:
@@ -32,7 +32,7 @@ class WeightAverage:
         self._is_complete = True
 
     def follow(self, model: Any) -> None:
-        """Update the set of averages.
+        """Update the set of averages to match the model.
 
         A new weight starts with its current value, and the average of a removed weight is dropped.
         """
@@ -88,7 +88,7 @@ class WeightAverage:
 
 
 def averaged_tensors(model: Any, *, buffers: bool) -> Iterator[tuple[str, Any]]:
-    """Yield the floating-point parameters of a model or a collection of models and, with `buffers`, the persistent buffers."""
+    """Yield the floating-point parameters of one or more models and, with `buffers`, their persistent buffers."""
     seen = set()
     for name, tensor in (*named_parameters(model), *(named_buffers(model) if buffers else ())):
         if id(tensor) not in seen and (tensor.is_floating_point() or tensor.is_complex()):
@@ -97,7 +97,7 @@ def averaged_tensors(model: Any, *, buffers: bool) -> Iterator[tuple[str, Any]]:
 
 
 def named_buffers(model: Any, of: type[Any] = object) -> Iterator[tuple[str, Any]]:
-    """Yield a model's persistent buffers with their state dict names; with `of`, only those in one kind of module."""
+    """Yield a model's persistent buffers with their names in the state dict. With `of`, yield only those of one module type."""
     for path, module in named_items(model, "named_modules"):
         for name, buffer in module._buffers.items() if isinstance(module, of) else ():
             if buffer is not None and name not in module._non_persistent_buffers_set:

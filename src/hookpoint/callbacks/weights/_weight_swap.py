@@ -10,11 +10,11 @@ from hookpoint.core.errors import BadLoop
 
 
 class WeightSwap:
-    """Write values into tensors and restore the original values, on the device and without waiting for it.
+    """Write values into tensors and restore the original values later, on the device and without waiting for it.
 
     The tensor objects stay the same, because optimizers hold references to them. The original values are copied before anything
     is written, and released once all of them are restored, so an interrupt never leaves a mixed state behind. Autograd does not
-    see the writes: a pending backward uses the restored values.
+    see the writes: a pending backward pass uses the restored values.
     """
 
     def __init__(self) -> None:
@@ -22,11 +22,11 @@ class WeightSwap:
 
     @property
     def is_active(self) -> bool:
-        """Whether the values are replaced now."""
+        """Whether the original values are currently replaced."""
         return bool(self._originals)
 
     def apply(self, tensors: Sequence[Any], values: Sequence[Any]) -> None:
-        """Write the values into the tensors, cast to their types."""
+        """Write the values into the tensors, cast to the tensors' dtypes."""
         import torch
 
         if self._originals:
@@ -58,7 +58,7 @@ def changed() -> BadLoop:
 
 
 def write(tensors: Sequence[Any], values: Sequence[Any]) -> None:
-    """Copy values into tensors without autograd noticing."""
+    """Copy values into tensors. Autograd does not track this."""
     import torch
 
     if tensors:

@@ -13,18 +13,20 @@ from hookpoint.core.errors import BadArgument, BadLoop, ReplicasDiffer
 from hookpoint.core.logger import logger
 from hookpoint.core.run.run import Run
 
-SHOWN = 5  # parameters in a message
+SHOWN = 5  # number of parameters named in a message
 
 
 class CheckReplicas(Callback):
     """Compare the weights of all ranks periodically, and raise ReplicasDiffer if they are not identical.
 
-        repair: With "chief", copy the chief's parameters to all ranks instead, and log a warning. The optimizer's state stays.
+        repair: With "chief", log a warning instead of raising, and copy the chief's parameters to all ranks. The optimizer's
+            state is left unchanged.
 
-    The error names the parameters and ranks that differ from the chief. Bits are compared, so a difference in the last digit
-    counts. Runs when triggered: by default at the end of each epoch. Ranks send a digest of all parameters; only if it differs,
-    they send one for each. Buffers are not compared: batch norm statistics may differ between ranks. Sharded parameters are
-    refused, and so is a repair of a model that is split over ranks. A single process has nothing to compare.
+    The error names the parameters and ranks that differ from the chief. The comparison is bitwise, so a difference in the last
+    digit counts. By default, the callback runs at the end of each epoch. Each rank sends one digest of all its parameters. If
+    these digests differ, each rank also sends one digest per parameter. Buffers are not compared, because batch norm statistics
+    may differ between ranks. Raises if parameters are sharded, or if `repair` is set and the model is split across ranks. Does
+    nothing in a run with a single process.
 
     >>> check = CheckReplicas(repair="chief").when(Every(steps=1000))
     """
@@ -62,7 +64,7 @@ class CheckReplicas(Callback):
             copies = 'the chief\'s weights to all ranks with CheckReplicas(repair="chief")'
             raise ReplicasDiffer(message, check="for code that changes weights on some ranks only", copy=copies)
         if run.is_chief:
-            logger.warning("%s They are replaced by the chief's", message)
+            logger.warning("%s The chief's weights replace them", message)
         run.put_event("replicas_repaired", parameters=list(differing), step=run.step)
         _copy_from_chief(run)
 
@@ -76,7 +78,10 @@ def _digests(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def _differing(gathered: list[Any]) -> dict[str, list[int]]:
-    """Return the ranks that differ from the first rank with the same part of the model, by parameter."""
+    """Return the ranks on which each parameter differs, by parameter name. Parameters that are identical are left out.
+
+    Each rank is compared with the first rank that has the same part of the model.
+    """
     first: dict[int, dict[str, str]] = {}
     differing: dict[str, list[int]] = {}
     for rank, (model_rank, digests) in enumerate(gathered):

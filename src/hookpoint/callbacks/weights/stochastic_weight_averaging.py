@@ -1,4 +1,4 @@
-"""StochasticWeightAveraging: average the weights from the ends of the last epochs."""
+"""StochasticWeightAveraging: average the weights at the end of each of the last epochs."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from hookpoint.core.run.run import Run
 
 
 class StochasticWeightAveraging(AveragedWeights):
-    """Average the weights from the ends of the last epochs, and load the averages into the model at the end of the run.
+    """Average the weights at the end of each of the last epochs, and load the averages into the model when the run ends.
 
-        start: First epoch to average, counted from 1, or the fraction of all epochs before it.
+        start: First epoch to average, counted from 1, or the fraction of all epochs that come before it.
         lr: Learning rate from that epoch on; it overrides the run's scheduler. By default, the rate is unchanged.
         anneal_epochs: Number of epochs in which the rate reaches `lr`.
         anneal: "cos" or "linear".
@@ -32,10 +32,10 @@ class StochasticWeightAveraging(AveragedWeights):
 
     If the model has batch norm layers, torch's update_bn measures their statistics for the averages, with one pass over the
     data. The validation of the last epoch uses the averages. The last checkpoint contains the training weights, so that a
-    longer run can resume; the averages are loaded into the model after it is written. `load_weights(path, averaged=True)`
-    returns the averages in a checkpoint, and `weights()` returns the current ones. A run that is stopped early ends with the
-    averages so far. After an exception or a signal, the model has its training weights. Epochs that are cut short do not count.
-    Sends the event "setting".
+    longer run can resume. The averages are loaded into the model after that checkpoint is written.
+    `load_weights(path, averaged=True)` returns the averages in a checkpoint, and `weights()` returns the current ones. A run
+    that is stopped early ends with the averages so far. After an exception or a signal, the model has its training weights.
+    Epochs that are cut short do not count. Sends the event "setting".
 
     >>> import torch
     >>> model = torch.nn.Linear(1, 1, bias=False)
@@ -172,7 +172,7 @@ class StochasticWeightAveraging(AveragedWeights):
         if self._is_measured:
             return
         norms = batch_norm_buffers(model)
-        if not (run.agree(bool(norms)) if run.team.has_stages else norms):  # all ranks take part in the pass, or none
+        if not (run.agree(bool(norms)) if run.team.has_stages else norms):  # all ranks take part in the pass, or none do
             return
         self._is_measured = True
         if data is not None:
@@ -183,7 +183,7 @@ class StochasticWeightAveraging(AveragedWeights):
                 self._swap.restore()
         if norms and not self._statistics:
             problem = (
-                "no data to measure batch norm statistics with; the averages keep statistics of other weights. Pass data=..."
+                "no data to measure batch norm statistics with; the averages keep those of the training weights. Pass data=..."
             )
             logger.warning("%s: %s", self.name, problem)
 
@@ -208,11 +208,11 @@ class StochasticWeightAveraging(AveragedWeights):
 
 
 class SWASchedule:
-    """Return the first averaged epoch, and the learning rate of each epoch.
+    """Compute the first averaged epoch, and the learning rate for each epoch.
 
-    `start` is the first averaged epoch, counted from 1, or the fraction of all epochs before it. The rate reaches its target in
-    `anneal_epochs` epochs; with 0 or 1, immediately. In the first epoch, it equals the rate after the first step of torch's
-    SWALR.
+    `start` is the first averaged epoch, counted from 1, or the fraction of all epochs that come before it. The rate reaches its
+    target in `anneal_epochs` epochs, or immediately if that is 0 or 1. In the first epoch, the rate equals that of torch's
+    SWALR after its first step.
 
     >>> SWASchedule(0.75, 10, "cos").first_epoch(8)
     7

@@ -30,14 +30,15 @@ class SwapEMAWeights(AveragedWeights):
         model: The module to average; by default, the run's whole model.
 
     The training weights are restored after each validation or prediction pass, even if it fails, so training is not affected.
-    In a checkpoint, the model always has its training weights. `load_weights(path, averaged=True)` returns the averages in a
+    A checkpoint always contains the model's training weights. `load_weights(path, averaged=True)` returns the averages in a
     checkpoint, and `weights()` returns the current ones. `validate` and `predict` after the run use the averages, unless the
-    model's weights have changed since. Frozen weights are not averaged; weights that are unfrozen or added are averaged from
-    the next epoch on.
+    model's weights have changed since. Frozen weights are not averaged. Weights that are unfrozen or added during the run are
+    averaged from the next epoch on.
 
-    If the step count never advances (with an optimizer that the run does not know, or in epochs without batches), weights that
-    have changed count as one step at the end of an iteration, before a validation pass or at the end of an epoch. A complete
-    epoch counts as at least one step, even if autograd sees no change, as with fused optimizers.
+    In some runs, the step count never advances, because the run was not given the optimizer or its epochs have no batches. Such
+    a run counts changed weights as one step. It checks for changes at the end of an iteration, before a validation pass and at
+    the end of an epoch. A complete epoch counts as at least one step, because autograd does not see the changes that fused
+    optimizers make.
 
     The averages take as much memory as the weights. A validation pass needs the same amount again.
 
