@@ -105,7 +105,7 @@ def test_a_run_that_keeps_everything_is_exact(trainings, tmp_path):
 def test_what_a_run_forgets_is_found(trainings):
     proof = hookpoint.prove(trainings.forgets, kill_at=[5])
     assert not proof.ok
-    assert str(proof).startswith("NOT exact: 12 steps, killed after step 5 and resumed; of ")
+    assert str(proof).startswith("NOT exact: 12 steps, killed after step 5 and resumed; differences among ")
     assert any(difference.where.startswith("scalars.jsonl") for difference in proof.differences)
 
 
@@ -125,7 +125,7 @@ def test_commands_are_given_once_and_replayed(trainings, tmp_path):
 
 @pytest.mark.parametrize("commands", [{5: ("pause", {})}, {"5": ("set", {})}, {5: "set"}])
 def test_commands_that_a_resume_does_not_replay_are_refused(trainings, commands):
-    with pytest.raises(BadLoop, match="prove: commands has"):
+    with pytest.raises(BadLoop, match="prove: commands has the invalid entry"):
         hookpoint.prove(trainings.train, commands=commands)
 
 
