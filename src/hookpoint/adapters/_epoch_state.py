@@ -1,4 +1,4 @@
-"""EpochState: store callback state in the workdir after each epoch, for trainers whose checkpoints have no place for it."""
+"""EpochState: store callback state in the workdir after each epoch, for trainers whose checkpoints cannot contain it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hookpoint.storage.checkpoint.state_bytes import unpacked
 
 
 class EpochState:
-    """A file that is written after each epoch and read by a fit that resumes after that epoch.
+    """A state file that is written after each epoch. A fit that resumes at the next epoch reads it.
 
     Without a workdir, nothing is written or read.
     """

@@ -1,4 +1,4 @@
-"""KerasModel: what Keras callbacks see as `self.model`."""
+"""KerasModel: the object that Keras callbacks access as `self.model`."""
 
 from __future__ import annotations
 
