@@ -51,8 +51,8 @@ def plot(
     """Plot the curves of one or more runs. Each run has its own colour, and each metric its own panel.
 
     Training and validation share a panel. A ring marks the best value. Without -m, the most important metrics are plotted.
-    Without -o, the picture is curves.png in the folder of the run, or in the current folder for multiple runs and for URLs. A
-    PNG has twice as many pixels as --width and --height specify.
+    Without -o, the picture is written to curves.png in the run's folder, or in the current folder for multiple runs and for
+    URLs. A PNG has twice as many pixels as --width and --height specify.
 
     \b
     Examples:
@@ -84,7 +84,7 @@ def _in_file(
 
     target = picture_of(runs) if output is None else Path(output)
     try:
-        check(target)  # checked before reading the runs
+        check(target)  # check before reading the runs, which may take a while
     except (NoSuchFormat, NoPictures) as error:
         raise CommandError(str(error), USAGE if isinstance(error, NoSuchFormat) else NOT_WRITTEN) from None
     hint = "; choose another file with -o FILE" if output is None else ""

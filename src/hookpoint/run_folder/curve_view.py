@@ -1,4 +1,4 @@
-"""Views of a curve: as many buckets as a chart has pixels, from the whole series or from a range of steps."""
+"""Views of a curve: reduce a series, or a range of its steps, to as many buckets as a chart has pixels."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from hookpoint.run_folder._plain_file import line_batches, open_plain
 from hookpoint.run_folder.curve_reader import CurveReader, Key
 from hookpoint.run_folder.json_records import number_of, records_of
 
-MAX_BYTES = 16 * 2**20  # how much to read again for a range of steps
+MAX_BYTES = 16 * 2**20  # limit for bytes to read again for a range of steps
 
 
 @dataclass(frozen=True, slots=True)
 class CurveView:
-    """Buckets of a curve, in order. `exact` says whether their extremes include every value in the range."""
+    """A curve's buckets, in order. `exact` tells whether their extremes include every value in the range."""
 
     buckets: list[Bucket]
     exact: bool
 
 
 def view_of(reader: CurveReader, key: Key, *, low: float = -math.inf, high: float = math.inf, pixels: int = 1_000) -> CurveView:
-    """Return the values of a curve with steps from `low` to `high`, in at most `pixels` buckets.
+    """Return a curve's values with steps from `low` to `high`, in at most `pixels` buckets.
 
-    A narrow range is read from the file again, because the series may have left values out. The same applies to the buckets at
-    the ends of a wide range. If that needs more than 16 MiB, the range is not exact.
+    The series may have left values out, so a narrow range is read from the file again. Of a wide range, only the buckets at its
+    ends are read again. If even this would read more than 16 MiB, the range is not exact.
 
     Raises KeyError if there is no such curve.
     """
@@ -78,9 +78,10 @@ def _read_again(reader: CurveReader, key: Key, ranges: dict[int, int]) -> dict[i
 
 
 def thinned(buckets: Sequence[Bucket], pixels: int) -> list[Bucket]:
-    """Merge neighbours so that at most one bucket begins in each of `pixels` columns. No extreme is lost.
+    """Merge neighbouring buckets so that at most one bucket begins in each of `pixels` columns. No extreme is lost.
 
-    Columns have the same width in steps. If steps go backwards, columns have the same number of buckets instead.
+    All columns span the same number of steps. If steps decrease somewhere, all columns contain the same number of buckets
+    instead.
     """
     if len(buckets) <= pixels:
         return list(buckets)

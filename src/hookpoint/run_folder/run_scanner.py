@@ -12,9 +12,10 @@ from hookpoint.run_folder.run_folder import looks_like_a_run
 from hookpoint.storage.checkpoint.layout import CHECKPOINTS, PREVIOUS, TENSOR_DUMPS
 
 LEVELS = 4
-MAX_FOLDERS = 50_000  # the folder may be the root of a disk
+MAX_FOLDERS = 50_000  # a limit, because the folder may be the root of a disk
 NEVER = frozenset({CHECKPOINTS, TENSOR_DUMPS, "tensorboard", "node_modules", "site-packages", "__pycache__"})
-SETTLED_NS = 2 * 10**9  # a folder that changed less than this before it was listed may change again without a new timestamp
+# A folder that changed more recently than this may change again without a new timestamp, so list it again.
+SETTLED_NS = 2 * 10**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +26,9 @@ class _Listing:
 
 
 class RunScanner:
-    """Find the run folders at and below a folder, each once, real folders before links.
+    """Find the run folders at and below a folder. Each folder is found once, real folders before links.
 
-    Hidden folders and anything that cannot be read are skipped; so are earlier runs in previous/, unless requested.
+    Skips hidden and unreadable folders and, by default, earlier runs in previous/.
     """
 
     def __init__(self, folder: Path, *, levels: int = LEVELS, previous: bool = False) -> None:
@@ -77,5 +78,5 @@ class RunScanner:
 def _is_visible_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return not entry.name.startswith(".") and entry.is_dir()
-    except OSError:  # a loop of links
+    except OSError:  # the links form a loop
         return False
