@@ -30,9 +30,9 @@ def fastai(callbacks: Any, **options: Unpack[Options]) -> Any:
     `val_loss`, and the learner's metric `x` becomes `val_x`. `loss` is the mean over the epoch, whereas fastai's own
     `train_loss` is smoothed. All skip requests work.
 
-    fastai does not save callback state. With a workdir, the adapter writes it to a file after each epoch, and `learner.fit(...,
-    start_epoch=k)` restores the state saved after epoch k. fastai has no event for errors. To have errors reported, use the
-    callback in a `with` statement.
+    fastai does not save callback state. With a workdir, the adapter writes it to a file after each epoch, and
+    `learner.fit(..., start_epoch=k)` restores the state saved after epoch k. fastai has no event for errors. To have errors
+    reported, use the callback in a `with` statement.
 
     options: Options of `hookpoint.Loop`: workdir, name, extra_callbacks, monitors, log_every, samples, config, state,
         wait_seconds, control.

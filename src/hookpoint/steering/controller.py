@@ -191,7 +191,7 @@ class Controller:
         return self._ask("validate", timeout)
 
     def log_every(self, steps: int, *, timeout: float = TIMEOUT) -> ControlAnswer:
-        """Change the interval of log steps."""
+        """Change the interval between log steps."""
         return self._ask("log-every", timeout, steps=steps)
 
     def trace(self, steps: int, *, timeout: float = TIMEOUT) -> ControlAnswer:
