@@ -10,14 +10,17 @@ from hookpoint.adapters._hosted_run import HostedRun
 
 
 class Attachment:
-    """An adapter that replaces a trainer's entry methods. `detach()`, or the end of a `with` block, restores these methods."""
+    """An adapter that wraps the methods that start a trainer.
+
+    `detach()`, or the end of a `with` block, restores these methods.
+    """
 
     def __init__(self, hosted: HostedRun) -> None:
         self.hosted = hosted
         self._entries: list[tuple[Any, str, Any]] = []
 
     def wrap_entry(self, owner: Any, name: str, around: Callable[..., Any]) -> None:
-        """Replace a method: each call now goes to `around`, with the original method and the call's arguments."""
+        """Replace a method with a wrapper that calls `around` with the original method and the call's arguments."""
         method = getattr(owner, name)
 
         @functools.wraps(method)
@@ -31,7 +34,7 @@ class Attachment:
         """Restore the trainer's methods. Do not call this while the trainer is training."""
         entries, self._entries = self._entries, []
         for owner, name, (entry, before) in reversed(entries):
-            # Other code has wrapped our wrapper, which stays and only calls the original method.
+            # If other code has replaced our wrapper, leave that code in place. The wrapper now only calls the original method.
             if vars(owner).get(name) is not entry:
                 continue
             if before is None:

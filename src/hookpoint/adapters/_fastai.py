@@ -17,7 +17,7 @@ HOST = Host(
     {**UNAVAILABLE, "save": "it writes its own checkpoints; use its SaveModelCallback"},
     frozenset(["skip_batch", "skip_backward", "skip_step"]),
 )
-# Run after fastai's own callbacks, so that the recorder has its values and skipped epochs and cancelled steps fire nothing.
+# Run after fastai's own callbacks: the recorder then has its values, and skipped epochs and cancelled steps fire no event here.
 ORDER = 80
 NAMES = {"lr": ("learning_rate", "lr"), "mom": ("momentum", "mom"), "wd": ("weight_decay", "wd")}
 Cancels = Literal["Fit", "Train", "Valid", "Batch", "Backward", "Step"] | None  # what an event handler can cancel

@@ -35,7 +35,7 @@ NO_SKIPS = {"on_iter_skip": "it computes every batch"}
 
 
 class Options(TypedDict, total=False):
-    """The options of every adapter, with the same meaning as in `hookpoint.Loop`.
+    """The options that every adapter accepts. They have the same meaning as in `hookpoint.Loop`.
 
     The default monitors write TensorBoard files and JSON lines to the workdir. There is no progress bar and no printed output,
     because the trainer has its own.
@@ -115,7 +115,7 @@ class HostedRun:
         """If the trainer ended the last run without firing an event, end that run with an error."""
         name = self.driver.host.name
         if self.is_running:
-            self.fail(OutsideRun(f"{name} left the last run without an event.", use="the adapter in a with statement"))
+            self.fail(OutsideRun(f"{name} ended the last run without an event.", use="the adapter in a with statement"))
 
     def finish(self) -> None:
         """End the run. Raise errors from callbacks."""

@@ -113,7 +113,7 @@ class IgniteAdapter(Attachment):
         return result
 
     def _add_handlers(self) -> None:
-        """Add the handlers when training starts. They then run after the user's handlers, such as an epoch's evaluations."""
+        """Add the handlers when training starts, so that they run after the user's handlers, which may evaluate the epoch."""
         events = self._events
         for event, handler in {
             events.STARTED: self._begin,
@@ -238,7 +238,7 @@ class IgniteAdapter(Attachment):
             engine.terminate_epoch()
 
     def _catch_up(self) -> None:
-        """End the iteration and the pass if the engine has.
+        """End the run's iteration and pass if the engine has ended its own.
 
         A user's handler may evaluate or save before our handler is called.
         """
@@ -253,7 +253,7 @@ class IgniteAdapter(Attachment):
     def _evaluate(self, name: str, engine: Any, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run a pass. Outside training, only the points of this pass fire."""
         if self._is_training:
-            # An evaluation before or after the run.
+            # This evaluation is before or after the run.
             if not self.hosted.is_running or self._trainer.last_event_name == self._events.COMPLETED:
                 return method(*args, **kwargs)
             self._catch_up()

@@ -44,7 +44,7 @@ def keras(callbacks: Any, **options: Unpack[Options]) -> Any:
     if package.backend.backend() != "torch":
         cannot |= {point: f"its step is compiled with the {package.backend.backend()} backend" for point in IN_THE_STEP}
     if options.get("workdir") is None:
-        cannot["save"] = "it needs a folder for its weights; give workdir="
+        cannot["save"] = "it needs a folder for its weights; pass workdir="
     kind = type("HookpointCallback", (KerasEvents, package.callbacks.Callback), {})
     return kind(callbacks, Host("Keras", cannot), options)
 
@@ -242,7 +242,7 @@ class KerasEvents(ErrorsFromWith):
         if not (self.driver.in_iteration and self.driver.mode == "train"):
             return apply(*args, **kwargs)
         is_step = self._begin_step()
-        may_skip = is_step and hasattr(optimizer, "inner_optimizer")  # loss scaling skips steps with nonfinite gradients
+        may_skip = is_step and hasattr(optimizer, "inner_optimizer")  # loss scaling skips steps with non-finite gradients
         before = int(optimizer.iterations) if may_skip else 0
         result = apply(*args, **kwargs)
         if is_step and not (may_skip and int(optimizer.iterations) == before):

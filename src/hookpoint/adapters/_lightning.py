@@ -120,7 +120,9 @@ class LightningEvents:
         if state is not None:
             return {"state": state, "source": "hookpoint's state in Lightning's checkpoint"}
         if (done or step) and trainer.is_global_zero:
-            logger.warning("Lightning starts at step %d without the state of hookpoint's callbacks; they start afresh", step)
+            logger.warning(
+                "Lightning starts at step %d without the state of hookpoint's callbacks: they start from scratch", step
+            )
         return {"clocks": {"epoch": done, "epochs_done": done, "step": step}}
 
     def _obey(self, trainer: Any) -> None:

@@ -85,7 +85,7 @@ class Board:
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         async with anyio.create_task_group() as group:
-            group.start_soon(run_sync, self._table.update)  # in the background, while the browser starts
+            group.start_soon(run_sync, self._table.update)  # read the runs in the background while the browser starts
             yield
         await run_sync(self._watcher.join)
         await run_sync(self._indexer.stop)

@@ -22,7 +22,7 @@ from hookpoint.run_folder.epoch_ends import epoch_ends_of
 
 MAX_UNREAD_BYTES = 4 * 2**20  # if more bytes are new, a separate process reads them
 READ_SECONDS = 0.2  # reading time per request; later requests read the rest
-MAX_CURVES = 60  # limit for an answer to a request without names
+MAX_CURVES = 60  # limit if a request does not name any metrics
 
 
 class LiveCurves:
@@ -80,14 +80,14 @@ class LiveCurves:
                 self._is_indexing = not load_index(self._reader, self._indexer.index_path(self._path))
             if not self._is_indexing:
                 self._preview = None
-            self.version += 1  # if indexing failed, the page keeps the preview, which is marked as one
+            self.version += 1  # if indexing failed, the preview stays and is still marked as a preview
 
     def answer(self, names: Collection[str] | None, low: float, high: float, pixels: int) -> dict[str, Any]:
         """Return curves for the page: arrays of steps, times, minima, maxima and means, in at most `pixels` buckets.
 
         `names` selects metrics. By default, the most important metrics are returned. In the answer, `complete` is the fraction
         of the file that has been read, and `exact` tells whether the extremes of all curves include every value. `all` contains
-        the names of all metrics, and `epochs` contains pairs of an epoch's last step and the epoch.
+        the names of all metrics, and `epochs` contains (last step, epoch) pairs.
         """
         self.update()
         with self._lock:

@@ -56,8 +56,7 @@ class RequestGuard:
         self._access = access
         self._hosts = {f"{host}:{access.port}" for host in access.hosts}
         self._cookie = f"hookpoint_board_{access.port}"  # contains the port, because browsers share cookies between ports
-        # The cookie's value is derived from the token. If the server restarts with the same token file, open pages stay signed
-        # in.
+        # Derived from the token, so that open pages stay signed in if the server restarts with the same token file.
         self._session = hmac.new(access.token.encode(), self._cookie.encode(), "sha256").hexdigest()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

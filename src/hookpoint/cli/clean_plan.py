@@ -145,7 +145,7 @@ def _checkpoint(checkpoint: Listed, why: str) -> Deletion:
 
 
 def _folder(path: Path, why: str, names: Set[str]) -> Deletion:
-    """Return the deletion of a checkpoint's files.
+    """Return a Deletion of a checkpoint's files.
 
     The manifest is deleted first. Without it, the folder is no longer a checkpoint.
     """
@@ -165,7 +165,7 @@ def _is_renamed_manifest(name: str) -> bool:
 
 
 def _in_checkpoints(run: Path, *, damaged: bool) -> Iterator[Deletion]:
-    """Yield deletions of what a kill left in checkpoints/ and, with `damaged`, of damaged checkpoints, links and the folder."""
+    """Yield Deletions of what a kill left in checkpoints/ and, with `damaged`, of damaged checkpoints, links and the folder."""
     folder = run / layout.CHECKPOINTS
     for name in _names(folder):
         original = name.removeprefix(layout.DAMAGED).partition(".")[0]
@@ -207,7 +207,7 @@ def _files(folder: Path, why: str, names: tuple[str, ...]) -> Iterator[Deletion]
 
 
 def _tree(folder: Path, why: str, pattern: str) -> Iterator[Deletion]:
-    """Yield the deletion of a folder and of its files whose names match a pattern."""
+    """Yield a Deletion of a folder and of its files whose names match a pattern."""
     if not disk.is_folder(folder):
         return
     tree = [(Path(inner), names) for inner, _, names in os.walk(folder)]

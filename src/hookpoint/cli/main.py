@@ -14,7 +14,7 @@ import click
 from hookpoint._version import __version__
 from hookpoint.cli.output import wants_colour
 
-COMMANDS = {  # the short help of each command; its module in hookpoint.cli has the same name
+COMMANDS = {  # each command's short help; the command's module in hookpoint.cli has the same name
     "demo": "Train a small network on handwritten digits.",
     "runs": "List the runs in a folder.",
     "show": "Show the state, settings and files of a run.",

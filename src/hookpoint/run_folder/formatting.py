@@ -56,7 +56,7 @@ def duration(seconds: float | None) -> str:
 
 
 def moment(time: datetime | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:
-    """Return a time in the local time zone; "" for None."""
+    """Return a time in the local time zone, or "" for None."""
     return "" if time is None else time.astimezone().strftime(form)
 
 

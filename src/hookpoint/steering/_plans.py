@@ -28,7 +28,7 @@ class Plan:
 
 
 class Plans:
-    """Check commands and return plans to carry them out. Checking has no side effects. If a command is refused, it raises.
+    """Check commands and return plans to carry them out. Checking has no side effects. A refused command raises an error.
 
     `cannot` maps each command that this run does not support to the reason.
     """

@@ -1,4 +1,4 @@
-"""Settings: what commands can set or call: hyper-parameters, `log_every`, and the knobs and actions of callbacks."""
+"""Settings: the hyper-parameters, knobs and actions that commands can set or call, and `log_every`."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Settings:
         return undo
 
     def put(self, values: Mapping[str, Any]) -> None:
-        """Set all other settings to checked values. Knobs are already set."""
+        """Set the checked values, except those of knobs, which are already set."""
         for name, value in values.items():
             if name == "log_every":
                 self._changed.add(name)

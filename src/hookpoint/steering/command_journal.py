@@ -20,9 +20,9 @@ APPEND = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | g
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """A command, and the iteration at whose end it was applied.
+    """A command, and the position in training at which it was applied.
 
-    `number` counts a run's entries from 1. `iteration`, `step` and `epochs` are the run's clocks at that moment. If `epochs`
+    `number` counts a run's entries from 1. `iteration`, `step` and `epochs` are the run's clocks at that position. If `epochs`
     has just increased, the command was applied at the end of the epoch.
     """
 

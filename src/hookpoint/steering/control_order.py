@@ -84,7 +84,7 @@ class ControlOrder:
         return True
 
     def _is_running(self) -> bool:
-        """Return whether the start of the run that the command was sent to is still training."""
+        """Return whether the training process that the command was sent to is still training."""
         if holder_of(self._run_folder) is None:
             return False
         try:
@@ -105,7 +105,7 @@ class ControlOrder:
         if entry is None:  # the command was for the start that has ended, so no later start applies it
             self._final = ControlAnswer(self.id, LOST, time=time.time(), reason="the run ended first")
         else:
-            note = "the run was killed right after; a resume replays it"
+            note = "the run was killed right after it applied the command; a resume replays it"
             self._final = ControlAnswer(self.id, APPLIED, entry.step, entry.iteration, number=entry.number, note=note)
         return self._final
 

@@ -24,7 +24,7 @@ from hookpoint.steering.control_folder import ControlFolder, is_supported
 from hookpoint.steering.live_record import LiveRecord
 from hookpoint.storage.workdir.lock import Holder
 
-BEAT_SECONDS, PUBLISH_SECONDS = 0.25, 1.0  # intervals: messages of paused ranks, updates of live.json
+BEAT_SECONDS, PUBLISH_SECONDS = 0.25, 1.0  # intervals between messages of paused ranks, and between updates of live.json
 AFTER_A_PAUSE = ("validate", "trace")  # commands that wait until a paused run resumes
 T = TypeVar("T")
 LIMIT = 5  # maximum number of commands that the log line about a replay lists
@@ -93,7 +93,7 @@ class Steering:
             self._folder = ControlFolder.create(self._run.workdir)
             self._folder.clean_up()
             if not self._loop.has_resumed and self._folder.journal.last_number():
-                self._folder.journal.set_aside()  # under another trainer, nobody else moves an earlier run's journal
+                self._folder.journal.set_aside()  # in another library's trainer, no store moves an earlier run's journal
         except (OSError, BadControlFile) as error:
             logger.warning("the run does not accept commands: %s", error)
             self._close()

@@ -129,7 +129,7 @@ class LightningTrainer(Offers):
 
     @property
     def callback_metrics(self) -> dict[str, Any]:
-        """The latest value of each metric as a tensor. Callbacks may add their own."""
+        """The latest value of each metric as a tensor. Callbacks may add their own values."""
         import torch
 
         run = self._caller.run

@@ -59,7 +59,9 @@ class TrainerCallback(Adopted):
         super().configure(options)
         if "args" in self.options and len(self.options) > 1:
             names = ", ".join(f"{name}=" for name in self.options if name != "args")
-            raise BadArgument(f"adopt({type(self.theirs).__name__}): args= has all options, so {names} cannot be passed too.")
+            raise BadArgument(
+                f"adopt({type(self.theirs).__name__}): args= contains all options, so {names} cannot also be passed."
+            )
         for name, instead in NO_EFFECT.items():
             if name in self.options:
                 raise BadArgument(f"adopt({type(self.theirs).__name__}): {name} has no effect in a run.", **cure(instead))

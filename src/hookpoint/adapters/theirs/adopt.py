@@ -28,7 +28,7 @@ def adopt(callback: Any, **options: Any) -> Callback:
 
     - Lightning: `check_val_every_n_epoch`, `val_check_interval` and `log_every_n_steps` of its Trainer.
     - transformers: any argument of TrainingArguments, such as `metric_for_best_model="eval_loss"`, or all of them as `args`.
-    - All: `name`, `on_error` and `ranks`, as for other callbacks.
+    - All libraries: `name`, `on_error` and `ranks`, as for other callbacks.
 
     Each object is adopted once. Adopting it again returns the same callback, with the new options.
 
