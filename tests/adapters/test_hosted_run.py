@@ -166,7 +166,7 @@ def test_a_run_that_the_host_left_ends_with_the_next_one():
         left.fit(2)
     assert points.seen == ["begin"]
     Tiny(adapter).fit(1)
-    assert points.seen == ["begin", "Tiny left the last run without an event.", "end", "begin", (1, 3), "end"]
+    assert points.seen == ["begin", "Tiny ended the last run without an event.", "end", "begin", (1, 3), "end"]
     assert "compute" not in vars(left)
 
 

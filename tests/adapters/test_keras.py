@@ -95,7 +95,7 @@ def test_without_with_the_next_fit_ends_the_run_that_keras_left():
         model.fit(**DATA, callbacks=[adapter])
     assert seen == ["begin"]  # the error of Keras reached nobody
     model_of(Fit()).fit(**DATA, callbacks=[adapter])
-    assert seen == ["begin", "Keras left the last run without an event.", "end", "begin", "end"]
+    assert seen == ["begin", "Keras ended the last run without an event.", "end", "begin", "end"]
     assert vars(model)["train_step"].__name__ == "train_step"  # its own, not ours
 
 
@@ -133,7 +133,7 @@ def test_a_saver_writes_weights(tmp_path):
     again = model_of(Fit())
     again.load_weights(tmp_path / "keras" / "best-val_loss.weights.h5")
     assert np.array_equal(again.get_weights()[0], model.get_weights()[0])
-    with pytest.raises(NotUnderHost, match="needs a folder for its weights; give workdir="):
+    with pytest.raises(NotUnderHost, match="needs a folder for its weights; pass workdir="):
         adapters.keras([cb.MinSaver("val_loss")])
 
 

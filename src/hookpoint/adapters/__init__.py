@@ -1,6 +1,6 @@
-"""hookpoint's callbacks in other libraries' trainers, and other libraries' callbacks in hookpoint runs.
+"""Adapters: run hookpoint callbacks in other libraries' trainers, and other libraries' callbacks in hookpoint runs.
 
-Each function imports its library when it is called; importing this package imports none of them.
+Each adapter imports its library when it is called. Importing this package imports none of these libraries.
 """
 
 from __future__ import annotations

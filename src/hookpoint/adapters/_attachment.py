@@ -1,4 +1,4 @@
-"""Attachment: callbacks that are attached to a trainer object, and detached again."""
+"""Attachment: attach callbacks to a trainer object and detach them again."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from hookpoint.adapters._hosted_run import HostedRun
 
 
 class Attachment:
-    """An adapter that replaces the methods that start a trainer. `detach()`, or the end of a `with` block, restores them."""
+    """An adapter that wraps the methods that start a trainer.
+
+    `detach()`, or the end of a `with` block, restores these methods.
+    """
 
     def __init__(self, hosted: HostedRun) -> None:
         self.hosted = hosted
         self._entries: list[tuple[Any, str, Any]] = []
 
     def wrap_entry(self, owner: Any, name: str, around: Callable[..., Any]) -> None:
-        """Replace a method with a function that receives the method and its arguments."""
+        """Replace a method with a wrapper that calls `around` with the original method and the call's arguments."""
         method = getattr(owner, name)
 
         @functools.wraps(method)
@@ -28,10 +31,11 @@ class Attachment:
         setattr(owner, name, entry)
 
     def detach(self) -> None:
-        """Restore the trainer's methods. Call this while it is not training."""
+        """Restore the trainer's methods. Do not call this while the trainer is training."""
         entries, self._entries = self._entries, []
         for owner, name, (entry, before) in reversed(entries):
-            if vars(owner).get(name) is not entry:  # other code replaced it again; our wrapper now only calls the method
+            # If other code has replaced our wrapper, leave that code in place. The wrapper now only calls the original method.
+            if vars(owner).get(name) is not entry:
                 continue
             if before is None:
                 delattr(owner, name)

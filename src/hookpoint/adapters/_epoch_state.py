@@ -1,4 +1,4 @@
-"""EpochState: store callback state in the workdir after each epoch, for trainers whose checkpoints have no place for it."""
+"""EpochState: store callback state in the workdir after each epoch, for trainers whose checkpoints cannot contain it."""
 
 from __future__ import annotations
 

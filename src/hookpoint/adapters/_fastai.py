@@ -17,21 +17,22 @@ HOST = Host(
     {**UNAVAILABLE, "save": "it writes its own checkpoints; use its SaveModelCallback"},
     frozenset(["skip_batch", "skip_backward", "skip_step"]),
 )
-ORDER = 80  # after fastai's own callbacks: the recorder has its values; skipped epochs and cancelled steps never get here
+# Run after fastai's own callbacks: the recorder then has its values, and skipped epochs and cancelled steps fire no event here.
+ORDER = 80
 NAMES = {"lr": ("learning_rate", "lr"), "mom": ("momentum", "mom"), "wd": ("weight_decay", "wd")}
-Cancels = Literal["Fit", "Train", "Valid", "Batch", "Backward", "Step"] | None  # what each event can cancel
+Cancels = Literal["Fit", "Train", "Valid", "Batch", "Backward", "Step"] | None  # what an event handler can cancel
 
 
 def fastai(callbacks: Any, **options: Unpack[Options]) -> Any:
     """Return a fastai callback that runs hookpoint's callbacks: `Learner(..., cbs=[fastai([...])])`.
 
-    `learner.fit` is a run; `validate` and `get_preds` fire only the points of their pass. `valid_loss` is called `val_loss`,
-    and a metric `x` of the learner is called `val_x`. `loss` is the mean over the epoch; fastai's own `train_loss` is smoothed.
-    All skip requests work.
+    `learner.fit` is a run. `validate` and `get_preds` fire only the points of their pass. In the run, `valid_loss` becomes
+    `val_loss`, and the learner's metric `x` becomes `val_x`. `loss` is the mean over the epoch, whereas fastai's own
+    `train_loss` is smoothed. All skip requests work.
 
-    fastai does not save the state of callbacks. With a workdir, the adapter writes a file after each epoch, and
-    `learner.fit(..., start_epoch=k)` restores the state after epoch k. fastai has no event for errors, so use the callback in a
-    `with` statement to have them reported.
+    fastai does not save callback state. With a workdir, the adapter writes it to a file after each epoch, and
+    `learner.fit(..., start_epoch=k)` restores the state saved after epoch k. fastai has no event for errors. To have errors
+    reported, use the callback in a `with` statement.
 
     options: Options of `hookpoint.Loop`: workdir, name, extra_callbacks, monitors, log_every, samples, config, state,
         wait_seconds, control.
@@ -45,7 +46,7 @@ def fastai(callbacks: Any, **options: Unpack[Options]) -> Any:
 
 
 class FastaiListener(ErrorsFromWith):
-    """The methods that the learner calls. A subclass that also inherits from fastai's Callback is a fastai callback."""
+    """The methods that the learner calls. A subclass of this class and of fastai's Callback is a fastai callback."""
 
     order = ORDER
     learn: Any
@@ -56,26 +57,27 @@ class FastaiListener(ErrorsFromWith):
         self.hosted, self._events, self._core = events.hosted, events, core
 
     def __call__(self, event_name: str) -> None:
-        """Forward an event, and cancel what the callbacks ask to end.
+        """Forward an event, and raise fastai's cancel exception if a callback requests an early end.
 
-        Does not call the base class, which would change the message of an exception.
+        This method does not call its base method, which would change an exception's message.
         """
         handler: Callable[[Any], Cancels] | None = getattr(self._events, event_name, None)
         cancelled = handler(self.learn) if self.run and handler is not None else None
         if event_name == "after_fit":
-            self.run = True  # as in every fastai callback
+            self.run = True  # fastai's own callbacks also turn themselves on again after a fit
         if cancelled is not None:
             raise getattr(self._core, f"Cancel{cancelled}Exception")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return self._core.Callback, ()  # Learner.export() pickles the callbacks, but ours are only needed for training
+        # Learner.export() pickles callbacks; replace this one, which only training needs, with an empty one
+        return self._core.Callback, ()
 
 
 class FastaiEvents:
-    """Handle a learner's events. Each method returns what it cancels.
+    """Handle a learner's events. Each method returns what to cancel, or None.
 
     `Learner.validate` and `get_preds` also fire before_fit and before_epoch, so a run begins at the first before_train. `_fits`
-    contains the fits in progress; `_fit` is the one that belongs to the run.
+    contains the fits in progress. `_fit` is the fit that belongs to the run.
     """
 
     def __init__(self, hosted: HostedRun, workdir: Any) -> None:
@@ -87,7 +89,7 @@ class FastaiEvents:
         self._backward_is_skipped = self._step_is_cancelled = False
 
     def _is_watched(self) -> bool:
-        """Return whether events belong to the run, rather than to a validation pass that a fastai callback runs in between."""
+        """Return whether the current event belongs to the run, not to a validation pass that a fastai callback has started."""
         return self.hosted.is_running and (self._is_alone or (bool(self._fits) and self._fits[-1] is self._fit))
 
     def _is_in_batch(self) -> bool:
@@ -122,7 +124,8 @@ class FastaiEvents:
         return self._cancels()
 
     def _begin(self, learn: Any) -> None:
-        wrapped = getattr(learn.opt, "opt", None)  # a torch optimizer; fastai's own optimizers have no hooks
+        # The torch optimizer inside fastai's wrapper, if there is one; fastai's own optimizers have no hooks.
+        wrapped = getattr(learn.opt, "opt", None)
         done, batches = learn.epoch, length_of(learn.dl) or 0
         state = self._state.after(done)
         counts = {"epoch": done, "epochs_done": done, "iteration": done * batches, "step": done * batches}
@@ -189,7 +192,7 @@ class FastaiEvents:
     def before_batch(self, learn: Any) -> Cancels:
         if not self._is_watched() or self.driver.mode is None or self.driver.start_iteration((*learn.xb, *learn.yb)):
             return None
-        learn.yb = ()  # the recorder also leaves out such a batch
+        learn.yb = ()  # without targets, the recorder ignores this batch
         return "Batch"
 
     @guarded
@@ -250,7 +253,7 @@ class FastaiEvents:
 
 
 class FastaiSetting:
-    """A setting of fastai's own optimizers. The learning rate refers to the last group; the other groups keep their ratios."""
+    """A fastai optimizer's setting. Setting the last group's learning rate scales the other groups' rates in proportion."""
 
     def __init__(self, optimizer: Any, key: str, name: str) -> None:
         self._optimizer, self._key, self.name = optimizer, key, name
@@ -271,7 +274,7 @@ def _settings(optimizer: Any) -> list[FastaiSetting]:
 
 
 def _recorded(learn: Any) -> dict[str, Any]:
-    """Return the recorder's values for this epoch so far; `final_record` still contains the previous epoch."""
+    """Return the recorder's values for the current epoch so far. Its `final_record` still contains the previous epoch."""
     recorder = getattr(learn, "recorder", None)
     if recorder is None:
         return {}

@@ -1,4 +1,4 @@
-"""HostedFolder: the run folder of a run whose checkpoints another library writes."""
+"""HostedFolder: the run folder when another library writes the run's checkpoints."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hookpoint.storage.workdir.open_workdir import local_folder
 
 
 class HostedFolder(HostStore):
-    """Lock the workdir during a run and write run.json, on the chief.
+    """Lock the workdir during a run and write run.json. Only the chief does this.
 
     If the host resumes a run, new data is appended to the files in the folder. Otherwise, files from an earlier run are moved
     to previous/.

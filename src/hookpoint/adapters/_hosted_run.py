@@ -1,4 +1,4 @@
-"""HostedRun: the code that the adapters for all trainers share."""
+"""HostedRun: the code that all adapters share."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hookpoint.storage.checkpoint.layout import safe_name
 from hookpoint.storage.checkpoint.state_bytes import packed, unpacked
 from hookpoint.storage.disk import disk
 
-# Features that no other library's trainer has; each adapter adds those that its own trainer lacks.
+# Features that no other library's trainer supports. Each adapter adds the features that its trainer does not support.
 UNAVAILABLE = {
     "on_batch_fetch_begin": "it fetches batches itself",
     "on_batch_fetch_end": "it fetches batches itself",
@@ -35,9 +35,9 @@ NO_SKIPS = {"on_iter_skip": "it computes every batch"}
 
 
 class Options(TypedDict, total=False):
-    """The options of every adapter, with the same meaning as in `hookpoint.Loop`.
+    """The options that every adapter accepts. They have the same meaning as in `hookpoint.Loop`.
 
-    The default monitors write TensorBoard files and JSON lines to the workdir. There is no progress bar and no printout,
+    The default monitors write TensorBoard files and JSON lines to the workdir. There is no progress bar and no printed output,
     because the trainer has its own.
     """
 
@@ -54,17 +54,20 @@ class Options(TypedDict, total=False):
 
 
 class HostedRun:
-    """A list of callbacks in another library's trainer, compiled once and used for one run per fit. Each adapter has one.
+    """Callbacks in another library's trainer.
+
+    Each adapter has one HostedRun, which compiles the callbacks once and starts one run per fit.
 
     The adapter calls `start` when the trainer begins, drives `driver` on the trainer's events, and calls `finish` at the end or
-    `fail(error)` after an error. If the trainer left the last run without an event, `start` fails that run first.
+    `fail(error)` after an error. If the trainer ended the last run without firing an event, `start` first ends that run with an
+    error.
 
-    - `wrap(owner, method, function)` replaces a method of an object, and `undo(function)` registers a cleanup: a hook's
-      `remove`, for example. Everything is undone when the run ends, in reverse order, even after errors.
-    - `state()` is the state for the trainer's checkpoint as bytes, in our own encoding and safe to load. Pass it to `start`.
-      `write_state(path)` and `read_state(path)` use a file.
-    - `@guarded` on the adapter's methods fails the run if a callback raises, and lets the error propagate.
-    - `ErrorsFromWith` is for trainers without an event for errors: `with adapter:` reports them.
+    - `wrap(owner, method, function)` replaces an object's method, and `undo(function)` registers a cleanup function, such as a
+      hook's `remove`. When the run ends, even with an error, all changes are undone in reverse order.
+    - `state()` returns the state for the trainer's checkpoint as bytes, in hookpoint's own encoding, which is safe to load.
+      Pass these bytes to `start`. `write_state(path)` and `read_state(path)` use a file instead.
+    - `@guarded` on an adapter's method ends the run with an error if a callback raises. The error propagates.
+    - `ErrorsFromWith` is for trainers that have no event for errors. Errors inside `with adapter:` are reported.
     """
 
     def __init__(
@@ -94,21 +97,25 @@ class HostedRun:
         return self.driver.is_running
 
     def start(self, *, state: bytes | None = None, source: str = "the state in the checkpoint", **facts: Any) -> None:
-        """Begin a run. `facts` are passed to `HostDriver.start_run`; `source` says where the state comes from."""
+        """Begin a run.
+
+        `facts` are passed to `HostDriver.start_run`. `source` describes where the state comes from, for error messages.
+        """
         self.abandon()
         saved = None if state is None else unpacked(state, source)
         self.driver.start_run(state=saved, **_torch_options(), **facts)
         try:
-            packed({"callbacks": self.driver.hooks.state_dict()})  # errors are raised before the first step
+            # A state that cannot be saved raises here, before the first step.
+            packed({"callbacks": self.driver.hooks.state_dict()})
         except BaseException as error:
             self.fail(error)
             raise
 
     def abandon(self) -> None:
-        """Fail a run that the trainer left without an event."""
+        """If the trainer ended the last run without firing an event, end that run with an error."""
         name = self.driver.host.name
         if self.is_running:
-            self.fail(OutsideRun(f"{name} left the last run without an event.", use="the adapter in a with statement"))
+            self.fail(OutsideRun(f"{name} ended the last run without an event.", use="the adapter in a with statement"))
 
     def finish(self) -> None:
         """End the run. Raise errors from callbacks."""
@@ -116,7 +123,7 @@ class HostedRun:
             self.driver.finish_run()
 
     def fail(self, error: BaseException) -> None:
-        """End the run after an error, if it is running. Further errors are added to it as notes."""
+        """End the run after an error, if a run is in progress. Further errors are added to this error as notes."""
         if not self.is_running:
             self.clean_up()
             return
@@ -154,7 +161,7 @@ class HostedRun:
         return self.is_running or self._store.state is not None
 
     def state(self) -> bytes:
-        """Return the state for the trainer's checkpoint."""
+        """Return the callbacks' state, for the trainer's checkpoint."""
         state = self.driver.state() if self._store.state is None else self._store.state
         return packed({name: value for name, value in state.items() if name not in ("finite", "per_rank")})
 
@@ -197,7 +204,7 @@ Result = TypeVar("Result")
 def guarded(
     method: Callable[Concatenate[Adapter, Arguments], Result],
 ) -> Callable[Concatenate[Adapter, Arguments], Result]:
-    """Fail the run if this method of an adapter raises, so that on_exception and on_run_end fire; the error propagates."""
+    """End the run with an error if this adapter method raises: on_exception and on_run_end fire, and the error propagates."""
 
     @functools.wraps(method)
     def call(self: Adapter, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
@@ -234,7 +241,7 @@ def _with_defaults(callbacks: Any, extra: Iterable[Any] | None, monitors: Iterab
 
 
 def _team(seconds: float) -> Team:
-    """Return torch.distributed's team if the trainer has initialized it, otherwise a team of one."""
+    """Return a team of all ranks if the trainer has initialized torch.distributed, otherwise a team of one."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
         return Team()

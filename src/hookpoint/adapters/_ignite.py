@@ -38,7 +38,7 @@ def ignite(
     output_transform: OutputTransform | None = None,
     **options: Unpack[Options],
 ) -> IgniteAdapter:
-    """Attach hookpoint's callbacks to an ignite engine that trains: they run in every `trainer.run()` until `detach()`.
+    """Attach hookpoint's callbacks to an ignite training engine. They run in every `trainer.run()` until `detach()`.
 
     The adapter has `state_dict` and `load_state_dict`: include it in the `to_save` of `ignite.handlers.Checkpoint`.
 
@@ -70,7 +70,7 @@ class IgniteAdapter(Attachment):
         super().__init__(hosted)
         self._trainer, self._model, self._optimizer, self._loss_of = trainer, model, optimizer, loss_of
         self._events: Any = import_module("ignite.engine").Events
-        self._state: dict[str, Any] = {}  # from the last run, or from a checkpoint
+        self._state: dict[str, Any] = {}  # the state at the end of the last run, or from a checkpoint
         self._was_loaded = self._is_interrupted = self._is_training = False
         self._handlers = ExitStack()
         self.wrap_entry(trainer, "run", self._run)
@@ -80,7 +80,7 @@ class IgniteAdapter(Attachment):
     # State, for ignite.handlers.Checkpoint
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the callbacks' state, in our own encoding. Between runs, this is the state at the end of the last run."""
+        """Return the callbacks' state, encoded by hookpoint. Between runs, this is the state at the end of the last run."""
         if self.hosted.is_running:
             self._catch_up()
             driver = self.hosted.driver
@@ -88,7 +88,7 @@ class IgniteAdapter(Attachment):
         return dict(self._state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the callbacks when the next run starts."""
+        """Store a state. The callbacks load it when the next run starts."""
         self._state, self._was_loaded = dict(state), bool(state)
 
     # The run
@@ -105,7 +105,7 @@ class IgniteAdapter(Attachment):
             raise
         finally:
             self._is_training = False
-        if not self._is_interrupted:  # otherwise, the next call continues the run
+        if not self._is_interrupted:  # after an interrupt, the next call of run() continues the run
             self._handlers.pop_all().close()
             if self.hosted.is_running:
                 self.state_dict()
@@ -113,7 +113,7 @@ class IgniteAdapter(Attachment):
         return result
 
     def _add_handlers(self) -> None:
-        """Add the handlers now, so that the user's handlers run first and an epoch ends after its evaluations."""
+        """Add the handlers when training starts, so that they run after the user's handlers, which may evaluate the epoch."""
         events = self._events
         for event, handler in {
             events.STARTED: self._begin,
@@ -127,7 +127,7 @@ class IgniteAdapter(Attachment):
             self._handlers.callback(self._trainer.add_event_handler(event, self._in_run(handler)).remove)
 
     def _in_run(self, handler: Callable[[Any], None]) -> Callable[[Any], None]:
-        """Return a handler that does nothing after the run has failed, because the user's code may have caught the error."""
+        """Return a handler that does nothing after the run has failed. If user code catches the error, the engine continues."""
 
         def call(engine: Any) -> None:
             if self.hosted.is_running or engine.last_event_name == self._events.STARTED:
@@ -155,7 +155,7 @@ class IgniteAdapter(Attachment):
         if first is not None:
             self.hosted.undo(first.register_step_pre_hook(self._before_step).remove)
             self.hosted.undo(first.register_step_post_hook(self._after_step).remove)
-        if state.get("ends_epoch"):  # saved at the end of an epoch, by a handler that runs before ours
+        if state.get("ends_epoch"):  # a handler that ran before ours saved this state at the end of an epoch
             self.hosted.driver.start_epoch()
             self.hosted.driver.finish_epoch()
         self._stop_if_asked()
@@ -182,7 +182,10 @@ class IgniteAdapter(Attachment):
 
     @guarded
     def _before_batch(self, engine: Any) -> None:
-        """End an epoch's training if callbacks requested it at the begin points; ignite does not allow this at their event."""
+        """End the epoch's training if a callback requested this at a begin point.
+
+        ignite cannot end an epoch at EPOCH_STARTED.
+        """
         driver = self.hosted.driver
         if driver.mode == "train" and driver.wants_end_pass and not driver.wants_stop:
             engine.terminate_epoch()
@@ -206,7 +209,7 @@ class IgniteAdapter(Attachment):
     @guarded
     def _begin_iteration(self, engine: Any) -> None:
         driver = self.hosted.driver
-        while driver.mode not in ("train", None):  # the user's code has caught an error from an evaluation
+        while driver.mode not in ("train", None):  # an evaluation raised, and user code caught the error
             driver.finish_pass(complete=False)
         driver.start_iteration(engine.state.batch)
 
@@ -221,7 +224,7 @@ class IgniteAdapter(Attachment):
     @guarded
     def _end_iteration(self, engine: Any) -> None:
         driver = self.hosted.driver
-        if driver.mode != "train" or not driver.in_iteration:  # already ended, before an evaluation or for a checkpoint
+        if driver.mode != "train" or not driver.in_iteration:  # the iteration has already ended, before an evaluation or a save
             return
         if self._optimizer is None:
             driver.start_step()
@@ -235,7 +238,10 @@ class IgniteAdapter(Attachment):
             engine.terminate_epoch()
 
     def _catch_up(self) -> None:
-        """End what the engine has ended, because one of the user's handlers may evaluate or save before ours is called."""
+        """End the run's iteration and pass if the engine has ended its own.
+
+        A user's handler may evaluate or save before our handler is called.
+        """
         event, trainer = self._trainer.last_event_name, self._trainer
         if event in (self._events.ITERATION_COMPLETED, self._events.EPOCH_COMPLETED):
             self._end_iteration(trainer)
@@ -247,7 +253,8 @@ class IgniteAdapter(Attachment):
     def _evaluate(self, name: str, engine: Any, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run a pass. Outside training, only the points of this pass fire."""
         if self._is_training:
-            if not self.hosted.is_running or self._trainer.last_event_name == self._events.COMPLETED:  # before or after the run
+            # This evaluation is before or after the run.
+            if not self.hosted.is_running or self._trainer.last_event_name == self._events.COMPLETED:
                 return method(*args, **kwargs)
             self._catch_up()
             with self._watched(name, engine):
@@ -294,7 +301,7 @@ class IgniteAdapter(Attachment):
 
 
 def _loss_of(output: Any) -> Any:
-    """Return the loss from the output of a training engine, if it has one."""
+    """Return the loss from a training engine's output, or None if the output contains no loss."""
     loss = output.get("loss") if isinstance(output, Mapping) else output
     return loss if _is_scalar(loss) else None
 

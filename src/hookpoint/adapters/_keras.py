@@ -21,14 +21,14 @@ STEPS = {"train": "train_step", "val": "test_step", "pred": "predict_step"}
 def keras(callbacks: Any, **options: Unpack[Options]) -> Any:
     """Return a Keras callback that runs hookpoint's callbacks: `model.fit(..., callbacks=[keras([...])])`.
 
-    `model.fit` is a run; `evaluate` and `predict` fire only the points of their pass. Keras has no event for errors. To have
-    them reported, call `fit` inside a with statement:
+    `model.fit` is a run. `evaluate` and `predict` fire only the points of their pass. Keras has no event for errors. To have
+    errors reported, call `fit` inside a with statement:
 
         with hookpoint.adapters.keras(callbacks) as adapter:
             model.fit(..., callbacks=[adapter])
 
-    With a `workdir`, the callbacks' state is written to a file there after each epoch. A fit whose `initial_epoch` is that
-    epoch resumes from this state, even if `keras.callbacks.BackupAndRestore` sets `initial_epoch`. Savers write
+    With a `workdir`, the adapter writes the callbacks' state to a file there after each epoch. A fit with that epoch as
+    `initial_epoch` resumes from this state, even if `keras.callbacks.BackupAndRestore` sets `initial_epoch`. Savers write
     `workdir/keras/<tag>.weights.h5`.
 
     `run.batch`, `run.outputs`, `run.loss` and the points inside a step require the torch backend without `jit_compile`.
@@ -44,7 +44,7 @@ def keras(callbacks: Any, **options: Unpack[Options]) -> Any:
     if package.backend.backend() != "torch":
         cannot |= {point: f"its step is compiled with the {package.backend.backend()} backend" for point in IN_THE_STEP}
     if options.get("workdir") is None:
-        cannot["save"] = "it needs a folder for its weights; give workdir="
+        cannot["save"] = "it needs a folder for its weights; pass workdir="
     kind = type("HookpointCallback", (KerasEvents, package.callbacks.Callback), {})
     return kind(callbacks, Host("Keras", cannot), options)
 
@@ -62,7 +62,7 @@ class KerasEvents(ErrorsFromWith):
         self.driver = self.hosted.driver
         self._state = EpochState(self.hosted, self._workdir)
         self._is_inside = False  # whether the points inside a step are available
-        self._batches = 0  # batches the optimizer has seen, with accumulation
+        self._batches = 0  # batches that the optimizer has seen, for gradient accumulation
 
     def _save(self, tags: Sequence[str], step: int) -> Path:
         assert self._workdir is not None
@@ -76,14 +76,14 @@ class KerasEvents(ErrorsFromWith):
 
     @guarded
     def on_train_begin(self, logs: Any = None) -> None:
-        """Wait for the first epoch: only its number tells whether Keras resumes."""
+        """Wait for the first epoch, because only its number shows whether Keras resumes."""
         self.hosted.abandon()
 
     def _start(self, **facts: Any) -> None:
         model = self.model
         is_stopped = getattr(model, "stop_training", False)
         self.hosted.start(model=model, optimizer=getattr(model, "optimizer", None), **facts)
-        if is_stopped:  # set by another callback; a flag from an earlier run was removed when this run began
+        if is_stopped:  # another callback stopped this run: Keras clears the flag of earlier runs when a fit begins
             model.stop_training = True
 
     def _start_fit(self, epoch: int) -> None:
@@ -128,7 +128,7 @@ class KerasEvents(ErrorsFromWith):
     @guarded
     def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
         driver = self.driver
-        if not driver.in_iteration:  # a custom train_function, which does not call train_step
+        if not driver.in_iteration:  # a custom train_function does not call train_step, which begins the iteration
             driver.start_iteration()
         if not self._is_inside and self._is_step():
             driver.finish_step()
@@ -203,7 +203,7 @@ class KerasEvents(ErrorsFromWith):
     # Inside a step
 
     def _wrap_steps(self, *modes: Mode) -> None:
-        """Begin an iteration where the step gets its batch, because Keras events do not contain the batch."""
+        """Begin an iteration when the step receives its batch, because Keras events do not include the batch."""
         model = self.model
         for mode in modes:
             step = getattr(model, STEPS[mode])
@@ -242,7 +242,7 @@ class KerasEvents(ErrorsFromWith):
         if not (self.driver.in_iteration and self.driver.mode == "train"):
             return apply(*args, **kwargs)
         is_step = self._begin_step()
-        may_skip = is_step and hasattr(optimizer, "inner_optimizer")  # loss scaling skips steps with nonfinite gradients
+        may_skip = is_step and hasattr(optimizer, "inner_optimizer")  # loss scaling skips steps with non-finite gradients
         before = int(optimizer.iterations) if may_skip else 0
         result = apply(*args, **kwargs)
         if is_step and not (may_skip and int(optimizer.iterations) == before):
@@ -262,7 +262,7 @@ class KerasEvents(ErrorsFromWith):
         self.driver.finish_step()
 
     def _is_step(self) -> bool:
-        """Count a batch, and return whether the optimizer steps after it. Accumulation continues across epochs."""
+        """Count a batch, and return whether the optimizer steps after this batch. Accumulation continues across epochs."""
         self._batches += 1
         every = getattr(self.model.optimizer, "gradient_accumulation_steps", None) or 1
         return bool(self._batches % every == 0)
@@ -284,6 +284,6 @@ class LearningRate:
 
 
 def _batches_of(optimizer: Any) -> int:
-    """Return how many batches an optimizer has seen; `iterations` counts steps."""
+    """Return how many batches an optimizer has seen. Its `iterations` counts steps instead."""
     counters = [variable for variable in getattr(optimizer, "variables", ()) if variable.name == "iteration"]
     return int(counters[0]) if counters else 0

@@ -22,12 +22,13 @@ PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 def lightning(callbacks: Any, *, last: bool = False, **options: Unpack[Options]) -> Any:
     """Return a Lightning callback that runs hookpoint's callbacks: `Trainer(callbacks=[lightning([...])])`.
 
-    `trainer.fit` is a run; `trainer.validate` and `trainer.predict` fire only the points of their pass. Metrics that the module
+    `trainer.fit` is a run. `trainer.validate` and `trainer.predict` fire only the points of their pass. Metrics that the module
     logs become metrics of the run, under the same names. The callbacks' state is stored in the trainer's checkpoints, under a
-    key that contains `name`, so two lists in one trainer need different names. Savers call `trainer.save_checkpoint`; the files
-    are in `workdir/lightning`, or in the trainer's default_root_dir. With multiple processes, all ranks stop at the same step.
+    key that contains `name`, so two lists in one trainer need different names. Savers call `trainer.save_checkpoint`. The files
+    are in the folder `lightning` in the workdir or, without one, in the trainer's default_root_dir. With multiple processes,
+    all ranks stop at the same step.
 
-    last: Run after the module's own on_train_epoch_end, to see metrics that it logs there. It needs
+    last: Run after the module's own on_train_epoch_end, to see the metrics that the module logs there. This requires
         `Trainer(enable_checkpointing=True)`, because only Lightning's checkpoint callbacks run that late.
     options: Options of `hookpoint.Loop`: workdir, name, extra_callbacks, monitors, log_every, samples, config, state,
         wait_seconds, control.
@@ -56,7 +57,7 @@ class LightningEvents:
         self._seen: dict[str, Any] = {}  # the trainer's metrics when the epoch or validation pass began
         self._of_validation: set[str] = set()
 
-    def __reduce__(self) -> Any:  # for strategies that pickle callbacks to start processes
+    def __reduce__(self) -> Any:  # some strategies pickle the callbacks to start processes
         callbacks, last, options = self._made_of
         return _rebuilt, (callbacks, last, dict(options))
 
@@ -119,7 +120,9 @@ class LightningEvents:
         if state is not None:
             return {"state": state, "source": "hookpoint's state in Lightning's checkpoint"}
         if (done or step) and trainer.is_global_zero:
-            logger.warning("Lightning starts at step %d without the state of hookpoint's callbacks; they start afresh", step)
+            logger.warning(
+                "Lightning starts at step %d without the state of hookpoint's callbacks: they start from scratch", step
+            )
         return {"clocks": {"epoch": done, "epochs_done": done, "step": step}}
 
     def _obey(self, trainer: Any) -> None:
@@ -140,7 +143,8 @@ class LightningEvents:
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         driver = self.driver
         if driver.resumes_in_epoch and driver.run.epoch <= trainer.current_epoch:
-            self._return_to_epoch(trainer)  # saved after the epoch's last batch; Lightning starts the next epoch
+            # The state was saved after the epoch's last batch, so Lightning starts the next epoch.
+            self._return_to_epoch(trainer)
             driver.finish_epoch()
         self._open_epoch(trainer)
         if driver.mode is None:
@@ -152,7 +156,7 @@ class LightningEvents:
         self._seen, self._of_validation = dict(trainer.callback_metrics), set()
 
     def _return_to_epoch(self, trainer: Any) -> None:
-        """Begin the epoch and the training pass in which the trainer resumes, because it has no event for that."""
+        """Begin the epoch and the training pass in which the trainer resumes. The trainer fires no event for this."""
         if not self.driver.epoch_is_open:
             self._open_epoch(trainer)
             if self.driver.resumes_in_training:
@@ -200,7 +204,7 @@ class LightningEvents:
             self.driver.finish_pass()
         values = {name: value for name, value in self._new(trainer).items() if name not in self._of_validation}
         known = self.driver.run.metrics
-        for name, value in values.items():  # the trainer's own means for the epoch; our mean of the loss is kept
+        for name, value in values.items():  # log the trainer's means for the epoch, but keep our own mean loss
             if name != "loss" or "loss" not in known:
                 self.driver.run.log(name, value)
         self.driver.finish_epoch()
@@ -217,7 +221,7 @@ class LightningEvents:
         else:
             self._return_to_epoch(trainer)
             if self.driver.mode == "train" and (trainer.is_last_batch or trainer.fit_loop.epoch_loop.done):
-                self.driver.finish_pass()  # otherwise, it is a validation pass in the middle of the epoch
+                self.driver.finish_pass()  # if batches are left, this is a validation pass in the middle of the epoch
         self._seen = dict(trainer.callback_metrics)
         self.driver.start_pass("val", total=_total(trainer.num_val_batches))
 
@@ -277,7 +281,10 @@ class LightningEvents:
             self.driver.finish_iteration(outputs=outputs)
 
     def _new(self, trainer: Any) -> dict[str, Any]:
-        """Return the metrics with a new value since the epoch or validation pass began; the trainer also keeps old ones."""
+        """Return only the metrics that were updated since the epoch or validation pass began.
+
+        The trainer also keeps old values.
+        """
         now, seen = dict(trainer.callback_metrics), self._seen
         self._seen = now
         return {name: value for name, value in now.items() if name not in seen or seen[name] is not value}

@@ -1,4 +1,4 @@
-"""ScheduledRates: learning rates that callbacks change although a scheduler writes them after each step."""
+"""ScheduledRates: keep callbacks' changes to learning rates that a scheduler overwrites after each step."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ class ScheduledRates:
 
 
 def _number(rate: Any) -> Any:
-    """Return a rate if it is a number. For a tensor, return None, because reading it would wait for its device."""
+    """Return a rate if it is a number. For a tensor, return None, because reading it would wait for the device."""
     return rate if isinstance(rate, int | float) else None

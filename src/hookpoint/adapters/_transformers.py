@@ -1,4 +1,4 @@
-"""The adapter for the Trainer of Hugging Face transformers."""
+"""The adapter for Hugging Face's transformers.Trainer."""
 
 from __future__ import annotations
 
@@ -35,16 +35,17 @@ WRAPPED = ("training_step", "compute_loss", "evaluate", "prediction_step", "save
 
 
 def transformers(trainer: Any, callbacks: Any, *, outputs: bool = True, **options: Unpack[Options]) -> TransformersAdapter:
-    """Attach hookpoint's callbacks to a `transformers.Trainer`: they run in every `trainer.train()` until `detach()`.
+    """Attach hookpoint's callbacks to a `transformers.Trainer`. They run in every `trainer.train()` until `detach()`.
 
-    `trainer.train` is a run; `trainer.evaluate` and `trainer.predict` fire only the points of their pass. Each micro-batch is
-    an iteration. `loss` is not divided by the number of accumulated batches, `eval_x` is called `val_x`, and everything the
-    trainer logs is sent to the monitors. The callbacks' state is stored in each `checkpoint-N`, and
+    `trainer.train` is a run. `trainer.evaluate` and `trainer.predict` fire only the points of their pass. Each micro-batch is
+    an iteration. `loss` is not divided by the number of accumulated batches. In the run, the metric `eval_x` becomes `val_x`.
+    All values that the trainer logs are sent to the monitors. The callbacks' state is stored in each `checkpoint-N`, and
     `trainer.train(resume_from_checkpoint=...)` restores it. The file name contains `name`, so two lists in one trainer need
-    different names. A new learning rate scales the rates that the trainer's scheduler sets from then on.
+    different names. If a callback changes the learning rate, all later rates from the trainer's scheduler are scaled by the
+    same factor.
 
-    outputs: Provide `run.outputs` in training. This keeps the model's outputs in memory until the iteration ends; pass False if
-        they are too large.
+    outputs: Provide `run.outputs` in training. This keeps the model's outputs in memory until the iteration ends. Pass False if
+        the outputs are too large.
 
     options: Options of `hookpoint.Loop`: workdir, name, extra_callbacks, monitors, log_every, samples, config, state,
         wait_seconds, control.
@@ -67,7 +68,8 @@ class TransformersAdapter(Attachment):
         self._checkpoint: Path | None = None
         self._rates = ScheduledRates(None, None)
         self._total: int | None = None
-        self._computed: tuple[Any, bool] | None = None  # the batch's loss, and whether it is only its share of the step's loss
+        # The batch's loss, and whether the model received the step's number of items.
+        self._computed: tuple[Any, bool] | None = None
         self._is_stepping = self._epoch_is_over = False
         self._evaluations = self._last_logged = 0
         self._saved_at: int | None = None  # the step of the last checkpoint that has our state
@@ -108,18 +110,19 @@ class TransformersAdapter(Attachment):
             optimizer=optimizer,
             device=args.device,
         )
-        self._rates = ScheduledRates(optimizer, scheduler)  # not part of the run, which would warn that two objects set rates
+        # Not passed to the run, which would warn that two objects set the learning rate.
+        self._rates = ScheduledRates(optimizer, scheduler)
         for name in WRAPPED:
             self._wrap(name)
         self._obey(control)
 
     def _wrap(self, name: str) -> None:
-        """Wrap a method of the trainer in a method of this adapter until the run ends."""
+        """Wrap a trainer method in the adapter method of the same name until the run ends."""
         method = getattr(self._trainer, name)
         self.hosted.wrap(self._trainer, name, functools.wraps(method)(functools.partial(getattr(self, f"_{name}"), method)))
 
     def _place(self, args: Any, state: Any) -> dict[str, Any]:
-        """Return the state from the checkpoint that the trainer resumes from. Without one, return the trainer's counters."""
+        """Return the callbacks' state from the checkpoint to resume from. If there is none, return the trainer's counters."""
         if not state.global_step:
             return {}
         path = (self._checkpoint or _folder(args, state)) / self._state_file
@@ -161,7 +164,7 @@ class TransformersAdapter(Attachment):
         self._settle(control)
 
     def _settle(self, control: Any, came: str = "", *, is_late: bool = False) -> None:
-        """End the epoch once everything announced has happened. With `is_late`, end it without waiting any longer."""
+        """End the epoch once the announced log and evaluation are done. With `is_late`, end it without waiting for them."""
         self._awaited.discard(came)
         if is_late:
             self._awaited.clear()
@@ -173,7 +176,7 @@ class TransformersAdapter(Attachment):
 
     def _training_step(self, method: Callable[..., Any], model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         driver = self.hosted.driver
-        while driver.mode not in ("train", None):  # the user's code has caught an error from an evaluation
+        while driver.mode not in ("train", None):  # an evaluation raised, and user code caught the error
             driver.finish_pass(complete=False)
         driver.start_iteration(inputs)
         run, kept = driver.run, []
@@ -204,11 +207,11 @@ class TransformersAdapter(Attachment):
     def _undivided(self, reported: Any) -> Any:
         """Return the batch's mean loss. The loss that the trainer reports is divided by the number of batches per step.
 
-        If the model gets the number of items in all of the step's batches, it returns this batch's share of their mean.
+        If the model receives the number of items in the whole step, its loss is already this batch's share of the step's mean.
         """
         trainer = self._trainer
         batches = getattr(trainer, "current_gradient_accumulation_steps", trainer.args.gradient_accumulation_steps)
-        if self._computed is None:  # a custom training_step that computes its loss elsewhere
+        if self._computed is None:  # a custom training_step did not call compute_loss
             return reported * batches
         loss, knows_items = self._computed
         is_share = getattr(trainer, "loss_is_scaled_for_ga", None)
@@ -238,7 +241,7 @@ class TransformersAdapter(Attachment):
     # An evaluation
 
     def _evaluate(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Evaluate. With several datasets, the trainer calls this again for each of them."""
+        """Evaluate. With several datasets, the trainer calls this method once more for each dataset."""
         self._evaluations += 1
         try:
             result = method(*args, **kwargs)
@@ -276,13 +279,14 @@ class TransformersAdapter(Attachment):
 
     def _prediction_step(self, method: Callable[..., Any], model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         driver = self.hosted.driver
-        if driver.mode not in ("val", "pred"):  # called by user code
+        if driver.mode not in ("val", "pred"):  # user code called this method outside an evaluation
             return method(model, inputs, *args, **kwargs)
         driver.start_iteration(inputs)
         result = method(model, inputs, *args, **kwargs)
         driver.run.loss, driver.run.outputs, _ = result
         driver.run.targets = _targets(inputs)
-        is_whole = driver.mode == "val" and driver.run.world_size == 1  # otherwise, the trainer's mean over all ranks is used
+        # With several ranks, the trainer's mean over all ranks is used.
+        is_whole = driver.mode == "val" and driver.run.world_size == 1
         loss = result[0].mean() if is_whole and result[0] is not None else None
         driver.finish_iteration(log=None if loss is None else {f"{self._prefix}_loss": loss})
         if driver.wants_end_pass and not driver.wants_stop:
@@ -332,7 +336,7 @@ def _targets(inputs: Any) -> Any:
 
 
 def _prefix(theirs: str, mode: Mode) -> str:
-    """Return our metric prefix: val for eval, and val_name for eval_name or any other name."""
+    """Return hookpoint's metric prefix: `val` for `eval`, and `val_name` for `eval_name` or any other name."""
     if mode == "pred":
         return mode
     return f"val{theirs.removeprefix('eval')}" if theirs == "eval" or theirs.startswith("eval_") else f"val_{theirs}"
@@ -343,7 +347,7 @@ def _folder(args: Any, state: Any) -> Path:
 
 
 class Listener:
-    """The methods that the trainer calls. A subclass that also inherits from TrainerCallback is a transformers callback."""
+    """The methods that the trainer calls. A subclass of this class and of TrainerCallback is a transformers callback."""
 
     def __init__(self, adapter: TransformersAdapter) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Application: the routes of the board."""
+"""Application: the board's routes."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ PAGE = {
 MAX_EVENTS = 2_000
 MAX_STREAMED_RUNS = 100
 PIXELS = (10, 4_000)
-MAX_COMMANDS = 16  # that wait for an answer at the same time
+MAX_COMMANDS = 16  # limit for commands that wait for an answer at the same time
 ALIVE_SECONDS = 15.0
 READ_ONLY = "This board is read-only: it was started with --read-only."
 
 
 class Board:
-    """The server's parts: the table of runs, their curves, and the thread that watches them."""
+    """The server's components: the table of runs, the curves, and the thread that watches the runs."""
 
     def __init__(self, folders: list[Path], access: Access, *, cache: Path | None = None) -> None:
         self._access = access
@@ -79,13 +79,13 @@ class Board:
         self.app: ASGIApp = RequestGuard(Starlette(routes=routes, lifespan=self._lifespan), access)
 
     def stop(self) -> None:
-        """End the streams so that the server can exit. Signal handlers may call it."""
+        """End the streams so that the server can exit. Signal handlers may call this method."""
         self._watcher.stop()
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         async with anyio.create_task_group() as group:
-            group.start_soon(run_sync, self._table.update)  # while the browser starts
+            group.start_soon(run_sync, self._table.update)  # read the runs in the background while the browser starts
             yield
         await run_sync(self._watcher.join)
         await run_sync(self._indexer.stop)
@@ -94,7 +94,8 @@ class Board:
 
     def _runs(self, request: Request) -> Response:
         self._table.update()
-        version = self._table.version  # before the rows: a page that has an old one asks again
+        # Read before the rows: if the rows change meanwhile, the page has an old version and asks again.
+        version = self._table.version
         return _json({"version": version, "runs": self._table.rows(), "read_only": self._access.read_only})
 
     def _settings(self, request: Request) -> Response:
@@ -119,7 +120,8 @@ class Board:
         pixels = int(min(max(_number(query.get("px"), 600), PIXELS[0]), PIXELS[1]))
         names = query.getlist("name") or None
         answer = self._store.of(request.path_params["key"], path).answer(names, low, high, pixels)
-        return Response(encoded(answer), media_type="application/json")  # plain already, and long
+        # These are already plain JSON types, and checking them again is slow.
+        return Response(encoded(answer), media_type="application/json")
 
     def _csv(self, request: Request) -> Response:
         path, query = self._path(request), request.query_params
@@ -209,7 +211,7 @@ def _media_in(path: Path) -> list[Medium]:
 
 
 def _medium(path: Path, kind: str, request: Request) -> Medium:
-    """Return the image or histogram that a request names: the last one of a step, or of all."""
+    """Return the image or histogram that a request names. If several match, for example at different steps, return the last."""
     name, step = request.query_params.get("name"), request.query_params.get("step")
     named = [one for one in _media_in(path) if (one.kind, one.name) == (kind, name) and step in (None, str(one.step))]
     if not named:

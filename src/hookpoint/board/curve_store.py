@@ -1,4 +1,4 @@
-"""CurveStore: the curves of the runs that pages look at. The oldest are forgotten."""
+"""CurveStore: keep the curves of recently viewed runs in memory."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from hookpoint.board.indexer import Indexer
 from hookpoint.board.live_curves import LiveCurves
 from hookpoint.run_folder.run_folder import SCALARS
 
-MAX_POINTS = 1_500_000  # of all curves: 60 MB
+MAX_POINTS = 1_500_000  # limit for all curves together, about 60 MB
 MAX_RUNS = 2_000
 
 
 class CurveStore:
-    """Keep the curves of the runs used last, as long as they fit into memory."""
+    """Keep the curves of the most recently used runs, and forget the others when a limit is reached."""
 
     def __init__(self, indexer: Indexer) -> None:
         self._indexer = indexer

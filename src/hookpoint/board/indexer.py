@@ -1,4 +1,4 @@
-"""Indexer: read long files one after the other, each in a separate process."""
+"""Indexer: index long files one at a time, each in a separate process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ Done = Callable[[bool], None]
 
 
 class Indexer:
-    """A queue of files to index. Indexes are stored in the user's cache folder, or in a temporary one if that is read-only."""
+    """A queue of files to index.
+
+    Indexes are stored in the user's cache folder or, if it is read-only, in a temporary folder.
+    """
 
     def __init__(self, cache: Path | None = None) -> None:
         self._temporary: TemporaryDirectory[str] | None = None
@@ -30,11 +33,11 @@ class Indexer:
         self._is_stopped = False
 
     def index_path(self, path: Path) -> Path:
-        """Return where the index of a file is, or will be."""
+        """Return the path of a file's index, whether it exists yet or not."""
         return index_path(self._cache, path)
 
     def request(self, path: Path, progress: Progress, done: Done) -> None:
-        """Index a file. Call `progress` with the bytes read so far, and at the end `done` with whether it has succeeded."""
+        """Index a file. Call `progress` with the number of bytes read so far and, at the end, `done` with True on success."""
         with self._lock:
             if self._thread is None:
                 self._thread = Thread(target=self._work, name="hookpoint-indexer", daemon=True)

@@ -1,4 +1,4 @@
-"""LiveCurves: the curves of one run for the page, exact or as a preview."""
+"""LiveCurves: one run's curves for the page, either exact or as a preview."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from hookpoint.run_folder.curve_reader import CurveReader
 from hookpoint.run_folder.curve_view import CurveView, thinned, views_of
 from hookpoint.run_folder.epoch_ends import epoch_ends_of
 
-MAX_UNREAD_BYTES = 4 * 2**20  # more are read in a separate process
-READ_SECONDS = 0.2  # of a request; the rest follows
-MAX_CURVES = 60  # of an answer without names
+MAX_UNREAD_BYTES = 4 * 2**20  # if more bytes are new, a separate process reads them
+READ_SECONDS = 0.2  # reading time per request; later requests read the rest
+MAX_CURVES = 60  # limit if a request does not name any metrics
 
 
 class LiveCurves:
-    """Read the scalars of a run as they grow. Any thread may call the methods."""
+    """Read a run's scalars as the file grows. The methods are thread-safe."""
 
     def __init__(self, path: Path, indexer: Indexer) -> None:
         self._path = path
@@ -40,7 +40,7 @@ class LiveCurves:
         self._size = 0
         self._read_bytes = 0
         self._has_more = True
-        self.version = time.time_ns() // 10**6  # changes with the curves, and with each start of the server
+        self.version = time.time_ns() // 10**6  # differs after each change of the curves and each start of the server
 
     @property
     def points(self) -> int:
@@ -48,7 +48,7 @@ class LiveCurves:
         return self._reader.points
 
     def update(self) -> int:
-        """Read what is new, for a short time. Return the version, which changes with the curves."""
+        """Read new records for a short time. Return the version, which changes with the curves."""
         with self._lock:
             if not self._is_indexing:
                 with suppress(OSError):
@@ -81,14 +81,14 @@ class LiveCurves:
                 self._is_indexing = not load_index(self._reader, self._indexer.index_path(self._path))
             if not self._is_indexing:
                 self._preview = None
-            self.version += 1  # if it failed, the preview stays, and says so
+            self.version += 1  # if indexing failed, the preview stays and is still marked as a preview
 
     def answer(self, names: Collection[str] | None, low: float, high: float, pixels: int) -> dict[str, Any]:
-        """Return curves for the page: arrays of steps, times, lowest and highest values and means, for at most `pixels`.
+        """Return curves for the page: arrays of steps, times, minima, maxima and means, in at most `pixels` buckets.
 
-        `names` selects metrics. By default, these are the most important ones. `complete` is the part of the file that was
-        read. `exact` tells whether the extremes of all curves include every value. `all` has the names of all metrics, `epochs`
-        the last steps of epochs, as pairs.
+        `names` selects metrics. By default, the most important metrics are returned. In the answer, `complete` is the fraction
+        of the file that has been read, and `exact` tells whether the extremes of all curves include every value. `all` contains
+        the names of all metrics, and `epochs` contains (last step, epoch) pairs.
         """
         self.update()
         with self._lock:
@@ -136,7 +136,7 @@ def _curve(key: Key, view: CurveView) -> dict[str, Any]:
 
 
 def _most_important(known: Collection[Key]) -> Collection[str]:
-    """Return the names of metrics to show first."""
+    """Return the names of the metrics to show if the page does not select any."""
     names = {name for name, _ in known}
     if len(names) <= MAX_CURVES:
         return names

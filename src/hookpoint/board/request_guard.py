@@ -25,7 +25,7 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cache-control": "no-store",
 }
-OWN_HEADER = "x-hookpoint"  # a page from another origin cannot send it
+OWN_HEADER = "x-hookpoint"  # a page from another origin cannot send this header
 MAX_BODY_BYTES = 2**16
 READING = ("GET", "HEAD")
 FROM_A_LINK = "This page does not open from a link on another page: copy the address into the browser's address bar."
@@ -48,9 +48,9 @@ class SingleUseToken:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who may use the server: the names it is reached by, its token, and whether commands are refused.
+    """Who may access the server: its port, its token, the host names that it accepts, and whether it refuses commands.
 
-    With `any_address`, any IP address is accepted as a host. A name that an attacker controls is not an address.
+    With `any_address`, any IP address is also accepted as a host. This is safe, because DNS rebinding needs a host name.
     """
 
     port: int
@@ -62,7 +62,7 @@ class Access:
 
 
 class RequestGuard:
-    """Refuse requests from other pages, for other hosts, or without the token. Add security headers to every answer.
+    """Refuse requests from other pages, for other hosts, or without the token. Add security headers to every response.
 
     A request needs an exact Host header, which stops DNS rebinding. A foreign Origin or Sec-Fetch-Site is refused: cookies are
     shared by all ports, so a page from another server on this machine would send ours. `/?token=` exchanges the token for a
@@ -73,8 +73,8 @@ class RequestGuard:
         self._app = app
         self._access = access
         self._hosts = {f"{host}:{access.port}" for host in access.hosts}
-        self._cookie = f"hookpoint_board_{access.port}"  # browsers send the cookies of all ports
-        # Derived from the token, so that an open page stays signed in if the server restarts with the same token file.
+        self._cookie = f"hookpoint_board_{access.port}"  # contains the port, because browsers share cookies between ports
+        # Derived from the token, so that open pages stay signed in if the server restarts with the same token file.
         self._session = hmac.new(access.token.encode(), self._cookie.encode(), "sha256").hexdigest()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -17,16 +17,16 @@ from hookpoint.steering.answer_text import answer_text
 from hookpoint.steering.control_folder import NAME
 from hookpoint.steering.controller import PendingCommand, control
 
-ANSWER_SECONDS = 30.0  # for a run to take a command; then it is withdrawn
+ANSWER_SECONDS = 30.0  # if the run does not take a command within this time, the command is withdrawn
 
 
 def has_control(path: Path) -> bool:
-    """Return whether a run may take commands, judging by its files."""
+    """Return whether a run's files indicate that it accepts commands."""
     return os.path.exists(path / NAME / "live.json")
 
 
 def control_of(run: RunFolder) -> tuple[dict[str, Any] | None, str]:
-    """Return what can be changed in a run in progress, or None and the reason why nothing can."""
+    """Return what can be changed in a run in progress. If nothing can be changed, return None and the reason."""
     if run.status != RUNNING:
         return None, f"This run is not in progress: {run.status}."
     controller = control(run.path)
@@ -47,7 +47,7 @@ def _described(pending: PendingCommand) -> dict[str, Any]:
 
 
 def send(path: Path, do: str, args: Mapping[str, Any], expect: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Send a command, and return its answer: a status, and a text that describes it."""
+    """Send a command, and return its answer as a dict with a status and a description."""
     try:
         answer = control(path).send(do, args, expect=expect, timeout=ANSWER_SECONDS).wait()
     except (HookpointError, OSError) as error:

@@ -1,4 +1,4 @@
-"""RunTable: a row for each run below some folders, kept up to date."""
+"""RunTable: keep an up-to-date row for each run below some folders."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from hookpoint.storage.run_file import NAME
 from hookpoint.storage.workdir.lock import holder_of
 
 KEY_CHARACTERS = 16
-MAX_SETTING = 200  # characters of a setting in the table
-RUNNING_SECONDS = 1.0  # between two checks of the runs in progress
-SEARCH_SECONDS = 10.0  # between two searches for new runs
+MAX_SETTING = 200  # maximum length of a setting in the table, in characters
+RUNNING_SECONDS = 1.0  # interval between checks of the runs in progress
+SEARCH_SECONDS = 10.0  # interval between searches for new runs
 ENDED = (FINISHED, STOPPED, FAILED)
 
 Row = dict[str, Any]
@@ -53,9 +53,9 @@ class _Entry:
 
 
 class RunTable:
-    """The runs below some folders. Each run has a key, a digest of its path, so no request contains a path.
+    """The runs below some folders. Each run has a key, which is a digest of its path, so that requests never contain paths.
 
-    `update` reads the files of runs that have changed, and only those. Other threads may read the rows meanwhile.
+    `update` reads only the files of runs that have changed. Other threads may read the rows meanwhile.
     """
 
     def __init__(self, folders: Sequence[str | os.PathLike[str]]) -> None:
@@ -65,13 +65,13 @@ class RunTable:
         self._lock = Lock()
         self._listeners: list[Callable[[Changes], None]] = []
         self._searched = self._looked = -math.inf
-        self.version = time.time_ns() // 10**6  # changes with the rows, and with each start of the server
+        self.version = time.time_ns() // 10**6  # differs after each change of the rows and each start of the server
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def rows(self) -> list[Row]:
-        """Return all rows, running ones first, then the newest."""
+        """Return all rows: runs in progress first, then the others, newest first."""
         rows = [entry.row for entry in list(self._entries.values()) if entry.row]
         rows.sort(key=lambda row: (row["started"] or "", row["label"]), reverse=True)
         return sorted(rows, key=lambda row: row["status"] != RUNNING)
@@ -82,12 +82,12 @@ class RunTable:
         return None if entry is None else entry.path
 
     def label(self, key: str) -> str:
-        """Return the name of a run in the table; empty if there is no such run."""
+        """Return a run's name in the table, or an empty string if there is no such run."""
         entry = self._entries.get(key)
         return "" if entry is None else entry.label
 
     def settings(self) -> dict[str, dict[str, Any]]:
-        """Return the settings of all runs, by key. Long texts are cut."""
+        """Return the settings of all runs, by key. Long values are truncated."""
         return {key: entry.settings for key, entry in list(self._entries.items())}
 
     def row(self, key: str) -> Row | None:
@@ -95,7 +95,7 @@ class RunTable:
         return None if entry is None else entry.row
 
     def listen(self, listener: Callable[[Changes], None]) -> None:
-        """Call a function with each change, in the thread that found it."""
+        """Register a function to call with all later changes. The thread that finds a change makes the call."""
         self._listeners.append(listener)
 
     def update(self) -> None:
@@ -160,9 +160,9 @@ def key_of(path: str | os.PathLike[str]) -> str:
 
 
 def row_of(run: RunFolder, key: str, label: str) -> Row:
-    """Return the row of a run. A run that has ended is described by its run.json alone.
+    """Return a run's row. If the run has ended, only run.json is read.
 
-    `since` is when a run in progress would have begun without interruptions, `seconds` the duration of any other run.
+    For a run in progress, `since` is the current time minus its training time. For any other run, `seconds` is its duration.
     """
     status = run.status
     step = run.facts.get("step")
@@ -190,7 +190,7 @@ def row_of(run: RunFolder, key: str, label: str) -> Row:
 
 
 def stored_last(run: RunFolder, best: BestValue | None) -> tuple[str, float] | None:
-    """Return the last value of the most important metric, as run.json has it."""
+    """Return the name and the last value of the most important metric, from run.json."""
     metrics = run.facts.get("metrics")
     values = {name: number_of(value) for name, value in metrics.items()} if isinstance(metrics, dict) else {}
     watched = (best.metric,) if best is not None else metric_to_watch(values)
@@ -206,7 +206,7 @@ def short_settings(run: RunFolder) -> dict[str, Any]:
 
 
 def _stamp(folder: str, status: str | None) -> tuple[Any, ...]:
-    """Return a value that changes with the files of a run. A run that has ended replaces its run.json when it starts again."""
+    """Return a value that changes with a run's files. For an ended run, run.json is enough: a new start replaces this file."""
     names = (NAME,) if status in ENDED else (NAME, SCALARS, EVENTS)
     return tuple(_file_stamp(f"{folder}/{name}") for name in names)
 

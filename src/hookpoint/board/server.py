@@ -1,4 +1,4 @@
-"""Serve the board: bind a port, print the address, and answer until Ctrl-C."""
+"""Serve the board: bind a port, report the address, and answer requests until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def serve(
 
     Its arguments are the address with the token, and one that works only once, for the command line of a browser.
 
-    Without `port`, the server uses 8787, or any free port if that is taken. Raises OSError if it cannot use the port.
+    Without `port`, the server uses port 8787, or a free port if 8787 is taken. Raises OSError if it cannot use `port`.
     """
     listening = _bound(host, port)
     own_port = listening.getsockname()[1]
@@ -63,7 +63,7 @@ def serve(
 
 
 class _Server(uvicorn.Server):
-    """A server that ends its streams when a signal asks it to exit; open streams would keep it alive."""
+    """A server that ends its streams when a signal asks it to exit. Open streams would otherwise keep it alive."""
 
     def __init__(self, config: uvicorn.Config, board: Board, on_ready: Callable[[], None]) -> None:
         super().__init__(config)
@@ -81,7 +81,7 @@ class _Server(uvicorn.Server):
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach an address."""
+    """Return whether only this machine can reach a host."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -91,7 +91,7 @@ def is_loopback(host: str) -> bool:
 def read_token(path: Path) -> str:
     """Return the token in a file that only its owner can read. If there is no such file, create one with a new token.
 
-    Raises BadArgument if others can read it, or if the token is too short.
+    Raises BadArgument if others can read the file, or if the token is too short or contains invalid characters.
     """
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

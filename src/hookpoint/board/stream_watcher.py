@@ -1,4 +1,4 @@
-"""StreamWatcher: one thread that looks for changes on behalf of all open pages. It sleeps while no page is open."""
+"""StreamWatcher: a thread that looks for changes on behalf of all open pages. It sleeps while no page is open."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from hookpoint.run_folder.run_folder import EVENTS, RUNNING
 logger = logging.getLogger("hookpoint")
 
 TICK_SECONDS = 0.5
-REST_SECONDS = 10.0  # between two checks of a run that has ended
-MAX_WAITING = 1_000  # messages for a page that does not read them
+REST_SECONDS = 10.0  # interval between checks of a run that has ended
+MAX_WAITING = 1_000  # messages that may wait for a slow page
 
 
 class Subscription:
-    """The messages for one page. `next` returns None when the server ends, or the page is too slow."""
+    """A queue of messages for one page. `next` returns None when the server ends or if the page is too slow."""
 
     def __init__(self, keys: Iterable[str]) -> None:
         self.keys = frozenset(keys)
@@ -38,8 +38,8 @@ class Subscription:
         return await self._queue.get()
 
     def put(self, message: bytes | None) -> None:
-        """Add a message, from any thread."""
-        with suppress(RuntimeError):  # the loop is closed
+        """Add a message. Any thread may call this."""
+        with suppress(RuntimeError):  # the event loop is closed
             self._loop.call_soon_threadsafe(self._put, message)
 
     def _put(self, message: bytes | None) -> None:
@@ -51,7 +51,7 @@ class Subscription:
 
 
 class StreamWatcher:
-    """Publish changes of the table, new values and events of the runs that pages look at, and answers to commands."""
+    """Publish changes of the table, answers to commands, and new values and events of the runs that open pages show."""
 
     def __init__(self, table: RunTable, store: CurveStore) -> None:
         self._table = table
@@ -66,7 +66,7 @@ class StreamWatcher:
         table.listen(self._publish_changes)
 
     def subscribe(self, keys: Iterable[str]) -> Subscription:
-        """Start to collect messages about some runs. Call it in the server's event loop."""
+        """Start collecting messages about some runs. Call this in the server's event loop."""
         subscription = Subscription(keys)
         with self._changed:
             self._subscriptions.add(subscription)
@@ -83,7 +83,7 @@ class StreamWatcher:
             self._subscriptions.discard(subscription)
 
     def publish(self, name: str, data: dict[str, Any], key: str | None = None) -> None:
-        """Send a message to all pages, or to those that look at a run."""
+        """Send a message to all pages or, with `key`, to those that show this run."""
         message = _message(name, data)
         with self._changed:
             for subscription in self._subscriptions:
@@ -91,13 +91,13 @@ class StreamWatcher:
                     subscription.put(message)
 
     def state(self, subscription: Subscription) -> bytes:
-        """Return the first message for a page: what it may have missed since it asked for runs and curves."""
+        """Return the first message for a page. It contains current versions, so that the page can tell what it has missed."""
         return _message(
             "state", {"table": self._table.version, "curves": {key: self._versions.get(key) for key in subscription.keys}}
         )
 
     def stop(self) -> None:
-        """End all streams and the thread. Signal handlers may call it."""
+        """End all streams and the thread. Signal handlers may call this method."""
         self._is_stopped = True
         for subscription in list(self._subscriptions):
             subscription.put(None)
@@ -141,7 +141,7 @@ class StreamWatcher:
             self._look_at_events(key)
 
     def _is_growing(self, key: str) -> bool:
-        """Return whether an index of a run is being built."""
+        """Return whether a run's curves have changed, for example because its file is being indexed."""
         path = self._table.path(key)
         return path is not None and self._store.of(key, path).version != self._versions.get(key)
 

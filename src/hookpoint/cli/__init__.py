@@ -1,1 +1,1 @@
-"""The command line: inspect, follow, check and clean run folders. Only the commands that train import torch."""
+"""The command line: inspect, follow, check and clean run folders. Only commands that train import torch."""

@@ -27,10 +27,11 @@ from hookpoint.run_folder.formatting import shown
 def board(
     folders: tuple[Path, ...], port: int | None, host: str, token_file: Path | None, read_only: bool, no_open: bool
 ) -> None:
-    """Serve a page about the runs in FOLDER: live curves, events, checkpoints, settings, and controls for runs in progress.
+    """Serve a web page that shows the runs in FOLDER: live curves, events, checkpoints, settings and controls.
 
-    Without FOLDER, the page shows the runs in runs/, or in the current folder. The address contains a token; anyone who has it
-    can read and control the runs. Ctrl-C ends the server. Run folders are only read, except for commands.
+    Without FOLDER, the page shows the runs in runs/ if that folder exists, otherwise in the current folder. The address
+    contains a token: anyone who has the address can read and control the runs. Ctrl-C ends the server. The server writes
+    nothing to run folders except the commands that you send.
 
     \b
     Examples:
@@ -69,7 +70,7 @@ def _open(url: str) -> None:
 
 
 def _has_browser() -> bool:
-    """Return whether a browser can open on the user's screen."""
+    """Return whether a browser can probably open on the user's screen."""
     if not sys.stdout.isatty() or os.environ.get("SSH_CONNECTION"):
         return False
     return sys.platform != "linux" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

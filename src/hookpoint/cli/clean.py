@@ -39,9 +39,10 @@ def clean(
 ) -> None:
     """Delete old checkpoints of RUN. First print what would be deleted and the space this frees, then ask for confirmation.
 
-    These are kept: the newest valid checkpoint, which is verified first; the newest checkpoint with each best-... tag; the
-    best-... folders; checkpoints that are damaged or were saved after an exception; checkpoints with a tag that does not belong
-    to a saver, such as "manual"; and files that hookpoint did not create. The command fails if a process is writing to the run.
+    The command keeps the newest valid checkpoint, which it verifies first. It also keeps the newest checkpoint with each
+    best-... tag, the best-... folders, checkpoints that are damaged or were saved after an exception, checkpoints whose tag
+    does not come from a saver, such as "manual", and files that hookpoint did not create. The command fails if a process is
+    writing to the run.
 
     \b
     Examples:
@@ -68,7 +69,7 @@ def clean(
         return
     freed = printed.freed_bytes
     with _locked(run.path, delete=everything):
-        deletions = [deletion for deletion in plan().deletions if deletion in printed.deletions]  # only what was printed
+        deletions = [deletion for deletion in plan().deletions if deletion in printed.deletions]  # delete only what was printed
         not_empty = [path for deletion in deletions for path in _delete(deletion)]
         if not everything:
             named_links.remove_broken(run.path)
@@ -124,10 +125,9 @@ def _delete(deletion: Deletion) -> list[Path]:
 
 
 def _hide(deletion: Deletion) -> tuple[Sequence[Path], Sequence[Path]]:
-    """Rename a checkpoint before its files are deleted, so that nobody sees it half deleted. Return its files and folders.
+    """Rename a checkpoint before its files are deleted, so that no reader finds it half deleted. Return its files and folders.
 
-    If the folder contains other files, it keeps its name, and the manifest is renamed instead, so that the next `clean`
-    recognizes it.
+    If the folder contains other files, rename only the manifest, so that the next `clean` recognizes the folder.
     """
     folder, files = deletion.checkpoint, list(deletion.files)
     if folder is None or is_leftover(folder.name) or not files:
@@ -147,7 +147,7 @@ def _hide(deletion: Deletion) -> tuple[Sequence[Path], Sequence[Path]]:
 
 @contextmanager
 def _locked(workdir: Path, *, delete: bool) -> Iterator[None]:
-    """Lock the run against other processes. With `delete`, delete its folder at the end, if it is empty."""
+    """Lock the run against other processes. With `delete`, delete its folder at the end if it is empty."""
     had_lock = os.path.lexists(workdir / LOCK)
     lock = WorkdirLock(workdir)
     try:

@@ -1,4 +1,4 @@
-"""Plan what to delete from a run, and compute the space that this frees. Only files that hookpoint writes are deleted."""
+"""Plan what to delete from a run, and compute the space that this frees. A plan contains only files that hookpoint writes."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ EVENT_FILE = "events.out.tfevents."
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """Files to delete, folders to delete if they are empty afterwards, and a name for this group.
+    """A named group of files to delete, and of folders to delete if they are empty afterwards.
 
-    `checkpoint` is the folder of a checkpoint. It is renamed before its first file is deleted.
+    `checkpoint` is the checkpoint's folder, if the group is a checkpoint. It is renamed before its first file is deleted.
     """
 
     what: str
@@ -46,14 +46,14 @@ class Deletion:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to delete, and the names of the checkpoints to keep, with the reason for each."""
+    """What to delete, and the names of the checkpoints to keep, each with the reason."""
 
     deletions: tuple[Deletion, ...]
     kept: tuple[tuple[str, str], ...]
 
     @property
     def freed_bytes(self) -> int:
-        """The space that this frees. Deleting a file that has another hard link frees no space."""
+        """The number of bytes that the deletions free. Deleting a file that has another hard link frees no space."""
         links: dict[tuple[int, int], list[int]] = {}
         for path in {path for deletion in self.deletions for path in deletion.files}:
             with suppress(OSError):
@@ -63,7 +63,7 @@ class Plan:
 
 
 def plan_deletions(run: RunFolder, *, logs: bool, previous: bool, everything: bool, tags: frozenset[str] = frozenset()) -> Plan:
-    """Return what to delete. Checkpoints with these `tags` are deleted in addition to those with a saver's tag."""
+    """Return what to delete. Checkpoints with one of `tags` are deleted in addition to those with a saver's tag."""
     deletions: list[Deletion] = []
     kept: list[tuple[str, str]] = []
     folder = run.path
@@ -118,9 +118,9 @@ def _old(run: RunFolder, tags: frozenset[str]) -> tuple[list[Deletion], list[tup
 def _is_half_deleted(checkpoint: Listed, newest: Listed | None) -> bool:
     """Return whether a killed `clean` has left this checkpoint half deleted.
 
-    `clean` removes the manifest first, and every complete checkpoint has one. A half-deleted folder has a renamed manifest, or
-    contains only files of a checkpoint. Without a renamed manifest, it may also be a damaged checkpoint, so it is kept unless a
-    newer checkpoint is valid.
+    Every complete checkpoint has a manifest, and `clean` removes it first. A half-deleted folder contains a renamed manifest,
+    or no manifest and only a checkpoint's other files. In the second case, the folder may also be a damaged checkpoint, so it
+    counts as half deleted only if a newer checkpoint is valid.
     """
     path, step, names = checkpoint.path, checkpoint.step, _names(checkpoint.path)
     if any(map(_is_renamed_manifest, names)):
@@ -131,7 +131,10 @@ def _is_half_deleted(checkpoint: Listed, newest: Listed | None) -> bool:
 
 
 def _is_good(checkpoint: Listed) -> bool:
-    """Return whether a run can resume from a checkpoint. Read all of its files, because older checkpoints may be deleted."""
+    """Return whether a run can resume from a checkpoint.
+
+    Read all of its files, because older checkpoints may then be deleted.
+    """
     with suppress(*UNREADABLE):
         return not verified(checkpoint.path).is_of_exception
     return False
@@ -143,9 +146,9 @@ def _checkpoint(checkpoint: Listed, why: str) -> Deletion:
 
 
 def _folder(path: Path, why: str, names: Set[str]) -> Deletion:
-    """Return a checkpoint's files to delete.
+    """Return a Deletion of a checkpoint's files.
 
-    The manifest is deleted first; without it, the folder is not a checkpoint.
+    The manifest is deleted first. Without it, the folder is no longer a checkpoint.
     """
     ours = [name for name in _names(path) if _is_ours(name, names)]
     ours.sort(key=lambda name: 0 if name == layout.MANIFEST else 2 if _is_renamed_manifest(name) else 1)
@@ -163,7 +166,7 @@ def _is_renamed_manifest(name: str) -> bool:
 
 
 def _in_checkpoints(run: Path, *, damaged: bool) -> Iterator[Deletion]:
-    """Yield other things in checkpoints/: leftovers from kills and, with `damaged`, damaged checkpoints and the folder."""
+    """Yield Deletions of what a kill left in checkpoints/ and, with `damaged`, of damaged checkpoints, links and the folder."""
     folder = run / layout.CHECKPOINTS
     for name in _names(folder):
         original = name.removeprefix(layout.DAMAGED).partition(".")[0]
@@ -205,7 +208,7 @@ def _files(folder: Path, why: str, names: tuple[str, ...]) -> Iterator[Deletion]
 
 
 def _tree(folder: Path, why: str, pattern: str) -> Iterator[Deletion]:
-    """Yield a folder and its files with matching names."""
+    """Yield a Deletion of a folder and of its files whose names match a pattern."""
     if not disk.is_folder(folder):
         return
     tree = [(Path(inner), names) for inner, _, names in os.walk(folder)]

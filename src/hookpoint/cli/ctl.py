@@ -26,7 +26,7 @@ from hookpoint.steering.controller import TIMEOUT, Controller
 
 AGAIN = 75  # exit code for a withdrawn command: try again
 CODES = {APPLIED: FINE, REFUSED: NO, LOST: NO, WITHDRAWN: AGAIN}
-COMMANDS = {  # the arguments of each command
+COMMANDS = {  # each command's arguments, for usage errors
     "set": "NAME=VALUE...",
     "pause": "",
     "resume": "",
@@ -41,7 +41,7 @@ COMMANDS = {  # the arguments of each command
 
 
 def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete a command, or NAME=VALUE with the current value for editing."""
+    """Complete a command, an action, or NAME=VALUE with the current value for editing."""
     words = tuple(ctx.params.get("words") or ())
     if not words:
         return [CompletionItem(name, help=takes) for name, takes in COMMANDS.items() if name.startswith(incomplete)]
@@ -87,16 +87,16 @@ def ctl(run: RunFolder, words: tuple[str, ...], expect: tuple[str, ...], wait: b
       resume             end the pause
       save [TAG]         save a checkpoint, and print its path
       validate           validate now, and print the metrics
-      log-every STEPS    change the interval of log steps
+      log-every STEPS    change the interval between log steps
       trace STEPS        profile the next steps, and print the path of the trace
       stop [WHY...]      stop the run
-      call ACTION        call an action of a callback
+      call ACTION        call a callback's action
       forget NUMBER      do not replay this command when the run resumes; only while no process is training
 
     All ranks apply a command at the same step, or none does. Ctrl-C withdraws a command that the run has not picked up yet.
 
-    The exit code is 0 if the command was applied, or sent with --no-wait; 1 if it was rejected or lost, or if no process is
-    training; 75 if it was withdrawn.
+    The exit code is 0 if the command was applied, or sent with --no-wait. It is 1 if the command was rejected or lost, or if no
+    process is training, and 75 if the command was withdrawn.
 
     \b
     Examples:
@@ -145,14 +145,14 @@ def _list(run: RunFolder, controller: Controller, as_json: bool) -> int:
 
 
 def _prepared(controller: Controller, words: tuple[str, ...], expect: tuple[str, ...], seconds: float) -> ControlOrder:
-    _arguments(words, {})  # usage errors are reported first
+    _arguments(words, {})  # report usage errors before looking for a run
     types = types_of({name: knob.type for name, knob in controller.knobs().items()})
     do, args = words[0], _arguments(words, types)
     return controller.prepare(do, args, expect=parse_settings(expect, types), timeout=seconds)
 
 
 def _answer(order: ControlOrder) -> ControlAnswer | None:
-    """Send a command and wait for its answer. Ctrl-C withdraws it; return None if the run has already picked it up."""
+    """Send a command and wait for its answer. On Ctrl-C, withdraw it, or return None if the run has already picked it up."""
     try:
         order.send()
         return order.wait()

@@ -1,4 +1,4 @@
-"""The list that `hookpoint ctl RUN` prints: what can be changed, what is pending, and what a resume would replay."""
+"""The list that `hookpoint ctl RUN` prints: settings, pending commands, and commands that a resume would replay."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def print_list(run: RunFolder, controller: Controller) -> int:
 
 
 def is_paused(run: Path) -> bool:
-    """Return whether a run is in progress on this machine and is paused."""
+    """Return whether a run is in progress and paused."""
     with suppress(HookpointError, OSError):
         return Controller(run).live().paused
     return False
@@ -97,7 +97,7 @@ def _journal(controller: Controller) -> Rows:
 
 
 def everything(run: RunFolder, controller: Controller) -> dict[str, Any]:
-    """Return the list for programs."""
+    """Return the list as JSON types, for programs."""
     content: dict[str, Any] = {
         "name": run.name,
         "path": str(run.path),

@@ -37,7 +37,7 @@ def parse_settings(pairs: Sequence[str], types: Mapping[str, str]) -> dict[str, 
 
 
 def short_names(names: Iterable[str]) -> dict[str, str]:
-    """Return what to type for each knob. Leave out the callback's key, which a shell would have to quote, if it is not needed.
+    """Return the shortest unambiguous name of each knob. It leaves out the callback's key, which would need quotes in a shell.
 
     >>> short_names(["Stopper(loss).patience", "Saver(a).keep", "Saver(b).keep"])
     {'Stopper(loss).patience': 'Stopper.patience', 'Saver(a).keep': 'Saver(a).keep', 'Saver(b).keep': 'Saver(b).keep'}
@@ -48,7 +48,7 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
 
 
 def types_of(types: Mapping[str, str]) -> dict[str, str]:
-    """Return the type of each knob, by all names that a command may use."""
+    """Return the type of each knob, under every name that a command may use."""
     others = [*short_names(types).items(), *((name, alias) for name, alias in ALIASES.items() if name in types)]
     return {**types, **{alias: types[name] for name, alias in others}}
 

@@ -36,8 +36,8 @@ DRAWN = ("loss", "val-error-top1", "learning_rate")
 def demo(workdir: str, epochs: int, from_scratch: bool, has_board: bool) -> int:
     """Train a small network on handwritten digits, with progress, validation, checkpoints, a schedule, logs and curves.
 
-    This takes about a minute on two cores, without a GPU or a download. Interrupt it and run it again: it resumes, and ends
-    with the same weights.
+    This takes about a minute on two cores and needs no GPU or download. Interrupt the demo and run it again: it resumes and
+    ends with the same weights.
 
     \b
     Examples:
@@ -71,7 +71,7 @@ def demo(workdir: str, epochs: int, from_scratch: bool, has_board: bool) -> int:
 
 @contextmanager
 def _board(workdir: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run `hookpoint board` over the folder of the run. It prints its address, and opens a browser if there is one."""
+    """Run `hookpoint board` on the run's folder. It prints its address, and opens a browser if possible."""
     folder = Path(workdir).parent
     folder.mkdir(parents=True, exist_ok=True)
     board = subprocess.Popen([sys.executable, "-m", "hookpoint", "board", os.fspath(folder)])
@@ -147,12 +147,12 @@ def _command(name: str, workdir: str, options: str = "") -> str:
 
 
 def _program(name: str) -> str:
-    """Return the name of a program, or its path next to Python if it is not on the PATH."""
+    """Return a program's name or, if it is not on the PATH, its path next to the Python executable."""
     beside_python = Path(sys.executable).with_name(name)
     return _short(beside_python) if shutil.which(name) is None and beside_python.exists() else name
 
 
 def _short(path: Path) -> str:
-    """Return a path relative to the current folder if it is inside it."""
+    """Return a path relative to the current folder, if the path is inside that folder."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith(os.pardir) else relative

@@ -83,7 +83,7 @@ def _write_csv(table: WideTable, file: TextIO) -> int:
 
 
 def _cell(text: str) -> str:
-    """Return a text that is safe in terminals and spreadsheets: control characters escaped, no formula.
+    """Return text that is safe in terminals and spreadsheets. Control characters are escaped, and formulas are disabled.
 
     >>> _cell("loss"), _cell("a" + chr(27) + "[2J"), _cell("=1+1")
     ('loss', 'a\\\\x1b[2J', "'=1+1")
@@ -123,7 +123,7 @@ def _refuse_own_files(run: RunFolder, output: Path) -> None:
 
 @contextmanager
 def _new_file(path: Path) -> Iterator[TextIO]:
-    """Write a new file and replace the old one atomically. A pipe is written to directly."""
+    """Write a new file and replace the old one atomically. If the target is a pipe, write to it directly."""
     try:
         if path.exists() and not stat.S_ISREG(path.stat().st_mode):
             with open(path, "w", encoding="utf-8", newline="") as file:

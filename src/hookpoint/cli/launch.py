@@ -19,9 +19,9 @@ from hookpoint.run_folder.formatting import shown
 def launch(processes: str, arguments: tuple[str, ...]) -> None:
     """Run a script in multiple processes that train together, with torchrun.
 
-    A Runner distributes its work automatically; see docs/parallel.md. Options before SCRIPT are passed to torchrun, such as
-    --max-restarts 3 to resume from the last checkpoint when a process dies, or --nnodes 2 --rdzv-endpoint HOST:PORT on each
-    of two machines. Without --nnodes, all processes run on this machine and listen on loopback only.
+    A Runner distributes its work automatically; see docs/parallel.md. Options before SCRIPT are passed to torchrun. Examples
+    are --max-restarts 3, to resume from the last checkpoint when a process dies, and --nnodes 2 --rdzv-endpoint HOST:PORT, on
+    each of two machines. Without --nnodes, all processes run on this machine and listen on loopback only.
 
     \b
     Examples:
@@ -36,7 +36,7 @@ def launch(processes: str, arguments: tuple[str, ...]) -> None:
     if not arguments[0].startswith("-") and not Path(arguments[0]).is_file():
         raise CommandError(f"script not found: {shown(arguments[0])}", USAGE)
     sys.stdout.flush()
-    # Replace this process: torchrun receives signals directly, and forwards them.
+    # Replace this process, so that torchrun receives signals directly and forwards them.
     if processes == "auto":
         import torch
 

@@ -1,4 +1,4 @@
-"""The command `hookpoint`. Each of its commands is in its own module, imported on use."""
+"""The command `hookpoint`. Each subcommand is in its own module, which is imported when it is used."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import click
 from hookpoint._version import __version__
 from hookpoint.cli.output import wants_colour
 
-COMMANDS = {  # the module in hookpoint.cli and the command's name in it
+COMMANDS = {  # each command's short help; the command's module in hookpoint.cli has the same name
     "demo": "Train a small network on handwritten digits.",
     "runs": "List the runs in a folder.",
     "show": "Show the state, settings and files of a run.",
@@ -61,7 +61,7 @@ DEBUG = "--debug"
 
 
 class Commands(click.Group):
-    """A group that imports a command only when it is used, and prints errors in one line."""
+    """A command group that imports each command only when it is used, and prints errors in one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -100,14 +100,14 @@ class Commands(click.Group):
         options["standalone_mode"] = False
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):
-                stream.reconfigure(errors="replace")  # never raise an encoding error
+                stream.reconfigure(errors="replace")  # replace characters that the terminal cannot show, instead of raising
         sys.exit(self._exit_code([argument for argument in arguments if argument != DEBUG], debug, positional, options))
 
     def _exit_code(self, args: list[str], debug: bool, positional: tuple[Any, ...], options: dict[str, Any]) -> int:
         try:
             result = super().main(args, *positional, **options)
             return result if isinstance(result, int) else 0
-        except SystemExit as exited:  # raised by click if a pipe is closed
+        except SystemExit as exited:  # click raises this if a pipe is closed
             return exited.code if isinstance(exited.code, int) else 1
         except (click.Abort, KeyboardInterrupt):
             return _fail("", 130)
@@ -139,7 +139,7 @@ def _wrong_usage(error: click.UsageError) -> int:
     from hookpoint.run_folder.command_error import one_line
 
     command = error.ctx.command_path if error.ctx is not None else "hookpoint"
-    if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):  # in click 8.2 and later
+    if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):  # this class exists in click 8.2 and later
         click.echo(error.format_message(), err=True)
         return error.exit_code
     return _fail(one_line(f"{error.format_message().rstrip('.')} ({command} --help)"), error.exit_code)

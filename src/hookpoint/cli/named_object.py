@@ -1,4 +1,4 @@
-"""Import an object by module:name, from the current folder first."""
+"""Import an object by module:name. The current folder is searched first."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hookpoint.run_folder.formatting import shown
 
 
 def named_object(name: str) -> Any:
-    """Return the object called module:name. This runs the module's code."""
+    """Return the object that module:name refers to. This runs the module's code."""
     module_name, _, path = name.partition(":")
     if module_name.endswith(".py"):
         module_name = module_name.removesuffix(".py").replace(os.sep, ".")

@@ -1,4 +1,4 @@
-"""Output of commands: lines and tables of plain text, colours on a terminal only, and JSON for programs."""
+"""Command output: lines and tables of plain text, with colours on terminals only, and JSON for programs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ def width() -> int | None:
 
 
 def wants_colour() -> bool | None:
-    """Return False if the environment disables colours, otherwise None, which makes click use them on terminals only."""
+    """Return False if the environment disables colours.
+
+    Otherwise, return None, which makes click use colours on terminals only.
+    """
     return False if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" else None
 
 
@@ -65,7 +68,7 @@ def coloured_status(status: str) -> str:
 
 
 def flowed(prefix: str, pieces: Iterable[str], limit: int | None, gap: str = "  ") -> list[str]:
-    """Return a prefix and pieces of text as lines of at most `limit` cells. Lines after the first are indented.
+    """Join a prefix and pieces of text into lines of at most `limit` cells. Lines after the first are indented.
 
     >>> flowed("step 1  ", ["loss 0.5", "accuracy 0.25"], 20)
     ['step 1  loss 0.5', '        accuracy 0.25']
@@ -87,8 +90,9 @@ def flowed(prefix: str, pieces: Iterable[str], limit: int | None, gap: str = "  
 class Column:
     """A column, and how it adapts if the table is too wide.
 
-    First, cells are shortened down to `min_width`; 0 means never. Then columns are dropped, highest `drop` first; 0 means
-    never. If a column `wraps`, its text continues on the next line. `styles` maps the text of a cell to a rich style.
+    Cells are shortened, but not below `min_width`. If that is not enough, columns are dropped, highest `drop` first. If
+    `min_width` or `drop` is 0, the column is never shortened or dropped. If a column `wraps`, its text continues on the next
+    line. `styles` maps a cell's text to a rich style.
     """
 
     title: str = ""
@@ -100,7 +104,7 @@ class Column:
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None = None) -> list[str]:
-    """Return the lines of a table of at most `width` cells, or as wide as needed. Empty columns are left out.
+    """Return a table's lines, at most `width` cells wide or, without `width`, as wide as needed. Empty columns are left out.
 
     >>> table([Column("name"), Column("step", right=True)], [("mine", "12"), ("other", "3")])
     ['name   step', 'mine     12', 'other     3']

@@ -55,8 +55,8 @@ def plot(
     """Plot the curves of one or more runs. Each run has its own colour, and each metric its own panel.
 
     Training and validation share a panel. A ring marks the best value. Without -m, the most important metrics are plotted.
-    Without -o, the picture is curves.png in the folder of the run, or in the current folder for multiple runs and for URLs. A
-    PNG has twice as many pixels as --width and --height specify.
+    Without -o, the picture is written to curves.png in the run's folder, or in the current folder for multiple runs and for
+    URLs. A PNG has twice as many pixels as --width and --height specify.
 
     \b
     Examples:

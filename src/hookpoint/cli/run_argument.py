@@ -11,7 +11,7 @@ from hookpoint.run_folder.find_run import find_run, run_names
 
 
 class RunType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.3
-    """A run folder. Shells complete run names, or else paths."""
+    """A run folder. Shells complete run names or, if none matches, paths."""
 
     name = "run"
 
@@ -27,4 +27,5 @@ class RunType(click.ParamType):  # type: ignore[type-arg]  # generic since click
 
 
 run_argument = click.argument("run", type=RunType(), metavar="RUN")
-readable_run_argument = click.argument("run", type=RunType(may_be_remote=True), metavar="RUN")  # also the URL of a mirror
+# Also accepts the URL of a mirror.
+readable_run_argument = click.argument("run", type=RunType(may_be_remote=True), metavar="RUN")

@@ -63,10 +63,10 @@ def runs(
 ) -> None:
     """List the runs in DIR, a folder or a URL. The default is runs/ if it exists, else the current folder.
 
-    A run is "killed" if its files say that it is running but no process writes to it, and "unknown" if no file says how it
-    ended. The best value comes from a saver, or is guessed from the metric's name; "newest" marks a guess from the end of a
-    long file. The last value belongs to the same metric; if there is no best value, the metric's name is also shown. A narrow
-    terminal shows fewer columns; --json and pipes show all.
+    A run is "killed" if its run.json says that it is running but no process is writing to it, and "unknown" if it has no valid
+    run.json. The best value comes from a saver, or is guessed from the metric's name; "newest" marks a guess from the end of a
+    long file. The last value belongs to the same metric. If there is no best value, the metric's name is shown with the last
+    value. On a narrow terminal, some columns are dropped. --json and pipes show all columns.
 
     \b
     Examples:
@@ -87,7 +87,7 @@ def runs(
 
 
 def _runs_in(where: str, levels: int, previous: bool) -> list[tuple[RunFolder, str]]:
-    """Return the runs in a folder, or in remote storage by URL, with their paths from there."""
+    """Return the runs in a folder, or at a URL in remote storage, each with its relative path."""
     if os.path.isdir(where):
         folders = find_runs(Path(where), levels=levels, previous=previous)
         return [(RunFolder(path), os.path.relpath(path, where)) for path in folders]
@@ -99,7 +99,7 @@ def _runs_in(where: str, levels: int, previous: bool) -> list[tuple[RunFolder, s
 
 
 def _sorted(pairs: list[tuple[RunFolder, str]], key: Key, reverse: bool) -> list[tuple[RunFolder, str]]:
-    """Return the runs in sorted order. Runs without a key come last in both directions."""
+    """Return the runs, sorted by a key. Runs without a key come last in both directions."""
     keyed = sorted((pair for pair in pairs if key(*pair) is not None), key=lambda pair: (key(*pair), pair[1]), reverse=reverse)
     return [*keyed, *(pair for pair in pairs if key(*pair) is None)]
 

@@ -147,7 +147,7 @@ def _checkpoints(run: RunFolder) -> Rows:
 
 
 def _details(manifest: Manifest) -> list[str]:
-    """Return the names of links to a checkpoint, and the values that a saver appended."""
+    """Return lines about a checkpoint: whether it is encrypted, the links to it, and the values that a saver added."""
     lines = ["encrypted"] if manifest.encryption else []
     lines += [f"also {', '.join(map(shown, manifest.links))}"] if manifest.links else []
     return lines + (
@@ -156,13 +156,13 @@ def _details(manifest: Manifest) -> list[str]:
 
 
 def _linked_checkpoint(run: RunFolder, best: Listed) -> str:
-    """Describe the checkpoint that a best-… folder links to, by name if its step has more than one checkpoint, else by step."""
+    """Describe the checkpoint that a best-… folder links to: by name if its step has several checkpoints, otherwise by step."""
     names = [other.path.name for other in run.checkpoints if not other.is_best and other.manifest == best.manifest]
     place = Place.of(names[0]) if names else None
     return f"the files of {shown(names[0])}" if place is not None and place.number > 1 else f"the files of step {best.step}"
 
 
 def _measured(checkpoint: Listed) -> str:
-    """Return the values that a checkpoint was saved for, without duplicates."""
+    """Return the metric values for which a checkpoint was saved, without duplicates."""
     values = (f"{shown(value.get('metric'))} {number(value['value'])}" for value in checkpoint.measured.values())
     return ", ".join(dict.fromkeys(values))

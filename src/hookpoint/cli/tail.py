@@ -31,8 +31,8 @@ AT = {"step": "     ", "epoch": "mean ", "value": "value"}
 def tail(run: RunFolder, count: int, follow: bool, seconds: float, as_json: bool) -> None:
     """Print the newest records and events of RUN, then new ones as they are written.
 
-    "mean" marks means over whole passes, and "value" marks single values. The command ends with the run, or with Ctrl-C. If a
-    resumed run truncates its records, the new records are printed next.
+    "mean" marks means over whole passes, and "value" marks single values. The command ends when the run ends, or with Ctrl-C.
+    If a resumed run truncates its records, the command continues with the new records.
 
     \b
     Examples:
@@ -57,7 +57,7 @@ def tail(run: RunFolder, count: int, follow: bool, seconds: float, as_json: bool
 
 
 def _in_order(groups: Iterable[list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Merge the rows of several files by time. Rows of one file keep their order, even if the clock was set back."""
+    """Merge the rows of several files by time. Rows from the same file keep their order, even if the clock was set back."""
     timed = [zip(accumulate((row["time"] for row in rows), max), rows, strict=True) for rows in groups]
     return [row for _, row in merge(*timed, key=lambda one: (one[0], one[1]["step"]))]
 
@@ -66,7 +66,7 @@ def _print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
     limit = width()
     for row in rows:
         if as_json and "event" in row:
-            del row["at"]  # events have no "at" in the file
+            del row["at"]  # in the file, events have no "at"
         print_lines([json.dumps(row)] if as_json else _lines(row, limit))
 
 

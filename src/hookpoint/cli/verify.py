@@ -33,7 +33,7 @@ class _CheckpointType(RunType):
 def verify(path: Path, as_json: bool) -> int:
     """Read every checkpoint of RUN and compare it with its manifest. RUN may also be a checkpoint folder.
 
-    Nothing is changed. The exit code is 1 if a checkpoint is damaged. All files are read.
+    The command reads all files and changes nothing. The exit code is 1 if a checkpoint is damaged.
 
     \b
     Examples:
@@ -54,7 +54,7 @@ def verify(path: Path, as_json: bool) -> int:
 
 
 def _existing(path: Path, result: Verification) -> Verification:
-    """Leave out checkpoints that a running process has deleted in the meantime."""
+    """Leave out checkpoints that a running process has deleted meanwhile."""
     if is_like_a_checkpoint(path.resolve()):
         return result
     folder = checkpoints(workdir_of(path.resolve()))

@@ -6,11 +6,11 @@ import os
 from collections.abc import Sequence
 from typing import BinaryIO
 
-MARK_BYTES = 256  # how many bytes before the position identify the file
+MARK_BYTES = 256  # number of bytes before the offset that are compared
 
 
 class FilePosition:
-    """A byte offset, with the file's identity and the bytes before the offset, which show whether the file has changed."""
+    """A byte offset in a file. It stores the file's id and the bytes before the offset, to detect changes to the file."""
 
     def __init__(self, offset: int = 0, mark: bytes = b"", file_id: tuple[int, int] | None = None) -> None:
         self.offset = offset
@@ -30,7 +30,7 @@ class FilePosition:
         self.mark = (self.mark + last)[-MARK_BYTES:]
 
     def is_in(self, file: BinaryIO) -> bool:
-        """Return whether the bytes before the offset are still the same. They differ if the file was truncated or rewritten."""
+        """Return whether the bytes before the offset are unchanged: the file was neither truncated nor rewritten."""
         return mark_of(file, self.offset) == self.mark
 
 
@@ -40,7 +40,7 @@ def id_of(file: BinaryIO) -> tuple[int, int]:
 
 
 def mark_of(file: BinaryIO, offset: int) -> bytes:
-    """Return the bytes before an offset; fewer if the file is shorter."""
+    """Return up to 256 bytes before an offset."""
     begin = max(0, offset - MARK_BYTES)
     file.seek(begin)
     return file.read(offset - begin)

@@ -1,4 +1,4 @@
-"""Read lines from untrusted files of any length."""
+"""Read lines from untrusted files of any size."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import BinaryIO
 from hookpoint.storage.disk.complete_lines import MAX_LINE_BYTES, end_of_complete_lines, lines_backwards
 
 PIECE_BYTES = 2**20
-NEWEST_BYTES = 8 * 2**20  # lines with many metrics are long
+NEWEST_BYTES = 8 * 2**20  # large enough for many lines, even with many metrics per line
 
 
 def open_plain(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a regular file for reading. A pipe or a device, which could block forever, raises OSError."""
+    """Open a regular file for reading. Raise OSError for a pipe or a device, which could block forever."""
     nonblocking = getattr(os, "O_NONBLOCK", 0)
     file = open(path, "rb", buffering=0, opener=lambda name, flags: os.open(name, flags | nonblocking))  # noqa: SIM115
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -27,7 +27,7 @@ def open_plain(path: str | os.PathLike[str]) -> BinaryIO:
 
 
 def complete_lines(file: BinaryIO) -> Iterator[bytes]:
-    """Yield the lines from the current position, without newlines. An incomplete last line is left out.
+    """Yield the lines after the current position, without newlines. An incomplete last line is left out.
 
     Raises OSError for a line of more than 16 MiB.
     """

@@ -1,4 +1,4 @@
-"""The best value of a metric: stored by the run, or guessed from its records."""
+"""Best value: a metric's best value, stored by the run or guessed from its records."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FIRST = ("val_loss", "loss")
 class BestValue:
     """The best value of a metric, its step, and its source: "run", "events", "guess" or "newest".
 
-    "guess" is the best value in all records, and "newest" is the best value near the end of a long file.
+    "guess" means the best value in all records, and "newest" means the best value near the end of a long file.
     """
 
     metric: str
@@ -32,7 +32,7 @@ class BestValue:
 
     @classmethod
     def of(cls, metric: str, facts: Any, source: str) -> BestValue | None:
-        """Return the best value in the contents of a file, or None if it is invalid."""
+        """Return the best value from a dict in a file, or None if it is invalid."""
         if not isinstance(facts, dict):
             return None
         value, step, mode = number_of(facts.get("value")), facts.get("step"), facts.get("mode")
@@ -42,7 +42,7 @@ class BestValue:
 
 
 def metric_to_watch(names: Collection[str]) -> tuple[str, str] | None:
-    """Return the name of the most important metric and its mode; None if no name is known.
+    """Return the name and the mode of the most important metric, or None if no name implies a mode.
 
     >>> metric_to_watch(["rate", "loss", "val_loss"]), metric_to_watch(["rate", "val_acc"]), metric_to_watch(["rate"])
     (('val_loss', 'min'), ('val_acc', 'max'), None)
@@ -54,7 +54,7 @@ def metric_to_watch(names: Collection[str]) -> tuple[str, str] | None:
 
 
 def guess_best(path: Path, names: Collection[str]) -> BestValue | None:
-    """Return the best value of the most important metric, from its epoch means if there are any, otherwise from all values.
+    """Return the most important metric's best value, from its epoch means if there are any, otherwise from all of its values.
 
     Reads only the last 8 MiB of the file. If the file is longer, the source is "newest", not "guess".
     """
@@ -70,8 +70,8 @@ def guess_best(path: Path, names: Collection[str]) -> BestValue | None:
 
 def _best(lines: Iterable[bytes], metric: str, mode: str, at: str | None, source: str) -> BestValue | None:
     key = json.dumps(metric).encode()
-    kind = b"" if at is None else f'"at": {json.dumps(at)}'.encode()  # the form in which JSONWriter writes it
-    rows = records_of([line for line in lines if key in line and kind in line])  # other lines are not parsed
+    kind = b"" if at is None else f'"at": {json.dumps(at)}'.encode()  # in exactly the format that JSONWriter writes
+    rows = records_of([line for line in lines if key in line and kind in line])  # skip other lines without parsing them
     values = [(number_of(row.get(metric)), row["step"]) for row in rows if row is not None and at in (None, row["at"])]
     numbers = [(value, step) for value, step in values if value is not None and not math.isnan(value)]
     best = (min if mode == "min" else max)(numbers, key=lambda pair: pair[0], default=None)

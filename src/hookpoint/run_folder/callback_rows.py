@@ -1,4 +1,4 @@
-"""Callback rows: the callbacks of a run in order, when they run, and what they cost."""
+"""Callback rows: a run's callbacks in order, with their schedules and costs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from hookpoint.run_folder.json_records import number_of
 
 
 def callback_rows(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a row for each callback in run.json: its points, when it runs at each, and its seconds there and in total.
+    """Return a row for each callback in run.json: its points, its schedule and time at each point, and its total time.
 
-    Seconds are None where nothing was measured. Rows are in the order in which callbacks run.
+    Times are in seconds, or None if they were not measured. Rows are in the order in which callbacks run.
 
     >>> schedule = [{"callback": "ModelSaver", "point": "on_epoch_end", "when": "complete epochs"}]
     >>> callback_rows({"callbacks": ["ModelSaver"], "schedule": schedule})[0]["points"]
@@ -24,7 +24,7 @@ def callback_rows(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _by_callback(rows: Any) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return rows by their callback and point."""
+    """Return the rows, keyed by callback and point."""
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for row in _list(rows):
         if isinstance(row, dict) and isinstance(row.get("callback"), str) and isinstance(row.get("point"), str):
@@ -47,7 +47,10 @@ def _row(name: str, schedule: Mapping[str, Any], costs: Mapping[str, Any]) -> di
 
 
 def _seconds(cost: Mapping[str, Any]) -> float | None:
-    """Return the time of all calls. Of points in the training step, only some calls are measured."""
+    """Return the total time of all calls.
+
+    It is an estimate for points inside the training step, where only some calls are measured.
+    """
     estimated = number_of(cost.get("estimated_seconds"))
     return number_of(cost.get("seconds")) if estimated is None else estimated
 

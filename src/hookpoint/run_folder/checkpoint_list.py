@@ -18,7 +18,7 @@ from hookpoint.storage.workdir.catalog import best_folders, places
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A checkpoint or best-… folder. If its manifest is invalid, `manifest` is None, and `problem` says why.
+    """A checkpoint folder or a best-… folder. If its manifest is invalid, `manifest` is None, and `problem` explains why.
 
     `size_bytes` is the size of its files. `own_bytes` leaves out files that it shares with an earlier folder in the list.
     """
@@ -42,12 +42,12 @@ class Listed:
 
     @property
     def measured(self) -> dict[str, Any]:
-        """The values that the checkpoint was saved for, by tag."""
+        """The metric values for which the checkpoint was saved, by tag."""
         return {} if self.manifest is None else dict(self.manifest.measured)
 
     @property
     def is_best(self) -> bool:
-        """Whether it is a best-… folder."""
+        """Whether this is a best-… folder."""
         return Place.of(self.path.name) is None
 
 
@@ -67,7 +67,7 @@ def newest_step(workdir: Path) -> int | None:
 
 
 def bytes_of(path: Path, seen: set[tuple[int, int]]) -> int:
-    """Return the size of the files at a path that are not in `seen`, and add them to `seen`. Unreadable files do not count."""
+    """Return the total size of the files at a path that are not in `seen`, and add them to `seen`. Skip unreadable files."""
     sizes = {(status.st_dev, status.st_ino): status.st_size for status in files_in(path)}
     total = sum(size for key, size in sizes.items() if key not in seen)
     seen.update(sizes)
@@ -75,7 +75,7 @@ def bytes_of(path: Path, seen: set[tuple[int, int]]) -> int:
 
 
 def files_in(path: Path) -> Iterator[os.stat_result]:
-    """Yield the status of the file at a path, or of every file in a folder. Links are not followed."""
+    """Yield the `stat` result of the file at a path, or of every file in the folder at that path. Do not follow links."""
     try:
         status = os.lstat(path)
     except OSError:

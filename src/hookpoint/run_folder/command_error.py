@@ -1,4 +1,4 @@
-"""CommandError: why a command fails, in one line, and its exit code."""
+"""CommandError: the reason why a command fails, in one line, with an exit code."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from hookpoint.core.text.terminal import printable
 
 FINE, NO, USAGE, REFUSED, OURS, IN_USE, NOT_WRITTEN, INTERRUPTED = 0, 1, 2, 65, 70, 69, 73, 130
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)  # raised only when writing
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)  # these occur only when writing
 
 
 class CommandError(Exception):
-    """End the command with one line on stderr and an exit code."""
+    """Raised to end a command with one line on stderr and an exit code."""
 
     def __init__(self, message: str, code: int = REFUSED) -> None:
         super().__init__(message)

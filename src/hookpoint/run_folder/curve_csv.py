@@ -1,4 +1,4 @@
-"""Curves as CSV: all values of a metric, in chunks."""
+"""Curves as CSV: yield all values of a metric, in chunks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COLUMNS = ("step", "epoch", "time", "value")
 def csv_lines(path: Path, name: str, at: str) -> Iterator[str]:
     """Yield the values of a metric as CSV, with a header, without loading the file into memory.
 
-    If the file is deleted meanwhile, the CSV ends early.
+    If the file becomes unreadable meanwhile, the CSV ends early.
     """
     yield _text([COLUMNS])
     if name in OWN_KEYS:
@@ -33,7 +33,7 @@ def csv_lines(path: Path, name: str, at: str) -> Iterator[str]:
 
 
 def csv_lines_of_runs(runs: Sequence[tuple[str, Path]], name: str, at: str) -> Iterator[str]:
-    """Yield the values of a metric in several files, with the label of each in the first column."""
+    """Yield the values of a metric in several runs as CSV, with each run's label in the first column."""
     yield _text([("run", *COLUMNS)])
     for label, path in runs:
         prefix = _text([(label,)]).removesuffix("\r\n")

@@ -1,4 +1,4 @@
-"""Curve index: what a CurveReader has read, stored in the user's cache folder so that a long file is read only once."""
+"""Curve index: store what a CurveReader has read in the user's cache folder, so that a long file is read only once."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from hookpoint.run_folder.curve_reader import CurveReader
 
 MAGIC = b"hookpoint curves 1\n"
 MAX_BYTES = 2**28
-MAX_FILES = 1_000  # older ones are deleted
+MAX_FILES = 1_000  # older indexes are deleted
 ARRAYS = {**POINTS, **SUMMARIES}
 
 
 def default_cache() -> Path:
-    """Return the folder for indexes: ~/.cache/hookpoint/curves, or hookpoint/curves in $XDG_CACHE_HOME."""
+    """Return the folder for indexes: hookpoint/curves in $XDG_CACHE_HOME or, by default, in ~/.cache."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(home) / "hookpoint" / "curves"
 
@@ -35,7 +35,7 @@ def index_path(cache: Path, path: str | os.PathLike[str]) -> Path:
 
 
 def save_index(reader: CurveReader, target: Path) -> None:
-    """Write what a reader has read, atomically. Raises OSError if that fails."""
+    """Write a reader's state to an index, atomically. Raises OSError if this fails."""
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     staged = target.with_name(f".{target.name}.{os.getpid()}")
     try:
@@ -51,7 +51,7 @@ def save_index(reader: CurveReader, target: Path) -> None:
 
 
 def load_index(reader: CurveReader, source: Path) -> bool:
-    """Continue where the index for a file ends. Return False if there is no index or it is damaged."""
+    """Restore a reader from an index, so that it continues where the index ends. Return False if there is no valid index."""
     try:
         with open_plain(source) as file:
             data = file.read(MAX_BYTES)

@@ -1,4 +1,4 @@
-"""Previews: some records from a long file, at evenly spaced places."""
+"""Previews: read some records from a long file, at evenly spaced places."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PLACE_BYTES = 8_192
 def preview_of(
     path: str | os.PathLike[str], *, places: int = PLACES, place_bytes: int = PLACE_BYTES
 ) -> dict[Key, list[Bucket]]:
-    """Return a bucket for each place in a file, for each curve that has values there. Extremes between places are missing.
+    """Return one bucket per curve and place in the file. Extremes between places are missing.
 
     Reads at most `places` * `place_bytes` bytes. Raises OSError if the file cannot be read.
     """

@@ -16,25 +16,26 @@ from hookpoint.run_folder._plain_file import line_batches, open_plain
 from hookpoint.run_folder.curve_columns import Column, Key, columns_of
 from hookpoint.run_folder.json_records import tables_of
 
-ALL_BUCKETS = 32 * BUCKETS  # for all curves in a file
-MAX_CURVES = 50_000  # per file; if there are more, the names probably contain numbers
-MAX_EPOCHS = 100_000  # how many ends of epochs are stored
-MAX_NUMBERS = 5  # how many bad lines are listed
-ANCHOR_BYTES = 2**20  # bytes between the places to which a truncated file is rewound
+ALL_BUCKETS = 32 * BUCKETS  # limit for all curves in a file together
+MAX_CURVES = 50_000  # limit per file; a file with more curves probably has numbers in the names
+MAX_EPOCHS = 100_000  # limit for stored epoch ends
+MAX_NUMBERS = 5  # limit for stored numbers of bad lines
+ANCHOR_BYTES = 2**20  # bytes between the places to which the reader can return after a truncation
 MAX_ANCHORS = 64
 
 
 class CurveReader:
-    """Read a file that JSONWriter writes, and continue as it grows. `curves` has its series, keyed by name and `at`.
+    """Read a file that JSONWriter writes, and continue as it grows. `curves` contains the series, keyed by name and `at`.
 
-    Memory is bounded, about 30 MB for any file: long series are thinned out to `buckets` buckets, or fewer if there are many
-    series. Their extremes are exact. `names` selects metrics, `smooth` is the weight of the past in moving averages, and
+    Memory use is limited to about 30 MB for any file: long series are thinned out to `buckets` buckets, or fewer if there are
+    many series. Their extremes stay exact. `names` selects metrics, `smooth` is the weight of the past in moving averages, and
     `epoch_ends` receives the last step of each epoch.
 
-    An incomplete last line is left out until it is complete. Lines that are not records, and values that are not numbers, are
-    left out; `bad_lines` counts the lines, and `bad_numbers` has the first few line numbers. If the file was truncated, for
-    example by a resumed run, removed values are forgotten, and only what follows the cut is read again. A file that replaces
-    another one is read from the start, unless both begin with the same content. One thread at a time may call `read`.
+    An incomplete last line is left out until it is complete. Lines that are not records and values that are not numbers are
+    left out. `bad_lines` counts the lines that are not records, and `bad_numbers` contains the first few of their line numbers.
+    If the file is truncated, for example by a resumed run, the removed values are forgotten, and only the lines after the cut
+    are read again. A file that replaces another file is read from the start, unless both begin with the same content. One
+    thread at a time may call `read`.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class CurveReader:
 
     @property
     def points(self) -> int:
-        """Number of stored values."""
+        """The number of stored values."""
         return sum(len(series.values) for series in list(self.curves.values()))
 
     def read(self, seconds: float = math.inf) -> bool:
@@ -84,7 +85,7 @@ class CurveReader:
         return False
 
     def _find_position(self, file: BinaryIO) -> None:
-        """Go back to the last place before which the file has not changed since it was read."""
+        """Go back to the last known place before which the file is unchanged."""
         if not self._position.is_in(file):
             self._return(file)
 
@@ -99,7 +100,7 @@ class CurveReader:
         self.curves = {key: series for key, series in self.curves.items() if series.values}
         self._anchors = [anchor for anchor in self._anchors if anchor[0] <= begin]
         self._position.move(file, begin)
-        self.bad_lines, self.bad_numbers = 0, []  # their positions are not known
+        self.bad_lines, self.bad_numbers = 0, []  # the positions of bad lines are not stored, so start counting again
 
     def _forget(self) -> None:
         self.curves, self._position, self._anchors = {}, FilePosition(), []
@@ -117,7 +118,7 @@ class CurveReader:
         if not self._anchors or self.position - self._anchors[-1][0] >= ANCHOR_BYTES:
             self._anchors.append((self.position, self._position.mark))
             if len(self._anchors) > MAX_ANCHORS:
-                self._anchors = self._anchors[::2]  # keep fewer of the older ones
+                self._anchors = self._anchors[::2]  # keep every second anchor
 
     def _columns(self, lines: Sequence[bytes], offsets: Sequence[int]) -> dict[Key, Column]:
         """Return the values of each series."""
@@ -142,7 +143,8 @@ class CurveReader:
     def _new_series(self, key: Key) -> Series:
         limit = min(self._buckets, ALL_BUCKETS // (len(self.curves) + 1))
         series = self.curves[key] = Series(*key, buckets=limit, smooth=self._smooth)
-        if len(self.curves) & (len(self.curves) - 1) == 0:  # a power of two, so twice as many as at the last check
+        # At each power of two, that is, when the number of curves has doubled.
+        if len(self.curves) & (len(self.curves) - 1) == 0:
             for each in self.curves.values():
                 each.limit(limit)
         return series

@@ -1,4 +1,4 @@
-"""Views of a curve: as many buckets as a chart has pixels, from the whole series or from a range of steps."""
+"""Views of a curve: reduce a series, or a range of its steps, to as many buckets as a chart has pixels."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from hookpoint.run_folder.curve_columns import Column, Key, columns_of, joined
 from hookpoint.run_folder.curve_reader import CurveReader
 from hookpoint.run_folder.json_records import tables_of
 
-MAX_BYTES = 16 * 2**20  # how much to read again for a range of steps
+MAX_BYTES = 16 * 2**20  # limit for bytes to read again for a range of steps
 
 
 @dataclass(frozen=True, slots=True)
 class CurveView:
-    """Buckets of a curve, in order. `exact` says whether their extremes include every value in the range."""
+    """A curve's buckets, in order. `exact` tells whether their extremes include every value in the range."""
 
     buckets: list[Bucket]
     exact: bool
@@ -149,9 +149,10 @@ def thinned_values(column: Column, pixels: int) -> list[Bucket]:
 
 
 def thinned(buckets: Sequence[Bucket], pixels: int) -> list[Bucket]:
-    """Merge neighbours so that at most one bucket begins in each of `pixels` columns. No extreme is lost.
+    """Merge neighbouring buckets so that at most one bucket begins in each of `pixels` columns. No extreme is lost.
 
-    Columns have the same width in steps. If steps go backwards, columns have the same number of buckets instead.
+    All columns span the same number of steps. If steps decrease somewhere, all columns contain the same number of buckets
+    instead.
     """
     if len(buckets) <= pixels:
         return list(buckets)

@@ -62,7 +62,7 @@ def _best(event: Mapping[str, Any]) -> str:
 
 
 def _control(event: Mapping[str, Any]) -> str:
-    """Describe a command: who sent it, what it requested, and its outcome."""
+    """Describe a command's sender, request and outcome."""
     was, now, values = event.get("was"), event.get("now"), event.get("values")
     status = f"{event['status']} again" if event.get("replayed") else event["status"]
     details = [str(event[name]).rstrip(".") for name in ("path", "reason", "note") if event.get(name)]

@@ -1,4 +1,4 @@
-"""Epoch ends: the last step of each epoch, from curves."""
+"""Epoch ends: find the last step of each epoch in a run's curves."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ MAX_PAIRS = 500
 
 
 def epoch_ends_of(curves: Mapping[Key, Series]) -> list[tuple[int, int]]:
-    """Return pairs of a step and the epoch that it ends, in order; at most 500, spread over the run.
+    """Return (step, epoch) pairs: the last step of each epoch, in order. At most about 500 pairs, spread over the run.
 
-    Only the longest curve of steps and the longest one of epochs are looked at. The last epoch may be in progress.
+    Reads only the longest curve for each value of `at`. The last epoch may be in progress.
     """
     longest: dict[str, Series] = {}
     for (_, at), series in list(curves.items()):

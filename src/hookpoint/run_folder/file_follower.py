@@ -15,10 +15,10 @@ from hookpoint.storage.disk.complete_lines import end_of_complete_lines, lines_b
 
 
 class FileFollower:
-    """Return the last records of a file, then the new records at each call.
+    """Follow a file: return its last records, and then the new records at each call.
 
-    When a resumed run truncates its file, a record counts as new if it is later than every record returned before. A file that
-    replaces another one, as in a fresh run, is read from the start.
+    After a resumed run has truncated its file, a record counts as new if it is later than every record returned before. If a
+    new run replaces the file, it is read from the start.
     """
 
     def __init__(self, path: Path) -> None:
@@ -28,7 +28,7 @@ class FileFollower:
         self.was_truncated = False
 
     def last(self, count: int) -> list[dict[str, Any]]:
-        """Return the last `count` records, oldest first, and continue from there. Only the end of the file is read."""
+        """Return the last `count` records, oldest first, and continue after them. Only the end of the file is read."""
         rows: list[dict[str, Any]] = []
         with suppress(OSError), open_plain(self._path) as file:
             rows = list(islice(self._backwards(file), count + 1))
@@ -36,7 +36,7 @@ class FileFollower:
         return rows[:count][::-1]
 
     def new(self) -> list[dict[str, Any]]:
-        """Return the records since the last call, oldest first; empty if there is no such file."""
+        """Return the records added since the last call, oldest first. Return an empty list if there is no file."""
         self.was_truncated = False
         try:
             with open_plain(self._path) as file:
@@ -66,7 +66,7 @@ class FileFollower:
         return rows[::-1]
 
     def _backwards(self, file: BinaryIO) -> Iterator[dict[str, Any]]:
-        """Move to the end of the last complete line, and return the records up to there, newest first."""
+        """Move to the end of the last complete line, and return the records before it, newest first."""
         end = end_of_complete_lines(file)
         self._position.move(file, end)
         return (row for _, line in lines_backwards(file, end) if (row := record_of(line)) is not None)

@@ -35,7 +35,7 @@ def run_names() -> dict[str, Path]:
 
 
 def find_run(name: str, *, may_be_remote: bool = False) -> RunFolder:
-    """Return the run at a path, or the run with this name under runs/. With `may_be_remote`, a URL is possible too."""
+    """Return the run at a path, or the run with this name under runs/. With `may_be_remote`, URLs are also accepted."""
     if is_url(name) and not os.path.isdir(name):
         if not may_be_remote:
             hint = "runs, show, plot and export read URLs"

@@ -1,4 +1,4 @@
-"""Format numbers, sizes, times and names for people."""
+"""Format numbers, sizes, times and names for display."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from hookpoint.core.text.terminal import printable
 
-MAX_CHARACTERS = 400  # longest text shown from a file, in characters
+MAX_CHARACTERS = 400  # maximum length of a text from a file, in characters
 
 
 def shown(value: Any, longest: int = MAX_CHARACTERS) -> str:
@@ -56,7 +56,7 @@ def duration(seconds: float | None) -> str:
 
 
 def moment(time: datetime | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:
-    """Return a time in the local time zone; "" for None."""
+    """Return a time in the local time zone, or "" for None."""
     return "" if time is None else time.astimezone().strftime(form)
 
 

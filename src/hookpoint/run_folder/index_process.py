@@ -1,4 +1,4 @@
-"""Index process: read a long file in a separate process, so that a server stays responsive and small."""
+"""Index process: read a long file in a separate process, so that the server stays responsive and uses little memory."""
 
 from __future__ import annotations
 
@@ -20,17 +20,20 @@ _START = "import sys; sys.path.insert(0, sys.argv[1]); from hookpoint.run_folder
 
 
 class IndexProcess:
-    """A process that reads a file to its end and writes the index to `target`. `stop` ends it early."""
+    """A process that reads a file to its end and writes its index to `target`. `stop` ends the process early."""
 
     def __init__(self, path: str | os.PathLike[str], target: Path) -> None:
         command = [sys.executable, "-P", "-c", _START, _PACKAGES, os.fspath(path), os.fspath(target)]
         quiet = subprocess.DEVNULL
         self._process = subprocess.Popen(
             command, stdin=quiet, stdout=subprocess.PIPE, stderr=quiet, start_new_session=True
-        )  # Ctrl-C ends the server, which ends this process
+        )  # in its own session: Ctrl-C ends the server, which then ends this process
 
     def wait(self, progress: Callable[[int], None]) -> bool:
-        """Call `progress` with the bytes read so far, until the process ends. Return whether it has written the index."""
+        """Call `progress` with the number of bytes read so far, until the process ends.
+
+        Return whether it has written the index.
+        """
         assert self._process.stdout is not None
         for line in self._process.stdout:
             with suppress(ValueError):
@@ -39,13 +42,13 @@ class IndexProcess:
         return self._process.wait() == 0
 
     def stop(self) -> None:
-        """End the process. `wait` returns False."""
+        """End the process. `wait` then returns False."""
         with suppress(OSError):
             self._process.kill()
 
 
 def main(path: str, target: str) -> None:
-    """Read a file and write its index. Print the position from time to time; exit when nobody reads the output any more."""
+    """Read a file and write its index. Print the position at intervals, and exit if the output is no longer read."""
     with suppress(OSError, AttributeError):
         os.nice(NICE)
     gc.disable()  # there are no reference cycles here, and searching for them takes a tenth of the run time

@@ -1,4 +1,4 @@
-"""Records: lines of JSON that JSONWriter wrote, parsed and checked."""
+"""Records: parse and check the JSON lines that JSONWriter wrote."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import Any, NamedTuple
 OWN_KEYS = frozenset({"step", "iteration", "epoch", "time", "at", "event"})  # all other keys are metrics
 NOT_FINITE = {name: float(name) for name in ("nan", "inf", "-inf")}
 AT_ONCE = 1_000  # lines decoded together
-_LARGEST = 2**63  # the limit of an integer array
+_LARGEST = 2**63  # values of this size do not fit into an integer array
 _decode = json.JSONDecoder().raw_decode
 
 
 class Table(NamedTuple):
-    """Records with the same keys: the values of each key, and the indices of their lines."""
+    """Records with the same keys: the values for each key, and the indices of the records' lines."""
 
     columns: dict[str, tuple[Any, ...]]
     indices: list[int]
 
 
 def records_of(lines: Sequence[bytes]) -> Iterator[dict[str, Any] | None]:
-    """Yield `record_of` for each line. Decoding many lines together takes half the time."""
+    """Yield `record_of(line)` for each line. Lines are decoded in batches, which halves the time."""
     for batch in _batches(lines):
         rows = _decoded(batch)
         yield from map(record_of, batch) if rows is None else map(_checked, rows)
@@ -33,7 +33,8 @@ def records_of(lines: Sequence[bytes]) -> Iterator[dict[str, Any] | None]:
 def tables_of(lines: Sequence[bytes]) -> tuple[list[Table], list[int]]:
     """Return the records in these lines as tables, and the indices of lines that are not records.
 
-    The records are the same as from `records_of`. Most lines in a file have the same keys and are checked one column at a time.
+    The records are the same as those from `records_of`. Most lines in a file have the same keys, so values are checked by
+    column.
     """
     rows: list[Any] = []
     for batch in _batches(lines):
@@ -53,7 +54,7 @@ def _batches(lines: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
 
 
 def _decoded(batch: Sequence[bytes]) -> list[Any] | None:
-    """Decode lines as one list. Return None if this fails, or if some are not objects."""
+    """Decode lines as one list. Return None if this fails, or if some of the values are not objects."""
     try:
         rows: list[Any] = _decoder()(b"[%b]" % b",".join(batch))
     except (ValueError, RecursionError):
@@ -72,7 +73,7 @@ def _single_table(rows: Sequence[Any]) -> list[Table]:
 
 
 def _tables(rows: Iterable[tuple[int, Any]], bad: list[int]) -> list[Table]:
-    """Group rows by their keys, and add the indices of None to `bad`."""
+    """Group rows by their keys. Add the indices of rows that are None to `bad`."""
     groups: dict[tuple[str, ...], tuple[list[int], list[Iterable[Any]]]] = {}
     for index, row in rows:
         if row is None:
@@ -99,11 +100,11 @@ def _is_checked(columns: Mapping[str, Sequence[Any]]) -> bool:
 
 
 def record_of(line: bytes) -> dict[str, Any] | None:
-    """Parse a line as a record with a step, an epoch, a time and an `at` of the right types; None if it is not a record."""
+    """Parse a line as a record. Return None if its step, epoch, time or `at` has the wrong type."""
     try:
         row: Any
         try:
-            row, end = _decode(text := line.decode())  # takes half the time of json.loads
+            row, end = _decode(text := line.decode())  # twice as fast as json.loads
             if end != len(text):
                 raise ValueError
         except ValueError:
@@ -118,7 +119,7 @@ def _checked(row: Any) -> dict[str, Any] | None:
     try:
         step, epoch = row["step"], row.setdefault("epoch", 0)
         time, at = row.setdefault("time", 0.0), row.setdefault("at", "step")
-        if type(row.get("iteration")) is float:  # in a file from an older version, this is a metric
+        if type(row.get("iteration")) is float:  # in files from older versions, a float "iteration" is a metric
             row["values/iteration"] = row.pop("iteration")
         is_record = type(step) is int and type(epoch) is int and type(at) is str and type(time) in (float, int)
         return row if is_record and abs(step) < _LARGEST and abs(epoch) < _LARGEST and abs(time) < _LARGEST else None
@@ -127,7 +128,7 @@ def _checked(row: Any) -> dict[str, Any] | None:
 
 
 def number_of(value: Any) -> float | None:
-    """Return a value from a record as a float; None if it is not a number. The strings "nan", "inf" and "-inf" are numbers."""
+    """Return a record's value as a float, or None if it is not a number. The strings "nan", "inf" and "-inf" are numbers."""
     if type(value) is float:
         return value
     if isinstance(value, int):
@@ -140,7 +141,7 @@ def number_of(value: Any) -> float | None:
 
 @cache
 def _decoder() -> Callable[[bytes], Any]:
-    """Return orjson's decoder, which takes half the time, or the standard library's."""
+    """Return orjson's decoder, which is twice as fast, or the standard library's if orjson is not installed."""
     try:
         import orjson
     except ImportError:
@@ -153,7 +154,7 @@ def encoded(value: Any) -> bytes:
     """Encode JSON types, with orjson if it is installed. Floats must be finite."""
     try:
         return _encoder()(value)
-    except TypeError:  # orjson cannot encode integers of more than 64 bits, or file names that are not valid text
+    except TypeError:  # orjson cannot encode integers of more than 64 bits or file names that are not valid Unicode
         return _encoded_by_standard_library(value)
 
 

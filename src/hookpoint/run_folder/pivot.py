@@ -1,4 +1,4 @@
-"""WideTable: scalars.jsonl as one row per (step, iteration, epoch, at), read in two passes."""
+"""WideTable: read scalars.jsonl as one row per (step, iteration, epoch, at), in two passes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ KEYS = ("step", "iteration", "epoch", "at", "time")  # older files have no itera
 
 
 class WideTable:
-    """The rows of scalars.jsonl. The first pass finds the columns, the second yields the rows.
+    """The rows of scalars.jsonl. The first pass finds the columns, and the second yields the rows.
 
-    The file is never loaded into memory.
+    The file is never loaded into memory as a whole.
 
-    Records from one moment (step, iteration, epoch) with the same `at` form one row. If a metric was logged twice, the last
-    value counts. The time comes from the last record. Records appended between the passes are left out. Lines that are not
-    records raise BadLines.
+    Records with the same step, iteration, epoch and `at` form one row. If a metric was logged twice, the last value is used.
+    The row's time is that of its last record. Records appended between the passes are left out. Lines that are not records
+    raise BadLines.
     """
 
     def __init__(self, path: Path) -> None:
@@ -28,9 +28,9 @@ class WideTable:
         self.columns = self._find_columns()
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield the rows in file order. Columns without a value are left out."""
+        """Yield the rows in file order. A row has no key for a column without a value."""
         moment: tuple[Any, ...] | None = None
-        open_rows: dict[str, dict[str, Any]] = {}  # the rows of the current moment, by `at`
+        open_rows: dict[str, dict[str, Any]] = {}  # the rows for the current step, iteration and epoch, by `at`
         for record in self._records():
             now = record["step"], record.get("iteration"), record["epoch"]
             if now != moment:
@@ -42,14 +42,14 @@ class WideTable:
                 row = open_rows[at] = {key: record[key] for key in KEYS if key in record}
             row["time"] = record["time"]
             for name, raw in record.items():
-                if type(raw) is float and name != "event":  # the common case; includes the time
+                if type(raw) is float and name != "event":  # the common case, which includes "time"
                     row[name] = raw
                 elif name not in OWN_KEYS and (value := number_of(raw)) is not None:
                     row[name] = value
         yield from open_rows.values()
 
     def _find_columns(self) -> tuple[str, ...]:
-        names: dict[str, None] = {}  # in order of appearance
+        names: dict[str, None] = {}  # a dict instead of a set, to keep the order of appearance
         known: set[str] = set(OWN_KEYS) - {"iteration"}
         for record in self._records():
             if not known.issuperset(record):

@@ -1,4 +1,4 @@
-"""Run curves: a figure for one or more run folders."""
+"""Run curves: build a figure from one or more run folders."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MIN_BUCKETS = 512
 
 
 def figure_of_runs(runs: Sequence[RunFolder], options: PlotOptions, *, columns: int) -> FigureData:
-    """Return a figure for run folders. Only the requested metrics are read, unless one of them is a pattern."""
+    """Return a figure of one or more runs. Only the requested metrics are read, unless one of them is a pattern."""
     names = None if not options.metrics or any(set(name) & set("*?[") for name in options.metrics) else options.metrics
 
     def read(names: Collection[str] | None) -> FigureData:
@@ -28,7 +28,7 @@ def figure_of_runs(runs: Sequence[RunFolder], options: PlotOptions, *, columns: 
     try:
         return read(names)
     except UnknownCurve:
-        return read(None)  # the error then lists all metrics
+        return read(None)  # read all metrics, so that the error lists them
 
 
 def _subject(run: RunFolder, label: str, names: Collection[str] | None, options: PlotOptions, columns: int) -> Subject:
@@ -44,7 +44,7 @@ def _subject(run: RunFolder, label: str, names: Collection[str] | None, options:
     stored = {name: best.mode for name, best in run.all_best.items()}
     modes: dict[str, Mode] = {}
     for name, _ in series:
-        with suppress(ValueError):  # the mode cannot be told from the name
+        with suppress(ValueError):  # the metric's name does not imply a mode
             modes[name] = mode_of(name, stored.get(name) or "auto")
     return Subject(label, series, _about(run), tuple(stored), modes, ends)
 

@@ -1,4 +1,4 @@
-"""Run details: everything about a run, for JSON."""
+"""Run details: return everything about a run, ready for JSON."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def sizes_of(run: RunFolder) -> list[tuple[str, int]]:
 
 
 def best_values_of(run: RunFolder) -> list[BestValue]:
-    """Return the best values in run.json; if there are none, the best value from events or a guess."""
+    """Return the best values in run.json. If there are none, return the best value from events or a guess."""
     if run.best is None:
         return []
     return [*run.all_best.values()] if run.best.source == "run" else [run.best]
@@ -72,7 +72,7 @@ def settings_of(run: RunFolder) -> dict[str, Any]:
 
 
 def differences_of(runs: Sequence[RunFolder]) -> dict[str, list[Any]]:
-    """Return the settings that differ between runs, with their value in each run, or None."""
+    """Return the settings that differ between runs, with the value in each run, or None if a run has no such setting."""
     settings = [settings_of(run) for run in runs]
     names = dict.fromkeys(name for one in settings for name in one)
     table = {name: [one.get(name) for one in settings] for name in names}

@@ -1,4 +1,4 @@
-"""RunFolder: the state of a run, read from its folder on demand."""
+"""RunFolder: read a run's state from its folder, on demand."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ MAX_EVENTS = 20_000  # the best value may be many saves ago
 
 
 class RunFolder:
-    """The state of a run. Files are read on demand; nothing is written.
+    """A run's state. Files are read on demand, and nothing is written.
 
-    Files may come from elsewhere, be incomplete, or be in use by a running process. Invalid content is ignored. Values are
-    cached; create a new RunFolder to read them again. For files that grow, only the end is read.
+    Files may be untrusted, incomplete, or in use by a running process. Invalid content is ignored. Values are cached; create a
+    new RunFolder to read them again. Only the end of growing files is read.
     """
 
     is_remote = False
@@ -41,14 +41,14 @@ class RunFolder:
 
     @property
     def where(self) -> str:
-        """The path of the run, for people; a URL for a run in remote storage."""
+        """The run's path for display, or its URL if it is in remote storage."""
         return os.fspath(self.path)
 
     # Identity
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """The contents of run.json; empty if there is no such file."""
+        """The contents of run.json. Empty if there is no such file."""
         return read_run_file(self.path)
 
     @cached_property
@@ -59,7 +59,8 @@ class RunFolder:
     @property
     def name(self) -> str:
         name = self.facts.get("name")
-        return name if isinstance(name, str) and name not in ("", "run") else self.path.resolve().name  # "run" is the default
+        # "run" is the default name, so use the folder's name
+        return name if isinstance(name, str) and name not in ("", "run") else self.path.resolve().name
 
     @cached_property
     def holder(self) -> Holder | None:
@@ -71,7 +72,7 @@ class RunFolder:
         """The status in run.json, or "killed" if the status is "running" but no process is writing to the folder."""
         status = self.facts.get("status")
         if status == RUNNING and self.holder is None:
-            status = read_run_file(self.path).get("status")  # the run may have ended meanwhile
+            status = read_run_file(self.path).get("status")  # read again, because the run may have ended meanwhile
             if status == RUNNING:
                 return KILLED
             del self.facts
@@ -121,7 +122,7 @@ class RunFolder:
 
     @property
     def last_value(self) -> tuple[str, float] | None:
-        """The newest value of the most important metric: the one with a best value, or else one chosen by name."""
+        """The newest value of the most important metric: the one with a best value or, if there is none, one chosen by name."""
         values, best = self.values, self.best
         watched = metric_to_watch(values)
         metric = best.metric if best is not None else watched[0] if watched is not None else next(iter(values), "")
@@ -129,7 +130,7 @@ class RunFolder:
 
     @cached_property
     def best(self) -> BestValue | None:
-        """The best value: from events, from run.json, or guessed. Until the run has ended, events are newer than run.json."""
+        """The best value from events, from run.json, or guessed. Until the run has ended, events are newer than run.json."""
         return self.stated_best or guess_best(self.path / SCALARS, self.values)
 
     @cached_property
@@ -149,12 +150,12 @@ class RunFolder:
 
     @property
     def started(self) -> datetime | None:
-        """The time of the first start; without run.json, the time of the oldest record."""
+        """The time of the first start or, without run.json, the time of the oldest record."""
         return moment_of(self.facts.get("started")) or moment_of(self.last.first_time)
 
     @property
     def seconds(self) -> float | None:
-        """The training time over all starts; without run.json, the time from the first to the last record."""
+        """The training time over all starts or, without run.json, the time from the first to the last record."""
         stored = self.facts.get("elapsed_seconds")
         elapsed = float(stored) if isinstance(stored, int | float) else 0.0
         if self.status in (RUNNING, KILLED) and self.facts:
@@ -209,7 +210,7 @@ class RunFolder:
 
 
 def looks_like_a_run(folder: str, names: set[str]) -> bool:
-    """Return whether a folder that contains these names is a run folder, reading as little as possible."""
+    """Return whether a folder with these file names is a run folder. Reads as little as possible."""
     return (
         (SCALARS in names and os.path.isfile(os.path.join(folder, SCALARS)))
         or (NAME in names and bool(read_run_file(folder)))

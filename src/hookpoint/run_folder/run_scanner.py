@@ -25,9 +25,9 @@ class _Listing:
 
 
 class RunScanner:
-    """Find the run folders at and below a folder, each once, real folders before links.
+    """Find the run folders at and below a folder. Each folder is found once, real folders before links.
 
-    Hidden folders and anything that cannot be read are skipped; so are earlier runs in previous/, unless requested.
+    Skips hidden and unreadable folders and, by default, earlier runs in previous/.
     """
 
     def __init__(self, folder: Path, *, levels: int = LEVELS, previous: bool = False) -> None:
@@ -77,5 +77,5 @@ class RunScanner:
 def _is_visible_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return not entry.name.startswith(".") and entry.is_dir()
-    except OSError:  # a loop of links
+    except OSError:  # the links form a loop
         return False

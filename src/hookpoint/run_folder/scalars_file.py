@@ -16,14 +16,14 @@ from hookpoint.run_folder.curve_reader import MAX_NUMBERS, CurveReader
 from hookpoint.run_folder.json_records import OWN_KEYS, number_of, record_of, records_of
 
 MAX_LINES = 2_000
-MAX_LOG_STEPS = 50  # earlier log-step records are not parsed
+MAX_LOG_STEPS = 50  # of log-step records, parse only those among this many newest lines
 OF_A_STEP = b'"at": "step"'
 
 
 class BadLines(HookpointError, ValueError):
-    """A file has lines that are not records.
+    """Raised if a file contains lines that are not records.
 
-    `numbers` are the line numbers of the first few, from 1; `count` is their total number.
+    `numbers` contains the first few line numbers, counted from 1. `count` is the number of such lines.
     """
 
     def __init__(self, path: str | os.PathLike[str], numbers: Collection[int], count: int) -> None:
@@ -60,7 +60,7 @@ def read_series(
     smooth: float = 0.0,
     epoch_ends: dict[int, int] | None = None,
 ) -> dict[tuple[str, str], Series]:
-    """Return the series of a file that JSONWriter wrote, by name and `at`, in order of appearance. See CurveReader.
+    """Return the series in a file that JSONWriter wrote, by name and `at`, in order of appearance. See CurveReader.
 
     An incomplete last line is left out, because a run may still be writing it. Values that are not numbers are also left out.
     Other lines that are not records raise BadLines.
@@ -85,7 +85,7 @@ class Point:
 class Last:
     """The step, epoch and time of the newest record, the time of the first record, and the newest value of each metric.
 
-    `exists` says whether there is a file.
+    `exists` tells whether the file exists.
     """
 
     exists: bool = False

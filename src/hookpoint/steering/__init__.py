@@ -1,1 +1,1 @@
-"""Live control: commands to a run in progress, as files in its run folder."""
+"""Live control: send commands to a run in progress, as files in its run folder."""

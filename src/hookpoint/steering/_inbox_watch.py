@@ -1,4 +1,4 @@
-"""InboxWatch: a thread on the chief that finds new commands, so the training thread does not have to look for them."""
+"""InboxWatch: a thread on the chief that finds new commands, so that the training thread does not have to poll."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Retry = Callable[[ControlFolder], None]  # writes the answers that could not be 
 class Received:
     """A file in the inbox.
 
-    `command` is None if the file cannot be read. `outcome` is the status and the reason if the command is not applied.
+    `command` is None if the file cannot be read. If the command will not be applied, `outcome` is its status and the reason.
     """
 
     id: str
     command: ControlCommand | None
     seen_at: float
     outcome: tuple[str, str] | None = None
-    is_claimed: bool = False  # claimed by an earlier start
+    is_claimed: bool = False  # whether an earlier start of the run has claimed the command
 
     def has_expired(self) -> bool:
         seconds = None if self.command is None else self.command.seconds
@@ -37,9 +37,9 @@ class Received:
 
 
 class InboxWatch:
-    """Check the inbox four times a second, then call `retry`. A new file is read, checked and answered with "seen" here.
+    """Check the inbox four times a second, then call `retry`. Each new file is read, checked and answered with "seen" here.
 
-    Everything after that happens on the training thread: it takes the commands in `received`, in order, and claims them.
+    The training thread does the rest: it takes the commands from `received`, in order, and claims them.
     """
 
     def __init__(self, folder: ControlFolder, attempt: str, wake: Callable[[], None], retry: Retry) -> None:
@@ -69,7 +69,7 @@ class InboxWatch:
             self._wake()
 
     def claim(self, received: Received) -> bool:
-        """Take a command out of the inbox; return False if it was withdrawn."""
+        """Move a command out of the inbox. Return False if its sender has withdrawn it."""
         was_there = self._folder.claim(received.id)
         self._waiting.discard(received.id)
         return was_there
@@ -79,7 +79,7 @@ class InboxWatch:
             return False
         answer = self._folder.answer(command_id)
         if command_id in self._known or (answer is not None and answer.is_final):
-            self._folder.discard(command_id)  # a copy of an earlier command that already has an answer
+            self._folder.discard(command_id)  # this file repeats an earlier command that has been answered
             return False
         return True
 
@@ -110,6 +110,6 @@ class InboxWatch:
                 self._retry(self._folder)
                 has_failed = False
             except Exception as error:
-                if not has_failed:  # logged once, not four times a second
+                if not has_failed:  # log a failure once, not four times a second
                     logger.warning("live control cannot read its inbox: %s", error)
                 has_failed = True

@@ -1,4 +1,4 @@
-"""Outcomes: exactly one event and one answer for each command, even after a kill."""
+"""Outcomes: send exactly one event and one answer per command, even after a kill."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ NEWEST_BYTES = 4 * 2**20
 
 
 class Outcomes:
-    """Tell monitors and controllers what happened to commands.
+    """Report the outcome of each command to monitors and controllers.
 
-    The event is written before the answer, and the answer before the claimed file is removed. At the next start, a file in
-    taken/ shows what was unfinished when the process was killed.
+    The event is written before the answer, and the answer before the claimed file is removed. At the next start, each file in
+    taken/ is a command that was unfinished when the process was killed.
     """
 
     def __init__(self, run: Run) -> None:
@@ -41,7 +41,7 @@ class Outcomes:
         self._run.put_event(EVENT, id=command.id, **args, by=command.by, status=status, **plain(fields))
 
     def answer(self, folder: ControlFolder, command: ControlCommand, status: str, fields: Mapping[str, Any]) -> None:
-        """Write the final answer once the event is on its way to disk. A failure is logged and does not end the run."""
+        """Write the final answer after the monitors have received the event. A failure is logged and does not end the run."""
         run = self._run
         try:
             place: dict[str, Any] = {"step": run.step, "iteration": run.iteration, "epoch": run.epoch}
@@ -68,7 +68,7 @@ class Outcomes:
     def leftovers(self, folder: ControlFolder) -> list[tuple[ControlCommand, str, str]]:
         """Return the commands that an earlier start claimed but did not answer, each with its outcome.
 
-        A command in the journal was applied, or is about to be replayed. Any other command was lost.
+        A command in the journal was applied or will be replayed. Any other command was lost.
         """
         found: list[tuple[ControlCommand, str, str]] = []
         ids = folder.taken()
@@ -87,7 +87,7 @@ class Outcomes:
         return found
 
     def _ids_of_events(self, workdir: Path) -> set[str]:
-        """Return the command ids in the newest events."""
+        """Return the ids of the commands in the newest events."""
         ids: set[str] = set()
         with suppress(OSError), (workdir / EVENTS).open("rb") as file:
             file.seek(max(0, file.seek(0, 2) - NEWEST_BYTES))

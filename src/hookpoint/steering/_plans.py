@@ -1,4 +1,4 @@
-"""Plans: what each command does. A plan is checked on every rank before any rank acts."""
+"""Plans: define what each command does. Every rank checks a plan before any rank acts on it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ MAX_TRACE_STEPS = 10_000
 class Plan:
     """A checked command. `act` carries it out and returns fields for the answer.
 
-    `prepare`, if there is one, is called first and may still raise on one rank. It returns a function that undoes it. If one
-    rank raises, the other ranks call this function.
+    `prepare`, if present, is called first. It may still raise on one rank. It returns a function that undoes the preparation,
+    which the other ranks call if one rank raises.
     """
 
     act: Callable[[], dict[str, Any]]
@@ -28,9 +28,9 @@ class Plan:
 
 
 class Plans:
-    """Check a command and return the plan to carry it out. Checking has no side effects; it raises to refuse a command.
+    """Check commands and return plans to carry them out. Checking has no side effects. A refused command raises an error.
 
-    `cannot` maps the commands that this run does not support to the reason.
+    `cannot` maps each command that this run does not support to the reason.
     """
 
     def __init__(self, loop: ControlledLoop, settings: Settings, recorder: TraceRecorder) -> None:
@@ -181,6 +181,6 @@ class Plans:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the first line of an error, with its type if it is not ours."""
+    """Return the first line of an error's message, preceded by the type if it is not a hookpoint error."""
     first = (str(error).splitlines() or [""])[0]
     return first if isinstance(error, BadValue | UnknownSetting) else f"{type(error).__name__}: {first}"

@@ -1,6 +1,6 @@
 """Files in a control folder: written atomically, and read only if they are small, regular and owned by this user.
 
-Every function takes the descriptor of an open folder, so renaming or replacing the folder later has no effect.
+Every function takes the file descriptor of an open folder, so renaming or replacing the folder later has no effect.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | g
 
 
 def open_folder(path: Path, *, create: bool) -> int:
-    """Return the descriptor of a folder. Raise BadControlFile unless this user owns it and only this user can write to it."""
+    """Open a folder and return its file descriptor.
+
+    Raise BadControlFile unless this user owns the folder and nobody else can write to it.
+    """
     if create:
         with suppress(FileExistsError):
             os.mkdir(path, 0o700)
@@ -40,7 +43,10 @@ def open_folder(path: Path, *, create: bool) -> int:
 
 
 def write_json(folder: int, name: str, value: Any, *, sync: bool = True) -> None:
-    """Write a file atomically: readers see the old content or the new, never a mixture. NaN and infinity become strings."""
+    """Write a file atomically: readers see either the old content or the new, never a mixture.
+
+    NaN and infinity become strings.
+    """
     data = json.dumps(plain(value), allow_nan=False).encode() + b"\n"
     staged = f".{name}.{os.getpid()}.{secrets.token_hex(4)}"
     descriptor = os.open(staged, CREATE, 0o600, dir_fd=folder)
@@ -57,7 +63,7 @@ def write_json(folder: int, name: str, value: Any, *, sync: bool = True) -> None
 
 
 def read_json(folder: int, name: str, max_bytes: int) -> Any:
-    """Return the content of a file. Raise BadControlFile if it is not plain JSON, OSError if it cannot be read."""
+    """Return the content of a JSON file. Raise BadControlFile if it is not valid JSON, and OSError if it cannot be read."""
     data = read_bytes(folder, name, max_bytes)
     try:
         return json.loads(data, parse_constant=_reject_constant)
@@ -66,12 +72,12 @@ def read_json(folder: int, name: str, max_bytes: int) -> Any:
 
 
 def read_bytes(folder: int, name: str, max_bytes: int) -> bytes:
-    """Return the bytes of a regular file that belongs to this user. Raise for a link, a pipe or a large file."""
+    """Return the bytes of a file. Raise if it is a link or a pipe, too large, or not owned by this user."""
     _check(name, os.stat(name, dir_fd=folder, follow_symlinks=False), max_bytes)
     descriptor = os.open(name, READ, dir_fd=folder)
     with open(descriptor, "rb") as file:
-        status = os.fstat(descriptor)  # the file may have been replaced in between
-        if not status.st_nlink:  # replaced after it was opened: read the new one
+        status = os.fstat(descriptor)  # the file may have been replaced before it was opened
+        if not status.st_nlink:  # the file was replaced after it was opened: read the new file
             return read_bytes(folder, name, max_bytes)
         _check(name, status, max_bytes)
         data = file.read(max_bytes + 1)
@@ -81,7 +87,7 @@ def read_bytes(folder: int, name: str, max_bytes: int) -> bytes:
 
 
 def remove(folder: int, name: str) -> bool:
-    """Remove a file, or an empty folder with its name. Return whether it existed and is gone."""
+    """Remove a file or an empty folder. Return whether it was removed."""
     try:
         os.unlink(name, dir_fd=folder)
         return True

@@ -1,4 +1,4 @@
-"""Settings: what commands can set or call. These are hyper-parameters, `log_every`, and the knobs and actions of callbacks."""
+"""Settings: the hyper-parameters, knobs and actions that commands can set or call, and `log_every`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOG_EVERY = Knob("log_every", int, low=1, about="steps between two log steps")
 
 @dataclass(frozen=True, slots=True)
 class CallbackKnob:
-    """A knob and the callback that has it."""
+    """A knob and its callback's entry."""
 
     entry: Entry
     knob: Knob
@@ -35,10 +35,10 @@ class CallbackKnob:
 
 
 class Settings:
-    """The settings of a run, under the names that commands use: `lr`, `log_every`, `MixUp.alpha`.
+    """A run's settings, under the names that commands use, such as `lr`, `log_every` and `MixUp.alpha`.
 
-    The part before the dot is the callback's name, or its class name if only one callback has that class. Settings that no
-    other part of a checkpoint contains are saved and restored here, once a command has changed them.
+    The part before the dot is the callback's name, or its class name if it is the only callback of its class. Once a command
+    has changed a setting that no other part of the checkpoint contains, this class saves and restores it.
     """
 
     def __init__(self, loop: ControlledLoop) -> None:
@@ -48,7 +48,7 @@ class Settings:
     # Reading
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a row for each setting: name, type, value and limits."""
+        """Return one row per setting, with its name, type, value and limits."""
         rows = []
         for name in self._run.hyper:
             value = self._run.hyper[name]
@@ -60,7 +60,7 @@ class Settings:
         return rows + [one.knob.described(one.name, one.value) for one in self._knobs()]
 
     def action_rows(self) -> list[dict[str, Any]]:
-        """Return a row for each action: its name, and the first line of its docstring."""
+        """Return one row per action, with its name and the first line of its docstring."""
         rows = []
         for entry in self._loop.hooks.all_entries:
             for action in actions_of(type(entry.subject)):
@@ -78,7 +78,7 @@ class Settings:
     # Changing
 
     def check(self, name: str, value: Any) -> None:
-        """Raise if a setting does not exist or does not accept this value. Nothing changes."""
+        """Raise if the setting does not exist or does not accept this value. Do not change anything."""
         if name == "log_every":
             if not self._loop.log_every:
                 raise BadValue("log_every is 0 in this run: there are no log steps.")
@@ -91,7 +91,7 @@ class Settings:
                 raise BadValue(f"{name} must be >= 0, got {value!r}.")
 
     def turn_knobs(self, values: Mapping[str, Any]) -> Callable[[], None]:
-        """Set the checked values of knobs. Return a function that restores them. Raise if a callback refuses a value."""
+        """Set knobs to checked values. Return a function that restores the old values. Raise if a callback refuses a value."""
         done: list[tuple[CallbackKnob, Any, Any]] = []
 
         def undo() -> None:
@@ -111,7 +111,7 @@ class Settings:
         return undo
 
     def put(self, values: Mapping[str, Any]) -> None:
-        """Set the checked values, except for knobs, which are already set."""
+        """Set the checked values, except those of knobs, which are already set."""
         for name, value in values.items():
             if name == "log_every":
                 self._changed.add(name)
@@ -145,7 +145,7 @@ class Settings:
         return lambda: call_with_named(method, payload) if runs_here else None
 
     def who_else_sets(self, name: str) -> list[str]:
-        """Return what may change a hyper-parameter again: schedulers and callbacks that set it."""
+        """Return the names of the schedulers and callbacks that also set a hyper-parameter and may overwrite it later."""
         if name == "log_every" or self._find(name) is not None:
             return []
         callbacks = []
@@ -159,11 +159,11 @@ class Settings:
     # Checkpoints
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the current values of settings that commands have changed and that nothing else saves."""
+        """Return the current values of the settings that commands have changed and that nothing else saves."""
         return {name: self.value(name) for name in sorted(self._changed)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> list[str]:
-        """Restore these values. Return the names of settings that no longer exist or do not accept their value."""
+        """Restore saved values. Return the names of settings that no longer exist or no longer accept their value."""
         lost = []
         self._changed = set()
         for name, value in state.items():
@@ -209,5 +209,5 @@ class Settings:
 
 
 def _number(value: Any) -> Any:
-    """Return a plain value: a float for a one-element tensor."""
+    """Return a plain value. A one-element tensor becomes a float."""
     return value if type(value) in TYPES or not hasattr(value, "__float__") else float(value)

@@ -1,4 +1,4 @@
-"""TraceRecorder: a profiler trace of the next steps, on request."""
+"""TraceRecorder: record a profiler trace of the next steps, on request."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hookpoint.core.run.run import Run
 
 
 class Profile(Protocol):
-    """A profiler recording, such as ProfilerTrace makes."""
+    """A profiler recording, such as the one that ProfilerTrace makes."""
 
     def record(self) -> None: ...
 
@@ -20,9 +20,9 @@ class Profile(Protocol):
 
 
 class TraceRecorder:
-    """Record steps with a profiler and write `profile/trace-step-….json` in the workdir. One recording at a time.
+    """Record steps with a profiler and write `profile/trace-step-….json` to the workdir. Only one recording runs at a time.
 
-    Only the chief records and writes; the other ranks only track that a recording is in progress.
+    Only the chief records and writes. The other ranks only track whether a recording is in progress.
     """
 
     def __init__(self, run: Run, new_profile: Callable[[], Any] | None, *, writes: bool = True) -> None:
@@ -42,11 +42,11 @@ class TraceRecorder:
 
     @property
     def steps(self) -> int:
-        """How many steps have been recorded so far."""
+        """The number of steps recorded so far."""
         return self._run.step - self._first
 
     def start(self, steps: int) -> str:
-        """Start recording on the chief. Return why this is not possible, or an empty string."""
+        """Start recording on the chief. Return an empty string or, if recording is not possible, the reason."""
         if self._writes:
             profile = None if self._new_profile is None else self._new_profile()
             if profile is None:
@@ -57,7 +57,7 @@ class TraceRecorder:
         return ""
 
     def finish(self) -> Path | None:
-        """Stop, and write the trace; return its path, or None on other ranks."""
+        """Stop recording and write the trace. Return its path on the chief, and None on other ranks."""
         profile, self._profile, self.is_recording = self._profile, None, False
         if profile is None:
             return None

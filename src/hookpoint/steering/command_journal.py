@@ -1,4 +1,4 @@
-"""CommandJournal: the commands that a resumed run replays, as lines of journal.jsonl. Each is on disk before it is applied."""
+"""CommandJournal: the commands that a resumed run replays, as lines in journal.jsonl. Each is on disk before it is applied."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ APPEND = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | g
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """A command and where it was applied: at the end of this iteration.
+    """A command, and the position in training at which it was applied.
 
-    If `epochs` has just increased, it was applied at the end of the epoch. `number` counts the entries of a run from
-    1. `iteration`, `step` and `epochs` are the clocks at that boundary.
+    `number` counts a run's entries from 1. `iteration`, `step` and `epochs` are the run's clocks at that position. If `epochs`
+    has just increased, the command was applied at the end of the epoch.
     """
 
     number: int
@@ -37,14 +37,14 @@ class JournalEntry:
     time: str = ""
 
     def encoded(self) -> dict[str, Any]:
-        """Return the entry as the contents of its line."""
+        """Return the entry as a JSON object, for its line in the file."""
         order = {"id": self.id, "do": self.do, "args": dict(self.args), "by": self.by}
         places = {name: getattr(self, name) for name in ("number", "iteration", "step", "epochs", "time")}
         return {**places, "order": order}
 
     @classmethod
     def parsed(cls, content: Mapping[str, Any]) -> JournalEntry:
-        """Return the entry that a line contains. Raise KeyError or TypeError if it is invalid."""
+        """Return the entry from a line's JSON object. Raise KeyError or TypeError if it is invalid."""
         order = content["order"]
         number, iteration, step, epochs = (int(content[name]) for name in ("number", "iteration", "step", "epochs"))
         if not isinstance(order["args"], dict):
@@ -54,13 +54,16 @@ class JournalEntry:
 
 
 class CommandJournal:
-    """The journal in an open control folder. A line that a kill left incomplete is ignored: its command was not applied."""
+    """The journal in an open control folder.
+
+    A line that a kill left incomplete is ignored, because its command was not applied.
+    """
 
     def __init__(self, folder: int) -> None:
         self._folder = folder
 
     def entries(self) -> list[JournalEntry]:
-        """Return the entries in order, without the ones that were taken back."""
+        """Return the entries in order, without forgotten entries."""
         entries: dict[int, JournalEntry] = {}
         for content in self._lines():
             try:
@@ -74,7 +77,7 @@ class CommandJournal:
         return [entries[number] for number in sorted(entries)]
 
     def last_number(self) -> int:
-        """Return the highest number ever used, including by entries that were taken back; 0 if there are none."""
+        """Return the highest number ever used, including those of forgotten entries, or 0 if the journal is empty."""
         numbers = [content.get("number") for content in self._lines()]
         return max((number for number in numbers if type(number) is int), default=0)
 
@@ -83,11 +86,11 @@ class CommandJournal:
         self._append(entry.encoded())
 
     def forget(self, number: int, *, by: str = "", reason: str = "") -> None:
-        """Take an entry back, so that the next resume does not replay it. Only while no run is training in the folder."""
+        """Forget an entry: the next resume does not replay it. Other processes may call this only while no run is training."""
         self._append({"forget": number, "by": by, "reason": reason, "time": now()})
 
     def set_aside(self) -> None:
-        """Rename the journal of an earlier run that this run does not continue."""
+        """Rename the journal that an earlier run left, because this run does not resume that run."""
         aside = f"journal-{datetime.now():%Y%m%d-%H%M%S}.jsonl"
         os.rename(NAME, aside, src_dir_fd=self._folder, dst_dir_fd=self._folder)
 
@@ -119,7 +122,7 @@ class CommandJournal:
             if size + len(line) > MAX_BYTES:
                 raise BadControlFile(f"{NAME} is full: it has {size} bytes.", start='a new run with resume="never"')
             if size and os.pread(descriptor, 1, size - 1) != b"\n":
-                line = b"\n" + line  # ends a line that a kill or a full disk left incomplete
+                line = b"\n" + line  # end the incomplete line that a kill or a full disk has left
             if os.write(descriptor, line) != len(line):
                 raise OSError(f"{NAME} was only partly written")
             os.fsync(descriptor)
@@ -130,5 +133,5 @@ class CommandJournal:
 
 
 def now() -> str:
-    """Return the local time in a readable form."""
+    """Return the local time in ISO 8601 format, in seconds."""
     return datetime.now().astimezone().isoformat(timespec="seconds")

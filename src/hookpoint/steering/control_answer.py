@@ -16,10 +16,10 @@ APPLIED, REFUSED, WITHDRAWN, LOST = FINAL = ("applied", "refused", "withdrawn", 
 class ControlAnswer:
     """The answer to a command: "seen", then exactly one of "applied", "refused", "withdrawn" and "lost".
 
-    `step`, `iteration` and `epoch` say where the run was, and `ranks` how many ranks applied the command. `was` and `now` are
-    the changed settings, `values` are the results of a validation pass, and `path` is a checkpoint or a trace. `number` is the
-    command's number in the journal, if a resumed run replays it. `note` says what may undo the command, and `reason` says why
-    it was not applied.
+    `step`, `iteration` and `epoch` are the run's position, and `ranks` is the number of ranks that applied the command. `was`
+    and `now` contain the changed settings' old and new values. `values` contains the metrics of a validation pass, and `path`
+    is the path of a checkpoint or trace. `number` is the command's number in the journal, if a resumed run replays it. `note`
+    adds information, such as what may undo the command, and `reason` explains why the command was not applied.
     """
 
     id: str
@@ -42,13 +42,13 @@ class ControlAnswer:
         return self.status != SEEN
 
     def encoded(self) -> dict[str, Any]:
-        """Return the answer as the contents of its file."""
+        """Return the answer as a JSON object, for its file."""
         content = {name: getattr(self, name) for name in _NAMES}
         return {name: value for name, value in content.items() if value is not None}
 
     @classmethod
     def parsed(cls, content: Any, command_id: str) -> ControlAnswer:
-        """Return the answer that a file contains. Raise BadControlFile if it is invalid."""
+        """Return the answer from a file's JSON object. Raise BadControlFile if it is invalid."""
         if not isinstance(content, dict) or content.get("id") != command_id or content.get("status") not in (SEEN, *FINAL):
             raise BadControlFile("expected an answer with the same id as its file.")
         known: dict[str, Any] = {name: content[name] for name in _NAMES if name in content}

@@ -17,11 +17,11 @@ COMMANDS = ("set", "call", "pause", "resume", "save", "validate", "log-every", "
 REPLAYED = ("set", "call", "log-every", "validate")  # these change training, so a resumed run replays them
 ID = re.compile(r"\d{20}-[0-9a-f]{8}")
 ATTEMPT = re.compile(r"[0-9a-f]{32}")
-MAX_TEXT = 1000  # longest reason, tag or sender, in characters
+MAX_TEXT = 1000  # maximum length of a reason, tag or sender, in characters
 
 
 def new_id() -> str:
-    """Return a new id; ids sort by time."""
+    """Return a new id. Ids sort by time."""
     return f"{time.time_ns():020d}-{secrets.token_hex(4)}"
 
 
@@ -29,10 +29,10 @@ def new_id() -> str:
 class ControlCommand:
     """A command.
 
-    `args` by command: set {"values": {name: value}}, call {"action": name}, save {"tag": tag}, log-every {"steps": n}, trace
-    {"steps": n}, stop {"reason": text}; the others take none. `attempt` identifies the start of the run that the command is
-    for. `expect` has values that must still be current: if one has changed, the command is refused. The command expires
-    `seconds` after the trainer first sees it; None for never. `by` names the sender.
+    `args` depends on the command: set {"values": {name: value}}, call {"action": name}, save {"tag": tag}, log-every {"steps":
+    n}, trace {"steps": n}, stop {"reason": text}. The other commands take no arguments. `attempt` identifies the start of the
+    run that the command is for. `expect` maps settings to the values that the sender expects: if one has changed, the command
+    is refused. The command expires `seconds` after the trainer first sees it, or never if this is None. `by` names the sender.
 
     >>> ControlCommand("set", {"values": {"lr": 0.01}}, attempt="0" * 32).do
     'set'
@@ -47,14 +47,14 @@ class ControlCommand:
     by: str = ""
 
     def encoded(self) -> dict[str, Any]:
-        """Return the command as the contents of its file."""
+        """Return the command as a JSON object, for its file."""
         fields = {"id": self.id, "attempt": self.attempt, "do": self.do, "args": dict(self.args), "by": self.by}
         expect = {"expect": dict(self.expect)} if self.expect else {}
         return {"format": FORMAT, **fields, **expect, "seconds": self.seconds}
 
     @classmethod
     def parsed(cls, content: Any, command_id: str) -> ControlCommand:
-        """Return the command from the file named after this id. Raise BadControlFile if it is invalid."""
+        """Return the command from the JSON object in the file with this id. Raise BadControlFile if it is invalid."""
         if not isinstance(content, dict) or content.get("format") != FORMAT or content.get("id") != command_id:
             raise BadControlFile(f"expected a command in format {FORMAT} with the same id as its file.")
         attempt, do, by = (content.get(name) for name in ("attempt", "do", "by"))

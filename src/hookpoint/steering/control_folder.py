@@ -1,14 +1,14 @@
-"""ControlFolder: the files of `RUN/.control/`, through which a run in progress is controlled.
+"""ControlFolder: the files in `RUN/.control/` that control a run in progress.
 
-    live.json who is training, and what can be changed; written by the trainer
-    inbox/ID.json      a command; written by a controller, removed by the trainer that claims it, or by a controller
+    live.json          the training process and what can be changed; written by the trainer
+    inbox/ID.json      a command; written by a controller, removed by the trainer that claims it or the controller
                        that withdraws it
-    taken/ID.json      a command that the trainer has claimed and not yet answered
+    taken/ID.json      a command that the trainer has claimed but not yet answered
     answers/ID.json    "seen", then the final answer; written by the trainer
     journal.jsonl      the commands that a resume replays
 
-Each file is written under a hidden name and renamed. Each command is a file of its own, so controllers never overwrite each
-other. Moving a command out of the inbox is atomic: either the trainer claims it, or its controller withdraws it.
+Each file is written under a hidden name and then renamed. Each command has its own file, so controllers never overwrite each
+other's commands. Moving a command out of the inbox is atomic: either the trainer claims it, or its controller withdraws it.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from hookpoint.steering.live_record import LiveRecord
 
 NAME = ".control"
 MAX_COMMAND_BYTES = 64 * 2**10
-MAX_BYTES = 4 * 2**20  # of live.json and answers
+MAX_BYTES = 4 * 2**20  # size limit for live.json and for each answer
 MAX_ANSWERS = 1000
 SUFFIX = ".json"
 
 
 class ControlFolder:
-    """The control folder of a run, held open by descriptor: replacing the folder with another has no effect.
+    """A run's control folder, held open by file descriptor, so that replacing the folder has no effect.
 
-    Only the user who started the run can use it. Raises FileNotFoundError if there is no such folder, and BadControlFile if
-    others can write to it.
+    Only the user who started the run can use the folder. Raises FileNotFoundError if the folder does not exist, and
+    BadControlFile if other users can write to it.
 
     >>> folder = ControlFolder.create("runs/mine")
     >>> command = ControlCommand("pause", {}, attempt="0" * 32)
@@ -60,7 +60,7 @@ class ControlFolder:
 
     @classmethod
     def create(cls, run_folder: str | os.PathLike[str]) -> Self:
-        """Open the control folder, and create it if necessary. Called by the trainer."""
+        """Open the control folder, and create it if necessary. The trainer calls this."""
         Path(run_folder).mkdir(mode=0o700, parents=True, exist_ok=True)
         return cls(run_folder, create=True)
 
@@ -78,7 +78,7 @@ class ControlFolder:
     # live.json
 
     def live(self) -> LiveRecord:
-        """Return who is training. Raise FileNotFoundError if no run has been controlled here."""
+        """Return the contents of live.json. Raise FileNotFoundError if no run has written this file here."""
         return LiveRecord.parsed(read_json(self._root, "live.json", MAX_BYTES))
 
     def write_live(self, record: LiveRecord) -> None:
@@ -87,42 +87,42 @@ class ControlFolder:
     # Commands
 
     def send(self, command: ControlCommand) -> None:
-        """Put a command into the inbox. Called by a controller."""
+        """Put a command into the inbox. A controller calls this."""
         write_json(self._inbox, command.id + SUFFIX, command.encoded())
 
     def withdraw(self, command_id: str) -> bool:
-        """Remove a command from the inbox. If this returns True, the command is never applied; if False, an answer follows."""
+        """Remove a command from the inbox. If this returns True, the command is never applied. If False, an answer follows."""
         return remove(self._inbox, command_id + SUFFIX)
 
     def waiting(self) -> list[str]:
-        """Return the ids in the inbox, the oldest first. Other names are ignored."""
+        """Return the ids of the commands in the inbox, oldest first. Other files are ignored."""
         return _ids(self._inbox)
 
     def taken(self) -> list[str]:
-        """Return the ids of commands that were claimed but not answered yet."""
+        """Return the ids of the commands that are claimed but not yet answered."""
         return _ids(self._taken)
 
     def read(self, command_id: str) -> ControlCommand:
-        """Return a command in the inbox. Raise BadControlFile or OSError if it cannot be used."""
+        """Return a command from the inbox. Raise BadControlFile or OSError if it cannot be used."""
         return ControlCommand.parsed(read_json(self._inbox, command_id + SUFFIX, MAX_COMMAND_BYTES), command_id)
 
     def read_taken(self, command_id: str) -> ControlCommand:
-        """Return a claimed command. Raise BadControlFile or OSError if it cannot be used."""
+        """Return a command from taken/. Raise BadControlFile or OSError if it cannot be used."""
         return ControlCommand.parsed(read_json(self._taken, command_id + SUFFIX, MAX_COMMAND_BYTES), command_id)
 
     def claim(self, command_id: str) -> bool:
-        """Move a command from the inbox to taken/; return False if it was withdrawn. Called by the trainer."""
+        """Move a command from the inbox to taken/. Return False if it was withdrawn. The trainer calls this."""
         name = command_id + SUFFIX
         try:
             os.rename(name, name, src_dir_fd=self._inbox, dst_dir_fd=self._taken)
         except FileNotFoundError:
             return False
-        except OSError:  # a folder with this name is in the way, or the disk fails; the command must still leave the inbox
+        except OSError:  # the disk has failed, or taken/ contains a folder of this name; the command must still leave the inbox
             return remove(self._inbox, name)
         return True
 
     def release(self, command_id: str) -> None:
-        """Remove a claimed command, once it is answered."""
+        """Remove a claimed command. Call this once it is answered."""
         remove(self._taken, command_id + SUFFIX)
 
     def discard(self, command_id: str) -> None:
@@ -132,7 +132,7 @@ class ControlFolder:
     # Answers
 
     def answer(self, command_id: str) -> ControlAnswer | None:
-        """Return the answer to a command, or None if there is no answer yet or it cannot be read."""
+        """Return the answer to a command, or None if there is no readable answer yet."""
         try:
             return ControlAnswer.parsed(read_json(self._answers, command_id + SUFFIX, MAX_BYTES), command_id)
         except (OSError, BadControlFile):
@@ -142,7 +142,7 @@ class ControlFolder:
         write_json(self._answers, answer.id + SUFFIX, answer.encoded(), sync=answer.is_final)
 
     def answers(self) -> list[str]:
-        """Return the ids of all answers, the oldest first."""
+        """Return the ids of all answers, oldest first."""
         return _ids(self._answers)
 
     def clean_up(self) -> None:
@@ -156,7 +156,7 @@ class ControlFolder:
 
 
 def is_supported() -> bool:
-    """Return whether this system has the calls that control needs. Windows does not."""
+    """Return whether this system has the system calls that live control needs. Windows does not."""
     return os.open in os.supports_dir_fd and os.rename in os.supports_dir_fd and hasattr(os, "geteuid")
 
 

@@ -15,9 +15,10 @@ QUICK_SECONDS, QUICK_POLL, SLOW_POLL = 2.0, 0.02, 0.1
 
 
 class ControlOrder:
-    """A command on its way to a run. `wait` returns its outcome, and `withdraw` takes it back. `Controller.send` creates it.
+    """A command on its way to a run, from `Controller.send`. `wait` returns its outcome, and `withdraw` takes it back.
 
-    Either the run moves the command out of the inbox and answers it, or the sender withdraws it and it is never applied.
+    Either the run moves the command out of the inbox and answers it, or the sender withdraws it. A withdrawn command is never
+    applied.
     """
 
     def __init__(self, run_folder: Path, command: ControlCommand, timeout: float) -> None:
@@ -32,7 +33,7 @@ class ControlOrder:
             folder.send(self.command)
 
     def answer(self) -> ControlAnswer | None:
-        """Return what is known about the command so far; None until the run sees it."""
+        """Return the latest answer to the command, or None if the run has not seen it yet."""
         if self._final is None:
             try:
                 with ControlFolder(self._run_folder) as folder:
@@ -48,8 +49,8 @@ class ControlOrder:
         """Wait for the final answer.
 
         If the run does not take the command within `timeout` seconds (default: the timeout passed to `send`), the command is
-        withdrawn. Once the run has taken the command, this waits for as long as a checkpoint or a validation pass takes. If the
-        run ends first, the answer is "lost" at once.
+        withdrawn. Once the run has taken the command, this method waits without a timeout, for example until a validation pass
+        ends. If the run ends first, the answer is "lost" at once.
         """
         deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
         is_taken = False
@@ -65,7 +66,7 @@ class ControlOrder:
                 time.sleep(QUICK_POLL if time.monotonic() - self._sent < QUICK_SECONDS else SLOW_POLL)
 
     def withdraw(self) -> bool:
-        """Withdraw the command. If this returns True, the command is never applied; if False, the run has already taken it."""
+        """Withdraw the command. If this returns True, the command is never applied. If False, the run has already taken it."""
         answer = self.answer()
         if answer is None or not answer.is_final:
             self._remove("its sender took it back")
@@ -83,7 +84,7 @@ class ControlOrder:
         return True
 
     def _is_running(self) -> bool:
-        """Return whether the attempt that the command is for is still training."""
+        """Return whether the training process that the command was sent to is still training."""
         if holder_of(self._run_folder) is None:
             return False
         try:
@@ -94,17 +95,17 @@ class ControlOrder:
         return live.attempt == self.command.attempt and not live.ended
 
     def _after_the_end(self) -> ControlAnswer:
-        """Return the answer to a command that the run had not answered when it ended."""
+        """Return the answer after the run has ended. If the run has not answered, derive the answer from the journal."""
         entry = None
         with suppress(FileNotFoundError), ControlFolder(self._run_folder) as folder:
             entry = next((one for one in folder.journal.entries() if one.id == self.id), None)
-        answer = self.answer()  # the answer may have arrived last
+        answer = self.answer()  # the run may have answered just before it ended
         if answer is not None and answer.is_final:
             return answer
-        if entry is None:  # the command is for this attempt, so no later start applies it
+        if entry is None:  # the command was for the start that has ended, so no later start applies it
             self._final = ControlAnswer(self.id, LOST, time=time.time(), reason="the run ended first")
         else:
-            note = "the run was killed right after; a resume replays it"
+            note = "the run was killed right after it applied the command; a resume replays it"
             self._final = ControlAnswer(self.id, APPLIED, entry.step, entry.iteration, number=entry.number, note=note)
         return self._final
 

@@ -31,7 +31,7 @@ TIMEOUT = 30.0
 def control(run_folder: str | os.PathLike[str]) -> Controller:
     """Steer the run in a folder: change settings, pause, save, validate, trace and stop.
 
-    The run may be in another process, or on another machine that sees the same folder.
+    The run may be in another process, or on another machine that can access the same folder.
 
     >>> control("runs/mine")
     control('runs/mine')
@@ -41,7 +41,7 @@ def control(run_folder: str | os.PathLike[str]) -> Controller:
 
 @dataclass(frozen=True, slots=True)
 class KnobState:
-    """A setting that can be changed, and its value. `type` is "float", "int", "bool", "str" or "list"."""
+    """A setting that commands can change, and its value. `type` is "float", "int", "bool", "str" or "list"."""
 
     name: str
     type: str
@@ -61,11 +61,12 @@ class PendingCommand:
 
 
 class Controller:
-    """Steer the run in a run folder. `hookpoint.control` creates it.
+    """Steer the run in a run folder. Call `hookpoint.control` to create a Controller.
 
-    A command waits for its answer and returns it. It raises NotApplied if the run refuses the command, ends first, or does not
-    take the command within `timeout` seconds; the command is then withdrawn and never applied. It raises NotTraining at once if
-    no process is training. Any number of controllers may steer a run at the same time.
+    Each method that sends a command waits for the answer and returns it. It raises NotApplied if the run refuses the command,
+    ends first, or does not take the command within `timeout` seconds. After a timeout, the command is withdrawn and never
+    applied. The method raises NotTraining at once if no process is training. Any number of controllers may steer a run at the
+    same time.
     """
 
     def __init__(self, run_folder: str | os.PathLike[str]) -> None:
@@ -74,10 +75,13 @@ class Controller:
     def __repr__(self) -> str:
         return f"control({os.fspath(self.path)!r})"
 
-    # What can be changed, and what was
+    # Reading
 
     def live(self) -> LiveRecord:
-        """Return who is training, and what can be changed. Raise NotTraining if no process is training."""
+        """Return the process that is training and the settings that can be changed.
+
+        Raise NotTraining if no process is training.
+        """
         holder = holder_of(self.path)
         if holder is None:
             raise NotTraining(f"no process is training in {self.path}.", list="its settings and events: hookpoint show")
@@ -98,11 +102,11 @@ class Controller:
         return record
 
     def knobs(self) -> dict[str, KnobState]:
-        """Return what can be changed, by name."""
+        """Return the settings that can be changed, by name."""
         return {knob.name: knob for knob in map(_knob, self.live().knobs)}
 
     def actions(self) -> dict[str, str]:
-        """Return the actions of callbacks, by name, each with its description."""
+        """Return the descriptions of the callbacks' actions, by name."""
         return {str(one.get("name")): str(one.get("about", "")) for one in self.live().actions}
 
     def pending(self) -> list[PendingCommand]:
@@ -117,7 +121,7 @@ class Controller:
         return [*taken, *(PendingCommand(command, "seen" if command.id in seen else "sent") for command in waiting)]
 
     def journal(self) -> list[JournalEntry]:
-        """Return the commands that a run resumed from an earlier checkpoint replays, without the ones that were forgotten."""
+        """Return the commands that a resumed run replays if they follow its checkpoint. Forgotten commands are left out."""
         try:
             with ControlFolder(self.path) as folder:
                 return folder.journal.entries()
@@ -125,7 +129,7 @@ class Controller:
             return []
 
     def saved_commands(self) -> int:
-        """Return the number of the last command in the journal that a checkpoint contains; 0 if none does."""
+        """Return the highest journal number of a command that a checkpoint includes, or 0 if there is none."""
         return max((_commands_in(one.manifest) for one in entries(self.path)), default=0)
 
     # Commands
@@ -151,7 +155,7 @@ class Controller:
         expect: Mapping[str, Any] | None = None,
         timeout: float | None = TIMEOUT,
     ) -> ControlOrder:
-        """Return an order that has not been sent yet, so that it can be withdrawn whenever Ctrl-C is pressed."""
+        """Return an order without sending it, so that a caller who is interrupted while sending it can withdraw it."""
         if do not in COMMANDS:
             raise BadArgument(f"there is no command {do!r}.", choose=", ".join(COMMANDS))
         if timeout is not None and not timeout > 0:
@@ -164,7 +168,10 @@ class Controller:
     def set(
         self, values: Mapping[str, Any], *, expect: Mapping[str, Any] | None = None, timeout: float = TIMEOUT
     ) -> ControlAnswer:
-        """Change settings, all at the same step or none. With `expect`, only if these settings still have these values."""
+        """Change settings, all at the same step or none.
+
+        With `expect`, do so only if these settings still have these values.
+        """
         return self._ask("set", timeout, expect, values=dict(values))
 
     def pause(self, *, timeout: float = TIMEOUT) -> ControlAnswer:
@@ -176,19 +183,19 @@ class Controller:
         return self._ask("resume", timeout)
 
     def save(self, tag: str = "manual", *, timeout: float = TIMEOUT) -> ControlAnswer:
-        """Save a checkpoint with this tag. The answer comes when it is on disk, with its path."""
+        """Save a checkpoint with this tag. Return the answer, which includes the path, once the checkpoint is on disk."""
         return self._ask("save", timeout, tag=tag)
 
     def validate(self, *, timeout: float = TIMEOUT) -> ControlAnswer:
-        """Validate at the next step boundary. The answer has the metrics in `values`."""
+        """Validate at the next step boundary. The answer contains the metrics in `values`."""
         return self._ask("validate", timeout)
 
     def log_every(self, steps: int, *, timeout: float = TIMEOUT) -> ControlAnswer:
-        """Change the interval of log steps."""
+        """Change the interval between log steps."""
         return self._ask("log-every", timeout, steps=steps)
 
     def trace(self, steps: int, *, timeout: float = TIMEOUT) -> ControlAnswer:
-        """Profile the next steps. The answer has the path of the trace."""
+        """Profile the next steps. The answer contains the trace's path."""
         return self._ask("trace", timeout, steps=steps)
 
     def stop(self, reason: str = "", *, timeout: float = TIMEOUT) -> ControlAnswer:
@@ -197,13 +204,13 @@ class Controller:
         return self._ask("stop", timeout, None, **args)
 
     def call(self, action: str, *, timeout: float = TIMEOUT) -> ControlAnswer:
-        """Call an action of a callback."""
+        """Call a callback's action."""
         return self._ask("call", timeout, action=action)
 
     def forget(self, number: int) -> JournalEntry:
-        """Take back the command with this number in the journal: the next start does not replay it.
+        """Remove the command with this number from the journal, so that the next start does not replay it.
 
-        Raises NotApplied while a process is training, and if a checkpoint already contains the command.
+        Raises NotApplied while a process is training, or if a checkpoint already includes the command.
         """
         try:
             with ControlFolder(self.path) as folder, _locked(self.path):
@@ -246,13 +253,13 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _commands_in(manifest: Manifest | None) -> int:
-    """Return the number of the last command that a checkpoint contains. Checkpoints saved after an exception do not count."""
+    """Return the number of the last command that a checkpoint includes, or 0 if it was saved after an exception."""
     number = 0 if manifest is None or manifest.is_of_exception else manifest.clocks.get("commands")
     return number if isinstance(number, int) else 0
 
 
 def _read(ids: Iterable[str], read: Callable[[str], ControlCommand]) -> list[ControlCommand]:
-    """Return the commands in these files, without files that are not commands or have been answered in the meantime."""
+    """Return the commands with these ids. Skip files that are not commands, and commands that have been answered meanwhile."""
     found = []
     for id in ids:
         with suppress(OSError, BadControlFile):

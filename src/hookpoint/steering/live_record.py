@@ -1,4 +1,4 @@
-"""LiveRecord: who is training in a run folder, and what can be changed, as stored in live.json."""
+"""LiveRecord: the process that is training in a run folder, and the settings that can be changed, as stored in live.json."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ FORMAT = 1
 class LiveRecord:
     """The live-control state of a run.
 
-    `attempt` is new at each start of the run; commands for another attempt are lost. `knobs` has a dict per setting: name, type
-    ("float", "int", "bool", "str" or "list"), value, and low, high, choices and about where they apply. `actions` has the name
-    and description (`about`) of each action. `cannot` maps the commands that this run does not support to the reason.
+    `attempt` identifies this start of the run. Commands for another attempt are lost. `knobs` contains a dict per setting:
+    name, type ("float", "int", "bool", "str" or "list") and value and, where they apply, low, high, choices and about.
+    `actions` contains each action's name and description (`about`). `cannot` maps each command that this run does not support
+    to the reason.
     """
 
     attempt: str
@@ -35,20 +36,20 @@ class LiveRecord:
 
     @property
     def is_running(self) -> bool:
-        """Whether the training process is still running; True if it is on another host, where this cannot be checked."""
+        """Whether the training process is still running. Always True for another host, where this cannot be checked."""
         if self.ended:
             return False
         is_here = self.holder.host == socket.gethostname()
         return not is_here or self.holder.pid == os.getpid() or self.holder.runs()
 
     def encoded(self) -> dict[str, Any]:
-        """Return the record as the contents of `live.json`."""
+        """Return the record as a JSON object, for live.json."""
         content = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "holder"}
         return {"format": FORMAT, **content, **asdict(self.holder)}
 
     @classmethod
     def parsed(cls, content: Any) -> LiveRecord:
-        """Return the record that a file contains. Raise BadControlFile if it is invalid."""
+        """Return the record from a file's JSON object. Raise BadControlFile if it is invalid."""
         if not isinstance(content, dict) or content.get("format") != FORMAT or not isinstance(content.get("attempt"), str):
             raise BadControlFile(f"live.json is not in format {FORMAT}.", use="the hookpoint release that the run uses")
         try:

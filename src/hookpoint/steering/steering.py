@@ -1,4 +1,4 @@
-"""Steering: commands to a run in progress, applied at step boundaries by all ranks or none, and replayed when a run resumes."""
+"""Steering: apply commands to a run in progress, on all ranks or none, and replay them when the run resumes."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from hookpoint.steering.control_folder import ControlFolder, is_supported
 from hookpoint.steering.live_record import LiveRecord
 from hookpoint.storage.workdir.lock import Holder
 
-BEAT_SECONDS, PUBLISH_SECONDS = 0.25, 1.0  # between messages of paused ranks; between updates of live.json
-AFTER_A_PAUSE = ("validate", "trace")  # answered when the run resumes
+BEAT_SECONDS, PUBLISH_SECONDS = 0.25, 1.0  # intervals between messages of paused ranks, and between updates of live.json
+AFTER_A_PAUSE = ("validate", "trace")  # commands that wait until a paused run resumes
 T = TypeVar("T")
-LIMIT = 5  # how many commands the line about a replay lists
+LIMIT = 5  # maximum number of commands that the log line about a replay lists
 
 
 class Steering:
-    """The control of one run; see `hookpoint.core.control.control.Control`.
+    """Control one run. See `hookpoint.core.control.control.Control`.
 
-    A thread on the chief watches the inbox. At a boundary, the chief claims the commands and sends them to all ranks. Each
-    rank checks a command; if none objects, the chief journals it, and all ranks apply it. The chief sends the event
-    "control" and writes the answer. During a pause, ranks exchange a short message four times a
-    second, so no rank waits longer than that.
+    A thread on the chief watches the inbox. At a step boundary, the chief claims the commands and sends them to all ranks. Each
+    rank checks each command. If no rank refuses it, the chief writes it to the journal and all ranks apply it. The chief then
+    sends the event "control" and writes the answer. During a pause, the ranks exchange a short message four times a second, so
+    no collective waits for longer than that.
 
     `new_profile` returns a profiler recording for `trace`, or None if the profiler is in use.
     """
@@ -66,7 +66,7 @@ class Steering:
             self._open()
         gathered = self._loop.gather({} if self._folder is None else self._tail(), "live control")
         told = gathered[0]
-        if not told or None in gathered:  # None: a rank that does not accept commands
+        if not told or None in gathered:  # None is from a rank that does not accept commands
             self._close()
             return
         self._is_on = True
@@ -93,13 +93,13 @@ class Steering:
             self._folder = ControlFolder.create(self._run.workdir)
             self._folder.clean_up()
             if not self._loop.has_resumed and self._folder.journal.last_number():
-                self._folder.journal.set_aside()  # a store moves the journal with the earlier run; a host does not
+                self._folder.journal.set_aside()  # in another library's trainer, no store moves an earlier run's journal
         except (OSError, BadControlFile) as error:
             logger.warning("the run does not accept commands: %s", error)
             self._close()
 
     def _tail(self) -> dict[str, Any]:
-        """Return what all ranks need to know: the commands after the checkpoint, and the last number."""
+        """Return what all ranks need: the commands given after the checkpoint, and the last number in the journal."""
         assert self._folder is not None
         try:
             entries, last = self._folder.journal.entries(), self._folder.journal.last_number()
@@ -155,7 +155,7 @@ class Steering:
             self._loop.wake_here()
 
     def submit(self, command: ControlCommand) -> None:
-        """Send a command from inside the run; it is applied at the next boundary."""
+        """Send a command from inside the run. It is applied at the next step boundary."""
         if self._folder is not None and self._watch is not None:
             self._folder.send(command)
             self._watch.look()
@@ -193,7 +193,7 @@ class Steering:
             self._apply(ControlCommand.parsed(content, content["id"]))
 
     def _claimed(self) -> list[ControlCommand]:
-        """Claim the commands that the watch has received; answer those that are not applied."""
+        """Claim the received commands. Answer those that are not applied, and return the others."""
         commands = []
         for received in self._taken():
             outcome, command = received.outcome, received.command
@@ -206,7 +206,7 @@ class Steering:
         return commands
 
     def _taken(self) -> list[Received]:
-        """Take the commands that the watch has received out of the inbox."""
+        """Take the received commands out of the inbox."""
         taken = []
         while self._watch is not None and self._watch.received:
             received = self._watch.received.popleft()
@@ -240,12 +240,12 @@ class Steering:
         if reason:
             self._answer(command, REFUSED, {"reason": reason})
         elif command.do == "trace":
-            self._traced = command  # answered when it is written
+            self._traced = command  # answered when the trace is written
         else:
             self._answer(command, APPLIED, {**result, **({"number": number} if number else {})})
 
     def _planned(self, command: ControlCommand) -> tuple[Plan | None, str]:
-        """Check a command on all ranks. Return the plan, and the reason if any rank refuses it."""
+        """Check a command on all ranks. Return the plan, and the reason if a rank refuses the command."""
         plan, reason = _attempted(lambda: self._plans.plan(command.do, command.args, command.expect))
         return plan, self._first_of(reason, "a command")
 
@@ -275,7 +275,7 @@ class Steering:
                 logger.warning("command %d was refused, but a resume will try it again: %s", number, error)
 
     def _acted(self, do: str, plan: Plan) -> tuple[dict[str, Any], str]:
-        """Carry out a plan on all ranks. Return fields for the answer, and the reason if it fails."""
+        """Carry out a plan on all ranks. Return fields for the answer, and the reason if the plan fails."""
         if plan.prepare is not None:
             undo, reason = _attempted(plan.prepare)
             reason = self._first_of(reason, "the preparation of a command")
@@ -325,7 +325,7 @@ class Steering:
             self._answer(command, status, fields)
 
     def _stay_paused(self) -> None:
-        """Wait until a command resumes the run, or a signal or a stop ends it."""
+        """Wait until a command resumes the run, or until a signal or a stop request ends it."""
         loop, clocks, watch = self._loop, self._clocks, self._watch
         self._publish()
         while clocks.is_paused and not loop.is_stopping:
@@ -354,7 +354,7 @@ class Steering:
         """On the chief, send the event, write the answer, and update live.json."""
         if self._folder is not None:
             self._outcomes.send_event(command, status, fields)
-            self._publish()  # first, so that the new values are visible once the answer arrives
+            self._publish()  # before the answer, so that a reader of the answer finds the new values
             self._outcomes.answer(self._folder, command, status, fields)
 
     def _publish(self, *, ended: bool = False) -> None:
@@ -381,7 +381,7 @@ class Steering:
     # Checkpoints
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the settings that commands have changed, and the numbers of the commands still to be replayed."""
+        """Return the settings that commands have changed, and the numbers of the commands that are still to be replayed."""
         state: dict[str, Any] = {"changed": self._settings.state_dict(), "pending": [one.number for one in self._replay]}
         return state if any(state.values()) else {}
 
@@ -393,7 +393,7 @@ class Steering:
 
 
 def _attempted(call: Callable[[], T]) -> tuple[T | None, str]:
-    """Return the result of a call, or None and why it failed. The command is then refused, and the run continues."""
+    """Return a call's result, or None and the reason for its failure. The command is then refused, and the run continues."""
     try:
         return call(), ""
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The loop option that makes a run accept commands."""
+"""Steering option: create the control object that lets a run accept commands."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 def steering_for(
     workdir: str | os.PathLike[str] | None, *, control: bool, new_profile: Callable[[], Any] | None = None
 ) -> Callable[[ControlledLoop], Steering] | None:
-    """Return what a loop needs to accept commands; None without a workdir, with control=False or HOOKPOINT_CONTROL=0."""
+    """Return the control factory for a loop, or None without a workdir, with control=False or with HOOKPOINT_CONTROL=0."""
     if workdir is None or not control or os.environ.get("HOOKPOINT_CONTROL", "1") == "0":
         return None
-    from hookpoint.steering.steering import Steering  # imported here, because its packages take most of the import time
+    from hookpoint.steering.steering import Steering  # imported here, because its imports are slow
 
     return lambda loop: Steering(loop, new_profile)

@@ -1,1 +1,1 @@
-"""Other libraries' callbacks in a hookpoint run."""
+"""Run other libraries' callbacks in a hookpoint run."""

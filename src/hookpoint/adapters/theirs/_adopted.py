@@ -1,4 +1,4 @@
-"""Adopted: the callback that calls one object from another library."""
+"""Adopted: the base class of callbacks that call another library's callback."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ OWN_OPTIONS = ("name", "on_error", "ranks")
 
 
 class Adopted(Callback):
-    """Call an object from another library at the points of a run, with its own names, arguments and counts.
+    """Call another library's callback ("the object") at the points of a run, with that library's names, arguments and counts.
 
-    It listens only to the points at which the object does something. After an error, the object is not told that training has
-    ended, because its own trainer would not tell it either.
+    Listens only to the points at which the object does something. After an error, the object's method for the end of training
+    is not called, because its own trainer would not call it either.
     """
 
     writes_anything = True
 
     LIBRARY: ClassVar[str] = ""
-    # The methods of the object that each point calls. `on_x` is handled by the method `_x` of this class.
+    # The object's methods that each point calls. This class handles the point `on_x` in its method `_x`.
     CALLS: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     ALWAYS: ClassVar[tuple[str, ...]] = ()
-    # Classes that cannot work in a run, and what to use instead.
+    # Callback classes that cannot work in a run, with the alternative for each.
     REFUSED: ClassVar[Mapping[str, str]] = {}
 
     is_training = False  # True from the beginning of a run until its end or an error
@@ -40,7 +40,7 @@ class Adopted(Callback):
                 vars(self)[point] = getattr(self, point.removeprefix("on"))
 
     def configure(self, options: Mapping[str, Any]) -> None:
-        """Set options of this callback, and options of the library's trainer that the object reads."""
+        """Set this callback's own options, and the options that the object reads from its library's trainer."""
         own = {name: value for name, value in options.items() if name in OWN_OPTIONS}
         options = {name: value for name, value in options.items() if name not in OWN_OPTIONS}
         super().__init__(**own)
@@ -83,7 +83,7 @@ class Adopted(Callback):
 
 
 def cure(instead: str) -> dict[str, str]:
-    """Return what to do instead as an error hint, with its verb as the key."""
+    """Return advice as an error hint: the advice's verb is the key, the rest is the text."""
     verb, _, rest = instead.partition(" ")
     return {verb: rest}
 

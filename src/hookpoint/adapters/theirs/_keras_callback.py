@@ -12,12 +12,13 @@ from hookpoint.core.run.run import Run
 
 
 class RunningMeans:
-    """The running means over a pass, which Keras shows after each batch."""
+    """The running means over a pass, which Keras reports after each batch."""
 
     def __init__(self) -> None:
-        self._batch: tuple[int, int] | None = None  # the last batch, as iteration and index
+        self._batch: tuple[int, int] | None = None  # the last batch's iteration and index
         self._samples = 0
-        self._sums: dict[str, tuple[float, float]] = {}  # sums of values and weights
+        # For each metric, the weighted sum of its values and the sum of the weights.
+        self._sums: dict[str, tuple[float, float]] = {}
 
     def after_batch(self, run: Run, values: dict[str, float]) -> dict[str, float]:
         """Add a batch's values, once for all callbacks, and return the means."""
@@ -33,7 +34,7 @@ class RunningMeans:
 
 
 class Fit:
-    """What a run's Keras callbacks share: the model, and the logs of an epoch, which they may change."""
+    """The objects that a run's Keras callbacks share: the model, and the epoch's logs, which callbacks may change."""
 
     def __init__(self, run: Run) -> None:
         self.run, self.caller = run, Caller(run)
@@ -43,7 +44,7 @@ class Fit:
         self._logs_of: Any = None
 
     def logs(self) -> dict[str, Any]:
-        """Return the epoch's metrics in one dict for all callbacks, so that each of them sees what earlier ones have added."""
+        """Return the epoch's metrics. All callbacks share this dict, so each sees what earlier callbacks have added."""
         now = self.run.moment
         if self._logs_of != now:
             self._logs, self._logs_of = {}, now
@@ -55,7 +56,8 @@ class Fit:
 class KerasCallback(Adopted):
     """Call a Keras callback. Epochs and batches count from 0, and `self.model` stands for the run's model.
 
-    The checkpoint contains the counters of Keras's own callbacks and, if the object has a `state_dict` method, its result.
+    The checkpoint contains the result of the object's `state_dict()`, if it has this method, or else the counters of Keras's
+    own callbacks.
     """
 
     LIBRARY = "Keras"
@@ -97,7 +99,7 @@ class KerasCallback(Adopted):
         self.is_training = True
 
     def _epoch_begin(self, run: Run) -> None:
-        self._set_params(run)  # a Loop knows the number of epochs only now
+        self._set_params(run)  # a Loop does not have the number of epochs before this point
         self._call(run, "on_epoch_begin", run.epoch - 1, {})
 
     def _train_iter_begin(self, run: Run) -> None:
@@ -150,7 +152,7 @@ class KerasCallback(Adopted):
         getattr(self.theirs, method)(*args, **kwargs)
 
     def fit_of(self, run: Run) -> Fit:
-        """Return what this callback shares with the run's other Keras callbacks."""
+        """Return the `Fit` that this callback shares with the run's other Keras callbacks."""
         if self._fit is None or self._fit.run is not run:
             first = next(entry.subject for entry in run.hooks.entries if isinstance(entry.subject, KerasCallback))
             self._fit = Fit(run) if first is self else first.fit_of(run)

@@ -1,4 +1,4 @@
-"""KerasModel: what Keras callbacks see as `self.model`."""
+"""KerasModel: the object that Keras callbacks access as `self.model`."""
 
 from __future__ import annotations
 
@@ -117,6 +117,6 @@ def is_keras(model: Any) -> bool:
 
 def _to_numpy(tensor: Any) -> Any:
     tensor = tensor.detach().cpu()
-    if "bfloat16" in str(tensor.dtype):  # NumPy has no such type
+    if "bfloat16" in str(tensor.dtype):  # NumPy has no bfloat16
         tensor = tensor.float()
     return tensor.numpy().copy()

@@ -1,7 +1,7 @@
-"""The state of Keras's own callbacks. Keras does not store it, so this module stores the attributes that a resumed run needs.
+"""The state of Keras's own callbacks. Keras does not save it, so this module saves the attributes that a resumed run needs.
 
-Copying all attributes would be wrong: EarlyStopping changes the sign of `min_delta` when it first reads its metric, and would
-change it again.
+It does not copy all attributes. EarlyStopping, for example, flips the sign of `min_delta` when it first reads its metric; in a
+resumed run, it would flip a copied value a second time.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ def state_of(callback: Adopted) -> dict[str, Any]:
 
 
 def load_state(callback: Adopted, state: dict[str, Any]) -> None:
-    """Restore what `state_of` returned, after on_train_begin has reset the callback."""
+    """Restore the state that `state_of` returned. Call this after on_train_begin, which resets the callback."""
     theirs = callback.theirs
     if "state_dict" in state:
         theirs.load_state_dict(state["state_dict"])
         return
     if "best" in state and getattr(theirs, "monitor_op", ...) is None:
-        # Older versions reset the best value when they first read the metric and decide which values are better.
+        # Older Keras versions choose min or max when they first read the metric, and then reset the best value. Do this now.
         getattr(theirs, "_set_monitor_op", lambda: None)()
     for name, value in state.items():
-        if name == "size":  # removes rows from epochs after the checkpoint, which the resumed run repeats
+        if name == "size":  # remove the rows written after the checkpoint, because the resumed run writes them again
             os.truncate(theirs.filename, min(value, os.path.getsize(theirs.filename)))
         else:
             setattr(theirs, name, [tensor.numpy() for tensor in value] if name in WEIGHTS.values() else value)
@@ -58,7 +58,7 @@ def load_state(callback: Adopted, state: dict[str, Any]) -> None:
 
 @contextmanager
 def without_truncating(callback: Adopted, *, resuming: bool) -> Iterator[None]:
-    """Let a CSVLogger in a resumed run open its file for appending."""
+    """If the run resumes, make a CSVLogger append to its file instead of truncating it."""
     if not (resuming and callback.is_a(APPENDS)):
         yield
         return

@@ -14,7 +14,7 @@ NEED_MODULE = ("ModelPruning", "ModelSummary", "RichModelSummary", "WeightAverag
 
 
 class Fit:
-    """What a run's Lightning callbacks share: the trainer and the module."""
+    """The objects that a run's Lightning callbacks share: the trainer and the module."""
 
     def __init__(self, run: Run, package: str, options: dict[str, Any]) -> None:
         self.run, self.caller = run, Caller(run)
@@ -35,7 +35,7 @@ class Fit:
 class LightningCallback(Adopted):
     """Call a Lightning callback. Epochs and batches count from 0; `trainer` and `pl_module` stand for the run and its model.
 
-    Keeps the object's `state_dict` in the checkpoint, and what its `on_save_checkpoint` adds.
+    Keeps the object's `state_dict`, and the entries that its `on_save_checkpoint` adds, in the checkpoint.
     """
 
     LIBRARY = "Lightning"
@@ -96,7 +96,7 @@ class LightningCallback(Adopted):
             self._load(run)
 
     def _load(self, run: Run) -> None:
-        """Start training. If the run resumes, do so only after the state is restored, as Lightning does."""
+        """Call the methods for the start of training. If the run resumes, it first restores the state, as Lightning does."""
         self._call(run, "on_fit_start")
         self._call(run, "on_train_start")
 
@@ -178,7 +178,7 @@ class LightningCallback(Adopted):
         self._leave(run, "predict")
 
     def _enter(self, run: Run, function: str) -> None:
-        """Set up a validation or prediction pass outside a fit."""
+        """Begin a validation or prediction pass. Outside a fit, also call the object's `setup`."""
         fit = self._called(run)
         fit.trainer.enter("fit" if self.is_training else function, function)
         if not self.is_training:
@@ -205,7 +205,7 @@ class LightningCallback(Adopted):
         return fit
 
     def fit_of(self, run: Run) -> Fit:
-        """Return what this callback shares with the run's other Lightning callbacks."""
+        """Return the `Fit` that this callback shares with the run's other Lightning callbacks."""
         if self._fit is None or self._fit.run is not run:
             others = [entry.subject for entry in run.hooks.entries if isinstance(entry.subject, LightningCallback)]
             if others[0] is self:

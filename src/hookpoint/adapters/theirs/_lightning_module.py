@@ -1,4 +1,4 @@
-"""LightningModuleView: what Lightning callbacks see as `pl_module` if the model is not a LightningModule."""
+"""LightningModuleView: the object that Lightning callbacks receive as `pl_module` if the model is not a LightningModule."""
 
 from __future__ import annotations
 

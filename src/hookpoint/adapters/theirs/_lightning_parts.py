@@ -1,4 +1,4 @@
-"""What Lightning callbacks see as parts of `trainer`: the strategy, the logger, and the loops."""
+"""The parts of `trainer` that Lightning callbacks access: the strategy, the logger, and the loops."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hookpoint.adapters.theirs._offers import Caller, Offers
 
 
 class Strategy(Offers):
-    """The position of this rank among all ranks. Values that callbacks base decisions on are the same on all ranks."""
+    """The strategy. Callbacks' decisions need no reduction, because the values they are based on are the same on all ranks."""
 
     __slots__ = ("_device",)
 
@@ -89,7 +89,7 @@ class BatchProgress(Offers):
     @property
     def is_last_batch(self) -> bool:
         progress = self._caller.run.progress
-        # The current iteration's batch counts as done only after the callbacks.
+        # The current batch counts as done only after the callbacks have run.
         return progress is not None and progress.total is not None and progress.done >= progress.total
 
 
@@ -140,7 +140,7 @@ class FitLoop(Offers):
 
 
 class LoggerConnector(Offers):
-    """The log steps that Lightning's callbacks use."""
+    """The logger connector, which tells Lightning's callbacks when to log."""
 
     __slots__ = ("_log_every_n_steps",)
 

@@ -1,4 +1,4 @@
-"""LightningTrainer: what Lightning callbacks see as `trainer`."""
+"""LightningTrainer: the object that Lightning callbacks receive as `trainer`."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class LightningTrainer(Offers):
         self.is_over = False
 
     def enter(self, function: str, stage: str) -> None:
-        """Set what the trainer is doing ("fit", "validate" or "predict") and its stage."""
+        """Set the trainer's function ("fit", "validate" or "predict") and its stage."""
         states = self._import("trainer.states")
         self.state.fn, self.state.stage = states.TrainerFn(function), states.RunningStage(stage)
 
@@ -129,7 +129,7 @@ class LightningTrainer(Offers):
 
     @property
     def callback_metrics(self) -> dict[str, Any]:
-        """The latest value of each metric as a tensor. Callbacks may add their own."""
+        """The latest value of each metric as a tensor. Callbacks may add their own values."""
         import torch
 
         run = self._caller.run
@@ -261,7 +261,7 @@ class LightningTrainer(Offers):
     def save_checkpoint(
         self, filepath: str | os.PathLike[str], weights_only: bool | None = None, storage_options: Any = None
     ) -> None:
-        """Write a file that Lightning can load: the weights and, unless `weights_only` is set, optimizers and schedulers."""
+        """Write a checkpoint that Lightning can load. With `weights_only`, leave out optimizers and schedulers."""
         run = self._caller.run
         if not run.is_chief:
             return

@@ -1,4 +1,4 @@
-"""Offers: the base class of objects that stand in for another library's trainer or model when a run calls its callbacks."""
+"""Offers: the base class of stand-ins for another library's trainer or model, for callbacks of that library."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ class Caller:
     name: str = ""
 
     def stop(self, what: str) -> None:
-        """Stop the run, with the name of the callback as the reason."""
+        """Stop the run. The reason begins with the callback's name."""
         self.run.stop(f"{self.name} {what}")
 
 
 class Offers:
     """An object with a fixed set of attributes. Accessing any other attribute raises an error that names the callback.
 
-    Subclasses list attributes that can be set in `__slots__` and `SHOWN`, and define the others as properties and methods.
+    Subclasses list the attributes that callbacks may set in `__slots__`, and define all others as properties and methods.
+    `SHOWN` is the object's name in error messages.
     """
 
     __slots__ = ("_caller",)
 
-    SHOWN = ""  # the name that callbacks use for the object, such as "trainer.strategy"
+    SHOWN = ""  # the name by which callbacks access the object, such as "trainer.strategy"
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
@@ -37,7 +38,7 @@ class Offers:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        if hasattr(type(self), name):  # a property has raised: raise its error again, instead of an error about the attribute
+        if hasattr(type(self), name):  # the property exists but raised AttributeError: call it again to raise its own error
             return object.__getattribute__(self, name)
         raise NotOffered(self._caller.name, f"{self.SHOWN}.{name}", self._offered())
 

@@ -1,4 +1,4 @@
-"""RunEngine: an ignite engine that a run drives."""
+"""RunEngine: an ignite engine that a hookpoint run drives."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 
 from hookpoint.core.errors import BadLoop, CompileError
 
-# Events that a run does not have.
+# Ignite events that a run never fires.
 NEVER = ("DATALOADER_STOP_ITERATION", "INTERRUPT")
 PROFILERS = ("BasicTimeProfiler", "HandlersTimeProfiler")
 
 
 @dataclass
 class Calls:
-    """The handler that is being called, on any of the run's engines."""
+    """The name of the handler that one of the run's engines is calling."""
 
     handler: str = ""
 
 
 def run_engine(shown: str, calls: Calls) -> Any:
-    """Return a new engine. It records its handlers, and the handler that terminates it."""
+    """Return a new engine. The engine records its handlers, and which handler terminates it."""
     module = import_module("ignite.engine")
     never = [getattr(module.Events, name) for name in NEVER if hasattr(module.Events, name)]
 
@@ -31,9 +31,10 @@ def run_engine(shown: str, calls: Calls) -> Any:
         """An ignite engine whose events a run fires."""
 
         def __init__(self) -> None:
-            self.owners: list[Any] = []  # the owners of the handlers, without duplicates
+            self.owners: list[Any] = []  # the objects that own the handlers, without duplicates
             self.terminated_by = ""
-            self._named: dict[int, tuple[Any, Callable[..., Any]]] = {}  # the handler and its wrapper, by the id of either
+            # Pairs of a handler and its wrapper, under the ids of both.
+            self._named: dict[int, tuple[Any, Callable[..., Any]]] = {}
             super().__init__(lambda engine, batch: None)
 
         def add_event_handler(self, event_name: Any, handler: Any, *args: Any, **kwargs: Any) -> Any:
@@ -46,7 +47,7 @@ def run_engine(shown: str, calls: Calls) -> Any:
             return super().add_event_handler(event_name, self._wrapped(handler), *args, **kwargs)
 
         def has_event_handler(self, handler: Any, event_name: Any = None) -> bool:
-            _check(handler)  # profilers call this before they insert themselves among the handlers
+            _check(handler)  # profilers call this method first, and then insert themselves into the list of handlers
             has: bool = super().has_event_handler(self._wrapped(handler), event_name)
             return has
 
@@ -64,7 +65,7 @@ def run_engine(shown: str, calls: Calls) -> Any:
             raise BadLoop(f"{shown}.run(...): a hookpoint run drives this engine.", call="runner.fit(...)")
 
         def _wrapped(self, handler: Any) -> Callable[..., Any]:
-            """Return a function that calls a handler and records its name, so that a stop can give it as the reason."""
+            """Return a function that calls a handler and records its name, so that a stop's reason can name the handler."""
             if id(handler) in self._named:
                 return self._named[id(handler)][1]
             name = _name_of(handler)

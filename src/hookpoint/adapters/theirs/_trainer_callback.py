@@ -23,8 +23,8 @@ NO_EFFECT = {
 class TrainerCallback(Adopted):
     """Call a transformers callback with its own `args`, `state` and `control`.
 
-    `state.best_metric` follows `metric_for_best_model`, as in the Trainer. Keeps the object's `state()["attributes"]`, the best
-    metric and the log history in the checkpoint.
+    As in the Trainer, `state.best_metric` is the best value of the metric `metric_for_best_model`. Keeps the object's
+    `state()["attributes"]`, the best metric and the log history in the checkpoint.
     """
 
     LIBRARY = "transformers"
@@ -59,7 +59,9 @@ class TrainerCallback(Adopted):
         super().configure(options)
         if "args" in self.options and len(self.options) > 1:
             names = ", ".join(f"{name}=" for name in self.options if name != "args")
-            raise BadArgument(f"adopt({type(self.theirs).__name__}): args= has all options, so {names} cannot be passed too.")
+            raise BadArgument(
+                f"adopt({type(self.theirs).__name__}): args= contains all options, so {names} cannot also be passed."
+            )
         for name, instead in NO_EFFECT.items():
             if name in self.options:
                 raise BadArgument(f"adopt({type(self.theirs).__name__}): {name} has no effect in a run.", **cure(instead))
@@ -85,7 +87,7 @@ class TrainerCallback(Adopted):
             self._load(run)
 
     def _load(self, run: Run) -> None:
-        """Start training. If the run resumes, do so only after the state is restored, as the Trainer does."""
+        """Call the method for the start of training. If the run resumes, it first restores the state, as the Trainer does."""
         self._call(run, "on_train_begin")
 
     def _epoch_begin(self, run: Run) -> None:
@@ -192,7 +194,8 @@ class TrainerCallback(Adopted):
 
     def _honour(self, run: Run, control: Any) -> None:
         """Forward the callback's requests. The run validates and logs on its own schedule."""
-        is_at_end = run.step >= self.state.max_steps  # DefaultFlowCallback requests a stop here, but the run ends anyway
+        # At the last step, DefaultFlowCallback requests a stop; ignore it, because the run ends anyway.
+        is_at_end = run.step >= self.state.max_steps
         if control.should_training_stop and self.is_training and not is_at_end and run.stop_reason is None:
             run.stop(f"{self.name} set control.should_training_stop")
         if control.should_epoch_stop and run.mode == "train":
@@ -206,7 +209,7 @@ class TrainerCallback(Adopted):
 
     def _update_clocks(self, run: Run) -> None:
         state, progress = self.state, run.progress
-        batches, epochs = number_of(run.train_loader), run.max_epochs  # a Loop knows these values only once it has begun
+        batches, epochs = number_of(run.train_loader), run.max_epochs  # a Loop has these values only once it has begun
         state.num_train_epochs = sys.maxsize if epochs is None else epochs
         window = self.args.gradient_accumulation_steps
         state.max_steps = -(-batches // window) * epochs if batches and epochs else sys.maxsize
@@ -225,7 +228,7 @@ class TrainerCallback(Adopted):
         transformers, self._run_of_state = import_module("transformers"), run
         self.args = self.options.get("args") or transformers.TrainingArguments(**{**_defaults(run), **self.options})
         if self.is_a("EarlyStoppingCallback") and "args" not in self.options:
-            self.args.load_best_model_at_end = True  # older versions require it
+            self.args.load_best_model_at_end = True  # older transformers versions require this for early stopping
         self.state, self.control = transformers.TrainerState(), transformers.TrainerControl()
         self.state.is_local_process_zero, self.state.is_world_process_zero = run.local_rank == 0, run.rank == 0
         self._call(run, "on_init_end")
@@ -236,7 +239,8 @@ class TrainerCallback(Adopted):
             state["attributes"] = dict(self.theirs.state()["attributes"])
         if self.state is not None:
             names = ("best_metric", "best_global_step", "log_history")
-            kept = {name: getattr(self.state, name, None) for name in names}  # older versions lack best_global_step
+            # Older transformers versions have no best_global_step.
+            kept = {name: getattr(self.state, name, None) for name in names}
             state["trainer"] = {name: value for name, value in kept.items() if value}
         return state if any(state.values()) else {}
 
@@ -248,8 +252,9 @@ class TrainerCallback(Adopted):
 
 
 def _defaults(run: Run) -> dict[str, Any]:
-    """Return the training arguments that follow from the run."""
-    folder = "trainer_output" if run.workdir is None else str(run.workdir)  # the default of TrainingArguments
+    """Return the TrainingArguments values that the run determines."""
+    # Without a workdir, use the default output_dir of TrainingArguments.
+    folder = "trainer_output" if run.workdir is None else str(run.workdir)
     defaults: dict[str, Any] = {"eval_strategy": "epoch", "output_dir": folder, "report_to": [], "save_strategy": "no"}
     if "cuda" not in str(run.device):
         defaults["use_cpu"] = True

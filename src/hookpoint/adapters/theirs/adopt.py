@@ -16,7 +16,7 @@ _CLASSES = {
     "Lightning": ("_lightning_callback", "LightningCallback"),
     "transformers": ("_trainer_callback", "TrainerCallback"),
 }
-# One callback per object. It holds a reference to the object, so the id is not reused while the callback is in use.
+# One callback per object, by the object's id. The callback holds a reference to the object, so the id is not reused meanwhile.
 _ADOPTED: WeakValueDictionary[int, Adopted] = WeakValueDictionary()
 
 
@@ -28,9 +28,9 @@ def adopt(callback: Any, **options: Any) -> Callback:
 
     - Lightning: `check_val_every_n_epoch`, `val_check_interval` and `log_every_n_steps` of its Trainer.
     - transformers: any argument of TrainingArguments, such as `metric_for_best_model="eval_loss"`, or all of them as `args`.
-    - All: `name`, `on_error` and `ranks`, as for other callbacks.
+    - All libraries: `name`, `on_error` and `ranks`, as for other callbacks.
 
-    An object has one callback: adopting it again returns the same one, with the new options.
+    Each object is adopted once. Adopting it again returns the same callback, with the new options.
 
         Runner(model, optimizer, criterion, callbacks=[adopt(EarlyStoppingCallback(3), metric_for_best_model="eval_loss")])
     """
@@ -42,7 +42,7 @@ def adopt(callback: Any, **options: Any) -> Callback:
         return known
     base = base_of(callback)
     if base is None:
-        adopted(callback)  # raises for objects from some libraries
+        adopted(callback)  # raises a more specific error for objects from some libraries
         kind = type(callback).__name__
         raise NotACallback(f"{kind} is not a Keras 3, Lightning or transformers callback.", write=f"callbacks=[{kind}(...)]")
     module, name = _CLASSES[BASES[base.__module__, base.__qualname__]]

@@ -12,12 +12,12 @@ from hookpoint.core.run.run import Run
 
 
 class IgniteEngines(Callback):
-    """Two real ignite engines that follow the run: attach any handler to `trainer` or `evaluator`.
+    """Two ignite engines whose events the run fires. Attach any ignite handler to `trainer` or `evaluator`.
 
-    The run fires their events. `trainer.state` has the epoch, the iteration, the batch, the loss as output, and all metrics.
-    `evaluator.state` has the validation metrics, without the prefix `val_`, and (outputs, targets) as output.
-    `trainer.terminate()` stops the run, and `terminate_epoch()` stops the epoch. Keeps the state of handlers that have a
-    `state_dict` in the checkpoint.
+    `trainer.state` contains the epoch, the iteration, the batch, the loss as `output`, and all metrics. `evaluator.state`
+    contains the validation metrics, without the prefix `val_`, and the pair (outputs, targets) as `output`.
+    `trainer.terminate()` stops the run, and `trainer.terminate_epoch()` stops the epoch. If a handler has a `state_dict`
+    method, its state is kept in the checkpoint.
 
         engines = hookpoint.adapters.IgniteEngines()
         stopping = EarlyStopping(3, lambda engine: -engine.state.metrics["loss"], engines.trainer)
@@ -46,7 +46,7 @@ class IgniteEngines(Callback):
             self.on_load(run)
 
     def on_load(self, run: Run) -> None:
-        """Start training. If the run resumes, do so only after the state is restored."""
+        """Fire the event STARTED. If the run resumes, it first restores the state."""
         self._fire(run, self.trainer, "STARTED")
 
     def on_epoch_begin(self, run: Run) -> None:
@@ -62,7 +62,7 @@ class IgniteEngines(Callback):
             self._fire(run, self.trainer, "GET_BATCH_COMPLETED", run.iteration)
 
     def _has_another_batch(self, run: Run) -> bool:
-        """Return whether a training batch is being fetched and the end of the data is not reached."""
+        """Return whether a training batch is being fetched and the data has not ended."""
         total = run.progress.total if run.progress is not None else None
         return run.mode == "train" and (total is None or run.batch_idx < total)
 
@@ -150,12 +150,12 @@ class IgniteEngines(Callback):
             stateful[name].load_state_dict(state[name])
 
     def _stateful(self) -> dict[str, Any]:
-        """Return the handlers that have a state, by class name and numbered in the order they were added."""
+        """Return the handlers that have a state. Their keys are class names, numbered in the order in which they were added."""
         found: dict[str, Any] = {}
         for place, engine in (("trainer", self.trainer), ("evaluator", self.evaluator)):
             for owner in engine.owners:
                 has_state = all(callable(getattr(owner, method, None)) for method in ("state_dict", "load_state_dict"))
-                # The checkpoint already contains the models and optimizers.
+                # Leave out models and optimizers, which the checkpoint already contains.
                 if has_state and not hasattr(owner, "parameters") and not hasattr(owner, "param_groups"):
                     number = 1 + sum(name.startswith(f"{place}/{type(owner).__name__}#") for name in found)
                     found[f"{place}/{type(owner).__name__}#{number}"] = owner

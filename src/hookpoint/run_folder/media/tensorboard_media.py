@@ -14,19 +14,19 @@ from hookpoint.run_folder._plain_file import open_plain
 
 FOLDER, FILES = "tensorboard", "events.out.tfevents.*"
 PNG = b"\x89PNG\r\n\x1a\n"
-HEAD = struct.Struct("<Q4x")  # the length of a record, and a checksum of it
-TAIL_BYTES = 4  # a checksum of the record
+HEAD = struct.Struct("<Q4x")  # a record's length, followed by a checksum of the length
+TAIL_BYTES = 4  # a checksum of the record, after its data
 MAX_RECORD_BYTES = 64 * 2**20
 MAX_BYTES = 2**30  # of all files
 
 
 class NoTensorBoard(HookpointError, ImportError):
-    """tensorboard is not installed."""
+    """Raised if tensorboard is not installed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Medium:
-    """An image or a histogram: its name, step and time. Its record is at an offset in a file."""
+    """An image or a histogram: its name, step and time, and the file and offset of its record."""
 
     kind: str
     name: str
@@ -61,7 +61,7 @@ def image_of(medium: Medium) -> bytes | None:
 
 
 def histogram_of(medium: Medium) -> dict[str, Any] | None:
-    """Return the counts of a histogram and the upper limits of its bins."""
+    """Return a histogram's counts and the upper limits of its bins."""
     value = _value(medium)
     if value is None:
         return None

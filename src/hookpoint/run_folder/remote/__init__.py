@@ -1,1 +1,1 @@
-"""Readers of runs in remote storage."""
+"""Read runs in remote storage."""

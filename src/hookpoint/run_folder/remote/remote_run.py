@@ -1,4 +1,4 @@
-"""RemoteRun: a run in remote storage, as its mirror describes it."""
+"""RemoteRun: read a run from its mirror in remote storage."""
 
 from __future__ import annotations
 
@@ -21,15 +21,17 @@ from hookpoint.storage.remote.mirrored import HEARTBEAT
 from hookpoint.storage.remote.remote_folder import RemoteFolder
 from hookpoint.storage.run_file import NAME
 
-MAX_MISSED = 5  # updates after which a run counts as killed: an upload may take a while
+MAX_MISSED = 5  # a run counts as killed after this many missed updates, because one upload may take a while
 MIN_PATIENCE_SECONDS = 120.0
-TAIL_BYTES = 256 * 1024  # of the logs, for a list of runs
+TAIL_BYTES = 256 * 1024  # bytes to download from each log for a list of runs
 
 
 class RemoteRun(RunFolder):
-    """A run in remote storage. Its description and logs are downloaded; other files are empty and as long as theirs.
+    """A run in remote storage.
 
-    The local copy is deleted with this object. It is "running" as long as its mirror is updated.
+    Its run.json, manifests and logs are downloaded. Other files are empty placeholders of the same size.
+
+    The local copy is deleted with this object. The run counts as "running" as long as its mirror is updated.
     """
 
     is_remote = True
@@ -59,7 +61,7 @@ class RemoteRun(RunFolder):
 
 
 def remote_run(url: str) -> RemoteRun:
-    """Download the description and logs of the run at a URL."""
+    """Download the run.json, manifests and logs of the run at a URL."""
     remote = _open(url)
     sizes = _sizes(remote)
     run = _snapshot(remote, "", sizes, url)
@@ -71,7 +73,7 @@ def remote_run(url: str) -> RemoteRun:
 
 
 def remote_runs(url: str, *, levels: int = LEVELS) -> Iterator[tuple[RemoteRun, str]]:
-    """Yield the runs at and below a URL with their paths from there. Of each log, only the end is downloaded."""
+    """Yield the runs at and below a URL with their relative paths. Only the end of each log is downloaded."""
     remote = _open(url)
     sizes = _sizes(remote)
     for path in _runs_in(sizes, levels):
@@ -87,7 +89,7 @@ def _open(url: str) -> RemoteFolder:
 def _sizes(remote: RemoteFolder) -> dict[str, int]:
     try:
         sizes = remote.sizes()
-    except Exception as error:  # a client raises its own classes
+    except Exception as error:  # each storage client raises its own error classes
         text = remote.without_secrets(f"{type(error).__name__}: {error}")
         raise CommandError(f"{shown(remote.url)} cannot be read: {shown(text)}", REFUSED) from None
     if not sizes:
@@ -96,7 +98,7 @@ def _sizes(remote: RemoteFolder) -> dict[str, int]:
 
 
 def _runs_in(sizes: Mapping[str, int], levels: int) -> list[str]:
-    """Return the folders that contain a run.json, by their path."""
+    """Return the paths of the folders that contain a run.json."""
     folders = [PurePosixPath(path).parent for path in sizes if PurePosixPath(path).name == NAME]
     return sorted(
         "" if str(folder) == "." else str(folder)
@@ -106,15 +108,18 @@ def _runs_in(sizes: Mapping[str, int], levels: int) -> list[str]:
 
 
 def _snapshot(remote: RemoteFolder, start: str, sizes: Mapping[str, int], url: str, tail_bytes: int | None = None) -> RemoteRun:
-    """Download what describes a run. Other files become empty files of the same length, which take no room."""
+    """Download a run's run.json, manifests and logs.
+
+    Other files become sparse files of the same size, which take no disk space.
+    """
     path = Path(tempfile.mkdtemp(prefix="hookpoint-")) / (PurePosixPath(url.partition("://")[2]).name or "run")
-    run = RemoteRun(path, remote.without_secrets(url))  # from here on, its folder is deleted with it
+    run = RemoteRun(path, remote.without_secrets(url))  # from now on, the folder is deleted with this object
     path.mkdir()
     for name, size in sizes.items():
         parts = PurePosixPath(name).parts
         is_manifest = len(parts) == 3 and parts[0] == CHECKPOINTS and parts[2] == MANIFEST
         if parts[0] == CHECKPOINTS and not (len(parts) == 3 and f"{CHECKPOINTS}/{parts[1]}/{MANIFEST}" in sizes):
-            continue  # an upload that is not complete
+            continue  # the upload of this checkpoint is incomplete
         file = path.joinpath(*parts)
         file.parent.mkdir(parents=True, exist_ok=True)
         if (is_manifest and Place.of(parts[1]) is not None) or name in (NAME, HEARTBEAT):
