@@ -239,7 +239,7 @@ class Logbook:
             self.windows.launch(late)
             extra = [item for function in self.at_log_step for item in function(window).items()]
             self._send({**window, **dict(extra)}, "step", page.mode)
-            if self.loss_check is not None and page.is_shared == (self.shared is not None):  # these means are equal on all ranks
+            if self.loss_check is not None and page.is_shared == (self.shared is not None):  # means equal on all ranks
                 self.loss_check.at_log_step(window.get("loss"))
 
     def show(self, name: str, value: Any) -> None:
