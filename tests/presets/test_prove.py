@@ -45,6 +45,14 @@ def train(workdir, *, keeps=True, saves=True):
                 run.log(loss=model.value)
 
 
+def encrypts(workdir):
+    model = Weights()
+    saver = cb.ModelSaver(async_save=False).when(Every(steps=2))
+    with Loop([saver], model=model, workdir=workdir, checkpoint_key=os.environ["KEY_OF_THE_RUN"]) as run:
+        for batch in run.batches(range(6)):
+            model.value = model.value * 0.9 + batch * random.random()
+
+
 def forgets(workdir):
     train(workdir, keeps=False)
 
@@ -161,6 +169,38 @@ def test_failures_are_reported(trainings, what, given, error, message):
     with pytest.raises(error) as caught:
         hookpoint.prove(getattr(trainings, what), **given)
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("way", ["key", "environment"])
+def test_an_encrypted_run_is_compared_with_its_key(trainings, tmp_path, monkeypatch, way):
+    pytest.importorskip("cryptography", reason="needs the extra crypto")
+    monkeypatch.setattr("hookpoint.storage.checkpoint.encryption._known", {})
+    (tmp_path / "run.key").write_text("ab" * 32)
+    monkeypatch.setenv("KEY_OF_THE_RUN", str(tmp_path / "run.key"))
+    if way == "environment":
+        monkeypatch.setenv("HOOKPOINT_CHECKPOINT_KEY_FILE", str(tmp_path / "run.key"))
+    given = {"key": tmp_path / "run.key"} if way == "key" else {}
+    proof = hookpoint.prove(trainings.encrypts, kill_at=[3], workdir=tmp_path / "proof", **given)
+    assert proof.ok, proof
+    (newest,) = (tmp_path / "proof" / "resumed" / "checkpoints").glob("step-00000006")
+    assert (newest / "state.json").read_bytes()[:8] == b"hookpt01"
+
+
+def test_an_encrypted_run_is_refused_before_its_first_step_if_the_key_is_not_given(trainings, tmp_path, monkeypatch, capfd):
+    pytest.importorskip("cryptography", reason="needs the extra crypto")
+    monkeypatch.setattr("hookpoint.storage.checkpoint.encryption._known", {})
+    for name in ("run.key", "other.key"):
+        (tmp_path / name).write_bytes(os.urandom(32))
+    monkeypatch.setenv("KEY_OF_THE_RUN", str(tmp_path / "run.key"))
+    with pytest.raises(HookpointError, match="training failed; see above"):
+        hookpoint.prove(trainings.encrypts, workdir=tmp_path / "proof", key=tmp_path / "other.key")
+    printed = capfd.readouterr().err
+    assert "prove: the run encrypts its checkpoints with the key of fingerprint" in printed
+    assert "--key to the command" in printed
+    assert not list((tmp_path / "proof").rglob("step-*"))
+    with pytest.raises(BadLoop, match=r"key: .*none.key cannot be read"):
+        hookpoint.prove(trainings.encrypts, workdir=tmp_path / "other", key=tmp_path / "none.key")
+    assert not (tmp_path / "other").exists()
 
 
 def test_a_folder_that_is_taken_is_refused(trainings, tmp_path):

@@ -18,7 +18,8 @@ from hookpoint.run_folder.formatting import shown
 @click.argument("what", metavar="MODULE:MAKE_RUNNER")
 @click.option("--kill-at", type=click.IntRange(1), multiple=True, metavar="STEP", help="Kill after this step; repeatable.")
 @click.option("--workdir", type=click.Path(file_okay=False, path_type=Path), help="Store the runs in this new folder.")
-def prove(what: str, kill_at: tuple[int, ...], workdir: Path | None) -> int:
+@click.option("--key", metavar="FILE", help="The file with the key, or env:NAME, if checkpoints are encrypted.")
+def prove(what: str, kill_at: tuple[int, ...], workdir: Path | None, key: str | None) -> int:
     """Train twice, the second time with kills and resumes, and compare the results bit for bit.
 
     MAKE_RUNNER is a function in MODULE that takes a folder. It returns a Runner and a tuple of arguments for its fit, or trains
@@ -35,7 +36,7 @@ def prove(what: str, kill_at: tuple[int, ...], workdir: Path | None) -> int:
         raise CommandError(f"{shown(what)} must be a function that takes a folder and that another process can import", USAGE)
     from hookpoint.presets.prove import prove as proven
 
-    proof = proven(make_runner, kill_at=kill_at, workdir=workdir)
+    proof = proven(make_runner, kill_at=kill_at, workdir=workdir, key=key)
     print_lines(printable(line) for line in str(proof).splitlines())
     return FINE if proof.ok else NO
 

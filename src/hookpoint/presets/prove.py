@@ -26,6 +26,7 @@ from hookpoint.core.text.terminal import say
 from hookpoint.monitors.json_writer import JSONWriter, read_scalars
 from hookpoint.steering.control_command import REPLAYED, ControlCommand
 from hookpoint.steering.steering import Steering
+from hookpoint.storage.checkpoint.encryption import FILE_VARIABLE, known_keys, load_key
 from hookpoint.storage.workdir.find_checkpoint import newest_good
 
 Train = Callable[[Path], Any]
@@ -74,6 +75,7 @@ def prove(
     kill_at: Sequence[int] = (),
     workdir: str | os.PathLike[str] | None = None,
     commands: Commands | None = None,
+    key: str | os.PathLike[str] | None = None,
 ) -> Proof:
     """Check that killing and resuming a training run does not change its weights, state and records, bit for bit.
 
@@ -84,6 +86,7 @@ def prove(
     workdir: A new folder to store the runs in.
     commands: Live-control commands to send after a step, such as `{40: ("set", {"values": {"learning_rate": 0.01}})}`. A
         resumed run replays the commands that were sent after its checkpoint.
+    key: The file with the key, or "env:NAME", if the run encrypts its checkpoints.
 
     `prove` compares the lines of scalars.jsonl and the state in the last checkpoint, except for times.
 
@@ -97,6 +100,9 @@ def prove(
         if __name__ == "__main__":
             print(prove(make_runner, kill_at=[3, 8]))
     """
+    if key is not None:
+        load_key(key, argument="key")
+    keys = known_keys()
     with nullcontext(workdir) if workdir is not None else TemporaryDirectory(prefix="hookpoint-prove-") as folder:
         uninterrupted, resumed = Path(folder) / "whole", Path(folder) / "resumed"
         Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -105,25 +111,26 @@ def prove(
                 raise BadArgument(f"prove: {path} already exists.", write="workdir= with a new folder")
         say("training without kills ...")
         given = _checked_commands(commands or {})
-        _run(make_runner, uninterrupted, None, given)
+        _run(make_runner, uninterrupted, None, given, keys)
         expected = _last(uninterrupted)
         steps = expected["clocks"]["step"]
         stops = _kills(kill_at, steps)
         for stop in (*stops, None):
             say(f"training, killed after step {stop} ..." if stop is not None else "training to the end ...")
-            _run(make_runner, resumed, stop, given)
+            _run(make_runner, resumed, stop, given, keys)
         differences: list[Difference] = []
         count = _compare("", _comparable(expected), _comparable(_last(resumed)), differences)
         records = _compare_records(uninterrupted, resumed, differences)
         return Proof(steps, stops, count, records, tuple(differences))
 
 
-def _train(make_runner: Train, workdir: Path, kill_after: int | None, commands: Commands) -> None:
+def _train(make_runner: Train, workdir: Path, kill_after: int | None, commands: Commands, keys: Sequence[str]) -> None:
     """Train in this process, with seeded random number generators."""
     random.seed(0)
     for package, seed in (("numpy", "random.seed"), ("torch", "manual_seed")):
         if find_spec(package) is not None:
             attrgetter(seed)(import_module(package))(0)
+    EVERYWHERE.append(LambdaCallback(name="hookpoint.prove keys", on_setup=partial(_check_key, keys)))
     if kill_after is not None:
         EVERYWHERE.append(LambdaCallback(name="hookpoint.prove kill", on_train_iter_end=partial(_kill, kill_after)))
     if commands:  # after the kill callback: a command is sent only if the process survives to apply it
@@ -132,6 +139,14 @@ def _train(make_runner: Train, workdir: Path, kill_after: int | None, commands: 
     if isinstance(result, tuple):
         runner, arguments = result
         runner.fit(**arguments)
+
+
+def _check_key(keys: Sequence[str], run: Run) -> None:
+    """Raise before the first step if the run encrypts checkpoints that could not be compared afterwards."""
+    fingerprint = getattr(machine_of(run).saving.store, "key_fingerprint", None)
+    if fingerprint is not None and fingerprint not in keys:
+        what = f"prove: the run encrypts its checkpoints with the key of fingerprint {fingerprint}, which was not given."
+        raise BadArgument(what, give="key= to prove, or --key to the command", set=f"{FILE_VARIABLE} to the file with the key")
 
 
 def _kill(step: int, run: Run) -> None:
@@ -162,10 +177,11 @@ def _checked_commands(commands: Commands) -> Commands:
     return commands
 
 
-def _run(make_runner: Train, workdir: Path, kill_after: int | None, commands: Commands) -> None:
+def _run(make_runner: Train, workdir: Path, kill_after: int | None, commands: Commands, keys: Sequence[str]) -> None:
     import multiprocessing  # imported here, because this import also imports the main module under a second name
 
-    process = multiprocessing.get_context("spawn").Process(target=_train, args=(make_runner, workdir, kill_after, commands))
+    given = (make_runner, workdir, kill_after, commands, keys)
+    process = multiprocessing.get_context("spawn").Process(target=_train, args=given)
     process.start()
     try:
         process.join()

@@ -84,9 +84,9 @@ class CheckpointStore(ResumableStore):
         self._run_file = RunFile(self.workdir)
 
     @property
-    def is_encrypted(self) -> bool:
-        """Whether new checkpoints are encrypted."""
-        return self._key is not None
+    def key_fingerprint(self) -> str | None:
+        """The fingerprint of the key for new checkpoints; None if they are not encrypted."""
+        return None if self._key is None else self._key.fingerprint
 
     def open(self, resume: Resume, identity: Mapping[str, Any]) -> Checkpoint | None:
         """Lock the workdir, repair it if a run was killed, and return the checkpoint to resume from, or None for a new run.

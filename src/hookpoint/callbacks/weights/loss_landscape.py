@@ -126,7 +126,7 @@ class LossLandscape(Callback):
             raise BadLoop(f"{owner}: the model is split over ranks{where}.", drop="LossLandscape")
         if self.loss is None and self.evaluates_at_end and run.criterion is None:
             raise BadLoop(f"{owner} cannot compute a loss.", give="criterion= to the run, or LossLandscape(data, loss=...)")
-        if getattr(machine_of(run).saving.store, "is_encrypted", False):
+        if getattr(machine_of(run).saving.store, "key_fingerprint", None) is not None:
             why = f"{owner} stores weights that are not encrypted, but this run encrypts its checkpoints."
             raise BadLoop(why, drop="LossLandscape, or checkpoint_key")
         check_shapes(owner, self.directions, parameters)

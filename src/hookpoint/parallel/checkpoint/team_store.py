@@ -47,8 +47,9 @@ class TeamStore(ResumableStore):
         return Path(self._store.workdir)
 
     @property
-    def is_encrypted(self) -> bool:
-        return bool(getattr(self._store, "is_encrypted", False))
+    def key_fingerprint(self) -> str | None:
+        fingerprint: str | None = getattr(self._store, "key_fingerprint", None)
+        return fingerprint
 
     def join(self, team: Team) -> None:
         """Set the team for the run that is about to begin."""
@@ -173,6 +174,7 @@ class TeamStore(ResumableStore):
     def _check_same_run(self, identity: Mapping[str, Any]) -> None:
         """Check that all ranks train the same model in the same way, before anything is written."""
         mine = {name: identity.get(name) for name in ("model", "optimizer", "seed", "accumulate", "precision")}
+        mine["checkpoint_key"] = self.key_fingerprint  # else a rank's shards could not be read with the chief's key
         for rank, other in enumerate(self.team.gather(mine)):
             for name, value in mine.items():
                 if other[name] != value:

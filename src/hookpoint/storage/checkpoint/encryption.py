@@ -204,6 +204,20 @@ def _parsed(data: bytes, what: str) -> bytes:
     return secret
 
 
+def known_keys() -> tuple[str, ...]:
+    """Return the fingerprints of the keys that this process was given, or that are in the environment."""
+    if os.environ.get(VARIABLE) or os.environ.get(FILE_VARIABLE):
+        _load_from_environment()
+    return tuple(_known)
+
+
+def _load_from_environment() -> None:
+    if os.environ.get(VARIABLE):
+        load_key(f"{ENVIRONMENT}{VARIABLE}", argument=VARIABLE)
+    elif os.environ.get(FILE_VARIABLE):
+        load_key(os.environ[FILE_VARIABLE], argument=FILE_VARIABLE)
+
+
 def _key_for(folder: Path, encryption: Mapping[str, Any]) -> Key:
     """Return the key for a checkpoint: one that this process has already loaded, or one from the environment."""
     fingerprint = str(encryption.get("key"))
@@ -211,10 +225,7 @@ def _key_for(folder: Path, encryption: Mapping[str, Any]) -> Key:
         raise CannotResume(f"{folder} is encrypted with {encryption.get('cipher')}; this release reads {CIPHER}.")
     _aesgcm()
     if fingerprint not in _known:
-        if os.environ.get(VARIABLE):
-            load_key(f"{ENVIRONMENT}{VARIABLE}", argument=VARIABLE)
-        elif os.environ.get(FILE_VARIABLE):
-            load_key(os.environ[FILE_VARIABLE], argument=FILE_VARIABLE)
+        _load_from_environment()
     if fingerprint not in _known:
         other = ", ".join(_known)
         given = f"the key given has fingerprint {other}" if other else "no key was given"
