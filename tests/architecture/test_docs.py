@@ -123,6 +123,12 @@ def test_every_error_is_on_the_page_of_errors():
     assert [name for name in classes if name not in headings] == []
 
 
+def test_every_row_of_the_catalogue_has_a_place_or_a_reason():
+    rows = [line.split("|") for line in (ROOT / "docs" / "catalogue.md").read_text().splitlines() if line.startswith("| ")][1:]
+    assert len(rows) == 105
+    assert [row[1] for row in rows if "](" not in row[2] and "Decided otherwise" not in row[2]] == []
+
+
 def test_every_example_is_on_the_page_of_examples():
     page = (ROOT / "docs" / "examples.md").read_text()
     assert sorted(re.findall(r"^\| `(\w+\.py)` ", page, re.MULTILINE)) == sorted(
