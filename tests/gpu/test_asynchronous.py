@@ -44,7 +44,7 @@ class Keeps(Callback):
 def fit(waits=True, **options):
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 8)).cuda()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=True)
     reads, keeps = Reads(waits), Keeps()
     runner = Runner(
         *(model, optimizer, torch.nn.MSELoss()),

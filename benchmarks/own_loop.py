@@ -1,0 +1,95 @@
+"""Where the time goes that your own loop takes beyond a bare one: each row adds one thing to a row above it.
+
+The loop is that of step_overhead.py. Its code is cold after each torch kernel, so a part costs several times what it costs in a
+tight loop; only a row in the same run tells what it really costs. It needs nothing but torch:
+
+    PYTHONPATH=src taskset -c 3 python3 benchmarks/own_loop.py
+
+Pinned to one core, a step takes a fifth less time than without, and the rounds differ less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from report import RESULTS, Figure, machine, print_table, versions, write
+from rounds import Group, Spread
+from step_overhead import AGAIN, BARE, LOGS, job_of, own_loop, own_loop_that_logs, print_group, unseen
+from steps import QUIET, Job, Took, measure
+
+from hookpoint.core.loop.loop import Loop as CoreLoop
+from hookpoint.presets.loop import Loop
+
+ITEM = "bare loop with loss.item()"
+CORE, CORE_LOGS, WORKDIR = "core Loop", "core Loop with run.log", "Loop with a workdir, no defaults, run.log"
+# What is added, from which row to which.
+PARTS = {
+    "the noise: the same loop twice": (BARE, AGAIN),
+    "reading the loss, as every loop that logs it does": (BARE, ITEM),
+    "run.batches": (BARE, CORE),
+    "run.log, with the reading": (CORE, CORE_LOGS),
+    "the public Loop with a workdir": (CORE_LOGS, WORKDIR),
+    "default callbacks and monitors": (WORKDIR, LOGS),
+    "everything": (BARE, LOGS),
+}
+
+
+def bare_with_item(job: Job) -> Took:
+    model, optimizer, criterion = job.make()
+    batches, losses = job.clocked(), []
+    for inputs, targets in batches:
+        optimizer.zero_grad()
+        loss = criterion(model(inputs), targets)
+        losses.append(loss.item())
+        loss.backward()
+        optimizer.step()
+    return batches.took
+
+
+def candidates(job: Job, workdir: str) -> dict[str, Callable[[], Took]]:
+    return {
+        BARE: job.bare,
+        AGAIN: job.bare,
+        ITEM: lambda: bare_with_item(job),
+        CORE: lambda: own_loop(job, CoreLoop()),
+        CORE_LOGS: lambda: own_loop_that_logs(job, CoreLoop()),
+        WORKDIR: lambda: own_loop_that_logs(job, Loop(workdir=workdir, **QUIET)),
+        LOGS: lambda: own_loop_that_logs(job, Loop(workdir=workdir)),
+    }
+
+
+def parts_of(cpu: Group) -> list[Figure]:
+    """Return what each part adds, in microseconds."""
+    added = {part: cpu[after].beyond(cpu[before]) for part, (before, after) in PARTS.items()}
+    return [Figure(part, "us", Spread(*(value / 1e3 for value in (m.median, m.low, m.high)))) for part, m in added.items()]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="few short rounds: seconds, and rough figures")
+    parser.add_argument("--no-write", action="store_true", help="write no file under benchmarks/results")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where to write the file")
+    options = parser.parse_args()
+    rounds, steps = (3, 60) if options.quick else (151, 200)
+    torch.set_num_threads(1)
+    logging.getLogger("hookpoint").setLevel(logging.CRITICAL)
+    job = job_of(steps)
+    with TemporaryDirectory() as workdir, unseen():
+        cpu, wall = measure("own loop", candidates(job, workdir), rounds=rounds, steps=steps)
+    print_group(f"a training step, {rounds} rounds of {steps} steps", cpu, wall)
+    figures = parts_of(cpu)
+    print_table("what each part adds to a step", ["CPU time", "95 %"], [figure.cells()[:3] for figure in figures])
+    if not options.no_write:
+        about: dict[str, Any] = {"versions": versions("hookpoint", "torch"), "machine": machine()}
+        print(f"\nwrote {write('own-loop', '', about, [cpu, wall], figures, folder=options.results)}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
