@@ -81,6 +81,13 @@ def train(loader, workdir=None, stop_after=None):
     return seen
 
 
+@pytest.mark.parametrize("kind", ["generator", "global", "epoch"])
+def test_a_run_that_is_stopped_at_the_last_batch_resumes_with_the_next_pass(kind, tmp_path):
+    """The wrapper counts a pass only when it is asked for the batch after the last one."""
+    whole = train(prepared(kind))
+    assert train(prepared(kind), tmp_path, 6) + train(prepared(kind), tmp_path) == whole
+
+
 @pytest.mark.parametrize(("kind", "stop_after"), [("generator", 9), ("global", 2), ("epoch", 9)])
 def test_a_run_resumes_in_the_middle_of_a_pass(kind, stop_after, tmp_path, caplog):
     whole = train(prepared(kind))

@@ -54,6 +54,11 @@ class Positions:
         """Return `iter(loader)` for a pass other than training. Such a pass is never resumed midway."""
         return iter(loader)
 
+    def exhaust(self, loader: Iterable[Any], source: Iterator[Any]) -> None:
+        """Request the batch after the last one, which ends the iterator: only then do some loaders count the pass."""
+        if self.remembers and not isinstance(loader, Sequence):
+            next(source, END)
+
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:
         """Return the state to save in a checkpoint, from which a run resumes the last pass or begins the next one.
 

@@ -207,6 +207,11 @@ class Resuming:
         if positions.notes:
             self._report_data()
 
+    def exhaust_data(self, pass_: Pass) -> None:
+        """Let the loader of a pass that has seen all batches end as it does in a pass that is not stopped."""
+        if not pass_.is_side:
+            self._objects.positions.exhaust(pass_.loader, pass_.source)
+
     def _enter_pass(self, loader: Iterable[Any]) -> Entered:
         """Restore everything now that the pass is open. Return the rest of the pass."""
         assert self._checkpoint is not None

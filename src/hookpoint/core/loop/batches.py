@@ -97,9 +97,11 @@ class BatchLoop:
         while pass_.is_open or machine.begin_pass(pass_):  # a finished pass does not open again
             complete = yield from iterations(machine, pass_)
             if pass_.is_open:
+                pass_.was_cut = not complete and not pass_.saw_everything
+                if not complete and not pass_.was_cut:  # a stop at the last batch
+                    machine.resuming.exhaust_data(pass_)
                 if pass_.is_train and (complete or not machine.verdicts.stop):
                     stepper_of(machine.run).finish(machine.run)
-                pass_.was_cut = not complete and not pass_.saw_everything
                 machine.end_pass(pass_, complete=not pass_.was_cut)
 
     def close(self) -> None:

@@ -124,6 +124,14 @@ def resumed_iterator(
     return iterator
 
 
+def start_workers(wrapper: Any, restore: Restore) -> None:
+    """Start the persistent workers of the loader inside a wrapper, as an earlier pass did, and undo the random draws."""
+    for loader in vars(wrapper).values():
+        if issubclass(type(loader), DataLoader) and loader._iterator is None:
+            iter(loader)
+    restore()
+
+
 # DataLoaders over iterable datasets
 
 

@@ -37,6 +37,7 @@ from hookpoint.engine.data._resumed_iterator import (
     rest_of_pass,
     resumed_iterator,
     skip_samples,
+    start_workers,
 )
 from hookpoint.engine.data.hooked_loader import HookedLoader
 from hookpoint.engine.data.seeded_samples import seeded_samples_of
@@ -79,6 +80,10 @@ class TorchPositions(Positions):
         if not self.remembers:
             return iter(loader)
         return self._iterator(loader, *self._record_of(loader, trains=False))
+
+    def exhaust(self, loader: Iterable[Any], source: Iterator[Any]) -> None:
+        if not has_index(loader) and not is_stateful(loader):  # those do not count passes
+            super().exhaust(loader, source)
 
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:
         alive = [(record, loader) for record in self._records if (loader := record.reference()) is not None]
@@ -136,6 +141,10 @@ class TorchPositions(Positions):
             source = resumed_iterator(loader, batches, begin, partial(self._save, loader), had_iterator=had_iterator)
             entered = Entered(source, batches)
         else:
+            if is_wrapper(loader):
+                self._warn_of_workers(loader, batches > 0)
+                if saved is not None and saved["had_iterator"]:
+                    start_workers(loader, begin)
             begin()
             entered = Entered(skip_batches(loader, batches, quietly=isinstance(loader, Sequence)), batches)
         if is_resized:
@@ -256,9 +265,11 @@ class TorchPositions(Positions):
         record.begin(loader)
         if saved is not None and saved["own"] is not None and is_stateful(loader):
             return next_pass(loader, saved["own"], self._save(loader))
-        if isinstance(loader, DataLoader) and not is_wrapper(loader) and record.had_iterator and not has_iterator(loader):
+        if isinstance(loader, DataLoader) and record.had_iterator and not has_iterator(loader):
             self._warn_of_workers(loader, record.trains)
-            return resumed_iterator(loader, 0, self._save(loader), None, had_iterator=True)
+            if not is_wrapper(loader):
+                return resumed_iterator(loader, 0, self._save(loader), None, had_iterator=True)
+            start_workers(loader, self._save(loader))
         return iter(loader)
 
     def _restore(self, loader: Any, saved: State | None) -> None:
