@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from hookpoint.run_folder import curve_reader, curve_view
 from hookpoint.run_folder.curve_index import load_index, save_index
-from hookpoint.run_folder.curve_preview import preview_of
 from hookpoint.run_folder.curve_reader import CurveReader
-from hookpoint.run_folder.curve_view import thinned, view_of, views_of
+from hookpoint.run_folder.curve_view import preview_of, thinned, view_of, views_of
 
 TEXTS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 

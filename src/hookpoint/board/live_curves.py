@@ -16,9 +16,8 @@ from hookpoint.plots.panels import choose_panels
 from hookpoint.plots.series import Bucket
 from hookpoint.run_folder.curve_columns import Key
 from hookpoint.run_folder.curve_index import load_index
-from hookpoint.run_folder.curve_preview import preview_of
 from hookpoint.run_folder.curve_reader import CurveReader
-from hookpoint.run_folder.curve_view import CurveView, thinned, views_of
+from hookpoint.run_folder.curve_view import CurveView, preview_of, thinned, views_of
 from hookpoint.run_folder.epoch_ends import epoch_ends_of
 
 MAX_UNREAD_BYTES = 4 * 2**20  # if more bytes are new, a separate process reads them

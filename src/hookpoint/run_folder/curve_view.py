@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from array import array
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -18,6 +19,8 @@ from hookpoint.run_folder.curve_reader import CurveReader
 from hookpoint.run_folder.json_records import tables_of
 
 MAX_BYTES = 16 * 2**20  # limit for bytes to read again for a range of steps
+PLACES = 300  # of a preview
+PLACE_BYTES = 8_192
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,3 +196,25 @@ def merged(buckets: Sequence[Bucket]) -> Bucket:
         sum(bucket.size for bucket in buckets),
         buckets[0].begin,
     )
+
+
+def preview_of(
+    path: str | os.PathLike[str], *, places: int = PLACES, place_bytes: int = PLACE_BYTES
+) -> dict[Key, list[Bucket]]:
+    """Return one bucket per curve and place in the file. Extremes between places are missing.
+
+    Reads at most `places` * `place_bytes` bytes. Raises OSError if the file cannot be read.
+    """
+    found: dict[Key, list[Bucket]] = {}
+    with open_plain(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        for place in range(places):
+            begin = max(0, size - place_bytes) * place // max(1, places - 1)
+            file.seek(begin)
+            lines = file.read(place_bytes).split(b"\n")[1 if begin else 0 : -1]
+            tables, _ = tables_of(lines)
+            for key, column in columns_of(tables, [begin] * len(lines)).items():
+                found.setdefault(key, []).append(column.bucket(0, len(column.values)))
+            if size <= place_bytes:
+                break
+    return found
