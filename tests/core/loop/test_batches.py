@@ -227,7 +227,7 @@ def test_batches_may_be_taken_one_by_one_and_with_a_for():
 
 def test_explain_shows_the_iterations_once_a_pass_has_begun():
     loop = Loop([LambdaCallback(on_train_iter_end=lambda run: None)])
-    assert "generated when one does" in loop.hooks.explain(step=True)
+    assert "The source is generated when a pass begins" in loop.hooks.explain(step=True)
     with loop as run:
         for _ in run.batches("ab"):
             pass

@@ -60,7 +60,7 @@ class Handler:
         return point in (self.point, self.spelling)
 
     def bind(self, offered: Container[str]) -> tuple[list[str], dict[str, str]]:
-        """Split the arguments into positional and keyword ones. Arguments after an omitted one are passed by keyword."""
+        """Split the names into positional and keyword arguments. After an omitted argument, the rest are passed by keyword."""
         by_position: list[str] = []
         by_keyword: dict[str, str] = {}
         gap = False

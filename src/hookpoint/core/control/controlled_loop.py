@@ -123,14 +123,14 @@ class ControlledLoop:
         return self._objects.verdicts.stop
 
     def wake(self) -> None:
-        """Request that all ranks call control at the next boundary. Any thread on the chief may call this."""
+        """Make all ranks call control at the next boundary. Any thread on the chief may call this method."""
         if self._agreement is None:
             self._saving.is_due = True
         else:
             self._agreement.request_control()
 
     def wake_here(self) -> None:
-        """Request that this rank calls control at the next boundary. Every rank must call this at the same place."""
+        """Make this rank call control at the next boundary. Every rank must call this method at the same place."""
         self._saving.is_due = True
 
     def gather(self, value: Any, what: str) -> list[Any]:

@@ -169,8 +169,8 @@ class Logbook:
     def put(self, values: Mapping[str, Any], weight: float) -> None:
         """Send values immediately, with the current clocks, instead of averaging them.
 
-        A side pass sends nothing: its values only count towards its means. During the pass, each rank has its own value. When
-        the pass ends, the mean of the ranks' last values becomes the value on all ranks.
+        A side pass sends nothing: its values only count towards its means. In other passes, each rank has its own value until
+        the pass ends. The mean of the ranks' last values then becomes the value on all ranks.
         """
         scalars = {name: as_scalar(name, value) for name, value in values.items()}
         page = self._pages[-1] if self._pages else None
@@ -239,7 +239,7 @@ class Logbook:
             self.windows.launch(late)
             extra = [item for function in self.at_log_step for item in function(window).items()]
             self._send({**window, **dict(extra)}, "step", page.mode)
-            if self.loss_check is not None and page.is_shared == (self.shared is not None):  # means equal on all ranks
+            if self.loss_check is not None and page.is_shared == (self.shared is not None):  # means are equal on all ranks
                 self.loss_check.at_log_step(window.get("loss"))
 
     def show(self, name: str, value: Any) -> None:

@@ -315,7 +315,7 @@ class Metrics(Mapping[str, float]):
 def _with_moment(row: Sequence[Any], epoch: int) -> tuple[Moment, float]:
     """Return a value from a checkpoint with its moment.
 
-    Older checkpoints store only the step. For these, use `epoch`.
+    Older checkpoints store only the step. For these, `epoch` is used as the moment's epoch.
     """
     *moment, value = row
     return Moment(epoch, None, *moment) if len(moment) == 1 else Moment(*moment), value

@@ -30,7 +30,7 @@ class ReaderWindows:
             self.by_metric[name].readers.append(reader)
 
     def delay_all(self) -> None:
-        """Delay host numbers like device tensors, because a team computes the means of both at log steps."""
+        """Delay host numbers as well as device tensors, because a team computes the means of both at log steps."""
         for metric in self.by_metric.values():
             metric.delays_all = True
 

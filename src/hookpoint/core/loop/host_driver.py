@@ -103,7 +103,7 @@ class HostDriver:
         settings: Iterable[HyperParam] = (),
         **options: Any,
     ) -> None:
-        """Begin the run. `options` contains what the host knows only now, such as its model and optimizer.
+        """Begin the run. `options` contains loop options that the host knows only now, such as its model and optimizer.
 
         `state` is the state from the host's checkpoint. `clocks` contains the counters of a host that continues training
         without a saved state: "epoch", "epochs_done", "step", "iteration" or "samples". `settings` are registered in

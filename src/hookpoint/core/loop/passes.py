@@ -22,7 +22,7 @@ MODES = ("train", "val", "pred")
 END: Any = object()
 
 
-# Slots, for speed: with more than thirty attributes, instances no longer share the keys of their dicts.
+# Slots make access faster: with more than thirty attributes, instances would no longer share the keys of their dicts.
 @dataclass(slots=True, eq=False, repr=False)
 class Pass:
     """One pass over a loader. It opens when the first batch is requested, and closes after the last batch.

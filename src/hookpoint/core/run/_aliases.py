@@ -65,7 +65,7 @@ class EpochsMethod(BoundMethod):
 
 
 class MethodObject:
-    """Decorate a run's method. On an instance, the attribute is one of the objects above. On the class, it is the function."""
+    """Decorate a method. On a run, the attribute is a StopRequest or an EpochsMethod. On the class, it is the function."""
 
     def __init__(self, as_object: Callable[[Callable[..., Any], Any], Any], function: Callable[..., Any]) -> None:
         self._as_object, self._function = as_object, function
