@@ -75,7 +75,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "__all__":  # read only by `import *`, which must work without torch
+    if name == "__all__":  # only `import *` reads __all__, and it must work without torch
         return sorted([*star(HOOKPOINT), "__version__"])
     value = globals()[name] = load("hookpoint", HOOKPOINT, name)
     return value

@@ -1,7 +1,7 @@
-"""The public names of hookpoint and its packages callbacks, monitors and adapters, each with the module that defines it.
+"""The public names of hookpoint and its subpackages callbacks, monitors and adapters, and the modules that define them.
 
-Names are loaded on first use, so that importing hookpoint does not import torch. The packages repeat the names under
-`TYPE_CHECKING` for type checkers; a test compares the two.
+Names are loaded on first use, so that importing hookpoint does not import torch. For type checkers, the packages import the
+same names under `TYPE_CHECKING`. A test compares these imports with the tables below.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from hookpoint._gc_pause import GcPause
 
-# The names in each module.
+# The public names that each module defines.
 _MODULES = {
     "adapters": "adapters",
     "callbacks": "callbacks",
@@ -60,7 +60,7 @@ _MODULES = {
 }
 HOOKPOINT = {name: module for module, names in _MODULES.items() for name in names.split()}
 
-# The classes in each folder; their modules are named after them.
+# The public classes in each folder. Each class has a module named after it.
 _FOLDERS: dict[str, tuple[str, ...]] = {
     "callbacks.debug": ("InjectShell", "StartProcOrThread"),
     "callbacks.hyper_params": (
@@ -102,14 +102,14 @@ _FOLDERS: dict[str, tuple[str, ...]] = {
     "callbacks.weights": ("CheckReplicas", "StochasticWeightAveraging", "SwapEMAWeights"),
     "monitors": ("CSVLogger", "History", "JSONWriter", "RemoteMonitor", "ScalarPrinter", "TFEventWriter", "WandbMonitor"),
 }
-_WORD = re.compile(r"(?<!^)(?=[A-Z][a-z])|(?<=[a-z])(?=[A-Z]{2})")  # where a word of a name begins: Swap|EMA|Weights
+_WORD = re.compile(r"(?<!^)(?=[A-Z][a-z])|(?<=[a-z])(?=[A-Z]{2})")  # splits a class name into words: Swap|EMA|Weights
 CALLBACKS = {name: f"{folder}.{_WORD.sub('_', name).lower()}" for folder, names in _FOLDERS.items() for name in names}
 CALLBACKS["MLflowMonitor"] = "monitors.mlflow_monitor"
 
 MONITORS = {name: module for name, module in CALLBACKS.items() if module.startswith("monitors.")}
 MONITORS["read_scalars"] = "monitors.json_writer"
 
-# The functions for other trainers. Their modules have an underscore: a module `adapters.keras` would replace the function.
+# Adapters for other trainers. The module names start with an underscore: a module `adapters.keras` would hide the function.
 ADAPTERS = {
     "fastai": "adapters._fastai",
     "ignite": "adapters._ignite",
@@ -121,7 +121,7 @@ ADAPTERS = {
 }
 
 MODULES = ("adapters", "callbacks", "errors")
-# Names of hookpoint that are also available in hookpoint.callbacks.
+# Names that hookpoint.callbacks exports in addition to hookpoint.
 ALSO_CALLBACKS = (
     "Callback",
     "CallbackFactory",
@@ -135,7 +135,7 @@ ALSO_CALLBACKS = (
 )
 NEED_TORCH = ("engine.", "parallel.", "presets.runner")
 
-# Names in other libraries, and what to use instead.
+# Callback names from other libraries, and what to use instead.
 FOREIGN = {
     "LearningRateMonitor": "a Runner logs learning_rate by itself; in your own loop, write run.log(learning_rate=...)",
     "TensorBoard": "callbacks.TFEventWriter, a default monitor, writes for TensorBoard",
@@ -144,13 +144,13 @@ FOREIGN = {
 
 
 def star(exports: Mapping[str, str]) -> list[str]:
-    """Return the sorted names for `import *`; without torch, only those that do not need it."""
+    """Return the sorted names for `import *`. If torch is not installed, names that need torch are omitted."""
     has_torch = util.find_spec("torch") is not None
     return sorted(name for name, module in exports.items() if has_torch or not module.startswith(NEED_TORCH))
 
 
 def load(package: str, exports: Mapping[str, str], name: str) -> Any:
-    """Import and return a public name of a package. Some names are modules themselves."""
+    """Import the object behind a public name of a package and return it. For some names, this object is a module."""
     if package == "hookpoint.callbacks" and name in ALSO_CALLBACKS:
         exports = HOOKPOINT
     if name not in exports:

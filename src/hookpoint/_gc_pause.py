@@ -1,4 +1,4 @@
-"""Pause garbage collection while objects are created that all stay alive, such as modules."""
+"""Pause garbage collection while creating many long-lived objects, such as modules."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from types import TracebackType
 
 
 class GcPause:
-    """Pause automatic garbage collection inside a `with` block; do nothing if it is disabled.
+    """Pause automatic garbage collection inside a `with` block. If it is already disabled, do nothing.
 
-    An import creates thousands of objects and no garbage, but each 700 of them start a collection, and some of these look at
-    every object of the process: 150 ms with torch imported.
+    An import creates thousands of objects and no garbage. Still, every 700 new objects trigger a collection, and some of these
+    collections scan all objects in the process. With torch imported, such a scan takes 150 ms.
     """
 
     def __enter__(self) -> None:

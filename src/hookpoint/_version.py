@@ -1,3 +1,3 @@
-"""The version, read here by the build and by `hookpoint.__version__`."""
+"""The package version. The build and `hookpoint.__version__` read it from this module."""
 
 __version__ = "0.1.0"

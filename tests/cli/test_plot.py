@@ -119,7 +119,7 @@ def test_values_that_are_not_finite_are_read_and_marked(here, plot):
     ("arguments", "code", "message"),
     [
         (["-m", "los"], 2, "there is no metric 'los'; did you mean loss? Known: loss, val_loss"),
-        (["-o", "a.gif"], 2, "unknown format of 'a.gif'; use .png, .svg or .pdf"),
+        (["-o", "a.gif"], 2, "unknown image format: 'a.gif'; use .png, .svg or .pdf"),
         (["-o", "none/a.png"], 73, "cannot write none/a.png: No such file or directory"),
         (["-o", "a.png", "--terminal"], 2, "--terminal and -o FILE cannot be combined"),
         (["--terminal", "--width", "5"], 2, "--width must be from 24 to 1000 columns, got 5"),
@@ -149,7 +149,7 @@ def test_more_than_anybody_could_look_at(here, refused):
     folder.mkdir(parents=True)
     row = {"step": 1, **{f"m{number}": number for number in range(5000)}}
     (folder / "scalars.jsonl").write_text(json.dumps(row) + "\n")
-    output = "these metrics need 1111 panels; the limit is 36: name fewer"
+    output = "these metrics need 1111 panels; the limit is 36: request fewer metrics"
     assert refused(2, "wide", "-m", "m1*") == output
 
 

@@ -227,7 +227,7 @@ def test_a_damaged_checkpoint_is_named_and_passed_over_and_stays(file, tmp_path,
 def test_another_model_is_refused_with_what_to_type(tmp_path):
     trained(tmp_path / "run")
     runner = Runner(nn.Linear(2, 1), workdir=tmp_path / "run")
-    with pytest.raises(CannotResume, match=r'do not match the model of this Runner(?s:.*)resume="never"'):
+    with pytest.raises(CannotResume, match=r"do not match this Runner's model(?s:.*)resume=.never"):
         runner.predict(INPUTS)
     assert len(Runner(nn.Linear(2, 1), workdir=tmp_path / "run", resume="never").predict(INPUTS)) == 4
 

@@ -140,7 +140,7 @@ def test_a_failure_leaves_the_old_picture_and_nothing_else(run, tmp_path):
 
 @pytest.mark.parametrize("name", ["a.gif", "a", ".png"])
 def test_other_formats_are_refused(run, tmp_path, name):
-    with pytest.raises(NoSuchFormat, match=r"unknown format of '.*'; use \.png, \.svg or \.pdf"):
+    with pytest.raises(NoSuchFormat, match=r"unknown image format: '.*'; use \.png, \.svg or \.pdf"):
         draw(figure(run), tmp_path / name)
 
 

@@ -84,13 +84,13 @@ def test_files_are_read(tmp_path, name, text):
         ({"EarlyStopping": {"monitor": "val_loss", "patience": -1}}, r"^EarlyStopping: EarlyStopping: patience must be"),
         ([{"ModelSaver": {}, "when": {"stepps": 5}}], r"^\[0\].when: Every: unknown clock 'stepps'.\n  clocks    steps"),
         ([{"ModelSaver": {}, "when": 5}], r"^\[0\].when must be a mapping"),
-        ([{"ModelSaver": {}, "MinSaver": {}}], r"^\[0\]: an entry has one class, got ModelSaver, MinSaver"),
-        ([3], r"^\[0\]: an entry is a class name or a mapping, got 3"),
+        ([{"ModelSaver": {}, "MinSaver": {}}], r"^\[0\]: an entry must name exactly one class, got ModelSaver, MinSaver"),
+        ([3], r"^\[0\]: an entry must be a class name or a mapping, got 3"),
         (3, r"^build: callbacks must be a list or a mapping, got int"),
         ([{"ModelSaver": [1]}], r"^\[0\].ModelSaver: arguments must be a mapping"),
         ([{"_target_": "nothing.Here"}], r"^\[0\]._target_: nothing.Here cannot be imported: No module named 'nothing'"),
         ([{"_target_": "hookpoint.callbacks.ModelSaver", "_partial_": True}], r"^\[0\]._partial_ is not supported"),
-        ({"ModelSaver": {}, "when": {"steps": 1}}, r"`when` stands next to one class, in a list"),
+        ({"ModelSaver": {}, "when": {"steps": 1}}, r"`when` belongs in a list entry, next to a single class"),
     ],
 )
 def test_errors_name_the_key_and_what_is_allowed(config, text):
@@ -136,7 +136,7 @@ def test_names_cannot_be_registered_twice():
     assert register(Mine) is Mine
     with pytest.raises(errors.BadConfig, match="Mine is already"):
         register(name="Mine")(EarlyStopping)
-    with pytest.raises(errors.BadConfig, match="ModelSaver is a callback of hookpoint"):
+    with pytest.raises(errors.BadConfig, match="ModelSaver is already a hookpoint callback"):
         register(name="ModelSaver")(Mine)
     with pytest.raises(errors.BadConfig, match="3 is not a class"):
         register(3)

@@ -125,7 +125,7 @@ def test_commands_are_given_once_and_replayed(trainings, tmp_path):
 
 @pytest.mark.parametrize("commands", [{5: ("pause", {})}, {"5": ("set", {})}, {5: "set"}])
 def test_commands_that_a_resume_does_not_replay_are_refused(trainings, commands):
-    with pytest.raises(BadLoop, match="prove: commands has"):
+    with pytest.raises(BadLoop, match="prove: commands has the invalid entry"):
         hookpoint.prove(trainings.train, commands=commands)
 
 

@@ -1,1 +1,1 @@
-"""The Runner: training steps with PyTorch."""
+"""The engine's Runner, which trains, validates and predicts with PyTorch models."""

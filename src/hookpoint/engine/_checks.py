@@ -1,4 +1,4 @@
-"""Checks for the arguments of a Runner and a fit, before anything runs."""
+"""Check the arguments of a Runner and of its methods before training starts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MULTIPLE = {
 
 
 def check_instances(**arguments: Any) -> None:
-    """Raise for a class or a list as model, optimizer, criterion or scheduler."""
+    """Raise BadArgument if the model, optimizer, criterion or scheduler is a class, a list or of the wrong type."""
     for name, argument in arguments.items():
         objects = argument.values() if isinstance(argument, Mapping) else [argument]
         kind = next((one for one in objects if isinstance(one, type)), None)
@@ -41,10 +41,13 @@ def check_instances(**arguments: Any) -> None:
 
 
 def check_steps(optimizer: Any) -> None:
-    """Raise if the default step cannot use the optimizer: it is a mapping, needs a closure or has no param_groups."""
-    kind, write = type(optimizer).__name__, "main=a MainCallback whose on_iter_backward does the step"
+    """Raise BadArgument if the default step cannot use the optimizer.
+
+    It cannot use a mapping of optimizers, an optimizer that needs a closure, or one without param_groups.
+    """
+    kind, write = type(optimizer).__name__, "main=a MainCallback whose on_iter_backward performs the step"
     if isinstance(optimizer, Mapping):
-        what = "there are multiple optimizers, and the default step cannot tell when each of them steps."
+        what = "there are multiple optimizers, and the default step does not know when to step each of them."
         write = "a MainCallback whose on_iter_backward uses run.optimizer['name']"
     elif _needs_closure(optimizer):
         what = f"{kind} needs a closure: it computes the loss multiple times per step, but the default step computes it once."
@@ -59,13 +62,13 @@ def check_steps(optimizer: Any) -> None:
 def _needs_closure(optimizer: Any) -> bool:
     try:
         closure = inspect.signature(optimizer.step).parameters.get("closure")
-    except ValueError:  # a builtin has no signature
+    except ValueError:  # a step method written in C has no signature
         return False
     return closure is not None and closure.default is closure.empty
 
 
 def check_schedule(name: str, value: Any) -> None:
-    """Raise for a number as a schedule, because it could be epochs or steps."""
+    """Raise BadArgument if a schedule is not a When. A number is rejected too, because it could mean epochs or steps."""
     if value is not None and not isinstance(value, When):
         number = value if isinstance(value, int) and value > 0 else 2
         cure = f"{name}=Every(epochs={number}), or Every(steps=...)"
@@ -73,14 +76,14 @@ def check_schedule(name: str, value: Any) -> None:
 
 
 def stop_at(run: Run, max_steps: int | None, *, before: bool = False) -> None:
-    """End a fit that has reached max_steps. With `before`, warn that there is nothing to train."""
+    """Stop a run that has reached max_steps. With `before=True`, also warn that there is nothing to train."""
     if before and run.step and run.is_chief:
         logger.warning("max_steps=%s is already reached: nothing to train; pass a higher value to extend the run", max_steps)
     run.stop(Reached(f"max_steps={max_steps} is reached"), same_on_all_ranks=True)
 
 
 def check_prefix(prefix: Any) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
-    """Return a function that adds this prefix to the metrics of a validation pass."""
+    """Check a prefix, and return a function that adds it to the names of validation metrics."""
     if not isinstance(prefix, str) or not prefix:
         raise BadArgument(f"prefix must be a non-empty string, got {prefix!r}.", write='prefix="test"')
     return partial(renamed, prefix=prefix) if prefix != "val" else dict

@@ -1,4 +1,4 @@
-"""Evaluated weights: the weights that a Runner loads before it validates or predicts without training."""
+"""Evaluated weights: the weights that a Runner loads to validate or predict if it has not trained yet."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SECONDS_BETWEEN = 0.02
 
 
 def load_evaluated_weights(run: Run, parts: Mapping[str, Any], workdir: Any, resume: Resume) -> None:
-    """Load the weights that `resume` selects, the same on all ranks, and print their path."""
+    """Load the weights that `resume` selects and print their path. All ranks load the same weights."""
     parts = {name: part for name, part in parts.items() if _has_weights(part)}
     if "model" not in parts:
         return
@@ -47,7 +47,7 @@ def load_evaluated_weights(run: Run, parts: Mapping[str, Any], workdir: Any, res
 def _found(run: Run, parts: Mapping[str, Any], workdir: Path | None, resume: Resume) -> Found | None:
     team = run.team
     for _ in range(ATTEMPTS):
-        # The chief selects a checkpoint, and all ranks read it. If any rank finds it deleted, all ranks try again.
+        # The chief selects a checkpoint, and all ranks read it. If it is deleted before all ranks have read it, they try again.
         known = on_chief(team, lambda: _unless_gone(lambda: saved_weights.find(workdir, resume, parts)), _facts)
         if known is None:
             return None
@@ -84,14 +84,14 @@ def _load(name: str, part: Any, found: Found) -> None:
         load_state(part, _with_versions(part, found.state["parts"][name]))
     except Exception as error:
         raise CannotResume(
-            f"the weights in {found.path} do not match the {name} of this Runner: {error}",
+            f"the weights in {found.path} do not match this Runner's {name}: {error}",
             give="the model that was trained, or the workdir of its run",
             write='resume="never" to keep the current weights',
         ) from error
 
 
 def _with_versions(part: Any, state: Any) -> Any:
-    """Add layer versions to weights from a weights file, because the file does not contain them."""
+    """Add the current module versions to weights that were read from a weights file, which does not store versions."""
     if not isinstance(part, torch.nn.Module) or versions_of(state) is not None:
         return state
     given: Any = OrderedDict(state)

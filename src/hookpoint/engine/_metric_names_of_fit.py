@@ -1,6 +1,6 @@
-"""Metric names of a fit: the metrics that a fit is known to log, determined before it begins.
+"""Metric names of a fit: determine the metrics that a fit logs before it begins.
 
-A model may call `hookpoint.log` in its forward, under any name. To find such calls, this module inspects the code of the user's
+A model's forward may call `hookpoint.log` with any metric name. To find such calls, this module inspects the code of the user's
 functions and classes.
 """
 
@@ -29,18 +29,18 @@ from hookpoint.engine.step.optimizer_values import learning_rate
 LOGGING = (log, current_run)
 LOGGING_NAMES = {function.__name__ for function in LOGGING}
 LIBRARIES = {*sys.stdlib_module_names, "hookpoint", "torch", "numpy"}
-MOST_ITEMS = 1000  # at most this many items of a list or dict are inspected, because data may be long
+MOST_ITEMS = 1000  # only this many items of a list or dict are inspected, because it may contain a whole dataset
 MOST_OBJECTS = 100_000
 REFERENCES = ("__func__", "__self__", "func", "args", "keywords", "fget", "fset")
 PLAIN = str | bytes | int | float | complex | torch.Tensor | None
 
 
 def names_of_fit(passed: Mapping[str, Any], lr_metric: str | None, *, lr_each_step: bool) -> MetricNames:
-    """Return the metrics that a fit logs. `passed` contains the arguments of the Runner and of `fit`, by name.
+    """Return the names of the metrics that a fit logs. `passed` maps argument names of the Runner and of `fit` to values.
 
-    A function logs one number under its own name; any other result raises when it is logged. A metric object's annotations tell
-    whether it computes a dict; the names in a dict are unknown. A model without a criterion, or with a criterion that is not
-    from torch, may return a dict of losses.
+    A metric function logs a single number under its name in `metrics=`. Any other result raises an error when it is logged. The
+    annotations of a metric object show whether it computes a dict. The names in such a dict are unknown. A model without a
+    criterion, or with a criterion that is not from torch, may return a dict of losses.
     """
     metrics, has_val = passed["metrics"], passed["val"] is not None
     own = ["loss", *(one for name, metric in metrics.items() for one in names_of(name, metric))]
@@ -50,15 +50,16 @@ def names_of_fit(passed: Mapping[str, Any], lr_metric: str | None, *, lr_each_st
     reads = {}
     if not lr_each_step and any(isinstance(one, ReduceLROnPlateau) for one in schedulers):
         reads["the plateau scheduler"] = lr_metric or ("val_loss" if has_val else "loss")
-    has_parts = not takes_tensors(passed["criterion"])  # only torch's criteria are known not to return a dict of losses
+    has_parts = not takes_tensors(passed["criterion"])  # a criterion from torch never returns a dict of losses
     can_be_more = always if has_parts or any(map(returns_more, metrics.values())) else partial(may_log, passed)
     return MetricNames(frozenset(known), has_val, can_be_more, reads)
 
 
 def may_log(passed: Any) -> bool:
-    """Return whether the code of these objects, or of any object they refer to, uses `hookpoint.log`.
+    """Return whether the code of these objects, or of any object that they refer to, uses `hookpoint.log`.
 
-    Inspects containers, modules, loaders, callbacks and instances of the user's classes. Returns True if there are too many.
+    The search covers containers, modules, loaders, callbacks and instances of the user's classes. If there are too many objects
+    to inspect, the function returns True.
     """
     queue = deque([passed])
     seen: dict[int, Any] = {}  # keeps the objects alive, so that their ids stay unique
@@ -77,7 +78,7 @@ def may_log(passed: Any) -> bool:
 
 
 class _UsesLog(Exception):
-    """The code uses `hookpoint.log`."""
+    """The inspected code uses `hookpoint.log`."""
 
 
 def _inside(value: Any) -> Iterator[Any]:
@@ -103,7 +104,7 @@ def _inside(value: Any) -> Iterator[Any]:
 
 
 def _named(code: CodeType, known: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield the functions and classes that code refers to by name. Raise _UsesLog if it refers to hookpoint's log."""
+    """Yield the functions and classes that a code object refers to by name. Raise _UsesLog if it uses `hookpoint.log`."""
     names = set(code.co_names) | set(code.co_freevars)
     for name in names:
         value = known.get(name)
@@ -122,14 +123,14 @@ def _named(code: CodeType, known: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def _is_variable(name: str, code: CodeType) -> bool:
-    """Return whether code uses a name as a variable. In `torch.log`, for example, `log` is an attribute."""
+    """Return whether a code object uses a name as a variable. In `torch.log`, for example, `log` is only an attribute."""
     return any(one.argval == name and not one.opname.endswith(("ATTR", "METHOD")) for one in get_instructions(code))
 
 
 def _closure_of(function: FunctionType) -> dict[str, Any]:
     values = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        with suppress(ValueError):  # the variable has no value yet
+        with suppress(ValueError):  # a closure variable may not have a value yet
             values[name] = cell.cell_contents
     return values
 

@@ -1,4 +1,4 @@
-"""MetricSet: log functions of outputs and targets, and metric objects that accumulate over a pass."""
+"""MetricSet: compute and log a Runner's metrics, which are functions of outputs and targets or metric objects."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from hookpoint.engine.data.as_loader import map_tensors
 class MetricSet(Callback):
     """Log metrics in training and validation.
 
-    The values of a function `(outputs, targets) -> number or tensor` are averaged over the pass, weighted by samples. An object
-    with `update`, `compute` and `reset` gets every batch, and its result is logged at the end of the pass; training and
-    validation use separate copies. If it computes a dict, like torchmetrics's MetricCollection, each value is logged under its
-    own name.
+    A metric is a function or an object. The values of a function `(outputs, targets) -> number or tensor` are averaged over the
+    pass, weighted by samples. An object with the methods `update`, `compute` and `reset` is updated with every batch, and its
+    result is logged at the end of the pass. Training and validation use separate copies of the object. If an object computes a
+    dict, like torchmetrics' MetricCollection, each value is logged under its own name.
 
-    If the forward does not set `run.targets`, the targets are the last item of the batch, or its field with a common name such
-    as "labels". With multiple ranks, torchmetrics objects reduce over all ranks on their own. The values of other objects are
-    averaged over the ranks, weighted by samples.
+    If the forward does not set `run.targets`, the targets are the last item of the batch, or a field of the batch with a common
+    name such as "labels". With multiple ranks, torchmetrics objects reduce their values over all ranks themselves. The values
+    of other objects are averaged over the ranks, weighted by samples.
     """
 
     is_internal = True
 
     def __init__(self, metrics: Mapping[str, Any], *, copies: bool = False) -> None:
         super().__init__()
-        self._copies = copies  # an object may keep outputs and targets, which a CUDA graph overwrites
+        self._copies = copies  # copies outputs and targets: a metric object may store them, but a CUDA graph overwrites them
         self._functions = {}
         self._objects: dict[str, dict[str, Any]] = {"train": {}, "val": {}}
         self._samples = {"train": 0, "val": 0}
@@ -78,7 +78,7 @@ class MetricSet(Callback):
     on_val_epoch_end = on_train_epoch_end
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the training pass's metric objects that consist of plain values and tensors."""
+        """Return the state of the metric objects for training, except for objects whose state cannot be stored."""
         return {name: state for name, metric in self._objects["train"].items() if (state := _state_of(metric)) is not None}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -89,7 +89,10 @@ class MetricSet(Callback):
     def _update(self, mode: str, run: Run) -> None:
         outputs, targets = run.outputs, run.targets
         if outputs is None:
-            raise BadArgument("metrics need outputs, but the forward set none.", set="run.outputs and run.targets in it")
+            raise BadArgument(
+                "metrics need outputs, but the forward did not set any.",
+                set="run.outputs and run.targets in the forward",
+            )
         if targets is None:
             targets = targets_in(run.batch)
         scores = None
@@ -107,7 +110,7 @@ class MetricSet(Callback):
         self._samples[mode] += now_of(run).samples
 
     def _mean_over_ranks(self, name: str, metric: Any, run: Run) -> Iterable[tuple[str, Any]]:
-        """Yield the mean of a metric over all ranks, weighted by samples, for metrics that do not reduce on their own."""
+        """Yield a metric's mean over all ranks, weighted by samples, unless the metric reduces over the ranks itself."""
         samples = self._samples[str(run.mode)]
         values = dict(metric_objects.computed(name, metric)) if samples else {}
         total = run.reduce(samples)
@@ -116,7 +119,7 @@ class MetricSet(Callback):
 
 
 def _state_of(metric: Any) -> dict[str, Any] | None:
-    """Return a metric's state, or None if it cannot be stored. Without it, a resumed epoch logs a partial value."""
+    """Return a metric's state, or None if it cannot be stored. Without the state, a resumed epoch logs a partial value."""
     if metric_objects.is_collection(metric):
         states = {name: _state_of(one) for name, one in zip(metric.keys(), metric.values(), strict=True)}
         return states if None not in states.values() else None

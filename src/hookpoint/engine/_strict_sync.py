@@ -12,10 +12,10 @@ from hookpoint.core.run.run import Run
 
 
 class StrictSync(Callback):
-    """Make CUDA raise if the training thread synchronizes during a training pass. The error names the callback.
+    """Make CUDA raise an error if the training thread synchronizes during a training pass. The error names the callback.
 
-    Validation and prediction may synchronize, even in the middle of a training pass. Without a GPU, this does nothing. The
-    previous mode is restored.
+    Validation and prediction may synchronize, even in the middle of a training pass. Without a GPU, this callback does nothing.
+    After the pass, it restores CUDA's previous sync debug mode.
     """
 
     is_internal = True

@@ -1,4 +1,4 @@
-"""Checkpoint options: what a loop with torch needs to save and resume."""
+"""Checkpoint options: the options that a loop with torch needs to save and resume."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def checkpoint_options(
 
         key = load_key(checkpoint_key)
     if workdir is not None:
-        # Imported only here: a run without a workdir does not need them.
+        # A run without a workdir does not need these imports.
         from hookpoint.parallel.checkpoint.team_store import TeamStore
         from hookpoint.storage.checkpoint_store import CheckpointStore
 
@@ -77,20 +77,20 @@ def waits_allowed() -> Iterator[None]:
 
 
 def mark_optimizers_stepped(run: Run) -> None:
-    """Mark optimizers as stepped after a resume. Otherwise schedulers warn that they have not."""
+    """Mark optimizers as stepped after a resume. Otherwise, schedulers warn that they run before the first optimizer step."""
     for optimizer in run.optimizers:
         if isinstance(optimizer, torch.optim.Optimizer) and run.step:
             optimizer._opt_called = True  # type: ignore[attr-defined]
 
 
 def identity_of(model: Any, optimizer: Any, *, seed: int | None = None, strategy: Any = None, **facts: Any) -> dict[str, Any]:
-    """Return the facts that must, or should, be unchanged when a run resumes."""
+    """Return the facts about a run that must not, or should not, change when it resumes."""
     from hookpoint.storage.checkpoint.fingerprint import Fingerprint
     from hookpoint.storage.workdir.identity import collect
 
     is_split = world_size() > 1 and isinstance(strategy, Pipelined)
     full = strategy.full_model(model) if is_split else unwrapped(model)
-    if world_size() > 1:  # a single process resumes from the state that all ranks share
+    if world_size() > 1:  # not for a single process, which resumes from the state that all ranks share
         facts["copies"] = type(strategy).__name__ if isinstance(strategy, LocalUpdates) else "alike"
     if not isinstance(strategy, Pipelined) and (parameters := _parameters(unwrapped(model), optimizer)):
         facts["optimizer_parameters"] = parameters
@@ -109,7 +109,7 @@ def identity_of(model: Any, optimizer: Any, *, seed: int | None = None, strategy
 
 
 def _parameters(model: Any, optimizer: Any) -> str | None:
-    """Return the number of parameters in the optimizers, and a digest of their names and shapes in order."""
+    """Return the number of parameters in the optimizers and a digest of the parameters' names and shapes, in order."""
     names = {id(parameter): name.replace("_orig_mod.", "") for name, parameter in named_parameters(model)}
     optimizers = optimizer.values() if isinstance(optimizer, Mapping) else [optimizer]
     groups = [group["params"] for one in optimizers if isinstance(one, torch.optim.Optimizer) for group in one.param_groups]

@@ -1,4 +1,4 @@
-"""Runner: fit, validate and predict, without writing a loop. `fit` is built on `Loop`."""
+"""Runner: train, validate and predict without writing a loop. `fit` is built on `Loop`."""
 
 from __future__ import annotations
 
@@ -160,8 +160,8 @@ class Runner:
         )
         self._state = dict(state or {})
         self._run: Run | None = None
-        self._has_weights, self._loss_is_finite = False, True  # weights: after a fit, or after loading those of `resume`
-        main_callback = self._make_loop().hooks.main  # raises errors in the callbacks now, not in fit
+        self._has_weights, self._loss_is_finite = False, True  # a fit sets _has_weights, and so does loading weights
+        main_callback = self._make_loop().hooks.main  # detects mistakes in the callbacks now, not in fit
         self._fused_step = FusedStep(
             *(compile, cuda_graph),
             device=self.device,
@@ -175,11 +175,11 @@ class Runner:
     def _completed(
         self, callbacks: Iterable[Any], extra_callbacks: Iterable[Any] | None, monitors: Iterable[Any] | None
     ) -> list[Any]:
-        """Return all callbacks of a run. The public Runner replaces None with the defaults."""
+        """Return all callbacks for a run. The public Runner replaces None with the default callbacks and monitors."""
         return [*callbacks, *(extra_callbacks or ()), *(monitors or ())]
 
     def _control(self, workdir: Any, *, control: bool) -> Callable[[ControlledLoop], Control] | None:
-        """Return what takes commands during a fit. The public Runner has it."""
+        """Return a function that creates the live control for a fit, or None. The public Runner overrides this method."""
         return None
 
     def on(self, point: str, **options: Any) -> Callable[[Function], Function]:
@@ -207,15 +207,15 @@ class Runner:
     ) -> Run:
         """Train the model and return the run.
 
-            train: A DataLoader, an iterable of batches, or, with `batch_size`, a tuple of tensors or arrays or a dataset.
+            train: A DataLoader or an iterable of batches. With `batch_size`, also a dataset or a tuple of tensors or arrays.
                 Tuples and datasets are shuffled.
             val: Validation data, in the same forms. It is not shuffled.
             epochs: Total number of epochs, including those done before a resume.
-            max_steps: Stop after this many optimizer steps, if that comes first.
-            validate_every: When to validate, as a schedule such as `Every(steps=500)`. By default at the end of each epoch.
-            batch_size: Samples per batch, per rank. None means that the items of a dataset are already batches.
+            max_steps: Stop after this many optimizer steps, even if not all epochs are done.
+            validate_every: A schedule for validation, such as `Every(steps=500)`. Defaults to the end of each epoch.
+            batch_size: Number of samples per batch on each rank. None means that the dataset's items are already batches.
 
-        With a workdir, `fit` resumes from the newest good checkpoint, unless `resume` of the Runner says otherwise.
+        With a workdir, `fit` resumes from the newest valid checkpoint by default. The Runner's `resume` argument changes this.
         """
         if self.optimizer is None:
             raise BadArgument("fit needs an optimizer.", write="Runner(model, optimizer, criterion)")
@@ -262,13 +262,13 @@ class Runner:
         return run
 
     def validate(self, data: Any, *, batch_size: BatchSize = AUTO, prefix: str = "val") -> dict[str, float]:
-        """Compute the loss and the metrics on data, and return them by name: `val_loss` and so on.
+        """Compute the loss and the metrics on data. Return them as a dict with keys such as `val_loss`.
 
-        With `prefix="test"`, the names are `test_loss` and so on. `data` and `batch_size` work as in `fit`.
+        With `prefix="test"`, the keys are `test_loss` and so on. `data` and `batch_size` work as in `fit`.
 
-        If this Runner has not trained yet, the first call loads the weights that `resume` selects and prints their path: the
-        newest good checkpoint in the workdir, or a path. It takes no lock, so you can evaluate a run in progress. During a fit,
-        a call affects neither the training nor its random numbers.
+        If this Runner has not trained yet, the first call loads the weights that `resume` selects and prints their path. By
+        default, it loads the newest valid checkpoint in the workdir. It does not lock the workdir, so you can evaluate a run in
+        progress. A call during a fit affects neither the training nor its random numbers.
         """
         loader = as_loader(data, batch_size, shuffle=False)
         results = _checks.check_prefix(prefix)
@@ -279,21 +279,21 @@ class Runner:
             return _floats(evaluate(machine_of(run), loader, **options))
 
     def predict(self, data: Any, *, batch_size: BatchSize = AUTO) -> list[Any]:
-        """Return a list with the outputs of each batch, on the CPU. Loads weights as `validate` does.
+        """Return a list with the outputs of each batch, on the CPU. Weights are loaded as in `validate`.
 
-        During a fit, a call affects neither the training nor its random numbers.
+        A call during a fit affects neither the training nor its random numbers.
         """
         loader, host = as_loader(data, batch_size, shuffle=False), torch.device("cpu")
         with nullcontext() if self._run is None else rng_kept():
             return [move(outputs, host, waits=True) for outputs in self._predictions(loader, at_once=True)]
 
     def predict_iter(self, data: Any, *, batch_size: BatchSize = AUTO) -> Iterator[Any]:
-        """Yield the outputs of each batch, on the device, as they are computed. Otherwise like `predict`."""
+        """Yield each batch's outputs, on the device, as soon as they are computed. Otherwise, this works like `predict`."""
         loader = as_loader(data, batch_size, shuffle=False)
         return self._predictions(loader) if self._run is None else separate_rng(self._predictions(loader))
 
     def _predictions(self, loader: Iterable[Any], *, at_once: bool = False) -> Generator[Any, None, None]:
-        """Yield the outputs of each batch. The model is in eval mode only while it computes, or all the time if `at_once`."""
+        """Yield the outputs of each batch. The model is in eval mode while it computes or, with `at_once`, until the end."""
         with nullcontext(self._run) if self._run is not None else self._running() as run:
             forward = self._stepper.forward_of(run.hooks, "pred")
             batches = batches_over(machine_of(run), loader, "pred", is_side=True)
@@ -312,7 +312,7 @@ class Runner:
                 if counts:
                     try:
                         yield run.outputs
-                    except GeneratorExit:  # the caller wants no more batches: not an error
+                    except GeneratorExit:  # the caller stopped iterating, which is not an error
                         batches.close()
                         return
 
@@ -324,12 +324,12 @@ class Runner:
         batches = batches_over(machine, train, "train")
         train_step = self._distribution.wrap_step(self._stepper.training_step(run), self._stepper)
         for batch in batches:
-            del batch  # the run releases it when the iteration ends
+            del batch  # lets the run free the batch when the iteration ends
             train_step(run)
             if max_steps is not None and run.step >= max_steps:
                 if self._stepper.is_last(run):
                     run.stop_epoch(same_on_all_ranks=True)
-                else:  # in the middle of an epoch: a higher max_steps resumes here
+                else:  # in the middle of an epoch; a run with a higher max_steps resumes here
                     _checks.stop_at(run, max_steps)
         if not (batches.pass_.batches_seen or machine.verdicts.has_requests):
             raise BadData(f"the training data yielded no batch in epoch {run.epoch}.", check=LOADER_CHECK)
@@ -345,7 +345,7 @@ class Runner:
 
     @contextmanager
     def _running(self, inside: Sequence[Any] = (), begin: Callable[[Run], None] | None = None, **given: Any) -> Iterator[Run]:
-        """Open a loop. `begin` is passed for a fit and is called before the first point of the run."""
+        """Open a loop inside a `with` block. A fit passes `begin`, which is called before the run's first point fires."""
         if self._run is not None:
             raise OutsideRun("this Runner is already running.", use="validate or predict, or a second Runner")
 
@@ -370,7 +370,7 @@ class Runner:
 
     def _make_loop(self, inside: Sequence[Any] = (), **given: Any) -> Loop:
         mains = [self._main] if self._main is not None else []
-        # `inside` validates in the middle of an epoch, before callbacks that run at the same step and read its metrics.
+        # Validation in the middle of an epoch (`inside`) runs before the user's callbacks, which may read its metrics.
         callbacks = [*self._internal, *mains, *inside, *self._callbacks]
         options = replace(self._options, **given)
         loop = Loop(callbacks, options)

@@ -1,1 +1,1 @@
-"""Plots of logged metrics: plain objects describe a figure, then matplotlib or the terminal draws it."""
+"""Plots of logged metrics. Plain objects describe a figure, and a backend draws it with matplotlib or in the terminal."""

@@ -1,18 +1,19 @@
-"""Canvas: draw lines with characters. Each character is a pattern of eight braille dots, or a symbol."""
+"""Canvas: draw lines with text characters. Each character is either a pattern of eight braille dots or a symbol."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # bits of a braille character, by row and column
+DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # the bit for each braille dot, by row and column
 BLANK = 0x2800
-DASHES = ((1, 0), (4, 3), (1, 2), (6, 2))  # numbers of dots on and off, by style
+DASHES = ((1, 0), (4, 3), (1, 2), (6, 2))  # lengths of dashes and gaps in dots, for each line style
 
 
 class Canvas:
-    """Draw lines between points with coordinates from 0 to 1. y points upwards. With `braille=False`, each cell is one symbol.
+    """Draw lines between points with coordinates from 0 to 1, where y increases upwards.
 
-    Each cell has the ink that was used last. An ink is any string, such as a rich style.
+    With `braille=False`, each cell shows a single symbol. A cell's ink is that of the last line or mark drawn in it. An ink
+    is any string, such as a rich style.
 
     >>> canvas = Canvas(4, 2)
     >>> canvas.line([0, 0.5, 1], [0, 1, 0], ink="red")
@@ -28,7 +29,7 @@ class Canvas:
         self._inks: dict[tuple[int, int], str] = {}
 
     def line(self, xs: Sequence[float], ys: Sequence[float], *, ink: str, style: int = 0, symbol: str = "*") -> None:
-        """Draw a line through points. NaN is a gap. A single point is a dot."""
+        """Draw a line through points. NaN leaves a gap, and a single point is drawn as a dot."""
         on, off = DASHES[style % len(DASHES)] if self._wide > 1 else (1, 0)
         before: tuple[int, int] | None = None
         count = 0
@@ -53,11 +54,11 @@ class Canvas:
         self._marks[cell], self._inks[cell] = symbol, ink
 
     def row_of(self, y: float) -> int:
-        """Return the row of a y coordinate, counted from the top."""
+        """Return the row that contains a y coordinate, counting from the top."""
         return self._place(0, y)[1] // self._high
 
     def rows(self) -> list[list[tuple[str, str]]]:
-        """Return the rows from top to bottom. Each is a list of characters with their inks."""
+        """Return the rows from top to bottom. Each row is a list of (character, ink) pairs."""
         return [[self._cell((column, row)) for column in range(self._columns)] for row in range(self._rows)]
 
     def _place(self, x: float, y: float) -> tuple[int, int]:
@@ -75,5 +76,5 @@ class Canvas:
             self._marks[cell] = symbol
 
     def _cell(self, cell: tuple[int, int]) -> tuple[str, str]:
-        bits = self._bits.get(cell, 0)  # some fonts show blank braille as circles
+        bits = self._bits.get(cell, 0)  # an empty cell is a space: some fonts draw the blank braille character as circles
         return self._marks.get(cell) or (chr(BLANK + bits) if bits else " "), self._inks.get(cell, "")

@@ -1,4 +1,4 @@
-"""Smooth a curve, or thin it out without losing extremes."""
+"""Smooth a curve, or reduce its number of points without losing extremes."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class MovingAverage:
         self._weights = 0.0
 
     def add(self, value: float) -> float:
-        """Add a value, and return the average."""
+        """Add a value and return the updated average."""
         if not isfinite(value):
             return nan
         weight = self._weight
         self._total = weight * self._total + (1 - weight) * value
-        self._weights = weight * self._weights + (1 - weight)  # 1 - weight**n, without rounding errors
+        self._weights = weight * self._weights + (1 - weight)  # equals 1 - weight**n, but without its rounding error
         return self._total / self._weights
 
 
@@ -46,10 +46,10 @@ def smoothed(values: Iterable[float], weight: float) -> list[float]:
 
 
 def thinned(xs: Sequence[float], ys: Sequence[float], columns: int) -> tuple[list[float], list[float]]:
-    """Return at most four points per column: the first, the lowest, the highest and the last, in order.
+    """Return at most four points per column, in their original order: the first, the lowest, the highest and the last.
 
-    The curve looks the same as a curve through all points. A column without finite values keeps one value, as a gap. Short
-    curves are returned unchanged.
+    The result looks the same as a curve through all points. A column without finite values keeps one of its values, which
+    is drawn as a gap. Short curves are returned unchanged.
 
     >>> thinned(range(1000), [0.0] * 500 + [9.0] + [0.0] * 499, 2)
     ([0, 499, 500, 501, 999], [0.0, 0.0, 9.0, 0.0, 0.0])
@@ -62,12 +62,12 @@ def thinned(xs: Sequence[float], ys: Sequence[float], columns: int) -> tuple[lis
 
 
 def _ends(xs: Sequence[float], columns: int) -> Iterable[int]:
-    """Yield the end of each column.
+    """Yield the index at which each column ends.
 
-    Columns have the same width in x, or the same number of points if the points are not in order.
+    All columns are equally wide. If the x values are not sorted, all columns have the same number of points instead.
     """
     first, last = xs[0], xs[-1]
-    if last <= first or any(map(gt, xs, xs[1:])):  # the clock was set back
+    if last <= first or any(map(gt, xs, xs[1:])):  # times decrease if the clock was set back
         yield from (len(xs) * (column + 1) // columns for column in range(columns))
         return
     begin = 0

@@ -16,7 +16,7 @@ def number_text(value: float) -> str:
 
 
 def compact(value: float) -> str:
-    """Format a count with a unit.
+    """Format a count with a suffix for thousands, millions or billions.
 
     >>> [compact(value) for value in (0, 0.5, 950, 1500, 20_000, 2_500_000, 3e9)]
     ['0', '0.5', '950', '1500', '20k', '2.5M', '3G']
@@ -28,7 +28,7 @@ def compact(value: float) -> str:
 
 
 def shortened(text: str, limit: int) -> str:
-    """Leave out the middle of a string that is too long, because names usually differ at the ends.
+    """Shorten a long string by omitting its middle, because names usually differ at the beginning or the end.
 
     >>> shortened("a-very-long-name-of-a-run", 11)
     'a-ver…a-run'
@@ -57,7 +57,7 @@ def tick_values(low: float, high: float, limit: int) -> list[float]:
 
 
 def tick_texts(values: list[float]) -> list[str]:
-    """Return the labels for an axis, with as few digits as needed.
+    """Format the tick values of an axis with as few digits as needed.
 
     >>> tick_texts([0.9998, 0.9999, 1.0]), tick_texts([0.0, 2e-9, 4e-9])
     (['0.9998', '0.9999', '1'], ['0', '2e-9', '4e-9'])
@@ -67,7 +67,7 @@ def tick_texts(values: list[float]) -> list[str]:
         texts = [f"{value:.{digits}g}" for value in values]
         if all(abs(float(text) - value) <= stride / 100 for text, value in zip(texts, values, strict=True)):
             break
-    # two digits would turn 100 into 1e+02
+    # with two digits, 100 would become 1e+02
     texts = [f"{float(text):.{max(digits, 6)}g}" if "e" in text else text for text in texts]
     return [_short_exponent(text) for text in texts]
 

@@ -1,4 +1,4 @@
-"""FigureData: what to plot, for any backend."""
+"""FigureData: the description of a figure, independent of the backend that draws it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 X = Literal["step", "epoch", "time"]
-SMALLEST, LARGEST = 1e-300, 1e300  # beyond these limits, differences underflow or overflow
+SMALLEST, LARGEST = 1e-300, 1e300  # differences between values outside these limits underflow or overflow
 
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The best value of a curve, and its position."""
+    """The best value of a curve and its position."""
 
     x: float
     y: float
@@ -20,11 +20,12 @@ class Best:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A line. NaN is a gap. `run` is the index of its run.
+    """A line in a panel. NaN values leave gaps in the line. `run` is the index of the run that the line belongs to.
 
     `style` is 0 for training, 1 for validation, and higher for other curves.
 
-    `raw` is the curve before smoothing, or None. `broken` contains the x coordinates of nonfinite values.
+    `raw` contains the points before smoothing, or None without smoothing. `broken` contains the x coordinates of nonfinite
+    values.
     """
 
     run: int
@@ -39,7 +40,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Curves on one pair of axes. `low` and `high` are the range of the values. All panels share the same x range."""
+    """Curves on one pair of axes. `low` and `high` are the lowest and highest value. All panels share the same x range."""
 
     title: str
     names: tuple[str, ...]
@@ -54,7 +55,7 @@ class Panel:
 
     @property
     def limits(self) -> tuple[float, float]:
-        """The range of the y axis, with a margin. A single value is in the middle."""
+        """The range of the y axis, including a margin. If all values are equal, they are in the middle of the range."""
         if self.is_empty:
             return 0.0, 1.0
         if self.log:
@@ -68,7 +69,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class FigureData:
-    """Everything to plot. `notes` tells the user what was left out, and why."""
+    """A complete figure. `notes` tells the user what the figure omits, and why."""
 
     title: str
     runs: list[str]

@@ -1,4 +1,4 @@
-"""Lay out curves from runs in a figure."""
+"""Build a figure from the curves of one or more runs."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from hookpoint.plots.series import Series
 
 DECADE = 10.0
 UNITS = {"seconds": 1, "minutes": 60, "hours": 3600, "days": 86400}
-_PREFERENCE = {"epoch": 2, "value": 1}  # used to choose among series of the same length
-MARKS = 64  # marks for nonfinite values; more would hide the curve
+_PREFERENCE = {"epoch": 2, "value": 1}  # if series have the same length, the highest preference wins
+MARKS = 64  # maximum number of marks for nonfinite values per curve; more would hide the curve
 
 Axis = Callable[[Series], Sequence[float]]
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A run to plot: its series, keyed by name and `at`, the metrics that savers watch, and each metric's mode.
+    """A run to plot. `series` is keyed by the metric's name and the `at` of the series.
 
-    `epoch_ends` contains the last step of each epoch. By default, it is computed from the series.
+    `watched` contains the metrics that savers monitor. `modes` maps a metric to whether lower or higher is better. `epoch_ends`
+    maps each epoch to its last step; by default, these steps are read from the series.
     """
 
     name: str
@@ -40,7 +41,10 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class PlotOptions:
-    """What to plot; by default, the most important metrics. `smooth` is the weight of past values; 0 disables smoothing."""
+    """Options for a plot. If `metrics` is empty, the most important metrics are plotted.
+
+    `smooth` is the weight of past values in a moving average; 0 disables smoothing.
+    """
 
     metrics: Sequence[str] = ()
     smooth: float = 0.0
@@ -55,7 +59,7 @@ class PlotOptions:
 
 
 def figure_of(subjects: Sequence[Subject], options: PlotOptions, *, columns: int) -> FigureData:
-    """Return a figure for these runs. Curves are thinned out to a resolution of `columns`.
+    """Return a figure for these runs. Curves are reduced to a horizontal resolution of `columns`.
 
     Raises UnknownCurve if no run has a requested metric.
     """
@@ -84,7 +88,7 @@ def _labels(subjects: Sequence[Subject]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A run's series before it is thinned out. Values that cannot be plotted are NaN in `ys` and have an index in `broken`."""
+    """A run's series at full resolution. Values that cannot be plotted are NaN in `ys`, and `broken` contains their indices."""
 
     run: int
     name: str
@@ -102,7 +106,7 @@ class _Line:
         return cls(run, name, series, ys, broken, min(numbers, default=inf), max(numbers, default=-inf))
 
     def above_zero(self) -> _Line:
-        """Return the line for a log scale."""
+        """Return the line for a log scale, where values that are not above 0 become gaps."""
         if self.low > SMALLEST:
             return self
         ys = [y if y > SMALLEST else nan for y in self.ys]
@@ -166,7 +170,7 @@ def _best(line: _Line, xs: Sequence[float], mode: Mode | None) -> Best | None:
 
 
 def _longest(subject: Subject, name: str) -> Series | None:
-    """Return the series of a metric with the most values, because log steps show more than epochs."""
+    """Return a metric's longest series: values per log step show more detail than values per epoch."""
     candidates = [series for (metric, _), series in subject.series.items() if metric == name and len(series.values)]
     return max(candidates, key=lambda series: (series.count, _PREFERENCE.get(series.at, 0)), default=None)
 
@@ -183,13 +187,16 @@ def _styles(names: Collection[str]) -> dict[str, int]:
 
 
 def time_unit(runs: Iterable[Iterable[Series]]) -> str:
-    """Return the largest time unit in which the longest run takes at least three units, otherwise seconds."""
+    """Return the largest unit of time such that the longest run takes at least three units. The default is seconds."""
     longest = max((last - first for run in runs for first, last in [_span(run)]), default=0.0)
     return next((unit for unit in reversed(UNITS) if longest >= 3 * UNITS[unit]), "seconds")
 
 
 def axis_along(x: X, series: Mapping[tuple[str, str], Series], unit: str, epoch_ends: Mapping[int, int] | None = None) -> Axis:
-    """Return a function that computes the x coordinates of a series. Time starts at the first record; epochs are fractional."""
+    """Return a function that computes the x coordinates of a series.
+
+    Times are relative to the first record. Epochs are fractional.
+    """
     if x == "step":
         return lambda curve: curve.steps
     if x == "time":
@@ -205,7 +212,7 @@ def _span(run: Iterable[Series]) -> tuple[float, float]:
 
 
 class _Epochs:
-    """The position of a step within its epoch. The current epoch is assumed to be as long as the previous one."""
+    """Convert steps to fractional epochs. An unfinished last epoch is assumed to be as long as the one before it."""
 
     def __init__(self, run: Iterable[Series], ends: Mapping[int, int] | None) -> None:
         curves = list(run)

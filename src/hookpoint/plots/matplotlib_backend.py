@@ -1,4 +1,4 @@
-"""Plot with matplotlib, without a display. Names are plain text, never math or markup."""
+"""Plot with matplotlib; no display is needed. Names are drawn as plain text, never interpreted as math or markup."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS = ("png", "svg", "pdf")
-DPI = 100  # width and height are in screen pixels; a PNG has twice as many
+DPI = 100  # width and height are in screen pixels; a PNG file has twice as many pixels in each direction
 SHARPNESS = 2
 
 # Distinguishable for most colour-blind people: the Okabe-Ito palette without yellow, then some of Tol's colours.
@@ -33,9 +33,9 @@ INK, FAINT, GRID = "#222222", "#666666", "#e4e4e4"
 MAX_POINTS_MARKED = 40
 MAX_NAME_CHARACTERS = 44
 MIN_WIDTH, MIN_HEIGHT = 260, 130  # smallest readable panel, in pixels
-PANEL = {1: (760, 460), 2: (500, 380), 3: (440, 330)}  # pixels of a panel, by panels per row
+PANEL = {1: (760, 460), 2: (500, 380), 3: (440, 330)}  # width and height of a panel in pixels, by the number of panels per row
 LOOK: dict[Any, Any] = {
-    "font.family": ["DejaVu Sans"],  # included in matplotlib, so the picture is the same on every machine
+    "font.family": ["DejaVu Sans"],  # matplotlib includes this font, so the picture is the same on every machine
     "text.parse_math": False,  # $ is a plain character
     "font.size": 10,
     "axes.titlesize": 11,
@@ -58,8 +58,8 @@ LOOK: dict[Any, Any] = {
     "lines.linewidth": 1.6,
     "lines.solid_joinstyle": "round",
     "path.simplify": True,
-    "agg.path.chunksize": 500,  # saves 50 MB for a noisy curve of a few thousand points
-    "svg.hashsalt": "hookpoint",  # reproducible ids
+    "agg.path.chunksize": 500,  # saves 50 MB of memory for a noisy curve with a few thousand points
+    "svg.hashsalt": "hookpoint",  # makes the element ids in an SVG file reproducible
 }
 
 
@@ -72,10 +72,13 @@ class NoSuchFormat(HookpointError, ValueError):
 
 
 def check(path: str | os.PathLike[str]) -> str:
-    """Return an image's format from its extension. Raises NoSuchFormat, or NoPictures if matplotlib is not installed."""
+    """Return the image format for a file extension.
+
+    Raises NoSuchFormat if the extension is unknown, and NoPictures if matplotlib is not installed.
+    """
     kind = Path(path).suffix.lower().removeprefix(".")
     if kind not in FORMATS:
-        raise NoSuchFormat(f"unknown format of '{printable(Path(path).name)}'; use .png, .svg or .pdf")
+        raise NoSuchFormat(f"unknown image format: '{printable(Path(path).name)}'; use .png, .svg or .pdf")
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -85,22 +88,23 @@ def check(path: str | os.PathLike[str]) -> str:
 
 
 def columns_of(width: int | None) -> int:
-    """Return the largest width of a panel in pixels. Curves need no more points than that."""
+    """Return the maximum width of a panel in pixels. A curve does not need a higher resolution."""
     return SHARPNESS * (width or max(wide for wide, _ in PANEL.values()))
 
 
 def draw(data: FigureData, path: str | os.PathLike[str], *, width: int | None = None, height: int | None = None) -> None:
-    """Write a figure to a .png, .svg or .pdf file, atomically. `width` and `height` are in pixels; a PNG has twice as many.
+    """Write a figure to a .png, .svg or .pdf file, atomically.
 
-    If the height is too small for all panels, it is increased. The same figure gives the same bytes with the same version of
-    matplotlib. Raises NoPictures if matplotlib is not installed.
+    `width` and `height` are in screen pixels; a PNG file has twice as many pixels in each direction. The figure becomes higher
+    if the panels do not fit. With the same matplotlib version, the same figure always produces the same bytes. Raises
+    NoPictures if matplotlib is not installed.
     """
     target, kind = Path(path), check(path)
     import matplotlib
 
     staged = target.with_name(f".{target.name}.{os.getpid()}")
     with matplotlib.rc_context(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)  # shown as a box
+        warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)  # a missing glyph is drawn as a box
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(LOOK)
         figure = _figure(data, width, height)
@@ -196,17 +200,17 @@ def _draw_curve(axes: Axes, curve: Curve, colour: str) -> None:
     if curve.best is not None:
         axes.plot([curve.best.x], [curve.best.y], color=colour, **RING, zorder=8)
     if curve.broken:
-        bottom = axes.get_xaxis_transform()  # along the lower edge
+        bottom = axes.get_xaxis_transform()  # y = 0 is the lower edge of the panel
         axes.plot(curve.broken, [0.02] * len(curve.broken), transform=bottom, color=colour, **CROSS, zorder=9)
 
 
 def _colour(curve: Curve, data: FigureData) -> str:
-    """Return the colour of a curve: one per run or, with a single run, one per kind (training, validation)."""
+    """Return a curve's colour. Multiple runs have one colour each; a single run has one colour per line style."""
     return COLOURS[(curve.run if len(data.runs) > 1 else curve.style) % len(COLOURS)]
 
 
 def _panel_legend(axes: Axes, panel: Panel, data: FigureData, letters: int) -> None:
-    """Add a panel's legend. With multiple runs, it is grey, because each run has its own colour."""
+    """Add a panel's legend. If there are multiple runs, its symbols are grey, because colours distinguish the runs."""
     from matplotlib.lines import Line2D
 
     is_comparison = len(data.runs) > 1
@@ -239,7 +243,10 @@ def _names_across(names: Sequence[str], wide: float) -> int:
 
 
 def _add_legend(parent: Figure | Axes, lines: Sequence[Any], labels: Sequence[str], **options: Any) -> Any:
-    """Add a legend to a figure or axes. matplotlib leaves out labels that start with _, so they are set afterwards."""
+    """Add a legend to a figure or axes.
+
+    matplotlib omits labels that start with an underscore, so the labels are set after the legend is created.
+    """
     legend = parent.legend(lines, [str(number) for number in range(len(labels))], **options)
     for text, label in zip(legend.get_texts(), labels, strict=True):
         text.set_text(label)

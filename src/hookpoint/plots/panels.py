@@ -34,7 +34,7 @@ class TooManyPanels(HookpointError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Metrics that share a panel: training first, then validation."""
+    """Metrics that share a panel: first the training metrics, then the validation metrics."""
 
     title: str
     names: tuple[str, ...]
@@ -43,10 +43,11 @@ class Group:
 def choose_panels(
     known: Collection[str], requested: Sequence[str] = (), watched: Collection[str] = ()
 ) -> tuple[list[Group], list[str]]:
-    """Return the groups to plot, and the names that are left out.
+    """Return the groups to plot and the names that are left out.
 
-    Requested names and patterns (`val_*`) keep their order. By default, the loss comes first, then metrics that savers watch,
-    metrics that are also validated, and all others by name. The learning rate is last, and always included.
+    Requested names and patterns (`val_*`) keep their order. By default, the loss is first. Then follow the metrics that savers
+    monitor, the metrics that also have validation values, and all others in alphabetical order. The learning rate is always
+    included, as the last group.
 
     >>> choose_panels(["accuracy", "val_accuracy", "learning_rate", "loss", "loss/ema"])[0]  # doctest: +NORMALIZE_WHITESPACE
     [Group(title='loss', names=('loss',)), Group(title='accuracy', names=('accuracy', 'val_accuracy')),
@@ -55,9 +56,9 @@ def choose_panels(
     if requested:
         groups = _grouped(_find(known, requested))
         if len(groups) > MAX_REQUESTED:
-            raise TooManyPanels(f"these metrics need {len(groups)} panels; the limit is {MAX_REQUESTED}: name fewer")
+            raise TooManyPanels(f"these metrics need {len(groups)} panels; the limit is {MAX_REQUESTED}: request fewer metrics")
         return groups, []
-    derived = {name for name in known if name.rpartition("/")[0] in known}  # such as loss/ema
+    derived = {name for name in known if name.rpartition("/")[0] in known}  # loss/ema is derived from loss
     groups = _grouped(sorted(set(known) - derived))
     groups.sort(key=lambda group: _rank(group, watched))
     rates = [group for group in groups if is_learning_rate(group.names[0])]
@@ -72,7 +73,7 @@ def is_learning_rate(name: str) -> bool:
 
 
 def is_validation(name: str) -> bool:
-    """Return whether this is the name of a validation metric: val_loss, validation/loss, val-error-top1."""
+    """Return whether a metric is a validation metric, such as val_loss, validation/loss or val-error-top1."""
     match = _PASS.match(name)
     return match is not None and match[2] is not None
 
@@ -97,7 +98,7 @@ def _grouped(names: Iterable[str]) -> list[Group]:
 
 
 def _bare(name: str) -> str:
-    """Return a name without its pass prefix: loss for val_loss."""
+    """Return a metric's name without its prefix for training or validation, such as loss for val_loss."""
     match = _PASS.match(name)
     return name[match.end() :] or name if match else name
 

@@ -1,4 +1,4 @@
-"""Series: the values of a metric, thinned out if there are many."""
+"""Series: the values of a metric. Long series store only some of the values."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from hookpoint.plots.figure import LARGEST, SMALLEST
 BUCKETS = 2_048
 MIN_BUCKETS = 16
 FIRST_WIDTH = 16  # values per bucket
-RAW = 2  # values per bucket that may accumulate outside buckets
-POINTS = {"steps": "q", "epochs": "q", "times": "d", "values": "d", "offsets": "q"}  # arrays with an item for each stored value
-SUMMARIES = {"ends": "q", "sizes": "q", "finite": "q", "means": "d"}  # arrays with an item for each bucket
+RAW = 2  # values outside buckets are folded into buckets once there are this many per allowed bucket
+POINTS = {"steps": "q", "epochs": "q", "times": "d", "values": "d", "offsets": "q"}  # arrays with one item per stored value
+SUMMARIES = {"ends": "q", "sizes": "q", "finite": "q", "means": "d"}  # arrays with one item per bucket
 
 
 class Bucket(NamedTuple):
-    """Consecutive values of a series. `low`, `high` and `mean` cover its finite values; they are NaN if there are none.
+    """Consecutive values of a series. `low`, `high` and `mean` are computed from the finite values, and NaN if there are none.
 
-    Steps may go back where another process continued the file: `first_step` is the lowest step, `last_step` the highest. `time`
-    and `begin` are the time and the byte offset of the first record. `size` is the number of values, `finite` the number of
-    finite values.
+    Steps may decrease where a resumed run appended to the file, so `first_step` is the lowest step and `last_step` the highest.
+    `time` and `begin` are the time and the byte offset of the first record. `size` is the number of values, `finite` the number
+    of finite values.
     """
 
     first_step: int
@@ -40,15 +40,15 @@ class Bucket(NamedTuple):
 
 
 class Series:
-    """The values of one metric in the order of the file. `at` is "step", "epoch" or "value", as in JSONWriter.
+    """The values of one metric, in file order. `at` is "step", "epoch" or "value", as in JSONWriter.
 
-    A short series stores all values. In a long one, consecutive values share a bucket. A bucket stores the first value, the
+    A short series stores all values. In a long series, consecutive values share a bucket. A bucket stores the first value, the
     last, the lowest, the highest, the lowest above 0, the first nonfinite value, and the values at the lowest and highest step.
-    If there are more than `buckets` buckets, neighbours are merged: memory is bounded, and no extreme is lost. `count` includes
-    the values left out. Each stored value has the byte offset of its record.
+    If there are more than `buckets` buckets, neighbouring buckets are merged. Memory is therefore bounded, and extremes are
+    kept. `count` also counts the values that are not stored. `offsets` contains the byte offset of each stored value's record.
 
-    `smooth` is the weight of past values in a moving average of all values. The average is thinned out in the same way.
-    `smoothed` is this average, or None as long as no value is left out.
+    `smooth` is the weight of past values in a moving average. `smoothed` is the moving average of all values, stored in the
+    same way. It is None as long as the series stores all values.
 
     >>> series = Series("loss", "step", buckets=16)
     >>> for step in range(100_000):
@@ -65,7 +65,7 @@ class Series:
         self.times = array("d")
         self.values = array("d")
         self.offsets = array("q")
-        self._ends = array("q")  # end of each bucket in the arrays; later values are not in a bucket yet
+        self._ends = array("q")  # the index at which each bucket ends; values after the last end are not in a bucket yet
         self._sizes = array("q")
         self._finite = array("q")
         self._means = array("d")
@@ -77,12 +77,12 @@ class Series:
 
     @property
     def count(self) -> int:
-        """Number of values, including those left out."""
+        """The number of values, including those that are not stored."""
         return self._left_out + len(self.values)
 
     @property
     def smoothed(self) -> Series | None:
-        """The moving average, if values were left out."""
+        """The moving average, or None if the series stores all values."""
         return self._averages if self._left_out else None
 
     def add(self, step: int, epoch: int, time: float, value: float, offset: int = 0) -> None:
@@ -109,16 +109,16 @@ class Series:
             self._fold()
 
     def limit(self, buckets: int) -> None:
-        """Limit the number of buckets from now on. Existing buckets are merged if necessary."""
+        """Set the maximum number of buckets. Existing buckets are merged if necessary."""
         self._buckets = max(MIN_BUCKETS, buckets)
-        self._most = self._end + RAW * self._buckets  # values before the next fold
+        self._most = self._end + RAW * self._buckets  # number of stored values at which they are next folded into buckets
         if len(self._ends) > self._buckets or len(self.values) >= self._most:
             self._fold()
         if self._averages is not None:
             self._averages.limit(buckets)
 
     def buckets(self) -> Iterator[Bucket]:
-        """Yield the buckets in order. Values outside buckets are one bucket each."""
+        """Yield the buckets in order. Each value that is not in a bucket yet is yielded as a bucket of its own."""
         steps, times, values, offsets = self.steps, self.times, self.values, self.offsets
         begin = 0
         for end, size, finite, mean in zip(self._ends, self._sizes, self._finite, self._means, strict=True):
@@ -133,7 +133,10 @@ class Series:
             yield Bucket(step, step, times[index], number, number, number, finite, 1, offsets[index])
 
     def cut(self, offset: int) -> int:
-        """Discard the records from a byte offset on, and each bucket that contains one. Return the offset to reread from."""
+        """Discard all records at or after a byte offset, and every bucket that contains such a record.
+
+        Returns the offset from which the file must be read again.
+        """
         assert self._averages is None, "a moving average cannot be rewound"
         keep = bisect_left(self.offsets, offset)
         if keep < self._end:
@@ -149,20 +152,20 @@ class Series:
         return offset
 
     def state(self) -> dict[str, Any]:
-        """Return everything that `restored` needs, as numbers, strings and arrays, without the moving average."""
+        """Return the arguments for `restored` as numbers, strings and arrays. The moving average is not included."""
         points = {name: getattr(self, name) for name in POINTS}
         summaries = {name: getattr(self, f"_{name}") for name in SUMMARIES}
         return {"name": self.name, "at": self.at, "width": self._width, "buckets": self._buckets, **points, **summaries}
 
     @classmethod
     def restored(cls, state: Mapping[str, Any]) -> Series:
-        """Recreate a series from what `state` returned."""
+        """Recreate a series from the result of `state`."""
         series = cls(state["name"], state["at"], buckets=state["buckets"])
         series.load(state)
         return series
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Load the values that `state` returned."""
+        """Replace the values with those in the result of `state`."""
         for name in POINTS:
             setattr(self, name, state[name])
         for name in SUMMARIES:
@@ -177,7 +180,7 @@ class Series:
         return self._ends[-1] if self._ends else 0
 
     def _fold(self) -> None:
-        """Put new values into buckets; merge neighbours if there are too many."""
+        """Put new values into buckets. If there are too many buckets, merge neighbouring buckets."""
         ends, begin, end = self._ends, self._end, len(self.values)
         bounds = [begin]
         if ends and self._sizes[-1] < self._width and begin < end:  # the last bucket is not full
@@ -212,7 +215,7 @@ class Series:
         self._left_out += before - len(self.values)
 
     def _summarize(self, begin: int, end: int) -> None:
-        """Add the summary of new values."""
+        """Append a summary of the values from `begin` to `end`."""
         part: Sequence[float] = self.values[begin:end]
         total = sum(part)
         if not isfinite(total):
@@ -225,7 +228,7 @@ class Series:
         self._means.append(mean)
 
     def _merge_summaries(self, begin: int) -> None:
-        """Merge the summaries from an index on in pairs of neighbours. The last one may have no neighbour."""
+        """Merge neighbouring summaries in pairs, starting at index `begin`. The last summary may remain without a partner."""
         rest = self._means[begin:], self._finite[begin:], self._sizes[begin:]
         if len(rest[0]) % 2:
             for summary in rest:
@@ -239,7 +242,7 @@ class Series:
 
 
 def _mean(means: Sequence[float], counts: Sequence[int]) -> float:
-    """Return the mean of two means. No intermediate result overflows."""
+    """Return the mean of two means, weighted by their counts. No intermediate result overflows."""
     if not all(counts):
         return means[0] if counts[0] else means[1] if counts[1] else nan
     total = sum(counts)
@@ -264,7 +267,7 @@ def _indices_to_keep(values: array[float], steps: array[int], begin: int, end: i
 
 
 def _unusual_to_keep(values: array[float], begin: int, end: int) -> Iterator[int]:
-    """Yield the indices of the values that a bucket stores if some are not finite, or too large to plot."""
+    """Yield the indices of the values to store for a bucket with values that are nonfinite or too large to plot."""
     inside = [index for index in range(begin, end) if -LARGEST <= values[index] <= LARGEST]
     finite = [index for index in range(begin, end) if isfinite(values[index])]
     yield from [index for index in range(begin, end) if not -LARGEST <= values[index] <= LARGEST][:1]

@@ -1,4 +1,4 @@
-"""Plot in a terminal: draw curves with braille dots, or with symbols if the terminal has no colours or no Unicode."""
+"""Plot in a terminal: draw curves with braille dots, or with symbols if braille dots cannot distinguish the curves."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ MIN_WIDTH, MIN_ROWS, DEFAULT_ROWS = 24, 4, 12
 QUIET = "bright_black"
 SIDE, TICK, CORNER, BOTTOM, BOTTOM_TICK = "│┤└─┬"
 BEST, POINT, BROKEN, SOLID, DASHED = "●", "•", "×", "──", "╌╌"
-CHARACTERS = "⣿│┤└─┬╌●•×…"  # if the encoding lacks these characters, ASCII is used
-ASCII = str.maketrans("│┤└─┬●×…", "|++-+Ox~")  # points and dashes are drawn with symbols
+CHARACTERS = "⣿│┤└─┬╌●•×…"  # if the terminal's encoding lacks one of these characters, the plot uses ASCII
+ASCII = str.maketrans("│┤└─┬●×…", "|++-+Ox~")  # no points or dashes: an ASCII plot draws curves with symbols
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a terminal can show: its width, the rows of a panel, Unicode and colours."""
+    """The size of a plot, and whether the terminal supports Unicode and colours."""
 
     width: int = 80
     rows: int = DEFAULT_ROWS
@@ -34,12 +34,12 @@ class Look:
 
 
 def columns_of(look: Look) -> int:
-    """Return the largest width of a panel in dots. Curves need no more points than that."""
+    """Return the maximum width of a panel in dots. A curve does not need a higher resolution."""
     return 2 * look.width
 
 
 def lines_of(figure: FigureData, look: Look) -> list[Text]:
-    """Return the lines to print. They fit a terminal of at least 24 columns."""
+    """Return the lines to print. They fit into any terminal with at least 24 columns."""
     width = max(MIN_WIDTH, look.width)
     lines = [Text(shortened(figure.title, width), "bold")]
     for panel in figure.panels:
@@ -91,7 +91,7 @@ def _drawn(panel: Panel, figure: FigureData, across: int, rows: int, look: Look)
 
 
 def _uses_symbols(figure: FigureData, look: Look) -> bool:
-    """Return whether each curve has its own symbol, because nothing else distinguishes them."""
+    """Return whether each curve is drawn with its own symbol, because colours and dashes do not distinguish the curves."""
     return look.is_ascii or (not look.has_colours and len(figure.runs) > 1)
 
 
@@ -158,7 +158,7 @@ def _x_limits(figure: FigureData) -> tuple[float, float]:
 
 
 def _x_axis(figure: FigureData, room: int, across: int) -> list[Text]:
-    """Return the axis, and its numbers and unit. Numbers that would touch are left out."""
+    """Return the lines of the x axis, with its numbers and its unit. Numbers that would overlap are omitted."""
     low, high = _x_limits(figure)
     is_integer = figure.x_label in ("step", "epoch")
     axis = [BOTTOM] * across
@@ -181,7 +181,7 @@ def _x_axis(figure: FigureData, room: int, across: int) -> list[Text]:
 
 
 def _wrapped(entries: Sequence[Text], width: int) -> list[Text]:
-    """Return the legend's entries as lines."""
+    """Arrange the legend's entries in lines."""
     lines: list[Text] = []
     for entry in entries:
         if lines and len(lines[-1]) + 3 + len(entry) <= width:

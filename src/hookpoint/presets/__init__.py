@@ -1,1 +1,1 @@
-"""The public Runner and Loop: where engine, callbacks and monitors meet."""
+"""The public Runner and Loop, which combine the engine with the default callbacks and monitors."""

@@ -13,7 +13,7 @@ from hookpoint.core.callback import default_callbacks as added
 def with_defaults(callbacks: Any, extra_callbacks: Iterable[Any] | None, monitors: Iterable[Any] | None) -> list[Any]:
     """Return the user's callbacks, then the extra callbacks, then the monitors. None selects the defaults.
 
-    A default is left out if the user's list contains a callback of its class. The user's list is not modified.
+    A default callback is omitted if the user's list contains a callback of the same class. The user's list is not modified.
     """
     callback_classes = (cb.MovingAverageSummary, cb.ProgressBar, cb.MergeAllSummaries, cb.RunUpdateOps)
     monitor_classes = (cb.TFEventWriter, cb.JSONWriter, cb.ScalarPrinter)
@@ -21,5 +21,5 @@ def with_defaults(callbacks: Any, extra_callbacks: Iterable[Any] | None, monitor
 
 
 def new_profile() -> Callable[[], Any] | None:
-    """Return the function that records a trace on request, or None without torch."""
+    """Return the function that creates a profiler recording, or None if torch is not installed."""
     return cb.ProfilerTrace.new_profile if find_spec("torch") is not None else None

@@ -10,9 +10,9 @@ from hookpoint.core.run.run import Run
 
 
 class SchedulerCheck(Callback):
-    """Warn at the end of the first training epoch if a scheduler has not been stepped.
+    """Warn at the end of the first training epoch if the loop has not stepped a scheduler.
 
-    A Runner steps its scheduler, but your own loop must do so itself. Schedulers count their steps in `last_epoch`.
+    A Runner steps its scheduler, but your own loop must do this itself. Schedulers count their steps in `last_epoch`.
     """
 
     is_internal = True

@@ -48,7 +48,7 @@ def _register(cls: Any, name: str | None) -> Any:
         raise BadConfig(f"register: {cls!r} is not a class.", write="@register above a class")
     own = name or cls.__name__
     if own in CALLBACKS or own in ALSO_CALLBACKS:
-        raise BadConfig(f"register: {own} is a callback of hookpoint.", write=f'@register(name="My{own}")')
+        raise BadConfig(f"register: {own} is already a hookpoint callback.", write=f'@register(name="My{own}")')
     before = _registered.get(own)
     if before is not None and (before.__module__, before.__qualname__) != (cls.__module__, cls.__qualname__):
         raise BadConfig(f"register: {own} is already {before.__module__}.{before.__qualname__}.", give="another name=")
@@ -57,15 +57,16 @@ def _register(cls: Any, name: str | None) -> Any:
 
 
 def build(config: Any) -> list[Any]:
-    """Return the callbacks of a configuration, in order.
+    """Create the callbacks that a configuration describes, and return them in order.
 
     config: A list of entries, a mapping of entries, a mapping with such a list under "callbacks", or the path of a .yaml, .toml
-        or .json file with one of these. YAML needs the extra `config`.
+        or .json file that contains one of these. YAML files need the extra `config`.
 
-    An entry is a class name, or a mapping from the class name to its arguments. The classes are those of `hookpoint.callbacks`,
-    those added with `register`, and dotted names such as `mypackage.Mine`. `when` schedules the trigger. As in Hydra, an entry
-    may also have the class under `_target_`, next to the arguments. Arguments may contain entries. Nothing in a configuration
-    is evaluated, but a dotted name imports its module. BadConfig names the key that is wrong and what is allowed.
+    An entry is a class name, or a mapping from the class name to its arguments. A class name is the name of a class in
+    `hookpoint.callbacks`, a name added with `register`, or a dotted name such as `mypackage.Mine`. `when` schedules the
+    callback's trigger. As in Hydra, an entry may also specify the class as `_target_`, next to the arguments. Arguments may
+    contain entries. `build` evaluates no code in a configuration, but it imports the module of a dotted name. BadConfig reports
+    the wrong key and the allowed values.
 
     >>> saver, stopping = build([
     ...     {"ModelSaver": {"max_to_keep": 3}, "when": {"steps": 500}},
@@ -86,7 +87,8 @@ def _entries(config: Any, where: str) -> Iterator[Any]:
     if isinstance(config, Mapping) and TARGET not in config:
         if WHEN in config:
             raise BadConfig(
-                f"{where}: `{WHEN}` stands next to one class, in a list.", write=f'[{{"ModelSaver": {{}}, "{WHEN}": …}}]'
+                f"{where}: `{WHEN}` belongs in a list entry, next to a single class.",
+                write=f'[{{"ModelSaver": {{}}, "{WHEN}": …}}]',
             )
         for name, arguments in config.items():
             yield _callback({name: arguments}, f"{where}.{name}" if where else str(name), at=where)
@@ -105,7 +107,10 @@ def _callback(entry: Any, where: str, at: str | None = None) -> Any:
     if not isinstance(entry, Mapping):
         if isinstance(entry, Callback):
             return entry
-        raise BadConfig(f"{where}: an entry is a class name or a mapping, got {entry!r}.", write='{"EarlyStopping": {…}}')
+        raise BadConfig(
+            f"{where}: an entry must be a class name or a mapping, got {entry!r}.",
+            write='{"EarlyStopping": {…}}',
+        )
     entry = dict(entry)
     schedule = _schedule(entry.pop(WHEN), f"{where}.{WHEN}") if WHEN in entry else None
     if TARGET in entry:
@@ -116,7 +121,8 @@ def _callback(entry: Any, where: str, at: str | None = None) -> Any:
         made = _instance(_class(name, at or path), arguments, path)
     else:
         raise BadConfig(
-            f"{where}: an entry has one class, got {', '.join(map(str, entry)) or 'none'}.", write="one entry for each"
+            f"{where}: an entry must name exactly one class, got {', '.join(map(str, entry)) or 'none'}.",
+            write="one entry per class",
         )
     if schedule is not None:
         if not hasattr(made, "when"):
@@ -181,7 +187,7 @@ def _check_arguments(cls: Any, values: Mapping[str, Any], given: list[Any], wher
     for one in parameters:
         if one.kind is one.VAR_KEYWORD:
             if "Options" not in str(one.annotation):
-                return  # it takes any argument
+                return  # the class accepts any keyword argument
             names += [*Options.__annotations__, *(["async_save"] if "SaverOptions" in str(one.annotation) else [])]
     for name in values:
         if name not in names:
@@ -195,7 +201,7 @@ def _check_arguments(cls: Any, values: Mapping[str, Any], given: list[Any], wher
 
 
 def _value(value: Any, where: str) -> Any:
-    """Return an argument, with the entries in it built."""
+    """Return an argument in which every entry is replaced by its callback."""
     if isinstance(value, Mapping):
         if TARGET in value:
             return _made(value, where)

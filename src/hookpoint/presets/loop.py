@@ -17,28 +17,28 @@ if TYPE_CHECKING:
 
 
 class Loop(core.Loop):
-    """Run callbacks around your own loop: enter it, and iterate over `run.epochs(...)` and `run.batches(...)`.
+    """Run callbacks in your own training loop. Enter a `with` block and iterate over `run.epochs(...)` and `run.batches(...)`.
 
     The defaults are a progress bar, moving averages and a printout of each epoch's metrics, plus JSON lines and TensorBoard
     files if there is a `workdir`. `extra_callbacks=` and `monitors=` replace them; `[]` disables them.
 
-    Callbacks are compiled on construction, so mistakes in them raise before anything runs. Entering the loop in the main thread
-    installs handlers for Ctrl-C, SIGTERM and SIGHUP; leaving it restores the previous handlers. The first signal ends the run
-    at the next boundary, the second immediately. Entering a loop again starts a new run.
+    The constructor compiles the callbacks, so mistakes in them raise an error before training starts. In the main thread,
+    entering the loop installs handlers for Ctrl-C, SIGTERM and SIGHUP, and leaving the loop restores the previous handlers. The
+    first signal ends the run at the next boundary, the second ends it immediately. Entering a loop again starts a new run.
 
     samples: A function that returns the number of samples in a batch. By default, it is read from the tensors in the batch.
-    max_crashes: How often a run in a workdir may fail with the same exception at the same place in training before it refuses
-        to start; None for no limit.
-    checkpoint_key: Encrypt checkpoints with the key in this file, or in an environment variable with "env:NAME". Needs the
-        extra `crypto`.
+    max_crashes: How often a run in a workdir may fail with the same exception at the same point in training. After that, the
+        run refuses to start. None means no limit.
+    checkpoint_key: Path of a file with the key to encrypt checkpoints with, or "env:NAME" for a key in an environment variable.
+        Needs the extra `crypto`.
     wait_seconds: How long a rank waits for other ranks before it reports its position and raises an error.
-    hang_report_seconds: Report a wait for data or for other ranks that takes longer than this.
-    data_timeout_seconds: Raise an error if a wait for data takes longer than this.
-    control: Take commands from `hookpoint ctl` while the run is training, if there is a workdir.
+    hang_report_seconds: Log a report if the run waits longer than this for data or for other ranks.
+    data_timeout_seconds: Raise an error if the run waits longer than this for data.
+    control: Accept commands from `hookpoint ctl` during training, if there is a workdir.
 
     Under `torchrun`, or with torch.distributed initialized, the loops of all ranks form one run. A request from any rank takes
-    effect on all ranks at the same step, means are global, and only the chief prints and writes. All ranks must enter the loop
-    and have the same number of training batches.
+    effect on all ranks at the same step, means are global, and only the chief prints and writes files. All ranks must enter the
+    loop and have the same number of training batches.
 
     >>> with Loop([LambdaCallback(on_epoch_end=lambda run: print(run.epoch, run.metrics["loss"]))]) as run:
     ...     for epoch in run.epochs(2):
@@ -108,12 +108,12 @@ class Loop(core.Loop):
 
 
 def _uses_torch() -> bool:
-    """Return whether torch is imported, or needed because a launcher has started multiple processes."""
+    """Return whether torch is already imported, or is needed because a launcher has started multiple processes."""
     return "torch" in sys.modules or (place_from_environment()["world_size"] > 1 and find_spec("torch") is not None)
 
 
 def _team(seconds: float) -> Team:
-    """Return torch.distributed's team if it is in use or torchrun has started this process, otherwise a team of one."""
+    """Return a team of all ranks if torch.distributed is in use or torchrun has started this process, else a team of one."""
     if not _uses_torch():
         return Team()
     from hookpoint.parallel.team.init_process import join_team
@@ -122,7 +122,7 @@ def _team(seconds: float) -> Team:
 
 
 def _backend_options(workdir: Any, model: Any, optimizer: Any, allow_world_change: bool, key: Any) -> dict[str, Any]:
-    """Return the options for stepping, reading values and checkpoints, which depend on whether torch is in use."""
+    """Return the Loop options that depend on whether torch is in use: stepping, reading values and checkpoints."""
     if _uses_torch():
         from hookpoint.core.data.array_batches import as_batches
         from hookpoint.core.run.stepper import Stepper

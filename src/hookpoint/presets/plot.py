@@ -27,17 +27,18 @@ def plot(
     width: int | None = None,
     height: int | None = None,
 ) -> Path:
-    """Plot the curves in run folders to a .png, .svg or .pdf file and return its path. Each run has its own colour.
+    """Plot the metrics of one or more runs to a .png, .svg or .pdf file, and return the file's path.
 
     runs: Folders, names under runs/, or URLs of mirrors such as "s3://bucket/runs/mine".
-    path: Defaults to curves.png in the folder of the run, or in the current folder for multiple runs and for URLs.
+    path: Defaults to curves.png in the run folder. For multiple runs and for URLs, it defaults to curves.png in the current
+        folder.
     metrics: Names, or patterns such as `val_*`. Defaults to the most important metrics, in at most six panels.
     smooth: Weight of past values in a moving average, at least 0 and below 1.
     log: Use a log scale for the values.
     x: "step", "epoch" or "time".
-    width, height: In pixels; a PNG has twice as many.
+    width, height: Size in screen pixels. A PNG file has twice as many pixels in each direction.
 
-    Needs the extra `plot`, but no display.
+    Each run has its own colour. Needs the extra `plot`, but no display.
 
     >>> with Loop(workdir="runs/mine") as run:
     ...     for epoch in run.epochs(3):
@@ -57,5 +58,5 @@ def plot(
 
 
 def picture_of(runs: Sequence[RunFolder]) -> Path:
-    """Return the default path of a picture."""
+    """Return the default path for a plot of these runs."""
     return runs[0].path / PICTURE if len(runs) == 1 and not runs[0].is_remote else Path(PICTURE)

@@ -1,4 +1,4 @@
-"""prove: check that a run that is killed and resumed ends with the same result, bit for bit."""
+"""prove: check that a run that is killed and resumed gives the same result as an uninterrupted run, bit for bit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Commands = Mapping[int, tuple[str, Mapping[str, Any]]]
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference between the runs: where it is in the state, and both values."""
+    """A difference between the uninterrupted and the resumed run: its location in the state or records, and both values."""
 
     where: str
     uninterrupted: str
@@ -46,7 +46,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Proof:
-    """The result: number of steps, kills, number of compared values and records, and differences."""
+    """The result of `prove`: the steps and kills of the run, what was compared, and the differences."""
 
     steps: int
     killed_at: tuple[int, ...]
@@ -65,7 +65,7 @@ class Proof:
             return f"exact: {kills}; {compared} are the same bit for bit"
         more = [f"  {difference}" for difference in self.differences[:20]]
         more += [f"  and {len(self.differences) - 20} more"] if len(self.differences) > 20 else []
-        return "\n".join([f"NOT exact: {kills}; of {compared} these differ:", *more])
+        return "\n".join([f"NOT exact: {kills}; differences among {compared}:", *more])
 
 
 def prove(
@@ -75,17 +75,17 @@ def prove(
     workdir: str | os.PathLike[str] | None = None,
     commands: Commands | None = None,
 ) -> Proof:
-    """Check that a training run that is killed and resumed ends with the same weights, state and records, bit for bit.
+    """Check that killing and resuming a training run does not change its weights, state and records, bit for bit.
 
-    make_runner: Function that takes a workdir. It returns a Runner and the arguments for its fit as a tuple, or trains in its
-        own loop and returns nothing. It must save checkpoints; frequent checkpoints reduce the work that is repeated. It runs
+    make_runner: Function that takes a workdir. It either returns a Runner and the arguments for `fit` as a tuple, or trains in
+        its own loop and returns None. It must save checkpoints; frequent checkpoints reduce the work that is repeated. It runs
         in new processes, so it must be a module-level function.
     kill_at: Steps after which a process is killed (SIGKILL). Defaults to a quarter, a half and three quarters of the run.
     workdir: A new folder to store the runs in.
-    commands: Live-control commands to send after a step, such as `{40: ("set", {"values": {"learning_rate": 0.01}})}`. A resume
-        replays the commands that came after its checkpoint.
+    commands: Live-control commands to send after a step, such as `{40: ("set", {"values": {"learning_rate": 0.01}})}`. A
+        resumed run replays the commands that were sent after its checkpoint.
 
-    Compares the state of the last checkpoint, except for times, and the lines of scalars.jsonl.
+    `prove` compares the lines of scalars.jsonl and the state in the last checkpoint, except for times.
 
         def make_runner(workdir):
             torch.manual_seed(0)
@@ -125,9 +125,9 @@ def _train(make_runner: Train, workdir: Path, kill_after: int | None, commands: 
         if find_spec(package) is not None:
             attrgetter(seed)(import_module(package))(0)
     if kill_after is not None:
-        EVERYWHERE.append(LambdaCallback(name="kill of hookpoint.prove", on_train_iter_end=partial(_kill, kill_after)))
-    if commands:  # after the kill callback, so that every command that is sent is also applied
-        EVERYWHERE.append(LambdaCallback(name="commands of hookpoint.prove", on_train_iter_end=partial(_command, commands)))
+        EVERYWHERE.append(LambdaCallback(name="hookpoint.prove kill", on_train_iter_end=partial(_kill, kill_after)))
+    if commands:  # after the kill callback: a command is sent only if the process survives to apply it
+        EVERYWHERE.append(LambdaCallback(name="hookpoint.prove commands", on_train_iter_end=partial(_command, commands)))
     result = make_runner(workdir)
     if isinstance(result, tuple):
         runner, arguments = result
@@ -135,17 +135,20 @@ def _train(make_runner: Train, workdir: Path, kill_after: int | None, commands: 
 
 
 def _kill(step: int, run: Run) -> None:
-    """Kill the process after a step, before anything is saved."""
+    """Kill the process after a step, before it saves a checkpoint."""
     if run.step >= step:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _command(commands: Commands, run: Run) -> None:
-    """Send this step's command, unless an earlier start has sent it. In that case, the journal contains it and replays it."""
+    """Send this step's command, unless an earlier process has sent it. In that case, the run replays it from the journal."""
     if run.step in commands:
         steering: Any = machine_of(run).control
         if not isinstance(steering, Steering):
-            raise BadArgument("prove: commands= needs a run that takes commands.", drop="control=False, or HOOKPOINT_CONTROL=0")
+            raise BadArgument(
+                "prove: commands= needs a run that accepts commands.",
+                drop="control=False, or HOOKPOINT_CONTROL=0",
+            )
         (do, args), given = commands[run.step], f"{run.step:020d}-{0:08x}"
         if given not in steering.journalled():
             steering.submit(ControlCommand(do, args, steering.attempt, given, by="hookpoint.prove"))
@@ -154,13 +157,13 @@ def _command(commands: Commands, run: Run) -> None:
 def _checked_commands(commands: Commands) -> Commands:
     for step, command in commands.items():
         if not isinstance(step, int) or not isinstance(command, tuple) or len(command) != 2 or command[0] not in REPLAYED:
-            known = f"{{40: ({REPLAYED[0]!r}, {{...}})}}; a resume replays {', '.join(REPLAYED)}"
-            raise BadArgument(f"prove: commands has {step!r}: {command!r}.", write=known)
+            known = f"{{40: ({REPLAYED[0]!r}, {{...}})}}; a resumed run replays {', '.join(REPLAYED)}"
+            raise BadArgument(f"prove: commands has the invalid entry {step!r}: {command!r}.", write=known)
     return commands
 
 
 def _run(make_runner: Train, workdir: Path, kill_after: int | None, commands: Commands) -> None:
-    import multiprocessing  # importing this imports the main module under a second name
+    import multiprocessing  # imported here, because this import also imports the main module under a second name
 
     process = multiprocessing.get_context("spawn").Process(target=_train, args=(make_runner, workdir, kill_after, commands))
     process.start()
@@ -190,14 +193,14 @@ def _last(workdir: Path) -> Mapping[str, Any]:
 
 
 def _comparable(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the state without times, and without the sizes of files that contain times."""
+    """Return the state without times and without the sizes of files that contain times."""
     clocks = {name: value for name, value in state["clocks"].items() if name != "elapsed"}
     callbacks = {name: value for name, value in state["callbacks"].items() if not name.startswith(("JSON", "TFEvent"))}
     return {**state, "clocks": clocks, "callbacks": callbacks}
 
 
 def _compare(where: str, expected: Any, actual: Any, differences: list[Difference]) -> int:
-    """Compare two trees of values, record their differences, and return the number of values."""
+    """Compare two trees of values, append their differences, and return the number of compared values."""
     if isinstance(expected, Mapping) and isinstance(actual, Mapping):
         pairs = [(key, expected.get(key, "nothing"), actual.get(key, "nothing")) for key in {**expected, **actual}]
     elif isinstance(expected, list | tuple) and type(expected) is type(actual) and len(expected) == len(actual):

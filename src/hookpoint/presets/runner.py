@@ -22,31 +22,31 @@ class Runner(engine.Runner):
     computes the same results as a plain PyTorch loop, bit for bit.
 
     main: A MainCallback that changes forward, backward or the learning-rate step. It may also be in the list of callbacks.
-    metrics: Maps names to functions of (outputs, targets), or to objects with update, compute and reset.
-    device: "auto" uses the model's device or, if that is the CPU, a GPU if there is one.
+    metrics: A dict from names to functions of (outputs, targets), or to objects with the methods update, compute and reset.
+    device: "auto" uses a GPU if one is available and the model is on the CPU. Otherwise, it uses the model's device.
     seed: Seeds all random number generators at the start of a fit.
     init_weights: A state dict to start from.
     resume: What a fit resumes from, and which weights `validate` and `predict` load before the first fit: "auto", "must",
         "never" or a path.
     lr_scheduler_on: "step" steps the scheduler with the optimizer. A plateau scheduler reads `lr_metric`, by default val_loss
         or else loss.
-    on_nonfinite: If all losses of two consecutive log steps or of an epoch are NaN or infinite, "raise" NonFiniteLoss, or
-        "warn" and continue.
-    strict_sync: Raise an error for any wait for the GPU between log steps.
+    on_nonfinite: What to do if all losses in an epoch, or in two consecutive log steps, are NaN or infinite. "raise" raises
+        NonFiniteLoss; "warn" logs a warning and continues.
+    strict_sync: Raise an error if the host waits for the GPU between log steps.
     samples: A function that returns the number of samples in a batch.
-    max_crashes: How often a run in a workdir may fail with the same exception at the same place in training before it refuses
-        to start; None for no limit.
-    compile: Compile forward and loss with torch.compile, as one function. A dict contains options for torch.compile; `dynamic`
-        is False by default.
+    max_crashes: How often a run in a workdir may fail with the same exception at the same point in training. After that, the
+        run refuses to start. None means no limit.
+    compile: True compiles forward and loss with torch.compile, as one function. A dict passes options to torch.compile;
+        `dynamic` is False by default.
     cuda_graph: Capture the whole training step as a CUDA graph and replay it, with the same results bit for bit. "auto" trains
         without a graph if the step cannot be captured.
     strategy: How the ranks started by torchrun share the work: "auto" (DataParallel()), Sharded(), TensorParallel(),
         PipelineParallel(), ParameterAveraging() or AsyncSGD().
-    checkpoint_key: Encrypt checkpoints with the key in this file, or in an environment variable with "env:NAME". Needs the
-        extra `crypto`.
-    hang_report_seconds: Report a wait for data or for other ranks that takes longer than this.
-    data_timeout_seconds: Raise an error if a wait for data takes longer than this.
-    control: Take commands from `hookpoint ctl` while the run is training, if there is a workdir.
+    checkpoint_key: Path of a file with the key to encrypt checkpoints with, or "env:NAME" for a key in an environment variable.
+        Needs the extra `crypto`.
+    hang_report_seconds: Log a report if the run waits longer than this for data or for other ranks.
+    data_timeout_seconds: Raise an error if the run waits longer than this for data.
+    control: Accept commands from `hookpoint ctl` during training, if there is a workdir.
 
     >>> import torch
     >>> model = torch.nn.Linear(4, 1)
@@ -57,7 +57,7 @@ class Runner(engine.Runner):
     """
 
     def eval(self, data: Any, *, batch_size: int | None = None) -> dict[str, float]:
-        """Validate and return the metrics without the prefix `val_`, as in MindSpore."""
+        """Validate, and return the metrics without the `val_` prefix, as in MindSpore."""
         return {name.removeprefix("val_"): value for name, value in self.validate(data, batch_size=batch_size).items()}
 
     def _completed(

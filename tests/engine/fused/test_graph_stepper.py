@@ -183,7 +183,7 @@ def test_accumulation_needs_three_graphs(fit):
 def test_a_rate_that_changes_at_each_step_is_named(fit, caplog):
     plain = fit(cuda_graph=False, scheduler=True)
     assert_same(fit(cuda_graph=True, scheduler=True), plain)
-    said = "each change of the learning rate of SGD captures the step again; with fused=True it would not"
+    said = "each change to the learning rate of SGD requires a new capture of the step; fused=True avoids this"
     assert caplog.messages.count(said) == 1
 
 

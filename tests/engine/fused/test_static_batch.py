@@ -66,7 +66,7 @@ def test_signatures_tell_batches_apart():
 @pytest.mark.parametrize(
     ("value", "kind"),
     [
-        (object(), "an object of object"),
+        (object(), "an object of type object"),
         (torch.eye(2).to_sparse(), "a sparse or nested tensor"),
     ],
 )
@@ -97,7 +97,7 @@ def test_fields_that_could_not_be_copied_are_refused():
         "  give      a dataclass with init=True for all fields"
     )
     assert str(error.value) == expected
-    with pytest.raises(BadData, match="a batch with an object of mappingproxy"):
+    with pytest.raises(BadData, match="a batch with an object of type mappingproxy"):
         signature_of(MappingProxyType({"x": torch.zeros(2)}))
 
 

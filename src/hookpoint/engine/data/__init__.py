@@ -1,1 +1,1 @@
-"""Loaders: their order, their position and how they resume."""
+"""Data loaders: their sample order, their position in a pass, and how they resume."""

@@ -1,4 +1,4 @@
-"""Data facts: what is known about training data without reading it, for comparison with a checkpoint."""
+"""Data facts: facts about the training data that a resumed run compares with its checkpoint, without reading all data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hookpoint.core.errors import CannotResume
 from hookpoint.parallel.data.distribute_loader import team_sampler_of
 from hookpoint.parallel.data.sampler import TeamBatchSampler
 
-ROWS, COLUMNS = 8, 64  # read from each tensor of a TensorDataset, enough to distinguish datasets
+ROWS, COLUMNS = 8, 64  # size of the part of each TensorDataset tensor that is hashed, enough to distinguish datasets
 IN_ORDER, SHUFFLED = "in order", "shuffled"
 NAMES = {"SequentialSampler": IN_ORDER, "RandomSampler": SHUFFLED}
 WARNED = {
@@ -31,7 +31,7 @@ REFUSED = {
 
 
 def facts_of(loader: Any) -> dict[str, Any]:
-    """Return facts about a DataLoader (dataset, samples, order, batch size), or the length of another loader."""
+    """Return facts about a DataLoader, such as its dataset, length and order. For any other loader, return only its length."""
     if not isinstance(loader, DataLoader):
         return {"batches": length_of(loader)}
     data, batches = loader.dataset, loader.batch_sampler
@@ -45,7 +45,7 @@ def facts_of(loader: Any) -> dict[str, Any]:
 
 
 def facts_of_order(order: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the facts stored in a checkpoint from an earlier release, for a DataLoader with the default samplers."""
+    """Return the facts about a DataLoader with default samplers that a checkpoint from an earlier release contains."""
     if order is None or order["kind"] not in ("plain", "team"):
         return {}
     shuffled = SHUFFLED if order["shuffle"] else IN_ORDER
@@ -53,15 +53,16 @@ def facts_of_order(order: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def batch_size_of(loader: Any) -> int | None:
-    """Return the batch size of a loader, or None if a custom sampler decides it."""
+    """Return a loader's batch size, or None if a custom sampler determines it."""
     batches = loader.batch_sampler if isinstance(loader, DataLoader) else None
     return batches.batch_size if type(batches) in (BatchSampler, TeamBatchSampler) else None  # type: ignore[union-attr]
 
 
 def compared(saved: Mapping[str, Any], now: Mapping[str, Any], *, in_epoch: bool) -> str:
-    """Return a table of changed facts, or "". Raise CannotResume if the rest of an epoch would be wrong.
+    """Return a table of changed facts, or "" if nothing changed.
 
-    The batch size is not compared: the rest of an epoch can be split into batches of any size.
+    Raises CannotResume if a change makes it impossible to resume in the middle of an epoch. The batch size is not compared,
+    because the rest of an epoch can be split into batches of any size.
     """
     changed = [name for name in WARNED if name in saved and name in now and saved[name] != now[name]]
     if not changed:

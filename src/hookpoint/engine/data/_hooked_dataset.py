@@ -1,8 +1,8 @@
-"""Hooked dataset: create samples and batches for a HookedLoader and fire their points.
+"""Hooked dataset: create samples and batches for a HookedLoader, and fire the points for each of them.
 
-A loader's index sampler runs in the main process and yields one item per batch, in order. There, each item gets the position of
-its batch and carries it to the worker that creates the batch. Prefetching therefore never changes the position that a handler
-sees.
+A loader's index sampler runs in the main process and yields one item per batch, in order. `TaskSampler` adds the position of
+the batch to each item, and the item carries this position to the worker that creates the batch. Prefetching therefore never
+changes the position that a handler sees.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from hookpoint.engine.data.seeded_samples import seeded_samples_of
 
 
 class Task:
-    """The indices of one batch, and the position of the batch.
+    """The indices of one batch, and the position of this batch in the run.
 
-    `Task.latest` is the last task that reached this process, which may be the main process or a worker. A stream needs it,
-    because it yields its next item without knowing the task.
+    `Task.latest` is the last task that reached this process, which may be the main process or a worker. An iterable dataset
+    needs it, because torch does not pass the task when it asks for the next sample.
     """
 
     latest: Task | None = None
@@ -45,7 +45,7 @@ class Task:
 
 
 class TaskSampler:
-    """Yield the items of another sampler as tasks. Each iteration begins a pass."""
+    """Yield the items of another sampler as tasks. Each iteration over this sampler begins a new pass."""
 
     def __init__(self, sampler: Any, settings: DataSettings, epoch_outside: list[int]) -> None:
         self.sampler, self._settings, self._epoch_outside = sampler, settings, epoch_outside
@@ -58,7 +58,7 @@ class TaskSampler:
 
     def _tasks(self, source: Iterator[Any], first: int, epoch: int, mode: str | None, settings: Any) -> Iterator[Task]:
         numbers = count(first)
-        while (indices := next(source, END)) is not END:  # a `for` would call iter(source), which restarts it
+        while (indices := next(source, END)) is not END:  # a `for` loop would restart it with iter(source)
             number = next(numbers)
             if self._settings.per_batch:
                 settings = self._settings.of_batch(number, trains=mode == "train")
@@ -69,9 +69,9 @@ class TaskSampler:
 
 
 class HookedDataset:
-    """A dataset for torch's fetchers. It creates a batch for a task; as a stream, it creates samples.
+    """A dataset for torch's fetchers. Indexing it with a task creates a batch; iterating over it creates samples.
 
-    All other attributes come from the wrapped dataset, for a `worker_init_fn` that reads `get_worker_info().dataset`.
+    All other attributes are those of the wrapped dataset, so that a `worker_init_fn` can read `get_worker_info().dataset`.
     """
 
     def __init__(self, dataset: Any, points: DataPoints, collate: Callable[[Any], Any], *, in_batches: bool) -> None:
@@ -79,7 +79,7 @@ class HookedDataset:
         vars(self).update(dataset=dataset, _points=points, _collate=collate, _in_batches=in_batches, _seeded=seeded, _worker=())
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or "dataset" not in vars(self):  # the second one while the dataset is being unpickled
+        if name.startswith("__") or "dataset" not in vars(self):  # while this object is unpickled, it has no dataset yet
             raise AttributeError(name)
         return getattr(self.dataset, name)
 
@@ -110,7 +110,7 @@ class HookedDataset:
             yield self._sample(sample, number, Task.latest.place.offered(self._worker_id()))
 
     def collate_stream(self, samples: Any) -> Any:
-        """Create a batch from the stream's samples."""
+        """Create a batch from samples of an iterable dataset."""
         assert Task.latest is not None
         return self._batch(self._collate(samples), None, Task.latest.place)
 
@@ -131,7 +131,7 @@ class HookedDataset:
             return self._points.fire(BATCH, batch, offered)
 
     def _worker_id(self) -> int | None:
-        if not self._worker:  # the first sample or batch in this process
+        if not self._worker:  # this is the first sample or batch in this process
             info = get_worker_info()
             vars(self)["_worker"] = (None if info is None else info.id,)
             if info is not None:

@@ -1,4 +1,4 @@
-"""LoaderRecord: what a run remembers about a loader, and functions that tell what kind of loader it is."""
+"""LoaderRecord: the state that a run records about a loader, and functions that determine the kind of a loader."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from hookpoint.parallel.data.distribute_loader import team_sampler_of
 class LoaderRecord:
     """The state of a loader at its first use and at the beginning of its last pass.
 
-    The script may set the order of each pass itself, by seeding a generator or by creating a new loader. The order stored in a
-    checkpoint then does not apply to later passes. The run can tell from the second pass on.
+    The user's script may determine the order of each pass itself, by seeding a generator or by creating a new loader. In that
+    case, the order stored in a checkpoint does not apply to later passes. The run detects this from the second pass on.
     """
 
     def __init__(self, loader: Any, reference: weakref.ref[Any], *, trains: bool, is_made_anew: bool) -> None:
@@ -32,7 +32,7 @@ class LoaderRecord:
         self._own_before: Any = None
 
     def load(self, loader: Any, record: Mapping[str, Any]) -> None:
-        """Restore the loader from a checkpoint between two passes."""
+        """Restore the loader from a checkpoint that was saved between two passes."""
         if not record["is_made_anew"]:
             self._seeds = record["seeds"]
             _loader_state.put_counters(loader, record["now"], record["first"], in_pass=False)
@@ -45,7 +45,7 @@ class LoaderRecord:
     def begin(self, loader: Any) -> None:
         """Record the state of the loader before a pass."""
         seeds, is_first = _loader_state.seeds(loader), self._seeds is None
-        if self._was_used and self.trains and is_stateful(loader):  # not before first use: state_dict might create an iterator
+        if self._was_used and self.trains and is_stateful(loader):  # before first use, state_dict might create an iterator
             self._own_before = loader.state_dict()
         self._was_used = True
         if not is_first:
@@ -55,12 +55,13 @@ class LoaderRecord:
         self.had_iterator = has_iterator(loader) or (not is_first and _keeps_workers(loader))
 
     def resume(self, loader: Any, record: Mapping[str, Any]) -> None:
-        """Restore the loader from a checkpoint inside a pass."""
+        """Restore the loader from a checkpoint that was saved in the middle of a pass."""
         _load_dataset(loader, record)
         order, sampler = record.get("order"), team_sampler_of(loader)
         if sampler is not None and order is not None and order["kind"] == "team":
-            sampler.load_order(order)  # an earlier release did not draw the order of its pass from the generators
-        # The current counters: if the script has changed a batch size since, the run itself did not change it.
+            sampler.load_order(order)  # an earlier release did not derive the order from the generators
+        # Record the current counters. Otherwise, a batch size that the script has changed since would look like a change by the
+        # run itself.
         self.begun = {**record["begun"], "counters": _loader_state.read(loader)["counters"]}
         self.had_iterator, self._seeds = record["had_iterator"], record["seeds"]
         self._own_before, self._was_used = record["own_before"], True
@@ -71,7 +72,7 @@ class LoaderRecord:
         return {
             "trains": self.trains,
             "is_made_anew": self.is_made_anew,
-            # If a generator's seed changes during a pass, the generator seeds itself and the script does not.
+            # If a seed changes during a pass, the loader reseeds its generator itself. The script is not responsible.
             "is_seeded_anew": self._is_seeded_anew and _loader_state.seeds(loader) == self._seeds,
             "seeds": self._seeds,
             "first": self._first,
@@ -96,9 +97,10 @@ def _has_state(value: Any) -> bool:
 
 
 def is_wrapper(loader: Any) -> bool:
-    """Return whether a loader only pretends to be a DataLoader and reads another one, such as those that Accelerate prepares.
+    """Return whether a loader is a wrapper that only poses as a DataLoader, such as the loaders that Accelerate prepares.
 
-    Its attributes are those of the other one, which a copy of the wrapper would still read from the beginning.
+    Its attributes are those of the wrapped DataLoader. A copy of the wrapper would still read the wrapped DataLoader from the
+    beginning.
     """
     return isinstance(loader, DataLoader) and not issubclass(type(loader), DataLoader)
 
@@ -110,7 +112,7 @@ def has_index(loader: Any) -> TypeGuard[DataLoader[Any]]:
 
 def is_stateful(loader: Any) -> bool:
     """Return whether a loader resumes by itself, with its own state dict."""
-    return _has_state(loader) and not has_index(loader) and not is_wrapper(loader)  # a wrapper's state may miss its own part
+    return _has_state(loader) and not has_index(loader) and not is_wrapper(loader)  # a wrapper's state may be incomplete
 
 
 def _keeps_workers(loader: Any) -> bool:
@@ -122,5 +124,5 @@ def has_iterator(loader: Any) -> bool:
 
 
 def batches_ahead(loader: Any) -> int:
-    """Return how many batches the workers prefetch."""
+    """Return the number of batches that the workers prefetch."""
     return loader.num_workers * (loader.prefetch_factor or 0) if isinstance(loader, DataLoader) else 0

@@ -1,8 +1,9 @@
-"""Loader state: everything except the global generators that determines a loader's order, as plain types and tensors.
+"""Loader state: everything that determines a loader's order, except the global random number generators.
 
-This includes torch, NumPy and Python generators in the loader or its samplers, and the samplers' counters: attributes that are
-numbers, strings or None, such as an epoch. A sampler's `state_dict` is not used, because it contains the position in a pass: a
-state read at the end of a pass would make the next pass empty.
+The state contains only plain types and tensors. It includes the torch, NumPy and Python generators in the loader and its
+samplers. It also includes the samplers' counters. A counter is an attribute that is a number, a string or None, such as an
+epoch. The state does not use a sampler's `state_dict`, which contains the position in a pass: loading a `state_dict` from the
+end of a pass would make the next pass empty.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ SAMPLERS = ("batch_sampler", "sampler")
 
 
 def read(loader: Any) -> dict[str, Any]:
-    """Return the state of the loader's generators and counters, by path."""
+    """Return the state of the loader's generators and counters, keyed by attribute path."""
     return {
         "generators": {
             path: generator.get_state() if isinstance(generator, torch.Generator) else state_of(generator)
@@ -49,8 +50,8 @@ def put_generators(loader: Any, state: Mapping[str, Any]) -> None:
 def put_counters(loader: Any, state: Mapping[str, Any], first: Mapping[str, Any], *, in_pass: bool) -> None:
     """Restore the samplers' counters. `first` is their state when the loader was first used.
 
-    Inside a pass, restore the counters that the run had changed. Before a pass, restore only the counters that still have their
-    first value: the others were set for this pass, by `set_epoch` or by a change to the script.
+    In the middle of a pass, this function restores the counters that the saved run had changed. Before a pass, it restores only
+    the counters that still have their first value. The script has set the others for this pass, for example with `set_epoch`.
     """
     for path, owner in _owners(loader).items():
         attributes = vars(owner)
@@ -63,16 +64,16 @@ def put_counters(loader: Any, state: Mapping[str, Any], first: Mapping[str, Any]
 
 
 def seeds(loader: Any) -> list[int]:
-    """Return the initial seeds of the loader's generators. A seed changes when its generator is reseeded."""
+    """Return the initial seeds of the loader's generators. Reseeding a generator changes its initial seed."""
     return [one.initial_seed() for one in _generators(loader).values() if isinstance(one, torch.Generator)]
 
 
 def _owners(loader: Any) -> dict[str, Any]:
-    """Return the samplers of a loader, including nested ones, by path. A custom loader counts as a sampler itself."""
+    """Return a loader's samplers, including nested samplers, keyed by path. A custom loader counts as a sampler itself."""
     found: dict[str, Any] = {}
     is_plain = isinstance(loader, DataLoader)
     queue = [(name, getattr(loader, name, None)) for name in SAMPLERS] if is_plain else [("loader", loader)]
-    if is_plain and not issubclass(type(loader), DataLoader):  # a wrapper, which may count its passes
+    if is_plain and not issubclass(type(loader), DataLoader):  # a wrapper may count its passes
         queue.append(("loader", loader))
     for path, owner in queue:
         # A TeamBatchSampler stores its own state.

@@ -1,10 +1,10 @@
-"""Repartition: the remaining samples of an epoch, for a different number of ranks or batch size.
+"""Repartition: divide the rest of an epoch among a different number of ranks, or into batches of a different size.
 
-How the order of the epoch is found depends on the loader that was saved:
+The epoch's order is determined in one of three ways, depending on the loader in the checkpoint:
 
-- A loader that a Runner has sharded stores its order, and how many samples were seen. - The order of a DistributedSampler is
-    computed from its seed and epoch. - The order of a single process is drawn again, from the state of the generators when the
-    pass began.
+- If a Runner sharded the loader, the checkpoint contains the order and the number of samples that were used.
+- For a DistributedSampler, the order is computed from the seed and the epoch.
+- For a single process, the order is drawn again from the state of the generators at the beginning of the pass.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ DEFAULTS = {"order": None, "start": 0, "first": 0, "seed": 0, "epoch": 0, "shuff
 
 
 def order_of(loader: Any) -> dict[str, Any] | None:
-    """Return what determines the order of samples in this pass for any number of ranks, or None if it is unknown.
+    """Return a description of this pass's sample order that any number of ranks can use, or None if the order is unknown.
 
-    The order of a custom sampler ("own") is unknown to other ranks.
+    The order of a custom sampler (kind "own") is known only to its own rank.
     """
     team = team_sampler_of(loader)
     if team is not None:
@@ -43,9 +43,9 @@ def order_of(loader: Any) -> dict[str, Any] | None:
 
 
 def rest_of(loader: Any, order: State, batches: int, rank: int, size: int) -> tuple[Any, TeamBatchSampler, int]:
-    """Return a loader over the rest of a pass, its sampler, and how many batches of this sampler are done.
+    """Return a loader over the rest of a pass, its batch sampler, and the number of this sampler's batches that are done.
 
-    `order` is the state of a TeamBatchSampler. If the loader has such a sampler, that sampler resumes.
+    `order` is the state of a TeamBatchSampler. If the loader already has a TeamBatchSampler, it is used.
     """
     sampler = team_sampler_of(loader)
     if sampler is None:
@@ -65,7 +65,7 @@ def as_team_state(
 ) -> State:
     """Convert the order of a pass to the state of a TeamBatchSampler.
 
-    `put_generators` restores the generators to the beginning of the pass, for an order that is drawn from them.
+    `put_generators` resets the generators to the beginning of the pass, because some orders are drawn again from them.
     """
     if order is None or (order["kind"] == "own" and not is_same_team):
         raise unknown_order(loader)
@@ -102,11 +102,11 @@ def unknown_order(loader: Any) -> CannotResume:
 
 
 def _draw(sampler: Any, record: State, put_generators: Callable[[], None], generator: torch.Generator | None) -> list[Any]:
-    """Return what a sampler yields in a pass, after drawing the random numbers that its loader draws first."""
+    """Return the indices that a sampler yields in a pass. Its loader's random numbers are drawn first, as in the real pass."""
     put_generators()
-    if record["had_iterator"]:  # persistent workers draw no seed
+    if record["had_iterator"]:  # a loader with persistent workers draws no new seed
         return list(sampler)
-    # In a DataLoader, because it draws its seed before the sampler, which draws as soon as it is iterated.
+    # A DataLoader draws its seed before the sampler draws any numbers, so the sampler must run inside one.
     return list(DataLoader(IndexDataset(), sampler=sampler, batch_size=1, generator=generator, collate_fn=_only))
 
 
@@ -115,7 +115,7 @@ def _only(batch: list[Any]) -> Any:
 
 
 class IndexDataset(Dataset[Any]):
-    """A dataset whose samples are their indices."""
+    """A dataset in which each sample is its own index."""
 
     def __getitem__(self, index: Any) -> Any:
         return index

@@ -1,8 +1,8 @@
 """Resumed iterators: start iterating in the middle of a pass, for each kind of loader.
 
-Loaders with `state_dict` and `load_state_dict` resume by themselves. One of them is torchdata's StatefulDataLoader over an
-IterableDataset. Its next iteration continues from the loaded state, even if that state is the end of a pass and the iteration
-yields nothing. The code that loads such a state must run this empty iteration first.
+Loaders with `state_dict` and `load_state_dict`, such as torchdata's StatefulDataLoader over an IterableDataset, restore their
+position themselves. The next iteration of a StatefulDataLoader continues from the loaded state. If this state is the end of a
+pass, the next iteration yields nothing. The functions below run this empty iteration before they begin the next pass.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ from hookpoint.parallel.data.distribute_loader import loader_with
 
 Restore = Callable[[], None]
 
-# Keys in the state of a StatefulDataLoader: whether its pass is over and, without workers, whether its dataset has ended.
+# Keys in the state of a StatefulDataLoader. They tell whether its pass is over and, without workers, whether its dataset has
+# ended.
 PASS_IS_OVER = "_iterator_finished"
 FETCHER, HAS_ENDED = "fetcher_state", "fetcher_ended"
 
 
-# DataLoaders over a dataset with an index
+# DataLoaders over map-style datasets
 
 
 class ResumedSampler:
-    """Yield a sampler's items after the first `batches`. `begin` restores the generators.
+    """Yield a sampler's items except the first `batches` items. `begin` restores the generators.
 
-    The sampler is iterated whenever the loader iterates it, as in a pass from the beginning, so that it draws the same numbers.
-    A loader with persistent workers iterates it once and draws no seed for the workers. In that case, `begin` is called last,
-    to undo the draws made when the workers were created.
+    This class iterates over the sampler as often as the loader does in a normal pass, so that the sampler draws the same random
+    numbers. A loader with persistent workers iterates over its sampler once per pass and draws no new seed for the workers. In
+    that case, `begin` is called last, to undo the draws made when the workers were created.
     """
 
     def __init__(self, sampler: Any, batches: int, begin: Restore, had_iterator: bool) -> None:
@@ -48,15 +49,15 @@ class ResumedSampler:
         self._ahead = 0
 
     def start_later(self, ahead: int, save: Callable[[], Restore]) -> None:
-        """Skip items when iteration starts, not before.
+        """Skip the first items only when iteration starts.
 
-        Restore the generators after the `ahead` items that the pass had drawn in advance.
+        The generators are restored after the next `ahead` items, which the original pass had prefetched.
         """
         self._ahead, self._save = ahead, save
 
     def start(self) -> None:
-        """Skip the first items, once."""
-        begin, self._begin = self._begin, None  # breaks a cycle: it refers to the loader, which refers to this sampler
+        """Skip the first items. Later calls do nothing."""
+        begin, self._begin = self._begin, None  # breaks a reference cycle: begin → loader → this sampler
         if begin is not None:
             if self._iterates_once:
                 begin()
@@ -96,11 +97,12 @@ class ResumedSampler:
 def resumed_iterator(
     loader: DataLoader[Any], batches: int, begin: Restore, save: Callable[[], Restore] | None, *, had_iterator: bool
 ) -> Iterator[Any]:
-    """Return an iterator over the batches after the first `batches`. A loader with persistent workers stores this iterator.
+    """Return an iterator that skips the first `batches` batches. A loader with persistent workers stores this iterator.
 
-    `begin` restores the generators to the beginning of the pass. When this function returns, as many numbers have been drawn as
-    in the original pass. A loader with its own __iter__ may create its iterator only for the first batch. In that case, all of
-    this happens with the first batch, and the function that `save` returns restores the generators afterwards.
+    `begin` resets the generators to the beginning of the pass. When this function returns, the generators have drawn as many
+    numbers as in the original pass. A loader with a custom __iter__ may create its iterator only when the first batch is
+    requested. In that case, the batches are skipped at that time. `save` then saves the generators' state before the skip and
+    returns a function that restores it.
     """
     name = "sampler" if loader.batch_sampler is None else "batch_sampler"
     sampler = getattr(loader, name)
@@ -114,7 +116,7 @@ def resumed_iterator(
             inside = vars(created)
             if inside["_index_sampler"] is resumed:
                 inside["_index_sampler"] = sampler
-            else:  # the sampler of a HookedLoader, which wraps the loader's own
+            else:  # the sampler of a HookedLoader wraps the loader's own sampler
                 inside["_index_sampler"].sampler = sampler
             loader._iterator = created
     elif batches and save is not None:
@@ -122,11 +124,11 @@ def resumed_iterator(
     return iterator
 
 
-# DataLoaders over an IterableDataset
+# DataLoaders over iterable datasets
 
 
 class SkippedSamples(IterableDataset[Any]):
-    """A stream that reads and drops its first samples."""
+    """An iterable dataset that reads and discards its first samples."""
 
     def __init__(self, dataset: Any, samples: int) -> None:
         self.dataset, self._samples = dataset, samples
@@ -136,12 +138,12 @@ class SkippedSamples(IterableDataset[Any]):
 
 
 def skip_samples(loader: DataLoader[Any], samples: int) -> Iterator[Any]:
-    """Return the batches after this many samples, read in this process."""
+    """Return an iterator over the batches after the first `samples` samples. This process reads and discards these samples."""
     return iter(loader_with(loader, dataset=SkippedSamples(loader.dataset, samples)))
 
 
 def batches_after(loader: DataLoader[Any], samples: int, batch_size: int) -> int | None:
-    """Return how many batches follow after this many samples, or None if the dataset has no length."""
+    """Return the number of batches after the first `samples` samples, or None if the dataset has no length."""
     length = length_of(loader.dataset)
     if length is None:
         return None
@@ -153,7 +155,10 @@ def batches_after(loader: DataLoader[Any], samples: int, batch_size: int) -> int
 
 
 def rest_of_pass(loader: Any, record: Mapping[str, Any], batches: int, begin: Restore) -> Iterator[Any]:
-    """Resume in the middle of a pass. `record` contains the loader's state and, if it had one, its state before the pass."""
+    """Resume in the middle of a pass.
+
+    `record` contains the loader's state and, if the loader was used before, its state at the beginning of the pass.
+    """
     is_begin = isinstance(loader, DataLoader) and not batches
     if is_begin and record["own_before"] is not None:
         return next_pass(loader, record["own_before"], begin)
@@ -161,14 +166,14 @@ def rest_of_pass(loader: Any, record: Mapping[str, Any], batches: int, begin: Re
     if not is_begin:
         _load(loader, record["own"])
         if not isinstance(loader, DataLoader) and batches >= (length_of(loader) or batches + 1):
-            return iter(())  # iterating the loader might begin the next pass
+            return iter(())  # iterating over the loader might begin the next pass
     return iter(loader)
 
 
 def next_pass(loader: Any, state: Mapping[str, Any], begin: Restore) -> Iterator[Any]:
-    """Begin the pass that follows the saved one. `begin` restores the generators for it."""
+    """Begin the pass that follows the saved pass. `begin` sets the generators for the new pass."""
     if isinstance(loader, DataLoader):
-        if loader.num_workers == 0 or loader.persistent_workers:  # other workers start over in each pass
+        if loader.num_workers == 0 or loader.persistent_workers:  # workers that are not persistent start over in each pass
             _load(loader, state)
             iterator = iter(loader)
             if state.get(PASS_IS_OVER):
@@ -177,12 +182,12 @@ def next_pass(loader: Any, state: Mapping[str, Any], begin: Restore) -> Iterator
         return iter(loader)
     _load(loader, state)
     first = next(iterator := iter(loader), END)
-    return iter(loader) if first is END else chain([first], iterator)  # the first iteration may only finish the last pass
+    return iter(loader) if first is END else chain([first], iterator)  # a first iteration without items finishes the last pass
 
 
 def _load(loader: Any, state: Mapping[str, Any]) -> None:
-    state = own_copy(state)  # the original is kept for the next checkpoint
-    if isinstance(loader, DataLoader):  # let the pass end by itself
+    state = own_copy(state)  # the next checkpoint needs the unmodified original
+    if isinstance(loader, DataLoader):  # mark the pass as unfinished; it then ends normally
         state = {**state, PASS_IS_OVER: False}
         if isinstance(state.get(FETCHER), Mapping):
             state[FETCHER] = {**state[FETCHER], HAS_ENDED: False}

@@ -1,4 +1,4 @@
-"""as_loader: turn the data passed to `fit`, `validate` and `predict` into a loader, and move batches to the device."""
+"""as_loader: convert the data passed to `fit`, `validate` and `predict` to a loader, and move batches to the device."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from hookpoint.core.fields import is_dataclass, named_fields
 
 
 def as_loader(data: Any, batch_size: BatchSize = AUTO, *, shuffle: bool) -> Iterable[Any]:
-    """Return a loader for a tuple of tensors or arrays or a dataset. Anything else is returned unchanged.
+    """Return a loader for a dataset, or for a tuple of tensors or arrays. Anything else is returned unchanged.
 
-    With `batch_size=None`, the items of a dataset are batches. They are yielded in order and unchanged.
+    With `batch_size=None`, each item of a dataset is a batch. The loader yields these batches in order and unchanged.
     """
     check_data(data, batch_size)
     if isinstance(data, tuple):
@@ -34,7 +34,7 @@ def as_loader(data: Any, batch_size: BatchSize = AUTO, *, shuffle: bool) -> Iter
 
 
 def loaders_of_fit(train: Any, val: Any, batch_size: BatchSize) -> tuple[Iterable[Any], Iterable[Any] | None]:
-    """Return the training and validation loaders for a fit. The batch size applies to those that accept one."""
+    """Return the training and validation loaders for a fit. The batch size applies only to data that is not batched yet."""
     train = as_loader(train, batch_size if takes_batch_size(train) or not takes_batch_size(val) else AUTO, shuffle=True)
     if val is None:
         return train, None
@@ -42,21 +42,21 @@ def loaders_of_fit(train: Any, val: Any, batch_size: BatchSize) -> tuple[Iterabl
 
 
 def unchanged(batch: Any) -> Any:
-    """Return a batch unchanged, as a collate function that can be pickled."""
+    """Return a batch unchanged. Unlike a lambda, this collate function can be pickled."""
     return batch
 
 
 def move(batch: Any, device: torch.device, *, waits: bool = False) -> Any:
-    """Return a batch with every tensor on the device, in nested tuples, lists, mappings and dataclasses.
+    """Move every tensor in a batch to the device, including tensors in nested tuples, lists, mappings and dataclasses.
 
-    An object with a `to` method, such as a packed sequence, moves itself. Pass `waits` when copying to the host; otherwise, the
-    values could be read before they arrive.
+    Other objects with a `to` method, such as packed sequences, are moved with this method. Pass `waits=True` for a copy to the
+    host. Otherwise, the values could be read before they arrive.
     """
     return map_tensors(batch, lambda tensor: tensor.to(device, non_blocking=not waits), lambda other: other.to(device))
 
 
 def map_tensors(batch: Any, function: Callable[[torch.Tensor], Any], move: Callable[[Any], Any] | None = None) -> Any:
-    """Return a batch with a function applied to every tensor, and `move`, if given, to other objects with a `to` method.
+    """Apply a function to every tensor in a batch. If `move` is given, apply it to other objects with a `to` method.
 
     >>> map_tensors({"x": torch.ones(2), "n": 3}, lambda tensor: tensor.sum().item())
     {'x': 2.0, 'n': 3}
@@ -70,7 +70,7 @@ def map_tensors(batch: Any, function: Callable[[torch.Tensor], Any], move: Calla
         return {key: again(value) for key, value in batch.items()}
     if isinstance(batch, MutableMapping):
         mapped = copy.copy(batch)
-        for key, value in batch.items():  # not `update`, because Hugging Face's ModelOutput does not support it
+        for key, value in batch.items():  # Hugging Face's ModelOutput does not support `update`
             mapped[key] = again(value)
         return mapped
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
@@ -84,7 +84,7 @@ def map_tensors(batch: Any, function: Callable[[torch.Tensor], Any], move: Calla
 
 
 def described(batch: Any) -> str:
-    """Return a description of a batch: the dtypes and shapes of its tensors."""
+    """Describe a batch by the dtypes and shapes of its tensors."""
     if isinstance(batch, torch.Tensor):
         return f"{str(batch.dtype).removeprefix('torch.')}{list(batch.shape)}"
     if isinstance(batch, tuple | list):

@@ -1,15 +1,15 @@
-"""Data position: resume in the middle of a DataLoader's pass, in the order of a bare loop, without reading samples twice.
+"""Data position: resume in the middle of a loader's pass, with the same batches as in an uninterrupted run.
 
-- A DataLoader over a map-style dataset: the generators are restored to the beginning of the pass, and the sampler, not the
-  data, is skipped forward. This includes torchdata's StatefulDataLoader, whose own method loses the order of later epochs if it
-  has a `generator` and no workers. The state of its dataset is stored if there are no workers.
-- Anything else with `state_dict` and `load_state_dict` resumes by itself.
-- Any other iterable, a DataLoader over an IterableDataset, and a loader that Accelerate has prepared: it is read from the
-  beginning and skipped forward.
+- For a DataLoader over a map-style dataset, the generators are reset to the beginning of the pass. Then the sampler skips the
+  batches that are done, without reading their data. This also applies to torchdata's StatefulDataLoader: its own method loses
+  the order of later epochs if the loader has a `generator` and no workers. Without workers, the dataset's state is also stored.
+- Any other loader with `state_dict` and `load_state_dict` restores its position itself.
+- All other loaders are read from the beginning, and the batches that are done are discarded. Examples are plain iterables, a
+  DataLoader over an IterableDataset, and a loader that Accelerate has prepared.
 
 The batches of this pass and of all later passes are exact, with two exceptions. Random numbers that worker processes draw
-inside a dataset are not restored, unless the dataset is wrapped in `SeededSamples`. The same applies to indices that a sampler
-draws one by one, ahead of time for workers, from a global generator that training also uses.
+inside a dataset are not restored, unless the dataset is wrapped in `SeededSamples`. Indices may also differ if a sampler draws
+them one by one from a global generator that training also uses, and the workers prefetch.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ INEXACT = "from here on, the run is not bitwise identical to the saved one"
 
 
 class TorchPositions(Positions):
-    """Save and restore a run's position in its data, for torch loaders. Costs about 200 microseconds per pass."""
+    """Save and restore a run's position in its data, for torch loaders. The cost is about 200 microseconds per pass."""
 
     def __init__(self, randomness: PlainRandomness) -> None:
         super().__init__(randomness)
         self._records: list[LoaderRecord] = []
         self._last: LoaderRecord | None = None
-        self._unclaimed: list[State] = []  # records from the checkpoint for loaders that have not been used yet
+        self._unclaimed: list[State] = []  # the checkpoint's records of loaders that this run has not used yet
         self._rest: TeamBatchSampler | None = None
-        self._stream_start = (0, 0)  # samples and batches already read from a stream with a different batch size
+        self._stream_start = (0, 0)  # the samples and batches that were done when the batch size of a stream changed
         self._facts: dict[str, Any] | None = None
         self._facts_vary = False
         self._expected: State = {}
@@ -75,7 +75,7 @@ class TorchPositions(Positions):
         return self._iterator(loader, self._last, saved)
 
     def visit(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """Return `iter(loader)` for a pass that does not train. It draws the same random numbers as an uninterrupted run."""
+        """Return an iterator for a validation or prediction pass, with the same random numbers as in an uninterrupted run."""
         if not self.remembers:
             return iter(loader)
         return self._iterator(loader, *self._record_of(loader, trains=False))
@@ -96,7 +96,7 @@ class TorchPositions(Positions):
 
     def load_state_dict(self, state: State) -> None:
         self._begun = state["begun"]
-        self._unclaimed = list(state.get("loaders", ()))  # missing if torch was not in use when the checkpoint was saved
+        self._unclaimed = list(state.get("loaders", ()))  # a checkpoint that was saved without torch has no loaders
         self._facts_vary = state.get("facts_vary", False)
         self._expected = {} if self._facts_vary else _facts_in(state)
 
@@ -111,7 +111,7 @@ class TorchPositions(Positions):
         _begin_pass(loader, epoch, resumes=True)
         self._last, _ = self._record_of(loader, trains=True, claims=False)
         if saved is not None:
-            _loader_state.put_counters(loader, saved["begun"], saved["first"], in_pass=True)  # may include the batch size
+            _loader_state.put_counters(loader, saved["begun"], saved["first"], in_pass=True)  # may change the batch size
         self._expected = expected = _facts_in(state)
         self._compare_facts(loader, in_epoch=True)
         if self._last is not None and saved is not None:
@@ -142,12 +142,12 @@ class TorchPositions(Positions):
             rest = f"the rest of epoch {epoch} is split into batches of {new}, from batch {entered.done} on"
             self.notes.append(f"the batch size is {new}, but was {old}: {rest}; {INEXACT}")
         if saved is not None and saved["ahead"] == batches_ahead(loader):
-            # Code other than the sampler also draws from these generators.
+            # Code other than the sampler may also draw from these generators, so their saved state is restored last.
             _loader_state.put_generators(loader, saved["now"])
         return entered
 
     def resume_in_team(self, loader: Any, epoch: int, batches: int, state: State) -> Entered:
-        """Resume a pass that was saved with a different number of ranks, from the first sample that no rank has seen."""
+        """Resume a pass that was saved with a different number of ranks, from the first sample that no rank has used."""
         if isinstance(loader, PaddedLoader):
             raise unknown_order(loader.data)
         moved, data = state["moved"], state["moved"]["data"]
@@ -182,8 +182,8 @@ class TorchPositions(Positions):
     def _resume_stream(
         self, loader: DataLoader[Any], saved: State | None, batches: int, state: State, begin: Restore, *, is_resized: bool
     ) -> Entered:
-        """Split the rest of a stream into batches of a different size, or resume a stream that was split before."""
-        if loader.num_workers:  # each worker would get different samples
+        """Split the rest of an iterable dataset into batches of a different size, or resume such a split."""
+        if loader.num_workers:  # workers would receive different samples than in the saved run
             raise _cannot_split(loader)
         seen, size = state["samples"], batch_size_of(loader)
         assert size is not None
@@ -198,13 +198,13 @@ class TorchPositions(Positions):
         return Entered(source, done, None if left is None else done + left)
 
     def _resume_rest(self, loader: Any, order: State, batches: int, rank: int, size: int) -> Entered:
-        """Resume a pass after this many batches of a TeamBatchSampler with this state."""
+        """Resume a pass after the first `batches` batches. `order` is the state of a TeamBatchSampler."""
         left, self._rest, done = rest_of(loader, order, batches, rank, size)
         iterator = resumed_iterator(left, done - self._rest.first, lambda: None, None, had_iterator=False)
         return Entered(iterator, done, len(self._rest))
 
     def _samples_of(self, batches: int) -> int | None:
-        """Return how many samples all ranks have seen after this many batches of the pass, or None if unknown."""
+        """Return the number of samples in the first `batches` batches of this pass on all ranks, or None if it is unknown."""
         loader = None if self._last is None else self._last.reference()
         sampler, size = self._rest or team_sampler_of(loader), batch_size_of(loader)
         if sampler is not None:
@@ -217,7 +217,7 @@ class TorchPositions(Positions):
         return seen if length is None else min(seen, length)
 
     def _compare_facts(self, loader: Any, *, in_epoch: bool) -> None:
-        """Compare the data with the data in the checkpoint, once after a resume, and record its facts."""
+        """Record facts about the data. The first call after a resume compares them with the facts in the checkpoint."""
         facts, expected = facts_of(loader), self._expected
         self._expected = {}
         if changed := compared(expected, facts, in_epoch=in_epoch):
@@ -231,14 +231,14 @@ class TorchPositions(Positions):
     def _record_of(self, loader: Any, *, trains: bool, claims: bool = True) -> tuple[LoaderRecord | None, State | None]:
         """Return a loader's record and, in its first pass after a resume, its state from the checkpoint.
 
-        Loaders have no names. They are matched by the order of their first use.
+        Loaders have no names, so they are matched with the checkpoint in the order of their first use.
         """
         for record in self._records:
             if record.reference() is loader:
                 return record, None
         try:
             reference = weakref.ref(loader)
-        except TypeError:  # a list or another builtin has no state
+        except TypeError:  # lists and other builtin objects have no state
             return None, None
         had_another = any(record.trains == trains and record.reference() is None for record in self._records)
         new = LoaderRecord(loader, reference, trains=trains, is_made_anew=had_another)
@@ -250,7 +250,7 @@ class TorchPositions(Positions):
         return new, None if new.is_made_anew else saved
 
     def _iterator(self, loader: Iterable[Any], record: LoaderRecord | None, saved: State | None) -> Iterator[Any]:
-        """Begin a pass as in the saved run."""
+        """Begin a pass with the same order as in the saved run."""
         if record is None:
             return iter(loader)
         record.begin(loader)
@@ -262,7 +262,7 @@ class TorchPositions(Positions):
         return iter(loader)
 
     def _restore(self, loader: Any, saved: State | None) -> None:
-        """Restore the generators and counters to the beginning of the pass."""
+        """Reset the generators and counters to the beginning of the pass."""
         if self._begun:
             self._randomness.load_state_dict(self._begun)
         if saved is not None:
@@ -270,7 +270,7 @@ class TorchPositions(Positions):
             _loader_state.put_counters(loader, saved["begun"], saved["first"], in_pass=True)
 
     def _save(self, loader: Any) -> Restore:
-        """Return a function that restores the generators to their current state."""
+        """Save the state of the generators, and return a function that restores it."""
         state, own = self._randomness.state_dict(), _loader_state.read(loader)
 
         def restore() -> None:
@@ -292,7 +292,7 @@ class TorchPositions(Positions):
 
 
 def _facts_in(state: State) -> State:
-    """Return the facts about the data of the last training pass in a checkpoint."""
+    """Return the facts that a checkpoint contains about the data of the last training pass."""
     if state.get("last") is None or "facts" in state:
         return state.get("facts") or {}
     return facts_of_order(state["loaders"][state["last"]].get("order"))

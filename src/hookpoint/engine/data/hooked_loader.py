@@ -16,21 +16,22 @@ from hookpoint.engine.data.seeded_samples import seeded_samples_of
 
 
 class HookedLoader(DataLoader[Any]):
-    """Load data like torch's DataLoader, with the same arguments, and fire on_sample and on_batch_made as data is created.
+    """Load data like torch's DataLoader, and fire on_sample and on_batch_made when samples and batches are created.
 
-    The points fire in the workers, or in the main process without workers. Handlers get the `epoch`, `mode` and `batch_idx` of
-    the pass that uses the data, even if the data was prefetched or the run has resumed. Outside a run, `mode` is None and
-    `epoch` is the argument of `set_epoch`.
+    It accepts the same arguments as DataLoader. The points fire in the workers, or in the main process if there are no workers.
+    Handlers receive the `epoch`, `mode` and `batch_idx` of the pass that uses the data, even if the data was prefetched or the
+    run has resumed. Outside a run, `mode` is None and `epoch` is the argument of `set_epoch`.
 
-    Handlers also get `settings`, which training callbacks can change. With `settings_per="pass"`, a change reaches all workers
-    in the next pass. With "batch", it applies to the next batch whose loading starts: without workers, this is the batch of the
-    next step; with workers, it comes `num_workers * prefetch_factor` batches later. Both are reproduced after a resume. A
-    Runner stores the settings in its checkpoints. In your own loop, pass `state={"data": loader.settings}`. If the dataset is a
-    `SeededSamples`, random numbers in handlers also depend only on the sample.
+    Handlers also receive `settings`, which training callbacks can change. With `settings_per="pass"`, a change takes effect in
+    all workers in the next pass. With `settings_per="batch"`, a change applies to all batches whose loading has not started
+    yet. Without workers, this is the batch of the next step. With workers, it is a batch that is used
+    `num_workers * prefetch_factor` batches later. Both are reproduced after a resume. A Runner stores the settings in its
+    checkpoints. In your own loop, pass `state={"data": loader.settings}`. If the dataset is a `SeededSamples`, random numbers
+    in handlers also depend only on the seed, the epoch and the sample.
 
-    Workers have copies of the callbacks, so attributes that a handler sets in a worker stay there. With handlers, each sample
-    costs 1 microsecond and each batch 4 microseconds, or 80 microseconds each if they are seeded. Without handlers, there is no
-    overhead.
+    Each worker has its own copies of the callbacks, so an attribute that a handler sets in a worker changes only there. With
+    handlers, each sample costs 1 microsecond and each batch 4 microseconds, or 80 microseconds each if they are seeded. Without
+    handlers, there is no overhead.
 
     >>> class Harder(Callback):
     ...     def on_sample(self, sample, settings):
@@ -59,13 +60,13 @@ class HookedLoader(DataLoader[Any]):
         super().__init__(dataset, batch_size, **options)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch for the next passes outside a run. A run sets it automatically."""
+        """Set the epoch for later passes outside a run. Inside a run, the epoch is set automatically."""
         self._epoch_outside[0] = epoch
         for samples in seeded_samples_of(self.dataset):
             samples.set_epoch(epoch)
 
     def _get_iterator(self) -> Any:
-        """Return the iterator of a plain DataLoader over tasks. The hooked dataset creates the batches from the tasks."""
+        """Return the iterator of a plain DataLoader whose sampler yields tasks and whose dataset creates a batch for each."""
         if not self.data_points.listens():
             return super()._get_iterator()
         in_batches = self.batch_sampler is not None
@@ -81,6 +82,6 @@ class HookedLoader(DataLoader[Any]):
 
 
 def settings_of(train: Any, val: Any) -> dict[str, Any]:
-    """Return the loaders' settings for the checkpoint."""
+    """Return the settings of the HookedLoaders among the training and validation data, to be stored in checkpoints."""
     loaders = {"fit/data": train, "fit/validation data": val}
     return {name: one.settings for name, one in loaders.items() if isinstance(one, HookedLoader) and one.settings}

@@ -1,4 +1,4 @@
-"""Random number generators: seed, save and restore all of them."""
+"""Random number generators: seed, save and restore the generators of Python, NumPy and torch."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Item = TypeVar("Item")
 class TorchRandomness(PlainRandomness):
     """Save and restore the random number generators of Python, NumPy and torch, on the host and on every CUDA device.
 
-    Unused devices are skipped. If the number of devices has changed, those that exist in both runs are restored. Reading the
-    state takes 50 to 100 microseconds, plus the same for each device.
+    Unused devices are skipped. If the number of devices has changed, only devices that exist in both runs are restored. Reading
+    the state takes 50 to 100 microseconds, plus the same time for each device.
     """
 
     def state_dict(self) -> dict[str, Any]:
@@ -31,7 +31,7 @@ class TorchRandomness(PlainRandomness):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
-        if "torch" in state:  # missing if torch was not in use when the checkpoint was saved
+        if "torch" in state:  # a checkpoint that was saved without torch does not contain it
             torch.set_rng_state(state["torch"].cpu())
         if "cuda" in state and torch.cuda.is_available():
             for device, kept in zip(range(torch.cuda.device_count()), state["cuda"], strict=False):
@@ -42,7 +42,7 @@ RANDOMNESS = TorchRandomness()
 
 
 def seed_all(seed: int) -> None:
-    """Seed the generators of Python, NumPy and torch, including those on all devices."""
+    """Seed the generators of Python, NumPy and torch, including torch's generators on all devices."""
     random.seed(seed)
     torch.manual_seed(seed)
     if "numpy" in sys.modules:
@@ -51,7 +51,7 @@ def seed_all(seed: int) -> None:
 
 @contextmanager
 def rng_kept() -> Iterator[None]:
-    """Restore every generator after the block."""
+    """Restore the state of all generators at the end of a `with` block."""
     found = RANDOMNESS.state_dict()
     try:
         yield
@@ -60,7 +60,7 @@ def rng_kept() -> Iterator[None]:
 
 
 def separate_rng(source: Generator[Item, None, None]) -> Generator[Item, None, None]:
-    """Yield from an iterator that draws from its own copy of the random number generators."""
+    """Yield from an iterator that uses its own copies of the random number generators."""
     own = RANDOMNESS.state_dict()
     with closing(source):
         while True:
@@ -78,7 +78,7 @@ def separate_rng(source: Generator[Item, None, None]) -> Generator[Item, None, N
 
 @contextmanager
 def deterministic_algorithms(wanted: bool) -> Iterator[None]:
-    """Use torch's deterministic algorithms inside the block, if `wanted`."""
+    """Use torch's deterministic algorithms inside a `with` block if `wanted` is True."""
     if not wanted:
         yield
         return

@@ -18,12 +18,12 @@ from hookpoint.core.errors import BadData
 
 
 class SeededSamples(Dataset[Any]):
-    """Seed the random number generators for each sample of a dataset, from a seed, the epoch and the index.
+    """Seed the random number generators for each sample of a dataset with a seed, the epoch and the sample's index.
 
     A sample is then the same for any number of workers and wherever a run resumes, but different in each epoch. The global
     generators of Python, NumPy and torch on the host are seeded during `dataset[index]` and then restored. Generators inside
-    the dataset are not seeded. Costs about 70 microseconds per sample, or 25 if NumPy is not imported. A Runner or Loop sets
-    the epoch. Otherwise call `set_epoch`; it takes effect immediately in running worker processes.
+    the dataset are not seeded. The cost is about 70 microseconds per sample, or 25 if NumPy is not imported. A Runner or Loop
+    sets the epoch. In other code, call `set_epoch`, which also takes effect immediately in running worker processes.
 
     >>> class Noisy(Dataset):
     ...     def __getitem__(self, index):
@@ -53,7 +53,7 @@ class SeededSamples(Dataset[Any]):
 
     @contextmanager
     def seeding(self, index: Any) -> Iterator[None]:
-        """Seed the generators from an index, or a string, inside the block; then restore them."""
+        """Seed the generators with an index or a string inside a `with` block, and restore them afterwards."""
         numpy = sys.modules["numpy"].random if "numpy" in sys.modules else None
         host = torch.default_generator  # torch.manual_seed would access CUDA, which is not allowed in a worker
         before = random.getstate(), host.get_state(), state_of(numpy) if numpy is not None else None
@@ -70,7 +70,7 @@ class SeededSamples(Dataset[Any]):
             if numpy is not None:
                 put_state(numpy, before[2])
 
-    # Does not define __getitems__, even if the dataset does: samples read together would share one seed.
+    # This class does not define __getitems__, even if the dataset does: samples that are read together would share one seed.
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -94,7 +94,7 @@ class SeededSamples(Dataset[Any]):
 
 
 def seeded_samples_of(dataset: Any) -> Iterator[SeededSamples]:
-    """Yield every SeededSamples in a dataset: the dataset itself, or those inside subsets and concatenations."""
+    """Yield every SeededSamples in a dataset, including those inside subsets and concatenations."""
     if isinstance(dataset, SeededSamples):
         yield dataset
     inner = getattr(dataset, "datasets", None)

@@ -1,7 +1,7 @@
 """TorchLoaderWorkers: report what a DataLoader's workers do while a run waits for them, and why a worker exited.
 
-torch reports neither. Private attributes of its iterator tell which worker is loading which batch. Without them, a report has
-less detail.
+torch does not report this. Private attributes of its iterator show which worker is loading which batch. If a release of torch
+lacks these attributes, the reports contain less detail.
 """
 
 from __future__ import annotations
@@ -24,26 +24,29 @@ from torch.utils.data._utils import signal_handling
 
 from hookpoint.core.hang.process_state import GONE, STOPPED, state_of_process
 
-ASK = signal.SIGUSR2  # a worker answers with its stack
+ASK = signal.SIGUSR2  # a worker responds to this signal with its stack
 ANSWER_SECONDS = 2.0
 END_SECONDS = 1.0
 STACK_LINES = 12
 
 
 class TorchLoaderWorkers:
-    """The workers of torch's DataLoader and its subclasses."""
+    """Inspect the workers of torch's DataLoader and its subclasses."""
 
     def prepare(self, loader: Any) -> None:
-        """Prepare the workers that a loader is about to start, so that they can report their stack."""
+        """Prepare a loader before it starts its workers, so that the workers can report their stacks."""
         if isinstance(loader, DataLoader) and loader.num_workers and not isinstance(loader.worker_init_fn, StackOnRequest):
             loader.worker_init_fn = StackOnRequest(loader.worker_init_fn)
 
     def is_worker_exit(self, error: BaseException) -> bool:
-        """Return whether an error, raised anywhere in training, reports that a worker has exited."""
+        """Return whether an error means that a worker has exited. torch may raise such an error anywhere in training."""
         return isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker (pid")
 
     def stall(self, frames: list[FrameType]) -> WorkerStall | None:
-        """Return the loader that these frames (innermost first) are waiting for, or None if it has no workers."""
+        """Find the DataLoader iterator that a thread is waiting for. Return None if there is none or it has no workers.
+
+        `frames` is the thread's stack, innermost frame first.
+        """
         for frame in frames:
             iterator = frame.f_locals.get("self")
             if getattr(iterator, "_workers", None) and hasattr(iterator, "_task_info"):
@@ -59,11 +62,11 @@ class WorkerStall:
         self._stacks = init if isinstance(init, StackOnRequest) else None
         self._iterator = iterator
         self._workers = dict(enumerate(getattr(iterator, "_workers", ())))
-        self._owed = dict(getattr(iterator, "_task_info", {}))  # for each batch: its worker, and its data once it has arrived
+        self._owed = dict(getattr(iterator, "_task_info", {}))  # maps each batch to its worker and, after arrival, its data
         self._awaited: int = getattr(iterator, "_rcvd_idx", 0)
 
     def report(self) -> list[str]:
-        """Return lines about the worker that the run is waiting for, with its stack if it still responds."""
+        """Describe the worker that the run is waiting for, with the worker's stack if it still responds."""
         number = self._worker_of(self._awaited)
         if number is None:
             return [f"DataLoader worker {one} {_process(worker)}" for one, worker in self._workers.items()]
@@ -73,15 +76,15 @@ class WorkerStall:
         return [f"DataLoader worker {number} {_process(worker)}; it is loading this batch", *stack]
 
     def cures(self) -> dict[str, str]:
-        """Return what the user can do, by verb."""
+        """Return suggestions for the user, keyed by verb."""
         pids = [worker.pid for worker in self._workers.values()]
         stopped = [str(pid) for pid in pids if state_of_process(pid).startswith(STOPPED)]
         return {"continue": f"it with kill -CONT {' '.join(stopped)}"} if stopped else {}
 
     def failure(self, batch_idx: int, error: BaseException) -> str:
-        """Return which worker exited and which batches it was working on. `batch_idx` is the batch that the run waited for."""
+        """Describe which worker exited and which batches it was loading. The run was waiting for the batch `batch_idx`."""
         self._forget_pids()
-        if isinstance(error, OSError | EOFError):  # the connection to a worker broke; the worker exits a moment later
+        if isinstance(error, OSError | EOFError):  # the connection broke; the worker exits a moment later
             deadline = monotonic() + END_SECONDS
             while all(worker.is_alive() for worker in self._workers.values()) and monotonic() < deadline:
                 sleep(0.01)
@@ -97,34 +100,34 @@ class WorkerStall:
         return "; ".join(texts)
 
     def close(self) -> None:
-        """End the workers."""
-        # The traceback keeps the iterator alive. Garbage collection would close its queues before the workers are told to stop,
-        # and then wait five seconds for each of them.
+        """Shut down the workers, unless they are persistent."""
+        # The traceback keeps the iterator alive. If the iterator were garbage collected, torch would close its queues before it
+        # tells the workers to stop, and then wait five seconds for each worker.
         if not getattr(self._iterator, "_persistent_workers", True):
             with suppress(Exception):
                 getattr(self._iterator, "_shutdown_workers", _nothing)()
 
     def kill(self) -> None:
-        """Kill the workers, because a stopped worker would keep the process from exiting."""
+        """Kill the workers. A suspended worker would keep the process from exiting."""
         self._forget_pids()
         for worker in self._workers.values():
             with suppress(OSError, ValueError):
                 worker.kill()
 
     def _forget_pids(self) -> None:
-        """Keep torch from raising another error later because a worker has exited."""
+        """Remove the workers' process ids from torch, so that it does not raise another error because a worker has exited."""
         with suppress(ValueError, RuntimeError):
             getattr(signal_handling, "_remove_worker_pids", _nothing)(id(self._iterator))
             getattr(signal_handling, "_set_worker_pids", _nothing)(id(self._iterator), ())
 
     def _worker_of(self, batch: int) -> int | None:
-        """Return the number of the worker that is loading a batch, or None if it is unknown."""
+        """Return the index of the worker that is loading a batch, or None if it is unknown."""
         info = self._owed.get(batch, ())
         return info[0] if len(info) == 1 and info[0] in self._workers else None
 
 
 class StackOnRequest:
-    """Call a user's `worker_init_fn` in a worker, and make the worker answer a signal with its stack at any time."""
+    """A `worker_init_fn` that makes a worker respond to a signal with its stack, and then calls the user's `worker_init_fn`."""
 
     def __init__(self, init: Callable[[int], Any] | None, answers: Any = None) -> None:
         self.init = init
@@ -141,11 +144,11 @@ class StackOnRequest:
             self.init(number)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        is_for_worker = get_spawning_popen() is not None  # a pipe can be passed only to a process that is being started
+        is_for_worker = get_spawning_popen() is not None  # a pipe can only be pickled for a process that is starting
         return StackOnRequest, (self.init, self._answers) if is_for_worker else (self.init,)
 
     def of(self, pid: int) -> list[str]:
-        """Return a worker's stack, innermost frame first, or nothing if the worker does not answer."""
+        """Return the lines of a worker's stack, innermost frame first. Return an empty list if the worker does not respond."""
         if signal.getsignal(ASK) is not signal.SIG_DFL or not _catches(pid, ASK):
             return []
         self._read(0.0)
@@ -158,12 +161,12 @@ class StackOnRequest:
         found = b""
         while self._read_end is not None and select.select([self._read_end], [], [], seconds)[0]:
             found += os.read(self._read_end.fileno(), 65536)
-            seconds = 0.05  # it arrives in pieces
+            seconds = 0.05  # the stack arrives in several pieces
         return found.decode(errors="replace")
 
 
 def _nothing(*_: Any) -> None:
-    """Stand in for a function that this release of torch does not have."""
+    """Do nothing. This replaces functions that the installed torch does not have."""
 
 
 def _process(worker: Any) -> str:
@@ -171,7 +174,7 @@ def _process(worker: Any) -> str:
 
 
 def _catches(pid: int, number: signal.Signals) -> bool:
-    """Return whether a process has a handler for a signal. Without one, the signal would kill it."""
+    """Return whether a process handles a signal. Without a handler, the signal would kill the process."""
     with suppress(OSError, ValueError, IndexError):
         status = Path(f"/proc/{pid}/status").read_text()
         return bool(int(status.split("SigCgt:")[1].split()[0], 16) >> (number - 1) & 1)

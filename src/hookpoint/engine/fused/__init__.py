@@ -1,1 +1,1 @@
-"""The fused step: torch.compile and whole-step CUDA graphs under the Runner."""
+"""The fused step: a Runner's training step with torch.compile, as a CUDA graph, or both."""

@@ -1,4 +1,4 @@
-"""CompiledForward: forward and loss as one compiled function."""
+"""CompiledForward: compute forward and loss with one compiled function."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ Compute = Callable[[Any, "str | None"], tuple[Any, Any, Any]]
 
 
 class CompiledForward:
-    """Compute outputs, targets and loss with a compiled function, or uncompiled while modules have hooks.
+    """Compute outputs, targets and loss with a compiled function, or without compilation while modules have hooks.
 
-    The model itself is not wrapped, so its weights keep their names. torch.compile ignores hooks that are registered after it
-    has compiled, so a batch with hooks runs uncompiled. Its results may differ in the last bits.
+    The model itself is not wrapped, so its weights keep their names. torch.compile ignores hooks that are registered after
+    compilation, so batches run uncompiled while there are hooks. The results of these batches may differ in the last bits.
 
-    With `detaches`, the outputs have no gradients, so no code between forward and backward can use them for the loss.
+    With `detaches=True`, the outputs are detached from the autograd graph. Code between forward and backward then cannot use
+    them to change the loss.
     """
 
     def __init__(self, forward: Forward, options: Mapping[str, Any], parts: list[Any], *, detaches: bool) -> None:
@@ -44,8 +45,8 @@ class CompiledForward:
 def _forward_and_loss(forward: Forward, detaches: bool) -> Compute:
     """Return a function with its own code object, because torch.compile limits how often it compiles the same code.
 
-    If outputs required gradients, backward would also run over their zero gradients. Outputs are therefore detached if that is
-    safe.
+    If the outputs required gradients, backward would also propagate their zero gradients. The outputs are therefore detached
+    where this is safe.
     """
 
     def forward_and_loss(batch: Any, mode: str | None) -> tuple[Any, Any, Any]:
@@ -57,7 +58,7 @@ def _forward_and_loss(forward: Forward, detaches: bool) -> Compute:
 
 
 def compile_options(compile: Any, device: torch.device, strategy: Any = None, main: Any = None) -> dict[str, Any]:
-    """Return the options for torch.compile. Raise if compilation cannot work in this run or on this machine.
+    """Return the options for torch.compile. Raise an error if compilation cannot work in this run or on this machine.
 
     >>> compile_options({"backend": "eager"}, torch.device("cpu"))
     {'dynamic': False, 'backend': 'eager'}

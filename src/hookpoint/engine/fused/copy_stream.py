@@ -13,10 +13,10 @@ from hookpoint.engine.fused.static_batch import Signature, StaticBatch, is_on_ho
 
 
 class CopyStream:
-    """Move batches to the device. Batches with a captured signature are copied to a staging buffer on a separate stream.
+    """Move batches to the device. If a graph exists for a batch, the batch is copied to a staging buffer on a separate stream.
 
     The step's stream waits for the copy, and the copy waits for the step that reads the previous batch. The host waits for
-    neither. Only copies from pinned memory overlap with a step: `DataLoader(..., pin_memory=True)`.
+    neither. Copies overlap with a step only if the batch is in pinned memory, as with `DataLoader(..., pin_memory=True)`.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -25,10 +25,10 @@ class CopyStream:
         self._stream: Any = None
         self._staging: dict[Signature, StaticBatch] = {}
         self._consumed: Any = None
-        self._is_unread = False  # whether the last copy is not yet recorded as consumed
+        self._is_unread = False  # True until the last copy is recorded as consumed
 
     def begin(self, run: Run) -> None:
-        """Use staging buffers for the training batches of a run from now on, until `end`."""
+        """Use staging buffers for the run's training batches until `end` is called."""
         self._run = run
         self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         self._consumed = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -37,16 +37,16 @@ class CopyStream:
         self._stream, self._run, self._staging, self._is_unread = None, None, {}, False
 
     def stage(self, signature: Signature, batch: Any) -> Any:
-        """Create the staging buffer for batches like this one, and return it."""
+        """Create the staging buffer for all batches with this signature, and return it."""
         self._staging[signature] = staging = StaticBatch(batch)
         return staging.batch
 
     def forget(self) -> None:
-        """Free the staging buffers. Batches are moved as usual from now on."""
+        """Free the staging buffers. Later batches are moved without staging."""
         self._staging = {}
 
     def note_consumed(self) -> None:
-        """Record that the current stream has read the staging buffers up to this point."""
+        """Record that the work enqueued so far on the current stream has read the staging buffers."""
         self._consumed.record()
         self._is_unread = False
 
@@ -55,12 +55,12 @@ class CopyStream:
             return move(batch, self._device)
         try:
             staging = self._staging.get(signature_of(batch))
-        except BadData:  # the step raises for this batch
+        except BadData:  # the step will raise an error for this batch
             staging = None
         if staging is None:
             return move(batch, self._device)
         steps = torch.cuda.current_stream(self._device)
-        if self._is_unread:  # a step without a graph may still read it
+        if self._is_unread:  # a step that runs without a graph may still read the buffer
             self._stream.wait_stream(steps)
         else:
             self._stream.wait_event(self._consumed)

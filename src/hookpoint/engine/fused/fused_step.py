@@ -59,7 +59,7 @@ class FusedStep:
 
             hooks.remarks.append(lambda: ["", COMPILED])
             detaches = not hooks.calls("on_backward_begin") and not overrides(hooks.main, "on_iter_backward")
-            if detaches not in self._compiled:  # each run of a Runner uses the code that was compiled for its first run
+            if detaches not in self._compiled:  # later runs of this Runner reuse the code that was compiled for the first run
                 compiled = CompiledForward(forward, self._compile, [model, forward.criterion], detaches=detaches)
                 self._compiled[detaches] = forward, compiled
             forward, options["compiled"] = self._compiled[detaches]

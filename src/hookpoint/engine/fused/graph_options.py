@@ -19,7 +19,10 @@ CudaGraph = bool | Literal["auto"]
 def graph_options(
     cuda_graph: CudaGraph, *, device: torch.device, optimizer: Any, precision: str, strategy: Any, main: Any
 ) -> CudaGraph:
-    """Return whether to use CUDA graphs. Raise if they cannot work; with "auto", log the reason and return False."""
+    """Return whether to use CUDA graphs.
+
+    If they cannot work, `cuda_graph=True` raises an error. "auto" logs the reason and returns False.
+    """
     if cuda_graph not in (True, False, "auto") or (isinstance(cuda_graph, int) and not isinstance(cuda_graph, bool)):
         raise BadArgument(f"cuda_graph must be True, False or 'auto', got {cuda_graph!r}.", write='cuda_graph="auto"')
     if cuda_graph is False:
@@ -52,9 +55,9 @@ def _check_run(device: torch.device, precision: str, strategy: Any, main: Any) -
 
 
 def check_graph_optimizer(optimizer: Any) -> None:
-    """Raise for an optimizer whose step cannot be captured.
+    """Raise BadArgument if the optimizer's step cannot be captured.
 
-    The optimizer's options are never changed, because other kernels compute different bits.
+    The optimizer's options are never changed, because different kernels compute slightly different results.
     """
     if isinstance(optimizer, Mapping):
         what = f"cuda_graph=True supports one optimizer, got {len(optimizer)}."

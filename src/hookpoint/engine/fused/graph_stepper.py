@@ -1,4 +1,4 @@
-"""GraphStepper: the training step as a CUDA graph, captured once per input signature and replayed."""
+"""GraphStepper: capture the training step as a CUDA graph, once per input signature, and replay it."""
 
 from __future__ import annotations
 
@@ -49,11 +49,14 @@ def stream_of(device: torch.device) -> Any:
 
 @dataclass(slots=True, eq=False)
 class Captured:
-    """What batches with the same signature share: the input buffers, and one graph per place in the accumulation window."""
+    """The input buffers and graphs for all batches with the same signature.
+
+    There is one graph for each kind of position in the accumulation window.
+    """
 
     inputs: StaticBatch
-    staging: Any  # the batch that the copy stream fills
-    batches: int = 0  # batches computed outside the graph since the last discard
+    staging: Any  # the batch that the copy stream writes to
+    batches: int = 0  # number of batches computed outside the graph since graphs were last discarded
     graphs: dict[Key, StepGraph] = field(default_factory=dict)
     not_captured: set[Key] = field(default_factory=set)
 
@@ -62,8 +65,8 @@ class GraphStepper(TorchStepper):
     """Replay forward, loss, backward, clipping and optimizer step as one CUDA graph.
 
     The first three steps with a new signature run outside the graph. So does any step that a callback, a hook or a skip request
-    must interrupt. The weights are bit for bit the same as without a graph: a capture executes nothing, and a replay runs the
-    same kernels. All steps run on a separate stream, as a capture requires.
+    must interrupt. The weights are bit for bit the same as without a graph, because capturing does not execute the step and a
+    replay runs the same kernels. All steps run on a separate stream, because CUDA cannot capture the default stream.
     """
 
     def __init__(
@@ -80,9 +83,9 @@ class GraphStepper(TorchStepper):
         self._policy, self._copies = policy, copies
         self._device = torch.device("cuda", torch.cuda.current_device()) if device.index is None else device
         self._is_off = self._is_stale = False
-        self._steps = 0  # steps outside the graph since the last discard; they create the optimizer's state
+        self._steps = 0  # steps outside the graph since graphs were last discarded; they create the optimizer's state
         self._captured: dict[Signature, Captured] = {}
-        self._begin_graph: StepGraph | None = None  # the first graph; all graphs that add to gradients use its gradient buffers
+        self._begin_graph: StepGraph | None = None  # the first graph; graphs that accumulate gradients share its buffers
         self._epoch: int | None = None
         self._changes = 0
         self._settings = Settings([], [])
@@ -99,7 +102,7 @@ class GraphStepper(TorchStepper):
 
     @contextmanager
     def training(self, run: Run) -> Iterator[None]:
-        """Train on a separate stream, and free the graphs afterwards."""
+        """Train on a separate stream inside a `with` block, and free the graphs afterwards."""
         try:
             check_graph_optimizer(self._optimizer)  # a resume may have changed the optimizer's options
         except HookpointError as error:
@@ -110,7 +113,7 @@ class GraphStepper(TorchStepper):
         stream.wait_stream(outer)
         self._leaving.begin(self._watch)
         self._loads.begin(*self._modules, self._optimizer)
-        of_monitors = torch.cuda.default_stream(self._device)  # the stream of their threads
+        of_monitors = torch.cuda.default_stream(self._device)  # the monitor threads use this stream
         self._logged.begin(lambda: of_monitors.wait_stream(stream))
         self._copies.begin(run)
         run.hyper.recapture = self.recapture
@@ -156,7 +159,7 @@ class GraphStepper(TorchStepper):
         self._steps += run.step - step
 
     def _captured_for(self, run: Run, now: Iteration) -> Captured | None:
-        """Return what was captured for batches like this one, or None if this batch runs without static buffers."""
+        """Return the buffers and graphs for this batch's signature, or None if this batch runs without static buffers."""
         if self._epoch != run.epoch or self._is_stale or self._loads.has_loaded:
             self._check_storages(run)
         for captured in self._captured.values():
@@ -169,11 +172,11 @@ class GraphStepper(TorchStepper):
             return None
         known = self._captured.get(signature)
         if known is None:
-            if self._captured and self.is_last(run):  # a smaller last batch
+            if self._captured and self.is_last(run):  # probably a smaller last batch
                 return None
             if len(self._captured) == MAX_SIGNATURES:
                 what = f"batches have more than {MAX_SIGNATURES} different shapes or numbers"
-                self._say(f"{what}: the others run outside the CUDA graphs")
+                self._say(f"{what}: the other batches run outside the CUDA graphs")
                 return None
             inputs = StaticBatch(now.batch)
             try:
@@ -207,9 +210,9 @@ class GraphStepper(TorchStepper):
         return graph
 
     def _is_ready(self, captured: Captured, key: Key) -> bool:
-        """Return whether it is time to capture a step."""
+        """Return whether a step can be captured now."""
         begins, steps = key
-        is_rare = self._accumulate > 1 and begins and steps  # an accumulation window of one batch, at the end of an epoch
+        is_rare = self._accumulate > 1 and begins and steps  # a window of a single batch occurs only at the end of an epoch
         is_warm = captured.batches >= WARM_UP_STEPS and self._steps > 0
         return is_warm and not is_rare and key not in captured.not_captured and (begins or self._begin_graph is not None)
 
@@ -221,10 +224,10 @@ class GraphStepper(TorchStepper):
             self._pool = torch.cuda.graph_pool_handle()
         elif not begins:
             self._begin_graph.bind_gradients(adds=True)
-        sync_mode = torch.cuda.get_sync_debug_mode()  # set by strict_sync=True; freeing memory synchronizes once
+        sync_mode = torch.cuda.get_sync_debug_mode()  # strict_sync=True sets it, but freeing memory must synchronize once
         if sync_mode:
             torch.cuda.set_sync_debug_mode("default")
-        torch.cuda.empty_cache()  # free the memory that earlier steps have cached, because the graph needs it
+        torch.cuda.empty_cache()  # the graph needs the memory that earlier steps have cached
         owned = {id(parameter): parameter for group in self._optimizer.param_groups for parameter in group["params"]}
         parameters = list({**owned, **{id(p): p for module in self._modules for p in module.parameters()}}.values())
         before = [parameter.grad for parameter in parameters]
@@ -238,7 +241,7 @@ class GraphStepper(TorchStepper):
             if host.state_dict() != drawn or not torch.equal(torch.get_rng_state(), drawn_by_torch):
                 what = "the forward draws random numbers on the CPU: a CUDA graph would repeat the numbers from its capture."
                 raise BadLoop(what, draw="them on the GPU: torch.rand(..., device=x.device)")
-            # If autograd nodes stayed alive, they would tie later steps to this capture.
+            # Detach the results: autograd nodes that stay alive would link later steps to this capture.
             return map_tensors([now.outputs, now.targets, now.loss], torch.Tensor.detach), recorded
 
         try:
@@ -251,8 +254,8 @@ class GraphStepper(TorchStepper):
             if sync_mode:
                 torch.cuda.set_sync_debug_mode(sync_mode)
         if not begins and any(old is None and new is not None for old, new in zip(before, graph.gradients, strict=True)):
-            # It has parameters that no batch in this window has used yet: a replay would overwrite their gradients instead of
-            # adding.
+            # This step uses parameters that no earlier batch in the window has used. A replay would overwrite their gradients
+            # instead of adding to them.
             for parameter, gradient in zip(parameters, before, strict=True):
                 parameter.grad = gradient
             graph.release()
@@ -264,10 +267,10 @@ class GraphStepper(TorchStepper):
         return graph
 
     def _compute_step(self, run: Run, now: Iteration, *, steps: bool) -> None:
-        """Compute the step of an iteration without firing points."""
+        """Compute an iteration's step without firing points."""
         self._train_forward(run)
         if now.loss is None:
-            raise BadLoop("the forward set no loss.", set="run.loss in on_iter_forward")
+            raise BadLoop("the forward did not set a loss.", set="run.loss in on_iter_forward")
         if now.has_requests:
             raise BadLoop("a request to skip or retry in the forward cannot be captured.", request="it at on_iter_begin")
         (now.loss if self._divide_by == 1 else now.loss / self._divide_by).backward()
@@ -285,7 +288,7 @@ class GraphStepper(TorchStepper):
             (now.outputs, now.targets, loss), logged = graph.results
             for name, tensor in logged:
                 self._logbook.log(name, tensor, now.samples)
-            now.loss = loss.clone()  # callbacks may keep a loss for several steps
+            now.loss = loss.clone()  # a callback may keep the loss for several steps
             self._logged.log_copy("loss", now.loss, now.samples)
             self._in_window = 0 if steps else 1 if begins else self._in_window + 1
             self._was_computed = True
@@ -299,10 +302,10 @@ class GraphStepper(TorchStepper):
             if not self.recovers(run, now, error):
                 raise
 
-    # When graphs are discarded
+    # Discarding graphs
 
     def _check_storages(self, run: Run) -> None:
-        """At the start of an epoch and after a load, discard graphs that are bound to storages that are no longer in use."""
+        """Discard graphs that use storages which have been replaced. Called at the start of an epoch and after a load."""
         self._epoch = run.epoch
         is_stale = self._is_stale or self._loads.has_loaded
         if is_stale or (self._begin_graph is not None and self._storages != self._current_storages()):
@@ -310,7 +313,7 @@ class GraphStepper(TorchStepper):
         self._is_stale = self._loads.has_loaded = False
 
     def _current_storages(self) -> list[Any]:
-        """Return what graphs are bound to: the addresses of weights, buffers and optimizer state, and the flags of modules."""
+        """Return everything that a capture fixes: addresses of weights, buffers and optimizer state, and flags of modules."""
         found: list[Any] = []
         for module in (module for root in self._modules for module in root.modules()):
             found.append(module.training)
@@ -324,13 +327,15 @@ class GraphStepper(TorchStepper):
 
     def _settings_changed(self, settings: Settings) -> None:
         is_rate = settings.others == self._settings.others
-        self._discard(warm_up=not is_rate)  # a different setting may need different state, which a real step creates
+        self._discard(
+            warm_up=not is_rate
+        )  # after another setting has changed, a step outside the graph may have to create new state
         self._changes += 1
         if self._changes == MAX_CHANGES:
             kind = type(self._optimizer).__name__
-            cure = "with fused=True it would not" if is_rate else "cycle_momentum=False keeps a OneCycleLR from changing it"
+            cure = "fused=True avoids this" if is_rate else "cycle_momentum=False keeps a OneCycleLR from changing it"
             what = "the learning rate" if is_rate else "another setting"
-            self._say(f"each change of {what} of {kind} captures the step again; {cure}")
+            self._say(f"each change to {what} of {kind} requires a new capture of the step; {cure}")
 
     def _discard(self, *, warm_up: bool = True) -> None:
         for captured in self._captured.values():
@@ -342,7 +347,7 @@ class GraphStepper(TorchStepper):
         self._begin_graph = None
 
     def _give_up(self, error: HookpointError) -> None:
-        """Raise, or with "auto" continue training without graphs."""
+        """Raise the error or, with cuda_graph="auto", continue training without graphs."""
         if self._policy is True:
             raise error
         self._is_off = True

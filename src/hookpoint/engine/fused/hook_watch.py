@@ -1,4 +1,4 @@
-"""HookWatch: detect hooks on modules, parameters and the optimizer, which a compiled or captured step does not call."""
+"""HookWatch: detect hooks on modules, parameters and the optimizer. A compiled or captured step would not call these hooks."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ MODULE_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_bac
 PARAMETER_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 OPTIMIZER_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 GLOBAL_OPTIMIZER_HOOKS = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
-REPARAMETRIZATIONS = "torch.nn.utils."  # modules that define hooks which only compute weights, such as spectral_norm
+REPARAMETRIZATIONS = "torch.nn.utils."  # hooks from these modules only compute weights, as in spectral_norm
 
 
 class HookWatch:
-    """Detect hooks. torch numbers all hooks with a single counter, so a step without new hooks costs one comparison.
+    """Detect hooks. torch numbers all hooks with a single counter, so the check costs one comparison if there is no new hook.
 
-    Hooks that torch.nn.utils registers, for example for spectral_norm, are part of the model: they are compiled and captured.
+    Hooks from torch.nn.utils, such as those of spectral_norm, do not count: they are part of the model, and are compiled and
+    captured with it.
     """
 
     def __init__(self, modules: Iterable[torch.nn.Module], optimizer: Any = None) -> None:
@@ -30,7 +31,7 @@ class HookWatch:
         self._owner: str | None = None
 
     def is_hooked(self) -> bool:
-        """Return whether there are hooks now."""
+        """Return whether there are any hooks at present."""
         if self._owner is not None or RemovableHandle.next_id != self._last:
             self._last = RemovableHandle.next_id
             self._owner = next(self._hooked(), None)
@@ -38,7 +39,7 @@ class HookWatch:
 
     @property
     def owner(self) -> str | None:
-        """The object that has a hook, as text for messages, or None if there are no hooks."""
+        """A description of the object that has a hook, for messages, or None if there are no hooks."""
         return self._owner
 
     def _hooked(self) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""LearningRates: the learning rates of an optimizer as device tensors that a captured step reads."""
+"""LearningRates: an optimizer's learning rates as device tensors, which a captured step reads."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ from typing import Any, NamedTuple
 
 import torch
 
-# Optimizers whose fused kernels compute the same bits with a rate in a float32 tensor, unless parameters are float64.
+# The fused kernels of these optimizers compute the same bits with a float rate and with a rate in a float32 tensor, unless
+# parameters are float64.
 SAME_BITS = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
 
 
 class Settings(NamedTuple):
-    """The optimizer settings that are fixed by a capture."""
+    """The optimizer settings that a capture fixes. If one of them changes, the step must be captured again."""
 
     rates: list[Any]
     others: list[Any]
 
 
 class LearningRates:
-    """The settings of an optimizer's parameter groups, in the form that a captured step uses.
+    """Provide an optimizer's learning rates to a captured step.
 
-    The groups keep their rates as floats, so schedulers, `run.hyper`, logs and checkpoints never see a tensor. A fused
-    optimizer gets tensors while it is captured; its kernels compute the same bits with floats and tensors. Other optimizers
-    round a tensor differently, so their rates are captured as numbers, like all other settings.
+    The parameter groups keep their rates as floats, so schedulers, `run.hyper`, logs and checkpoints never see a tensor. Only
+    during a capture, the rates of a fused optimizer are tensors: its kernels compute the same bits with floats and tensors.
+    Other optimizers round differently with tensors, so their rates are captured as constants, like all other settings.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
@@ -34,7 +35,7 @@ class LearningRates:
         self._tensors: list[torch.Tensor] = []
 
     def settings(self) -> Settings:
-        """Return the settings that a capture fixes: the rates that do not become tensors, and all other settings."""
+        """Return the settings that a capture fixes: rates that are captured as constants, and all other settings."""
         rates: list[Any] = []
         others: list[Any] = []
         for group in self._optimizer.param_groups:
@@ -47,7 +48,7 @@ class LearningRates:
         return Settings(rates, others)
 
     def update(self) -> None:
-        """Copy the rates that have changed to the device, without waiting for it."""
+        """Copy changed learning rates to the device without synchronizing."""
         free = [group for group in self._optimizer.param_groups if self._takes_tensor(group)]
         for number, group in enumerate(free):
             if group["lr"] != self._rates[number]:
@@ -56,7 +57,7 @@ class LearningRates:
 
     @contextmanager
     def as_tensors(self) -> Iterator[None]:
-        """Put tensors into the groups for the duration of a capture."""
+        """Replace the rates in the parameter groups with tensors inside a `with` block, for a capture."""
         free = [group for group in self._optimizer.param_groups if self._takes_tensor(group)]
         rates = [group["lr"] for group in free]
         if len(self._tensors) != len(free):

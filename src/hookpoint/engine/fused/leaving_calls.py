@@ -1,4 +1,4 @@
-"""LeavingCalls: handlers inside a step. When one of them is due, the step must run outside the CUDA graph."""
+"""LeavingCalls: determine whether a step must run outside the CUDA graph because a handler inside the step is due."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ POINTS = ("on_backward_begin", "on_backward_end", "on_step_begin")
 
 
 class LeavingCalls:
-    """Tell, before a step, whether a handler at on_backward_begin, on_backward_end or on_step_begin is due.
+    """Determine before a step whether a handler at on_backward_begin, on_backward_end or on_step_begin is due.
 
-    A handler with a schedule is due when its schedule is. A callback can decide for itself with a method `leaves_graph(run)`,
-    which returns whether the next step must run outside the graph. All other handlers are due at every step. So are handlers
-    whose schedule or wrapper calls a function of the run, because the function could read this step's loss.
+    A handler with a schedule is due when its schedule fires. A callback can define a method `leaves_graph(run)` that returns
+    whether the next step must run outside the graph. All other handlers are due at every step. So are handlers whose schedule
+    or wrapper calls a function of the run, because this function could read the step's loss.
     """
 
     def __init__(self, hooks: Hooks) -> None:
@@ -34,12 +34,12 @@ class LeavingCalls:
         hooks.remarks.append(self.lines)
 
     def begin(self, watch: HookWatch) -> None:
-        """Name the callbacks that make every step leave the graph."""
+        """Log which callbacks force every step to run outside the graph."""
         self._watch = watch
         self._warn(self._always)
 
     def are_due(self, run: Any, *, steps: bool) -> bool:
-        """Return whether the next batch must run outside the graph. `steps` tells whether the optimizer steps after it."""
+        """Return whether the next batch must run outside the graph. `steps` is whether the optimizer steps after this batch."""
         if self._always:
             return True
         if not (self._scheduled or self._declared):
@@ -52,7 +52,7 @@ class LeavingCalls:
         return bool(due)
 
     def settle(self, run: Any, *, steps: bool) -> None:
-        """Advance the schedules past a replayed step, as calling the handlers would have done."""
+        """Advance the schedules after a replayed step, which does not call the handlers."""
         for call in self._scheduled:
             if call.armed is not None and (steps or call.point != "on_step_begin"):
                 call.armed.settle(run, call.moment, False)
@@ -64,7 +64,7 @@ class LeavingCalls:
                 logger.warning("%s listens to %s: every step runs outside the CUDA graph", name, point)
 
     def lines(self) -> list[str]:
-        """Describe which steps run outside the graph, for `explain()`."""
+        """Return the lines of `explain()` that describe which steps run outside the graph."""
         rows = [(call, "every step") for call in self._always]
         rows += [(call, f"steps of {call.when}") for call in self._scheduled]
         rows += [(call, "the steps it reads") for call in self._declared]
@@ -85,7 +85,7 @@ def _are_by_clock(call: Call) -> bool:
 
 
 def _declares(call: Call) -> bool:
-    """Return whether `leaves_graph` covers a handler. It does not cover a handler that a subclass adds."""
+    """Return whether the callback's `leaves_graph` applies to a handler. It does not apply to handlers added by a subclass."""
     classes = type(call.entry.subject).__mro__
     declaring = next((place for place, kind in enumerate(classes) if "leaves_graph" in vars(kind)), None)
     handling = next((place for place, kind in enumerate(classes) if call.handler.spelling in vars(kind)), None)

@@ -6,7 +6,7 @@ from typing import Any
 
 
 class LoadWatch:
-    """Set a flag when a state is loaded. A copied or pickled model gets its own watch, which is never read."""
+    """Set a flag when `load_state_dict` is called. A copied or pickled model has its own LoadWatch, which nothing reads."""
 
     def __init__(self) -> None:
         self.has_loaded = False

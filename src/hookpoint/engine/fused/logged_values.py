@@ -1,4 +1,4 @@
-"""LoggedValues: what `run.log` does while steps are captured and replayed."""
+"""LoggedValues: adapt `run.log` to steps that are captured and replayed."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from hookpoint.engine.data.as_loader import map_tensors
 
 
 class LoggedValues:
-    """Copy every logged tensor, because the next replay overwrites it. During a capture, record it instead.
+    """Copy every logged tensor, because the next replay overwrites the original. During a capture, record the tensor instead.
 
-    A value that the forward logs is recorded once, during the capture, and logged again after each replay. Python numbers
-    cannot be logged, because the code that computes them does not run in a replay.
+    A tensor that the forward logs is recorded once, during the capture, and logged again after each replay. The forward cannot
+    log Python numbers, because a replay does not run the code that computes them.
     """
 
     def __init__(self, logbook: Logbook, monitors: Monitors) -> None:
         self._logbook, self._monitors = logbook, monitors
 
     def begin(self, wait: Callable[[], None]) -> None:
-        """Copy tensors from now on. `wait` makes the monitor threads' stream wait for the current stream."""
+        """Start copying logged tensors. `wait` makes the monitor threads' stream wait for the training stream."""
         logbook, monitors = self._logbook, self._monitors
         log_one, put_some, send = logbook.log, logbook.put, monitors.put
 
@@ -52,7 +52,7 @@ class LoggedValues:
 
     @contextmanager
     def recording(self) -> Iterator[list[tuple[str, torch.Tensor]]]:
-        """Collect the tensors that are logged in the block, instead of logging them."""
+        """Collect the tensors that are logged inside a `with` block instead of logging them."""
         recorded: list[tuple[str, torch.Tensor]] = []
 
         def record(name: str, value: Any, weight: float, *, as_given: bool = False) -> None:

@@ -16,7 +16,7 @@ Signature = tuple[Hashable, ...]
 
 
 def signature_of(batch: Any) -> Signature:
-    """Return what all batches for one graph have in common: structure, shapes, strides, dtypes and the values of numbers.
+    """Return a batch's structure, shapes, strides, dtypes and numbers. All batches for one graph have the same signature.
 
     >>> signature_of((torch.zeros(4, 2), 1)) == signature_of((torch.ones(4, 2), 1))
     True
@@ -37,7 +37,7 @@ def _described(value: Any) -> Iterator[Hashable]:
         for _, field in fields:
             yield from _described(field)
     else:
-        kind = "a sparse or nested tensor" if isinstance(value, torch.Tensor) else f"an object of {type(value).__name__}"
+        kind = "a sparse or nested tensor" if isinstance(value, torch.Tensor) else f"an object of type {type(value).__name__}"
         cure = "dense tensors and numbers, in tuples, lists, dicts or dataclasses"
         raise BadData(f"cuda_graph=True cannot capture a batch with {kind}.", give=cure)
 
@@ -59,7 +59,7 @@ def _fields(value: Any) -> list[tuple[Any, Any]]:
 
 
 def is_on_host(batch: Any) -> bool:
-    """Return whether all tensors of a batch are on the CPU."""
+    """Return whether all tensors in a batch are on the CPU."""
     if isinstance(batch, torch.Tensor):
         return batch.is_cpu
     values = [value for _, value in _fields(batch)] if _has_fields(batch) else []
@@ -67,7 +67,7 @@ def is_on_host(batch: Any) -> bool:
 
 
 class StaticBatch:
-    """A batch whose tensors stay at their addresses. Other batches with the same signature are copied into it."""
+    """A batch whose tensors have fixed addresses. Other batches with the same signature are copied into these tensors."""
 
     def __init__(self, batch: Any) -> None:
         self._buffers: list[torch.Tensor] = []
@@ -75,7 +75,7 @@ class StaticBatch:
         self._devices = {buffer.device.type for buffer in self._buffers}
 
     def check_device(self, device: torch.device) -> None:
-        """Raise for a batch with a tensor on another device, because its values would be captured as constants."""
+        """Raise BadData if a tensor is on another device, because its values would be captured as constants."""
         for other in self._devices - {device.type}:
             what = f"cuda_graph=True cannot capture a batch with a tensor on {other!r} after it was moved."
             raise BadData(what, give="tensors that `batch.to(device)` moves")
@@ -87,7 +87,7 @@ class StaticBatch:
 
     @torch.no_grad()
     def copy(self, batch: Any) -> None:
-        """Copy the tensors of a batch into this one, on the current stream."""
+        """Copy the tensors of another batch into this batch, on the current stream."""
         if batch is not self.batch:
             map_tensors(batch, self._copying())
 

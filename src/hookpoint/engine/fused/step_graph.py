@@ -14,14 +14,14 @@ from hookpoint.core.errors import BadLoop, HookpointError, StopRun
 
 NOT_THE_USERS = (f"{Path(torch.__file__).parent}{os.sep}", f"{Path(__file__).parent.parent.parent}{os.sep}")
 
-AS_THEY_ARE = (HookpointError, StopRun, torch.OutOfMemoryError)  # errors that already say what is wrong
+AS_THEY_ARE = (HookpointError, StopRun, torch.OutOfMemoryError)  # these errors already explain the problem
 
 
 class StepGraph:
     """A captured step. `replay` runs its kernels again on the current contents of the static buffers.
 
-    `gradients` are the buffers that a replay writes each parameter's gradient to. `adds` tells for which parameters it adds to
-    an existing gradient instead.
+    A replay writes each parameter's gradient to its buffer in `gradients`. `adds` contains a flag for each parameter: if True,
+    a replay adds to the existing gradient instead of overwriting it.
     """
 
     def __init__(
@@ -31,14 +31,14 @@ class StepGraph:
         self._graph = torch.cuda.CUDAGraph()
         generator = torch.cuda.default_generators[device.index]
         random_state = generator.get_state()
-        # Other threads may call CUDA meanwhile, such as a loader thread that pins memory or a monitor that waits for a value.
+        # Other threads may call CUDA during the capture: a loader thread may pin memory, and a monitor may wait for a value.
         self._graph.capture_begin(pool=pool, capture_error_mode="thread_local")
         try:
             self.results = work()
             self._graph.capture_end()
         except BaseException as error:
             _abandon(self._graph, device, pool)
-            # A generator that has begun a capture raises for every later random number, until it gets a fresh state.
+            # After a failed capture, the generator raises an error for every random number until it gets a new state.
             generator.graphsafe_set_state(torch.Generator(device))
             generator.set_state(random_state)
             if isinstance(error, AS_THEY_ARE) or not isinstance(error, Exception):
@@ -47,21 +47,21 @@ class StepGraph:
         self.gradients = [parameter.grad for parameter in parameters]
 
     def replay(self) -> None:
-        """Run the step, with the gradients in the captured buffers."""
+        """Run the captured step. The parameters' gradients are in the captured buffers afterwards."""
         self.bind_gradients()
         self._graph.replay()
 
     def bind_gradients(self, *, adds: bool = False) -> None:
-        """Make the captured buffers the gradients of the parameters.
+        """Set the parameters' gradients to the captured buffers.
 
-        If the step adds to a gradient, copy its values into the buffer.
+        If the step adds to an existing gradient, copy this gradient to its buffer first.
         """
         for parameter, buffer, adds_here in zip(self._parameters, self.gradients, self._adds, strict=True):
             gradient = parameter.grad
             if gradient is not buffer:
                 if adds or adds_here:
                     if buffer is None:
-                        continue  # this step does not touch it
+                        continue  # this step does not use the parameter
                     if gradient is None:
                         buffer.zero_()
                     else:
@@ -69,7 +69,7 @@ class StepGraph:
                 parameter.grad = buffer
 
     def release(self) -> None:
-        """Free the graph. Gradients that parameters still refer to are copied out of its memory first."""
+        """Free the graph. Gradients that parameters still use are first copied out of the graph's memory."""
         for parameter, buffer in zip(self._parameters, self.gradients, strict=True):
             if buffer is not None and parameter.grad is buffer:
                 parameter.grad = buffer.clone()
@@ -78,7 +78,7 @@ class StepGraph:
 
 
 def _abandon(graph: Any, device: torch.device, pool: Any) -> None:
-    """End a failed capture. If CUDA has invalidated the capture, torch leaves the allocator in capture mode."""
+    """End a failed capture. If CUDA has invalidated it, also end the allocator's capture mode, which torch does not do."""
     try:
         graph.capture_end()
     except RuntimeError:
@@ -87,7 +87,7 @@ def _abandon(graph: Any, device: torch.device, pool: Any) -> None:
 
 
 def _failed(error: Exception) -> BadLoop:
-    """Return an error that names the user's line that cannot be captured."""
+    """Return an error that shows the line of the user's code that cannot be captured."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(NOT_THE_USERS)]
     where = f" at {frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line}" if frames else ""
     reason = str(error).splitlines()[0] if str(error) else type(error).__name__

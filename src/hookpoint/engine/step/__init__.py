@@ -1,1 +1,1 @@
-"""The step of a Runner: forward and loss, backward, accumulation, clipping, precision."""
+"""A Runner's training step: forward and loss, backward, accumulation, clipping and precision."""

@@ -1,4 +1,4 @@
-"""Distributed step: how a Runner shares its work with other ranks."""
+"""Distributed step: divide a Runner's work among ranks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Step = Callable[["Run"], None]
 
 
 class SingleProcess:
-    """Train in one process. Adds no work to a step."""
+    """Train in a single process. This adds no overhead to a step."""
 
     strategy = None
     callbacks: tuple[Any, ...] = ()
@@ -70,11 +70,11 @@ class SingleProcess:
 
 
 class Distributed:
-    """Train on one of multiple ranks, with a strategy. All ranks make the same calls in the same order.
+    """Train on multiple ranks with a strategy. All ranks make the same calls in the same order.
 
-    Model and optimizer are set up once, when the first run begins. A loader with torch's default samplers is sharded. Random
-    generators are seeded for each shard of the data, so that ranks draw different numbers for their samples. The chief's
-    generators match those of a single process, because the order of the data is drawn from them.
+    The model and the optimizer are set up once, when the first run begins. A loader with torch's default samplers is sharded.
+    The random number generators are seeded differently for each data shard, so that ranks draw different numbers for different
+    samples. The chief's generators have the same state as in a single process, because they determine the order of the data.
     """
 
     def __init__(self, strategy: Strategy) -> None:
@@ -88,7 +88,7 @@ class Distributed:
         self._seed = 0
         self._is_set_up = self._is_accumulating = False
         self._same_batch_count = True
-        self._lengths: list[int] | None = None  # of the training data of each rank, if they differ
+        self._lengths: list[int] | None = None  # number of training batches on each rank, if the numbers differ
         self._shards: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         if torch.cuda.is_available() and local_rank() < torch.cuda.device_count():
             torch.cuda.set_device(local_rank())
@@ -96,7 +96,7 @@ class Distributed:
     def place(self, model: Any, device: torch.device) -> None:
         """Move the model to the device.
 
-        In a pipeline, each rank moves only its own stage, because the full model might not fit.
+        With a pipeline, do nothing: each rank later moves only its own stage, because the full model might not fit.
         """
         if not isinstance(self.strategy, Pipelined):
             place_model(model, device)
@@ -108,7 +108,7 @@ class Distributed:
             raise BadStrategy(f"{kind} does not support precision='fp16': each rank would skip different steps.", choose=cure)
 
     def begin_run(self, run: Run) -> None:
-        """Store the team of a run. Before the first run, distribute the model."""
+        """Store the run's team. Before the first run, also distribute the model."""
         self._team = run.team
         if not self._is_set_up:
             self.strategy.setup(run.model, run.optimizer, run.device)
@@ -120,12 +120,12 @@ class Distributed:
         return Forward(model, criterion)
 
     def begin_fit(self, run: Run, train: Any, seed: int | None) -> Any:
-        """Return this rank's shard of the training data, and seed the generators for it."""
+        """Seed the generators, and return this rank's shard of the training data."""
         team = run.team
         with rng_kept():
             drawn = int(torch.randint(2**62, (1,)))
         self._seed = team.broadcast(drawn if seed is None else seed)
-        shares_data = team.size != team.data_size  # ranks with the chief's samples must draw what it draws
+        shares_data = team.size != team.data_size  # ranks that train on the same samples need the same random numbers
         if seed is not None or team.rank != 0 or shares_data:
             seed_all(self._seed + team.data_rank)
         train = self._shard(train, trains=True)
@@ -143,7 +143,7 @@ class Distributed:
         set_epoch(train.data if isinstance(train, PaddedLoader | UntilShortest) else train, epoch)
 
     def wrap_step(self, step: Step, stepper: Any) -> Step:
-        """Return a step that communicates only when the optimizer steps."""
+        """Return a training step in which ranks exchange gradients only when the optimizer steps."""
         is_pipelined = isinstance(self.strategy, Pipelined)
         begin_batch = None if self._local_updates is None else self._local_updates.begin_batch
 
@@ -151,7 +151,7 @@ class Distributed:
             if self._lengths is not None:
                 self._set_weight(run, stepper, self._lengths)
             if is_pipelined and stepper.begins_window():
-                for optimizer in run.optimizers:  # the forward computes gradients: free the memory of the old ones
+                for optimizer in run.optimizers:  # the forward also computes gradients, so free the old ones
                     optimizer.zero_grad()
             if begin_batch is not None:
                 begin_batch()
@@ -164,12 +164,15 @@ class Distributed:
         return distributed_step
 
     def before_step(self, run: Run, was_computed: bool) -> None:
-        """Merge gradients if the last batch did not, because its backward was skipped or it was not known to be the last."""
+        """Merge gradients across ranks if the last backward of the window did not.
+
+        This happens if that backward was skipped, or if its batch was not known to be the last of the window.
+        """
         if self._is_accumulating or not was_computed or self._local_updates is not None:
             self.strategy.merge_gradients(parameters_of(run.optimizer))
 
     def shard(self, loader: Any) -> Any:
-        """Return this rank's shard of the evaluation data, or all of it if a callback evaluates on this rank only."""
+        """Return this rank's shard of the evaluation data, or all of the data if a callback evaluates on this rank only."""
         call = CURRENT_CALL.get()
         if call is not None and call.entry.ranks != "all":
             if not isinstance(self.strategy, DataParallel):
@@ -189,7 +192,7 @@ class Distributed:
             yield
 
     def _lengths_of(self, loader: Any, what: str) -> list[Any]:
-        """Return the number of batches of each rank. Raise if the data to shard differs between ranks."""
+        """Return the number of batches on each rank. Raise BadStrategy if the ranks have different data to shard."""
         sampler = team_sampler_of(loader)
         mine = None if sampler is None else f"{sampler.length} samples in batches of {sampler.batch_size}"
         lengths, sizes = zip(*self._team.gather([length_of(loader), mine]), strict=True)
@@ -200,7 +203,10 @@ class Distributed:
         return list(lengths)
 
     def _set_weight(self, run: Run, stepper: Any, lengths: list[int]) -> None:
-        """Give a repeated batch zero weight and other ranks' batches more, because gradients are averaged over all ranks."""
+        """Set the weight of this rank's batch. A repeated batch has zero weight, and the batches of other ranks weigh more.
+
+        The weights compensate for gradients being averaged over all ranks.
+        """
         batch, mine = now_of(run).batch_idx, lengths[run.team.data_rank]
         count = sum(batch < length for length in lengths)
         stepper.set_weight(len(lengths) / count if batch < mine else 0)
@@ -208,7 +214,7 @@ class Distributed:
             now_of(run).samples = 0
 
     def _refuse_uneven(self, run: Run, lengths: list[int]) -> None:
-        """Raise for different numbers of batches if a repeated batch could not have zero weight."""
+        """Raise BadStrategy if ranks have different numbers of batches and repeated batches cannot have zero weight."""
         model_size = run.team.size // run.team.data_size
         if min(lengths) == 0:
             why = "One of them has none"
@@ -228,7 +234,7 @@ class Distributed:
         create = partial(distribute_loader, loader, self._team, self._seed, self._from_chief, trains=trains)
         try:
             found = self._shards.get(loader)
-        except TypeError:  # a list, or another builtin
+        except TypeError:  # lists and other builtin objects do not support weak references
             return create()
         if found is None or (sampler := team_sampler_of(found)) is None or (trains and sampler.seed != self._seed):
             found = create()
@@ -242,9 +248,9 @@ class Distributed:
 
 
 class UntilShortest:
-    """Yield batches of data of unknown length until one of the ranks runs out.
+    """Yield batches from data of unknown length until one rank has no more batches.
 
-    The remaining batches of other ranks are dropped.
+    The remaining batches of the other ranks are dropped.
     """
 
     def __init__(self, data: Any, team: Team) -> None:
@@ -263,6 +269,6 @@ SINGLE_PROCESS = SingleProcess()
 
 
 def distribution(strategy: Strategy | Literal["auto"]) -> Distribution:
-    """Return how a Runner with this strategy shares its work."""
+    """Return the object that divides a Runner's work according to a strategy."""
     chosen = choose_strategy(strategy)
     return SINGLE_PROCESS if chosen is None else Distributed(chosen)

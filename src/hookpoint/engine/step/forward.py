@@ -1,4 +1,4 @@
-"""Forward: from a batch to a model's arguments, and from its outputs to a loss."""
+"""Forward: pass a batch to a model, and compute a loss from the model's outputs."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ SEQUENCES = (tuple, list)
 
 
 class Forward:
-    """Call a model with a batch. The signature of the model is inspected once.
+    """Call a model with a batch. The model's signature is inspected only once.
 
-    - A tensor is the only input.
-    - The last item of a tuple or list is the target if there is a criterion or if the model takes fewer arguments. The other
-      items are inputs.
-    - From a mapping or dataclass, the model gets the fields that its forward names. The other fields are the target. If the
-      forward takes all fields, a field with a common name such as "labels" is the target.
+    - A tensor is passed to the model as its only input.
+    - In a tuple or list, the last item is the target if there is a criterion or if the model takes fewer arguments than there
+      are items. The other items are inputs.
+    - From a mapping or dataclass, the model receives the fields that its forward names as parameters. The other fields are the
+      target. If the forward takes all fields, a field with a common name such as "labels" is the target.
     - A batch of graphs is passed as one object if the forward takes one argument.
     """
 
     def __init__(self, model: Any, criterion: Callable[..., Any] | None) -> None:
         self._model = model if callable(model) else _refuse
         self.criterion = criterion
-        self.parts: Mapping[str, Any] = {}  # of the last loss, if it is a sum
+        self.parts: Mapping[str, Any] = {}  # the components of the last loss, if the loss is a sum
         self._takes_tensors = criterion is not None and takes_tensors(criterion)
         function = model.forward if isinstance(model, torch.nn.Module) else self._model
         try:
             parameters = list(inspect.signature(function).parameters.values())
-        except ValueError:  # a builtin has no signature
+        except ValueError:  # a function written in C has no signature
             parameters = list(inspect.signature(_refuse).parameters.values())
         positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
         required = sum(one.default is one.empty for one in positional)
         most = math.inf if any(one.kind is one.VAR_POSITIONAL for one in parameters) else len(positional)
-        # A batch with more items has a target.
+        # A batch with more than `_inputs` items contains a target.
         self._inputs = max(1, most if criterion is None else 1)
         self._inputs_to_predict = max(1, most if criterion is None else required)
         self._takes_one = required <= 1
@@ -53,14 +53,14 @@ class Forward:
         self._takes_any_name = any(one.kind is one.VAR_KEYWORD for one in parameters)
 
     def compute(self, batch: Any, mode: str | None) -> tuple[Any, Any, Any]:
-        """Return outputs, targets and loss of a batch. In prediction, the loss is None."""
+        """Return a batch's outputs, targets and loss. In prediction, the loss is None."""
         if mode == "pred" or self.criterion is None or not isinstance(batch, SEQUENCES) or len(batch) != 2:
             return self._compute(batch, mode)
         inputs, targets = batch
         outputs = self._model(inputs)
         if targets is None or not isinstance(outputs, Tensor):
             return outputs, targets, self.loss(outputs, targets)
-        loss = self.criterion(outputs, targets)  # what `loss` does for a tensor
+        loss = self.criterion(outputs, targets)  # the same as self.loss(...) for a tensor, but faster
         return outputs, targets, loss if isinstance(loss, Tensor) or not isinstance(loss, Mapping) else self._total(loss)
 
     def _compute(self, batch: Any, mode: str | None) -> tuple[Any, Any, Any]:
@@ -71,7 +71,7 @@ class Forward:
         return outputs, targets, self.loss(result, targets, is_needed=mode == "train") if loss is None else loss
 
     def outputs(self, batch: Any, *, predicts: bool) -> tuple[Any, Any]:
-        """Return the model's outputs and the targets, or None if the batch has no targets."""
+        """Return the model's outputs and the batch's targets. The targets are None if the batch contains none."""
         if isinstance(batch, SEQUENCES):
             has_targets = len(batch) > (self._inputs_to_predict if predicts else self._inputs)
             inputs, targets = (batch[:-1], batch[-1]) if has_targets else (batch, None)
@@ -85,10 +85,10 @@ class Forward:
         return self._model(batch), None
 
     def loss(self, outputs: Any, targets: Any, *, is_needed: bool = True) -> Any:
-        """Return the loss from the criterion, or the one that the model returned.
+        """Return the criterion's loss or, without a criterion, the loss that the model returned.
 
-        With `is_needed=False`, as in validation, a model need not return a loss; many detectors do not in eval mode. The loss
-        of a dict of losses is the entry "loss", or else the sum; `parts` has the other entries.
+        With `is_needed=False`, as in validation, the model may return no loss: many detectors return none in eval mode. For a
+        dict of losses, the loss is the entry "loss" or, if it is missing, the sum. `parts` contains the other entries.
         """
         if self.criterion is not None:
             if targets is None:
@@ -124,7 +124,7 @@ class Forward:
         return total
 
     def _split(self, outputs: Any) -> tuple[Any, Any]:
-        """Split the pair (outputs, loss) that models such as nanoGPT return. For anything else, the loss is None."""
+        """Split a pair (outputs, loss), which models such as nanoGPT return. For any other result, the loss is None."""
         if self.criterion is None and type(outputs) is tuple and len(outputs) == 2 and isinstance(outputs[0], torch.Tensor):
             scores, loss = outputs
             if loss is None or (_is_loss(loss) and not _is_loss(scores)):
@@ -148,9 +148,9 @@ class Forward:
 
 
 class PipelinedForward(Forward):
-    """Find a model's arguments in a batch as `Forward` does, and compute outputs and loss with a pipeline.
+    """Pass a batch to a model as `Forward` does, but compute outputs and loss with a pipeline.
 
-    In training, this also computes the gradients. The loss's backward adds them to the parameters.
+    In training, the pipeline also computes the gradients. `loss.backward()` then adds them to the parameters' gradients.
     """
 
     def __init__(self, model: Any, criterion: Callable[..., Any] | None, strategy: Pipelined) -> None:
@@ -181,7 +181,8 @@ class PipelinedForward(Forward):
 class FunctionMain(MainCallback):
     """Compute the loss with a function of the run: `Runner(..., main=lambda run: my_loss(run.model, run.batch))`.
 
-    If the function returns a dict of losses, the loss is the entry "loss", or else the sum. The other entries are logged.
+    If the function returns a dict of losses, the loss is the entry "loss" or, if it is missing, the sum. The other entries are
+    logged.
     """
 
     writes_anything = True
@@ -204,7 +205,10 @@ class FunctionMain(MainCallback):
 
 
 def total_of(losses: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Return the loss of a dict of losses (the entry "loss", or else the sum) and the other entries."""
+    """Return the total loss in a dict of losses, and the other entries.
+
+    The total is the entry "loss" or, if it is missing, the sum of all entries.
+    """
     if not _are_losses(losses):
         shown = {name: described(value) for name, value in losses.items()}
         raise BadLoop(f"a dict of losses must contain tensors with one element, got {shown}.", give="only the losses")

@@ -1,4 +1,4 @@
-"""The modules of a model: their device, their mode (train or eval), and their weights."""
+"""A model's modules: their device, their mode (train or eval) and their weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hookpoint.core.errors import BadArgument
 
 
 def modules_of(model: Any) -> list[torch.nn.Module]:
-    """Return a model as a list of modules, or the modules in a dict of models."""
+    """Return the modules of a model or of a dict of models, as a list."""
     if isinstance(model, torch.nn.Module):
         return [model]
     found = model.values() if isinstance(model, Mapping) else ()
@@ -33,7 +33,7 @@ def load_weights(model: Any, weights: Mapping[str, Any]) -> None:
 
 @contextmanager
 def modes_kept(model: Any) -> Iterator[None]:
-    """Restore the mode of every submodule after the block."""
+    """Restore the mode of every submodule at the end of a `with` block."""
     found = [(part, part.training) for module in modules_of(model) for part in module.modules()]
     try:
         yield
@@ -44,9 +44,9 @@ def modes_kept(model: Any) -> Iterator[None]:
 
 @contextmanager
 def training(model: Any) -> Iterator[None]:
-    """Enable gradients and switch models in eval mode to train mode.
+    """Enable gradients, and switch models from eval mode to train mode.
 
-    Submodules of a training model that are in eval mode stay in eval mode.
+    If a model is already in train mode, its submodules keep their modes.
     """
     with modes_kept(model), torch.enable_grad():
         for module in modules_of(model):
@@ -57,7 +57,7 @@ def training(model: Any) -> Iterator[None]:
 
 @contextmanager
 def evaluating(model: Any) -> Iterator[None]:
-    """Switch models to eval mode and disable gradients."""
+    """Switch models to eval mode and disable gradients inside a `with` block."""
     with modes_kept(model), torch.no_grad():
         for module in modules_of(model):
             module.eval()
@@ -65,15 +65,16 @@ def evaluating(model: Any) -> Iterator[None]:
 
 
 def unwrapped(model: Any) -> Any:
-    """Return the model inside a DistributedDataParallel, compiled or not. Checkpoints use the names of its weights."""
+    """Return the model without DistributedDataParallel and torch.compile wrappers. Checkpoints use its weight names."""
     inside = getattr(model, COMPILED, model)
     return unwrapped(inside.module) if isinstance(inside, DistributedDataParallel) else model
 
 
 def choose_device(model: Any, wanted: str | torch.device) -> torch.device:
-    """Return the device of a run. "auto" is the device of the model unless that is the CPU, otherwise the GPU if there is one.
+    """Return the device for a run.
 
-    A model on multiple devices stays where it is, and the data is moved to its first device.
+    "auto" selects a GPU if one is available and the model is on the CPU. Otherwise, it selects the model's device. A model on
+    multiple devices is not moved, and batches are moved to its first device.
     """
     if wanted != "auto":
         device = torch.device(wanted)
@@ -95,7 +96,7 @@ def place_model(model: Any, device: torch.device) -> None:
 
 
 def check_optimizer(model: Any, optimizer: Any) -> None:
-    """Raise for an optimizer that has none of the model's parameters."""
+    """Raise BadArgument if the optimizer contains none of the model's parameters."""
     if isinstance(optimizer, Mapping):
         for one in optimizer.values():
             check_optimizer(model, one)

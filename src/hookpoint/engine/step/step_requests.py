@@ -1,4 +1,4 @@
-"""Step requests: what a callback's request to skip or retry means for a forward, a backward and a step."""
+"""Step requests: apply a callback's request to skip or retry to the forward, the backward and the step."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from hookpoint.engine.data.as_loader import described
 
 
 def wants(now: Iteration, part: str) -> bool:
-    """Return whether "backward" or "step" is still to be done in an iteration with a request."""
+    """Return whether an iteration with a request must still do a part of its work: "backward" or "step"."""
     now.skips_were_read = True
     return not now.is_discarded and part not in now.skipped
 
 
 def is_computed(forward: Dispatch, run: Run) -> bool:
-    """Run a forward outside training. Return whether the batch counts, which means that no callback skipped or retried it."""
+    """Run a forward outside training. Return whether the batch counts, that is, no callback skipped or retried it."""
     now = now_of(run)
     try:
         forward(run)
@@ -27,7 +27,7 @@ def is_computed(forward: Dispatch, run: Run) -> bool:
 
 
 def recovered(run: Run, now: Iteration, error: Exception) -> bool:
-    """Fire on_iter_error for a step that failed. Return whether a callback requested to retry or skip it."""
+    """Fire on_iter_error for a failed step. Return whether a callback requested to retry or skip the step."""
     if isinstance(error, StopRun):
         return False
     error.add_note(f"in the step of batch {now.batch_idx}, {described(now.batch)} (step {run.step}, rank {run.rank})")
@@ -38,5 +38,5 @@ def recovered(run: Run, now: Iteration, error: Exception) -> bool:
     try:
         handle(run)
     finally:
-        set_payload(run, {})  # the error holds its frames, and they hold memory that a retry may need
+        set_payload(run, {})  # the error keeps frames alive whose memory a retry may need
     return now.is_discarded

@@ -1,4 +1,4 @@
-"""TorchStepper: forward, backward and step, with accumulation, clipping and precision."""
+"""TorchStepper: run forward, backward and optimizer step, with accumulation, clipping and mixed precision."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class TorchStepper(Stepper):
-    """Compute outputs, loss, gradients and the step, bit-identical to a bare loop.
+    """Compute outputs, loss, gradients and the optimizer step, bit for bit like a plain PyTorch loop.
 
     Each loss is divided by `accumulate`. The optimizer steps after every `accumulate`-th batch of an epoch and after the last
-    batch. Gradients are cleared before the first backward of a window, so that callbacks can read them until then. A request to
-    skip or retry is honoured until the part it concerns has begun: at on_step_begin, it drops the gradients of the window, and
-    no step is made.
+    batch. Gradients are cleared before the first backward of a window, so callbacks can read them until then. A request to skip
+    or retry takes effect if the part that it concerns has not begun. A request at on_step_begin drops the window's gradients
+    and skips the step.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class TorchStepper(Stepper):
         self._values_read: dict[int, int] = {}
 
     def begin_run(self, run: Run) -> None:
-        """Determine what computes forward and backward: the MainCallback, if it overrides them."""
+        """Choose the functions that compute forward and backward. If the MainCallback overrides one, it is used."""
         hooks, self._logbook = run.hooks, machine_of(run).logbook
         has_forward = overrides(hooks.main, "on_train_forward", "on_iter_forward")
         forward = hooks.dispatch("on_train_forward", mode="train") if has_forward else None
@@ -103,7 +103,7 @@ class TorchStepper(Stepper):
             self._train_backward = partial(self._check_backward, backward) if owns_step else backward
 
     def train_step(self, run: Run) -> None:
-        """Compute outputs and loss of the current batch, log the loss, compute gradients, and step if a step is due."""
+        """Compute the current batch's outputs and loss, log the loss, compute gradients, and step if a step is due."""
         now = now_of(run)
         try:
             if self._computes_itself:
@@ -111,7 +111,7 @@ class TorchStepper(Stepper):
             else:
                 self._train_forward(run)
             if now.loss is None:
-                raise BadLoop("the forward set no loss.", set="run.loss in on_iter_forward")
+                raise BadLoop("the forward did not set a loss.", set="run.loss in on_iter_forward")
             self._logbook.add("loss", now.loss, now.samples)
             if self._steps_itself:
                 self._compute_gradients(run, now)
@@ -123,8 +123,8 @@ class TorchStepper(Stepper):
                 raise
 
     def training_step(self, run: Run) -> Dispatch:
-        """Return `train_step` with everything decided that cannot change during a fit. `explain(step=True)` shows it."""
-        # In a team, the weight of a batch may differ from that of the last one.
+        """Return `train_step`, specialized for values that are constant during a fit. `explain(step=True)` shows its source."""
+        # In a team, each batch may have a different weight.
         paths = SETTLED if self._distribution.strategy is None else [path for path in SETTLED if path != "self._divide_by"]
         settled = settled_values(paths, self=self)
         plan = specialize(TorchStepper.train_step, settled, INLINED)
@@ -132,10 +132,10 @@ class TorchStepper(Stepper):
         return MethodType(plan.bound(settled), self)
 
     def count_steps(self, run: Run) -> None:
-        """Count steps and fire their points here instead of in the optimizer's hooks, which cost more than the count itself.
+        """Count steps and fire their points in this class instead of in the optimizer's hooks, which cost more.
 
-        With fp16, the hooks stay, because only the scaler knows which steps it skips. They also stay if a MainCallback may
-        step.
+        With fp16, the hooks stay, because only the scaler knows which steps it skips. They also stay if a MainCallback may step
+        the optimizer.
         """
         hooks, self._clocks = machine_of(run).steps, machine_of(run).clocks
         if hooks.are_reported and self._scaler is None and self._steps_itself:
@@ -146,13 +146,13 @@ class TorchStepper(Stepper):
         self.in_precision(self.compute)(run)
 
     def forward_of(self, hooks: Hooks, mode: str) -> Dispatch:
-        """Return the forward of a validation or prediction pass: that of the MainCallback, if it overrides it."""
+        """Return the forward for validation or prediction. If the MainCallback overrides the forward, it is used."""
         point = f"on_{mode}_forward"
         is_default = not overrides(hooks.main, point, "on_iter_forward") and not hooks.is_watched
         return self.in_precision((None if is_default else hooks.dispatch(point, mode=mode)) or self.compute)
 
     def in_precision(self, forward: Dispatch) -> Dispatch:
-        """Return a forward that runs in the precision of the run."""
+        """Return a forward that runs in the run's precision."""
         if self._dtype is None:
             return forward
 
@@ -167,7 +167,7 @@ class TorchStepper(Stepper):
 
     def _compute_gradients(self, run: Run, now: Iteration) -> None:
         self._backward_was_called = True
-        if self._in_window == 0 or self._in_window >= self._accumulate:  # the second if a MainCallback has stepped
+        if self._in_window == 0 or self._in_window >= self._accumulate:  # full if a MainCallback has stepped
             clear_gradients(run.optimizer)
             self._in_window = 0
         if self._begin is not None:
@@ -184,7 +184,7 @@ class TorchStepper(Stepper):
             self._end(run)
 
     def backward_and_step(self, run: Run) -> None:
-        """Do what the default on_iter_backward of a MainCallback does."""
+        """Compute gradients, and step if a step is due. This is a MainCallback's default on_iter_backward."""
         now = now_of(run)
         self._compute_gradients(run, now)
         self._step_after(run, now)
@@ -209,7 +209,7 @@ class TorchStepper(Stepper):
         for scheduler in run.schedulers:
             if not isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
                 scheduler.step()
-            elif self._after_step is not None:  # after each step, when no value of the epoch is final
+            elif self._after_step is not None:  # after each step, when the epoch's metrics are not final yet
                 scheduler.step(run.metrics[self._lr_metric or "loss"])
             else:
                 name = self._lr_metric or ("val_loss" if run.val_loader is not None else "loss")
@@ -219,9 +219,9 @@ class TorchStepper(Stepper):
                     scheduler.step(run.metrics[name])
 
     def finish(self, run: Run) -> None:
-        """Step with the gradients of a short last window, for data of unknown length.
+        """Step with the gradients of an incomplete last window, if the length of the data was unknown.
 
-        The batches are already released, so callbacks at on_step_begin and on_step_end see an iteration without values.
+        The batches are already freed, so callbacks at on_step_begin and on_step_end see an iteration without values.
         """
         if 0 < self._in_window < self._accumulate:
             set_now(run, Iteration())
@@ -238,13 +238,13 @@ class TorchStepper(Stepper):
         return self._distribution.evaluating(run.model)
 
     def evaluate(self, run: Run, forward: Dispatch | None) -> None:
-        """Compute a batch of a validation pass in the precision of the run, and log its loss if it has one."""
+        """Compute a validation batch in the run's precision, and log its loss if there is one."""
         now = now_of(run)
         if is_computed(self._validate if forward is None else self.in_precision(forward), run) and now.loss is not None:
             self._logbook.add("loss", now.loss, now.samples)
 
     def state_dict(self, run: Run) -> dict[str, Any]:
-        """Return the state for a checkpoint: the fp16 scaler, and the progress of the window and the plateau schedulers."""
+        """Return the state for a checkpoint: the fp16 scaler, and the positions of the window and of plateau schedulers."""
         return {
             "in_window": self._in_window,
             "scaler": None if self._scaler is None else self._scaler.state_dict(),
@@ -259,21 +259,21 @@ class TorchStepper(Stepper):
             self._values_read[id(scheduler)] = values
 
     def recovers(self, run: Run, now: Iteration, error: Exception) -> bool:
-        """Return whether a callback retries or skips a step that failed.
+        """Return whether the run can continue after a failed step, because a callback retries or skips it.
 
-        If so, drop its gradients, unless gradients of other batches would be lost.
+        If so, drop the step's gradients. If this would also drop gradients of earlier batches, the run cannot continue.
         """
         if not recovered(run, now, error):
             return False
         if self._in_window and self._accumulate > 1:
-            return now.loss is None  # it failed before its backward: the window is unchanged
+            return now.loss is None  # without a loss, the batch failed before backward and the window is unchanged
         for optimizer in run.optimizers:
             clear_gradients(optimizer)
         self._in_window = 0
         return True
 
     def _check_backward(self, backward: Dispatch, run: Run) -> None:
-        """Call an overridden on_iter_backward for the first time, and raise if it steps the optimizer itself."""
+        """Call an overridden on_iter_backward for the first time. Raise BadLoop if it steps the optimizer itself."""
         steps = run.step
         backward(run)
         in_window = self._in_window
@@ -283,18 +283,18 @@ class TorchStepper(Stepper):
         self._train_backward = backward
 
     def compute(self, run: Run) -> None:
-        """Compute outputs and loss of the current batch."""
+        """Compute the current batch's outputs and loss."""
         self._compute_outputs(run, now_of(run))
 
     def _compute_outputs(self, run: Run, now: Iteration) -> None:
         now.outputs, now.targets, now.loss = self._compute(now.batch, run.mode)
         if self._forward.parts:
-            parts, self._forward.parts = self._forward.parts, {}  # the next loss may not be a sum
+            parts, self._forward.parts = self._forward.parts, {}  # the next loss may have no components
             for name, part in parts.items():
                 machine_of(run).logbook.log(name, part, now.samples)
 
     def _still_steps(self, run: Run, now: Iteration) -> bool:
-        """Return whether the step is made despite a request in this iteration. If not, drop the gradients it would apply."""
+        """Return whether to step despite a request in this iteration. If not, drop the gradients of a step that is due."""
         left_out, self._left_out = self._left_out, False
         if wants(now, "step"):
             return True
@@ -351,15 +351,15 @@ class TorchStepper(Stepper):
         self._distribution.clip_grad_norm(parameters, norm)
 
     def training(self, run: Run) -> AbstractContextManager[None]:
-        """Return the context in which a fit trains."""
+        """Return the context manager in which a fit trains."""
         return nullcontext()
 
     def set_weight(self, weight: float) -> None:
-        """Set the weight of the gradients of the current batch."""
+        """Set the weight of the current batch's gradients."""
         self._divide_by = self._accumulate / weight if weight else inf
 
     def steps_now(self, run: Run) -> bool:
-        """Return whether a step follows the current batch; True if this is not known."""
+        """Return whether a step follows the current batch, or True if this is unknown."""
         window, progress = self._in_window % self._accumulate, run.progress
         return window + 1 >= self._accumulate or progress is None or progress.total is None or self.is_last(run)
 
@@ -369,13 +369,13 @@ class TorchStepper(Stepper):
 
     @staticmethod
     def is_last(run: Run) -> bool:
-        """Return whether this is the last batch of its pass; False if the loader has no length."""
+        """Return whether this is the last batch of its pass, or False if the loader has no length."""
         progress = run.progress
         return progress is not None and progress.total is not None and now_of(run).batch_idx + 1 >= progress.total
 
 
 def check_step_options(precision: str, accumulate: int, clip_grad_norm: float | None, lr_scheduler_on: str) -> None:
-    """Check the options of the step."""
+    """Raise BadArgument if an option of the training step is invalid."""
     if precision not in ("32", *DTYPES):
         raise BadArgument(f"precision must be '32', 'bf16' or 'fp16', got {precision!r}.")
     if not isinstance(accumulate, int) or accumulate < 1:
