@@ -105,7 +105,7 @@ def test_a_run_that_keeps_everything_is_exact(trainings, tmp_path):
 def test_what_a_run_forgets_is_found(trainings):
     proof = hookpoint.prove(trainings.forgets, kill_at=[5])
     assert not proof.ok
-    assert str(proof).startswith("NOT exact: 12 steps, killed after step 5 and resumed; of ")
+    assert str(proof).startswith("NOT exact: 12 steps, killed after step 5 and resumed; differences among ")
     assert any(difference.where.startswith("scalars.jsonl") for difference in proof.differences)
 
 

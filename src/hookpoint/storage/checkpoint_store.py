@@ -1,4 +1,4 @@
-"""CheckpointStore: the checkpoints of one workdir."""
+"""CheckpointStore: write and read the checkpoints in a workdir."""
 
 from __future__ import annotations
 
@@ -45,19 +45,20 @@ from hookpoint.storage.workdir.retention import to_delete
 
 logger = logging.getLogger("hookpoint")
 
-SHARE_OF_FREE_MEMORY = 0.8  # how much of the available memory a copy of the state may use
+SHARE_OF_FREE_MEMORY = 0.8  # the largest share of the available memory that a copy of the state may use
 
 
 class CheckpointStore(ResumableStore):
-    """Store the checkpoints of a run in `workdir/checkpoints`, safe against a kill at any moment.
+    """Store a run's checkpoints in `workdir/checkpoints`. Checkpoints stay valid even if the process is killed at any moment.
 
-    A checkpoint is a folder that is created atomically. A new checkpoint is read back before an old one is deleted. One store
-    owns the workdir at a time, from `open` to `close`. A background save costs the caller a copy to host memory; the buffers
-    are reused.
+    A checkpoint is a folder that is created atomically. A new checkpoint is read back before an old one is deleted. Only one
+    store owns a workdir at a time, from `open` to `close`. For a background save, the caller waits only until the state is
+    copied to host memory. The buffers for this copy are reused.
 
-    `state["finite"]` names the tensors in each part of `state["parts"]` that must be finite; None means all of them. It is not
-    saved. "auto" and "must" do not resume from a checkpoint with the tag "exception". A checkpoint saved with a different world
-    size raises unless `allow_world_change` is set. With a `key`, all files but the manifest are encrypted.
+    `state["finite"]` names the tensors in each part of `state["parts"]` that must be finite; None means all tensors. This entry
+    is not saved. "auto" and "must" do not resume from a checkpoint with the tag "exception". A checkpoint saved with a
+    different world size raises an error unless `allow_world_change` is True. With a `key`, all files except the manifest are
+    encrypted.
 
     >>> store = CheckpointStore("runs/mine")
     >>> store.open("auto", {})  # nothing to resume from
@@ -78,16 +79,16 @@ class CheckpointStore(ResumableStore):
         self._rules: dict[str, Keep] = {}
         self._limits: set[str] = set()
         self._background = Background()
-        self.when_saved: Callable[[], object] | None = None  # called, on another thread, when `collect` has something to return
+        self.when_saved: Callable[[], object] | None = None  # called on another thread when a background save has finished
         self._snapshots = Snapshots()
         self._run_file = RunFile(self.workdir)
 
     def open(self, resume: Resume, identity: Mapping[str, Any]) -> Checkpoint | None:
-        """Lock the workdir, repair it after a kill, and return the checkpoint to resume from, or None for a new run.
+        """Lock the workdir, repair it if a run was killed, and return the checkpoint to resume from, or None for a new run.
 
-        "auto" and "must" select the newest good checkpoint, and a path selects the checkpoint there. An earlier run's files are
-        moved to previous/. Raises CannotSave if nothing can be written, WorkdirInUse, or CannotResume; the lock is then
-        released.
+        "auto" and "must" select the newest valid checkpoint. A path selects the checkpoint at this path. An earlier run's files
+        are moved to previous/. Raises CannotSave if the workdir is not writable, WorkdirInUse if it is locked, and CannotResume
+        if the run cannot resume. After an error, the workdir is not locked.
         """
         self._identity = json.loads(json.dumps(dict(identity), default=str))
         self._rules, self._limits = {}, set()
@@ -105,11 +106,11 @@ class CheckpointStore(ResumableStore):
         return checkpoint
 
     def check(self, state: Mapping[str, Any]) -> None:
-        """Raise NotSaveable if the state could not be read back. This is tested by writing it to memory."""
+        """Write the state to memory and read it back. Raise NotSaveable if this fails."""
         state_files.check(Snapshots().take(state, outlives_the_call=False))
 
     def fill(self, found: Checkpoint, parts: Mapping[str, Any]) -> Checkpoint:
-        """Return a checkpoint with its sharded tensors, in the layout of `parts`, the objects of this run."""
+        """Load the sharded tensors of a checkpoint. `parts` contains the run's objects, whose sharding is used."""
         return found._replace(state=filled(found.state, Path(found.path), parts))
 
     def write(
@@ -121,12 +122,12 @@ class CheckpointStore(ResumableStore):
         request: Request,
         staged: tuple[Path, Mapping[str, Sequence[Any]]] | None = None,
     ) -> Saved | None:
-        """Save the state. The caller may modify it afterwards.
+        """Save the state. The caller may modify the state after this call.
 
-        Return None if it is being saved in the background; `collect` returns the result. If the host has no memory for a copy,
-        the save is synchronous.
+        Returns None if the state is being saved in the background. In that case, `collect` returns the result later. If the
+        host does not have enough memory for a copy, the save is synchronous.
 
-        `staged` is a folder from `stage`, with the results of `put_shards` on all ranks.
+        `staged` contains a folder from `stage` and the results of `put_shards` on all ranks.
         """
         self._refuse_if_closed()
         started = time.monotonic()
@@ -157,7 +158,7 @@ class CheckpointStore(ResumableStore):
         return None
 
     def collect(self, *, wait: bool = False) -> list[Saved]:
-        """Return the background saves that have finished since the last call, or raise an error. Each is reported once."""
+        """Return the background saves that have finished since the last call. If a save has failed, raise its error instead."""
         if wait:
             self._background.wait()
         return self._background.collect()
@@ -168,10 +169,10 @@ class CheckpointStore(ResumableStore):
         self._run_file.update(facts)
 
     def described(self, resume: Resume) -> dict[str, Any]:
-        """Return the recorded crashes of the run in the workdir, and whether it has a checkpoint. Takes no lock.
+        """Return the recorded crashes of the run in the workdir, and whether it has a checkpoint.
 
-        Only "auto", the default, continues the count of crashes. With another `resume`, or after the program was edited, it
-        starts at 0.
+        This does not lock the workdir. The count of crashes continues only with the default, "auto". With any other `resume`,
+        or after the program was edited, it starts at 0.
         """
         crashes = RunFile(self.workdir).earlier().get("crashes") if resume == "auto" else None
         if not crashes or is_edited_since(crashes):
@@ -180,7 +181,7 @@ class CheckpointStore(ResumableStore):
             return {"crashes": crashes, "has_checkpoint": bool(places(self.workdir))}
 
     def close(self) -> None:
-        """Wait for background saves and release the workdir. May be called more than once."""
+        """Wait for background saves and release the workdir. This method may be called more than once."""
         self._background.wait()
         for error in self._background.errors():
             logger.error("a checkpoint was not saved: %s", error)
@@ -189,26 +190,26 @@ class CheckpointStore(ResumableStore):
         self._lock.release()
 
     def not_finite(self, named: Iterable[tuple[str, Any]]) -> list[str]:
-        """Return the names of the tensors that contain NaN or infinity. Synchronizes the device once."""
+        """Return the names of the tensors that contain NaN or infinity. This synchronizes each device once."""
         if "torch" not in sys.modules:
             return []
         from hookpoint.storage.checkpoint.check_finite import not_finite
 
         return not_finite(named)
 
-    # For teams: only the chief has an open store
+    # Methods for teams, in which only the chief's store is open
 
     def read(self, path: str | os.PathLike[str]) -> Checkpoint:
-        """Verify and return a checkpoint. The workdir need not be open.
+        """Verify and return a checkpoint. The store need not be open.
 
-        Sharded tensors are read by `fill`: each rank reads and verifies its own shards.
+        Sharded tensors are not read. `fill` reads them later, and each rank reads and verifies only its own shards.
         """
         folder = Path(path)
         manifest = verified(folder, shards=False)
         return Checkpoint(folder, state_files.read_state(folder, manifest.files, manifest.encryption), manifest.info)
 
     def packed(self, rank_state: Mapping[str, Any]) -> bytes:
-        """Return one rank's state as bytes. Raise NotSaveable if it could not be read back."""
+        """Convert one rank's state to bytes. Raise NotSaveable if a checkpoint cannot store the state."""
         from hookpoint.storage.checkpoint.torch_file import write_tree
 
         memory = io.BytesIO()
@@ -216,21 +217,21 @@ class CheckpointStore(ResumableStore):
         return memory.getvalue()
 
     def unpacked(self, data: bytes) -> dict[str, Any]:
-        """Return one rank's state from the bytes that `packed` returned."""
+        """Convert the bytes that `packed` returned back to one rank's state."""
         from hookpoint.storage.checkpoint.torch_file import read_tree
 
         rank_state: dict[str, Any] = read_tree(io.BytesIO(data))
         return rank_state
 
     def refuse_if_not_finite(self, parts: Mapping[str, Any], finite: Mapping[str, Iterable[str] | None]) -> None:
-        """Raise NotFinite if one of the named tensors in a part contains NaN or infinity; None means all of them."""
+        """Raise NotFinite if a named tensor in a part contains NaN or infinity. None in place of names means all tensors."""
         if "torch" in sys.modules:
             from hookpoint.storage.checkpoint.check_finite import refuse_if_not_finite
 
             refuse_if_not_finite(parts, finite)
 
     def stage(self, step: int) -> Path:
-        """Create the hidden folder of a new checkpoint. All ranks may write to it."""
+        """Create a hidden folder for a new checkpoint. All ranks may write to this folder."""
         self._refuse_if_closed()
         folder = new_staging(self._target(step))
         with saving_to(folder):
@@ -238,9 +239,9 @@ class CheckpointStore(ResumableStore):
         return folder
 
     def put_shards(self, folder: str | os.PathLike[str], tensors: Mapping[str, Any], group: Any) -> dict[str, list[Any]]:
-        """Write this rank's shards, while the other ranks of the group write theirs.
+        """Write this rank's shards, and return the size and digest of each file.
 
-        Return the size and digest of each file.
+        All ranks in the group must call this method.
         """
         from hookpoint.storage.checkpoint.shard_files import write_shards
 
@@ -249,10 +250,10 @@ class CheckpointStore(ResumableStore):
         return {name: [file.size, file.sha256] for name, file in written.items()}
 
     def unstage(self, folder: str | os.PathLike[str]) -> None:
-        """Remove a folder from `stage` that is no longer needed."""
+        """Remove a folder that `stage` created and that is no longer needed."""
         discard(Path(folder))
 
-    # Saving, on the training thread or in the background
+    # Saving on the training thread or in the background
 
     def _target(self, step: int) -> Path:
         folder = checkpoints(self.workdir)
@@ -272,7 +273,7 @@ class CheckpointStore(ResumableStore):
         for tag in (tag for tag in manifest.tags if tag.startswith(BEST)):
             try:
                 best_links.update(target, tag)
-            except (OSError, DamagedCheckpoint) as error:  # DamagedCheckpoint: the new manifest cannot be read
+            except (OSError, DamagedCheckpoint) as error:  # DamagedCheckpoint means that the new manifest cannot be read
                 logger.warning("%s could not be linked to %s; the next start will try again: %s", tag, target, error)
         if not manifest.is_of_exception:
             best_links.point_last(target)
@@ -284,24 +285,24 @@ class CheckpointStore(ResumableStore):
         return Saved(target, step, list(manifest.tags), time.monotonic() - started)
 
     def _delete_old(self) -> None:
-        """Delete old checkpoints. Each is hidden first, so that a half-deleted one is never visible."""
+        """Delete old checkpoints. Each one is first renamed to a hidden name, so no half-deleted checkpoint is ever visible."""
         folder = checkpoints(self.workdir)
         try:
-            hidden = [folder / name for name in disk.names(folder) if is_being_deleted(name)]  # left behind by a failure
+            hidden = [folder / name for name in disk.names(folder) if is_being_deleted(name)]  # an earlier deletion failed
             for entry in to_delete(entries(self.workdir), self._rules, self._limits):
                 new = entry.path.with_name(disk.hidden("deleting", entry.path.name))
                 disk.rename(entry.path, new)
                 hidden.append(new)
             if hidden:
                 disk.sync_folder(folder)
-        except Exception as error:  # even an error in a rule; the next save tries again
+        except Exception as error:  # a retention rule may also fail; the next save tries again
             logger.warning("old checkpoints in %s could not be deleted: %s", folder, error)
             return
         for path in hidden:
             discard(path)
 
     def _fits(self, state: Mapping[str, Any]) -> bool:
-        """Return whether the host has memory for a copy of the state; if not, say so once."""
+        """Return whether the host has enough memory for a copy of the state. If not, log a warning once."""
         free = available_bytes()
         if free is None:
             return True

@@ -25,7 +25,7 @@ from hookpoint.storage.checkpoint.tree import is_tensor, memory_of, named_tensor
 from hookpoint.storage.disk import disk
 from hookpoint.storage.workdir.find_checkpoint import search
 
-AVERAGES = ("averages", "statistics")  # keys in the state of a callback that averages weights; the second is for batch norm
+AVERAGES = ("averages", "statistics")  # keys in the state of a callback that averages weights; "statistics" is for batch norm
 
 
 def load_weights(
@@ -33,14 +33,14 @@ def load_weights(
 ) -> dict[str, Any]:
     """Return the weights in a checkpoint, a best-… folder, a workdir or a .safetensors file.
 
-    The result maps names to tensors on the host, ready for `model.load_state_dict`. With more than one model, it has one such
-    mapping per model. In a workdir, the newest good checkpoint is used. Files that a manifest lists are verified first;
-    DamagedCheckpoint is raised if they have changed.
+    The result is a dict of tensors on the host, ready for `model.load_state_dict`. With more than one model, it contains one
+    such dict per model. For a workdir, the newest valid checkpoint is used. Files that a manifest lists are verified first. If
+    a file has changed, DamagedCheckpoint is raised.
 
-    `averaged=True` returns the weights that a callback has averaged, instead of the training weights. If more than one callback
-    averages weights, pass its name.
+    `averaged=True` returns the weights that a callback has averaged instead of the training weights. If more than one callback
+    averages weights, pass the callback's name.
 
-    `key` is the key of encrypted checkpoints: a file, or "env:NAME" for an environment variable.
+    `key` specifies the key for encrypted checkpoints: a file, or "env:NAME" for an environment variable.
 
     >>> import torch
     >>> from hookpoint.storage.checkpoint_store import CheckpointStore
@@ -66,7 +66,7 @@ def load_weights(
 
 
 def _read_checkpoint(folder: Path) -> dict[str, Any]:
-    if WEIGHTS in read_manifest(folder).files:  # the optimizer state is not read
+    if WEIGHTS in read_manifest(folder).files:  # avoids reading the optimizer state
         return _read_file(folder / WEIGHTS)
     model = filled(read_checkpoint(folder).state.get("parts", {}).get("model"), folder)
     if not isinstance(model, dict):
@@ -99,7 +99,7 @@ def _newest_good(path: Path) -> Path:
 
 
 def _averaged_weights(folder: Path, callback: bool | str) -> dict[str, Any]:
-    """Return the model's weights with the averages of the named callback. True selects the only callback that averages."""
+    """Return the model's weights, replaced by a callback's averages. True selects the only callback that averages weights."""
     state = read_checkpoint(folder).state
     states = {name: saved["state"] for name, saved in state.get("callbacks", {}).items() if "averages" in saved["state"]}
     names = list(states) if callback is True else [name for name in states if name == callback]
@@ -110,7 +110,7 @@ def _averaged_weights(folder: Path, callback: bool | str) -> dict[str, Any]:
     name = names[0]
     if not states[name]["averages"]:
         raise CannotResume(f"{folder} was saved before {name} started to average.", give="a later checkpoint")
-    # With pipeline stages, each rank has averaged its own layers. With replicas, the mean of all ranks counts.
+    # With pipeline stages, each rank has averaged its own layers. With replicas, the result is the mean over all ranks.
     others = [rank.get("callbacks", {}).get(name, {}).get("state", {}) for rank in state.get("ranks", ())[1:]]
     averages = [
         {weight: value for key in AVERAGES for weight, value in rank.get(key, {}).items()} for rank in (states[name], *others)
@@ -121,12 +121,12 @@ def _averaged_weights(folder: Path, callback: bool | str) -> dict[str, Any]:
 
 
 def _mean(values: list[Any]) -> Any:
-    """Return the mean of floating-point tensors, or the first of integer tensors."""
+    """Return the mean of floating-point tensors. For integer tensors, return the first one."""
     return sum(values) / len(values) if len(values) > 1 and values[0].is_floating_point() else values[0]
 
 
 def _replaced(model: Mapping[str, Any], averages: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the weights replaced by their averages, in the dtypes of the weights. Tied weights stay tied."""
+    """Replace weights with their averages, converted to the weights' dtypes. Tied weights stay tied."""
     tensors = dict(named_tensors(model))
     by_memory = {memory_of(tensors[name]): value.to(tensors[name].dtype) for name, value in averages.items() if name in tensors}
 

@@ -1,4 +1,4 @@
-"""RunFile: run.json, the description and status of the run in a workdir."""
+"""RunFile: read and write run.json, which contains the description and status of the run in a workdir."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ logger = logging.getLogger("hookpoint")
 NAME = "run.json"
 FORMAT = 1
 STATUSES = ("running", "finished", "stopped", "failed")
-MAX_BYTES = 16 * 2**20  # longer files are not read
+MAX_BYTES = 16 * 2**20  # larger files are not read
 
 
 class RunFile:
-    """Update run.json atomically. A resumed run keeps its id, the time when it first started and the reasons why it is inexact.
+    """Update run.json atomically. A resumed run keeps its id, its first start time, and the reasons why it is inexact.
 
     >>> disk.make_folder(Path("runs/mine"))
     >>> file = RunFile("runs/mine")
@@ -35,7 +35,7 @@ class RunFile:
         self._facts: dict[str, Any] | None = None
 
     def update(self, facts: Mapping[str, Any]) -> None:
-        """Add facts to the file. They replace earlier facts with the same name."""
+        """Add facts to the file. A new fact replaces an earlier fact with the same name."""
         if self._facts is None:
             self._facts = self._with_earlier_starts(facts)
         else:
@@ -43,7 +43,7 @@ class RunFile:
         disk.replace(self._path, (json.dumps(self._facts, indent=2, allow_nan=False) + "\n").encode())
 
     def earlier(self) -> dict[str, Any]:
-        """Return the content of the file. If it cannot be read, log this and return an empty dict."""
+        """Return the content of the file. If it cannot be read, log a warning and return an empty dict."""
         try:
             return _read(self._path)
         except OSError as error:
@@ -62,12 +62,12 @@ class RunFile:
 
 
 def as_list(value: Any) -> list[Any]:
-    """Return a value from a file if it is a list, else an empty list."""
+    """Return the value if it is a list, else an empty list."""
     return value if isinstance(value, list) else []
 
 
 def read_run_file(workdir: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the content of run.json in a workdir; empty if there is no valid file."""
+    """Return the content of run.json in a workdir, or an empty dict if there is no valid file."""
     try:
         return _read(Path(workdir) / NAME)
     except OSError:
@@ -76,7 +76,7 @@ def read_run_file(workdir: str | os.PathLike[str]) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     status = disk.status(path, follow=True)
-    if status is None or not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:  # a pipe would block
+    if status is None or not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:  # reading a pipe would block
         return {}
     try:
         return parse_run_file(disk.read(path))
@@ -85,7 +85,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def parse_run_file(data: bytes) -> dict[str, Any]:
-    """Return the content of a run.json; empty if it is not valid."""
+    """Parse the content of run.json. Return an empty dict if it is invalid."""
     try:
         facts = json.loads(data)
     except (ValueError, RecursionError):

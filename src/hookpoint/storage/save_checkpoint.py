@@ -1,4 +1,4 @@
-"""save_checkpoint: write the weights of a model to one file, as in MindSpore."""
+"""save_checkpoint: write a model's weights to one file, as in MindSpore."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hookpoint.storage.disk import disk
 
 
 def save_checkpoint(save_obj: Any, ckpt_file_name: str | os.PathLike[str]) -> None:
-    """Write the weights of a model, or a state dict, to one safetensors file. `load_weights` reads it.
+    """Write a model's weights, or a state dict, to one safetensors file. `load_weights` reads this file.
 
     The file is written atomically and contains only weights. To save a checkpoint that a run can resume from, use
     `run.save("tag")`.

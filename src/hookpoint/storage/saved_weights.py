@@ -1,7 +1,7 @@
 """Saved weights: read a checkpoint's weights to evaluate a model. No lock is needed, even while a run writes to the workdir.
 
-That run may delete a checkpoint or replace a best-… folder while it is being read. This is not damage: `Gone` is raised, and
-the caller tries again.
+The run may delete a checkpoint or replace a best-… folder while another process reads it. This does not count as damage.
+Instead, `Gone` is raised, and the caller tries again.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Gone(Exception):
 
 
 def find(workdir: Path | None, resume: Resume, names: Collection[str]) -> Found | None:
-    """Return these parts of the newest good checkpoint, or of the checkpoint at a path; None if there is none.
+    """Return the named parts of the newest valid checkpoint, or of the checkpoint at a path. Return None if there is none.
 
-    Sharded tensors may be missing; `complete` loads them. Damaged checkpoints are logged and skipped. Raises Gone, and
-    CannotResume for the same reasons as a resuming run.
+    Sharded tensors may be missing; `complete` loads them. Damaged checkpoints are logged and skipped. Raises Gone if a
+    checkpoint was deleted or replaced meanwhile, and CannotResume in the same cases as a run that resumes.
     """
     if resume == "never":
         return None
@@ -52,9 +52,10 @@ def find(workdir: Path | None, resume: Resume, names: Collection[str]) -> Found 
 
 
 def read(folder: Path, names: Collection[str]) -> Found:
-    """Verify and return these parts of a checkpoint. Raise Gone if it was deleted or replaced.
+    """Verify and return the named parts of a checkpoint. Raise Gone if the checkpoint was deleted or replaced.
 
-    If only the model's weights are requested, nothing else is read. Raises DamagedCheckpoint, or CannotResume without weights.
+    If only the model's weights are requested, nothing else is read. Raises DamagedCheckpoint if a file is damaged, and
+    CannotResume if the checkpoint contains no model weights.
     """
     with _gone_if_changed(folder, None):
         manifest = read_manifest(folder)
@@ -63,9 +64,9 @@ def read(folder: Path, names: Collection[str]) -> Found:
 
 
 def complete(saved: Found, parts: Mapping[str, Any]) -> Found:
-    """Return the weights with sharded tensors, each in this rank's layout.
+    """Return the weights with all sharded tensors loaded. Each tensor is sharded as in this run.
 
-    Raise Gone if they were deleted or replaced.
+    Raises Gone if the checkpoint was deleted or replaced.
     """
     with _gone_if_changed(saved.path, saved.manifest):
         return replace(saved, state=filled(saved.state, saved.path, parts))
@@ -73,7 +74,7 @@ def complete(saved: Found, parts: Mapping[str, Any]) -> Found:
 
 @contextmanager
 def _gone_if_changed(folder: Path, manifest: Manifest | None) -> Iterator[None]:
-    """Turn any error in the block into Gone if the folder was deleted or its manifest has changed."""
+    """Convert an error inside a `with` block to Gone if the folder was deleted or its manifest has changed."""
     try:
         yield
     except (DamagedCheckpoint, FileNotFoundError) as error:
@@ -105,7 +106,7 @@ def _at_path(path: Path, names: Collection[str]) -> Found:
     try:
         return read(folder_at(path), names)
     except (DamagedCheckpoint, CannotResume) as error:
-        hidden = any(path.name in name for name in before if name.startswith("."))  # a best-… folder is being replaced
+        hidden = any(path.name in name for name in before if name.startswith("."))  # a run is replacing a best-… folder
         if _names_near(path) != before or (hidden and not disk.is_folder(path, follow=True)):
             raise Gone(path) from error
         if isinstance(error, CannotResume):
@@ -116,7 +117,7 @@ def _at_path(path: Path, names: Collection[str]) -> Found:
 
 
 def _names_near(path: Path) -> list[str]:
-    """Return the names inside a folder and next to it, to detect a run that is writing there."""
+    """Return the names in a folder and next to it. If they change, a run is writing to the folder."""
     folders = [folder for folder in (path.parent, path, checkpoints(path)) if disk.is_folder(folder, follow=True)]
     return [name for folder in folders for name in disk.names(folder)]
 

@@ -1,4 +1,4 @@
-"""verify: check the checkpoints of a run."""
+"""verify: check whether the checkpoints of a run are intact."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from hookpoint.storage.workdir.catalog import best_folders, places
 
 
 class Verified(NamedTuple):
-    """One checkpoint: the name of its folder, its step if known, and its problem, if any.
+    """The result for one checkpoint: the name of its folder, its step if it is known, and its problem if there is one.
 
-    A good checkpoint also has a `problem` if its folder contains files that the manifest does not list.
+    An intact checkpoint also has a `problem` if its folder contains files that the manifest does not list.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Verified(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """The result as one line."""
+        """The result as one line of text."""
         return (f"good; {self.problem}" if self.problem else "good") if self.ok else self.problem
 
 
@@ -62,7 +62,7 @@ class Verification:
 def verify(path: str | os.PathLike[str]) -> Verification:
     """Compare every checkpoint and best-… folder in a workdir, or a single checkpoint, with its manifest.
 
-    Reads all files, but does not modify or unpickle anything. Does not need torch.
+    This function reads all files, but does not modify or unpickle anything. It does not need torch.
     """
     folder = Path(path)
     if not disk.is_folder(folder, follow=True):

@@ -1,1 +1,1 @@
-"""One checkpoint: its folder, manifest and files."""
+"""A single checkpoint: its folder, its manifest and its files."""

@@ -1,8 +1,8 @@
-"""Encoding: convert a tree to a format that has fewer types than Python, without loss.
+"""Encoding: convert a tree without loss to a format that supports fewer types than Python.
 
 A value whose type the format does not support becomes a dict with one key that starts with `$`, such as `{"$tuple": [1, 2]}`. A
 user's dict that looks like this, or has keys that the format does not support, becomes `{"$dict": [[key, value], …]}`. Floats
-are restored bit for bit, and keys with their type. Trees come from `hookpoint.storage.checkpoint.tree.copied`.
+are restored bit for bit, and keys keep their types. `hookpoint.storage.checkpoint.tree.copied` creates the trees.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from hookpoint.core.checkpoint.layer_versions import put_versions, versions_of
 from hookpoint.core.checkpoint.sharded_placeholder import ShardedPlaceholder
 from hookpoint.storage.checkpoint.tree import MAPPINGS, PLAIN, SEQUENCES, is_array
 
-MAX_JSON_BITS = 64  # the longest plain number; some JSON readers round longer ones
-MAX_TORCH_BITS = 1024  # torch.load with weights_only=True accepts fewer than 2040
+MAX_JSON_BITS = 64  # some JSON readers round longer integers, so these are tagged
+MAX_TORCH_BITS = 1024  # torch.load with weights_only=True rejects integers of 2040 bits or more
 
 
 def for_json(value: Any) -> Any:
@@ -53,7 +53,7 @@ def for_torch(value: Any) -> Any:
     kind = type(value)
     if kind is int and value.bit_length() > MAX_TORCH_BITS:
         return {"$int": hex(value)}
-    if kind is bytes and not value:  # pickle stores it under a name that torch.load refuses
+    if kind is bytes and not value:  # pickle stores empty bytes under a name that torch.load rejects
         return {"$bytes": ""}
     if kind is ShardedPlaceholder:
         return {"$elsewhere": value.name}
@@ -73,7 +73,7 @@ def for_torch(value: Any) -> Any:
 
 
 def restored(value: Any) -> Any:
-    """Restore the tree from converted types."""
+    """Convert a tree back to its original types."""
     kind = type(value)
     if kind in MAPPINGS:
         if kind is dict and _looks_tagged(value):
@@ -88,7 +88,7 @@ def restored(value: Any) -> Any:
 def _are_ints(values: Collection[Any], max_bits: int) -> bool:
     """Return whether all values are integers of at most `max_bits` bits.
 
-    This is a fast path for random generators, whose states have 625 integers.
+    Such a list needs no conversion. This speeds up random number generators, whose states contain 625 integers.
     """
     return set(map(type, values)) == {int} and max(max(values).bit_length(), min(values).bit_length()) <= max_bits
 
@@ -98,7 +98,7 @@ def _looks_tagged(value: dict[Any, Any]) -> bool:
 
 
 def _with_values(mapping: Any, convert: Callable[[Any], Any]) -> Any:
-    """Return a mapping of the same type, with converted values and layer versions."""
+    """Return a mapping of the same type, with its values and its module versions converted."""
     copy = type(mapping)()
     for key, value in mapping.items():
         copy[key] = convert(value)
@@ -107,7 +107,7 @@ def _with_values(mapping: Any, convert: Callable[[Any], Any]) -> Any:
 
 
 def _is_key_for_torch(key: Any) -> bool:
-    """Return whether torch.load accepts a key as it is, or a tuple of such keys."""
+    """Return whether torch.load accepts a key unchanged. A tuple is accepted if all of its items are."""
     return all(map(_is_key_for_torch, key)) if type(key) is tuple else for_torch(key) is key
 
 

@@ -1,4 +1,4 @@
-"""Available memory: how much host memory this process may still allocate."""
+"""Available memory: the amount of host memory that this process may still allocate."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MEMINFO, CGROUP, GROUPS = Path("/proc/meminfo"), Path("/proc/self/cgroup"), Path
 
 
 def available_bytes() -> int | None:
-    """Return the memory available without swapping, within the cgroup's limit; None if it is unknown."""
+    """Return the memory that is available without swapping and within the cgroup's limit, or None if it is unknown."""
     known = [bytes_ for bytes_ in (_of_system(), _of_cgroup()) if bytes_ is not None]
     return min(known, default=None)
 
@@ -20,7 +20,7 @@ def _of_system() -> int | None:
 
 
 def _of_cgroup() -> int | None:
-    """Return how much memory a container's limit leaves, for cgroup version 2 only. The page cache counts as free."""
+    """Return how much memory is left below a container's limit (cgroup version 2 only). The page cache counts as free."""
     found = re.search(r"^0::/(.*)$", _text(CGROUP), re.MULTILINE)
     folder = GROUPS / found[1] if found is not None else GROUPS
     limit, used = _text(folder / "memory.max").strip(), _text(folder / "memory.current").strip()

@@ -1,4 +1,4 @@
-"""Background: write checkpoints on a thread."""
+"""Background: write checkpoints on a background thread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hookpoint.core.checkpoint.store import Saved
 
 
 class Background:
-    """Write checkpoints on a background thread, one at a time. The process does not exit before a write has finished."""
+    """Write checkpoints on a background thread, one at a time. The process does not exit until a running write has finished."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
@@ -19,7 +19,7 @@ class Background:
         self._errors: deque[BaseException] = deque()
 
     def start(self, save: Callable[[], Saved], when_saved: Callable[[], object] | None = None) -> None:
-        """Wait for the previous save to finish, then start this one. Its thread calls `when_saved` when there is a result."""
+        """Wait for the previous save to finish, then start `save` on a thread. The thread calls `when_saved` afterwards."""
         self.wait()
         self._is_over.clear()
         self._thread = thread = threading.Thread(target=self._run, args=(save, when_saved), name="hookpoint-save", daemon=False)
@@ -38,16 +38,16 @@ class Background:
             self._thread = None
 
     def collect(self) -> list[Saved]:
-        """Return the saves that have finished since the last call, or raise an error.
+        """Return the saves that have finished since the last call. If a save has failed, raise its error instead.
 
-        Each is reported once; after an error, call again for the rest.
+        Each save and each error is reported once. After an error, call this method again for the rest.
         """
         if self._errors:
             raise self._errors.popleft()
         return [self._saved.popleft() for _ in range(len(self._saved))]
 
     def errors(self) -> list[BaseException]:
-        """Return the errors that `collect` has not raised yet. Each is returned once."""
+        """Return the errors that `collect` has not raised yet. Each error is returned only once."""
         return [self._errors.popleft() for _ in range(len(self._errors))]
 
     def _run(self, save: Callable[[], Saved], when_saved: Callable[[], object] | None) -> None:

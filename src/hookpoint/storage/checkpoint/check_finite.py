@@ -1,4 +1,4 @@
-"""Refuse to save a state that contains NaN or infinity."""
+"""Reject a state that contains NaN or infinity before it is saved."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ MAX_NAMED = 3
 def refuse_if_not_finite(parts: Mapping[str, Any], finite: Mapping[str, Iterable[str] | None]) -> None:
     """Raise NotFinite if a tensor that must be finite contains NaN or infinity.
 
-    `finite` maps each part to the names of these tensors, or to None for all of its tensors. A tensor inside lists and mappings
-    has a dotted name: `critic.weight`, `state.0.exp_avg`. Unknown names are ignored.
+    `finite` maps each part of the state to the names of the tensors that must be finite, or to None for all of its tensors. A
+    tensor inside lists and mappings has a dotted name, such as `critic.weight` or `state.0.exp_avg`. Unknown names are ignored.
     """
     for part, names in finite.items():
         wanted = None if names is None else set(names)
@@ -38,7 +38,7 @@ def not_finite(named: Iterable[tuple[str, torch.Tensor]]) -> list[str]:
     """
     with torch.no_grad():
         tensors = [(name, _local(tensor)) for name, tensor in named if _is_checked(tensor)]
-        # Summing is the fastest test. The sum is not finite if a number is not finite, or if the sum overflows.
+        # Summing is the fastest test. If a sum is not finite, the tensor may contain NaN or infinity, or its sum overflows.
         sums = _are_finite([tensor.sum() for _, tensor in tensors])
         return [name for (name, tensor), ok in zip(tensors, sums, strict=True) if not (ok or tensor.isfinite().all())]
 
@@ -50,11 +50,11 @@ def _is_checked(tensor: torch.Tensor) -> bool:
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
     local: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return local.float() if local.element_size() == 1 else local  # 8-bit floats support no arithmetic
+    return local.float() if local.element_size() == 1 else local  # 8-bit floats do not support arithmetic
 
 
 def _are_finite(numbers: list[torch.Tensor]) -> list[bool]:
-    """Return which of these numbers are finite, with one copy per device."""
+    """Return a flag for each number that tells whether it is finite. Flags are copied to the host once per device."""
     flags: dict[int, bool] = {}
     for device in {number.device for number in numbers}:
         indices = [index for index, number in enumerate(numbers) if number.device == device]

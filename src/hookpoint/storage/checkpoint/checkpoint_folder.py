@@ -1,4 +1,4 @@
-"""Checkpoint folder: write a checkpoint atomically, and verify it before it is read."""
+"""Checkpoint folder: write a checkpoint atomically, and verify its files before they are read."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ T = TypeVar("T")
 
 UNREADABLE = (DamagedCheckpoint, CannotResume, OSError)
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-LARGE_BYTES = 1 << 26  # from this size on, files are written and verified in parallel
+LARGE_BYTES = 1 << 26  # checkpoints of at least this size are written and verified in parallel
 MAX_THREADS = 4
 MAX_READERS = 16
 SHOWN_STRAYS = 3
-FINDER = ".DS_Store"  # macOS creates it in every folder that is opened
+FINDER = ".DS_Store"  # the macOS Finder creates this file in every folder that it opens
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A hidden folder, and the files that the ranks have already written to it."""
+    """A hidden staging folder and the files that the ranks have already written to it."""
 
     folder: Path
     files: Mapping[str, File]
@@ -51,12 +51,13 @@ def write_checkpoint(
     staged: Staged | None = None,
     key: Key | None = None,
 ) -> tuple[Manifest, dict[str, Sequence[Segment]]]:
-    """Write the state to a new folder, encrypted if there is a key, and sync it. `describe(files=...)` returns the manifest.
+    """Write the state to a new folder and sync it to disk. With a key, the files are encrypted.
 
-    Return the manifest and the segments of each file, for `verify_written`.
+    `describe(files=...)` returns the manifest. The function returns the manifest and the segments of each file, which
+    `verify_written` needs.
 
-    All files are written to a hidden folder and synced, the manifest last. Then the folder is renamed. After any failure, there
-    is either a complete checkpoint with this name or none.
+    All files are written to a hidden folder and synced, the manifest last. Then the folder is renamed. After a failure at any
+    point, either the complete checkpoint exists or no checkpoint with this name.
     """
     staging = new_staging(target) if staged is None else staged.folder
     with saving_to(target):
@@ -87,7 +88,10 @@ def _write_file(path: Path, write: Callable[[Any], None], key: Key | None) -> tu
 
 
 def each_of(keys: Iterable[K], call: Callable[[K], T], threads: int) -> dict[K, T]:
-    """Call a function with each key, in order or on threads, and return the results by key. The first error is raised."""
+    """Call a function with each key and return the results by key. If calls fail, the first error is raised.
+
+    With `threads=1`, the calls are made in order. Otherwise, they run on this many threads.
+    """
     if threads == 1:
         return {key: call(key) for key in keys}
     with ThreadPoolExecutor(threads, thread_name_prefix="hookpoint-files") as pool:
@@ -96,22 +100,22 @@ def each_of(keys: Iterable[K], call: Callable[[K], T], threads: int) -> dict[K, 
 
 
 def new_staging(target: Path) -> Path:
-    """Return a path for the hidden folder in which a checkpoint is written."""
+    """Return the path of a new hidden folder for writing a checkpoint."""
     return target.with_name(disk.hidden("staging", target.name))
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
-    """Verify all files in a checkpoint, then read it. Raise DamagedCheckpoint if a file is damaged."""
+    """Verify all files in a checkpoint, then read its state. Raise DamagedCheckpoint if a file is damaged."""
     folder = Path(path)
     manifest = verified(folder)
     return Checkpoint(folder, read_state(folder, manifest.files, manifest.encryption), manifest.info)
 
 
 def verified(folder: Path, *, shards: bool = True) -> Manifest:
-    """Verify all files in a checkpoint and return its manifest, or raise DamagedCheckpoint. Reads everything once.
+    """Verify all files in a checkpoint and return its manifest. Raise DamagedCheckpoint if a file is damaged.
 
-    Without `shards`, only the sizes of shard files are checked, because each shard is verified when it is read. Files that the
-    manifest does not list are never read, so they do not count as damage: see `strays`.
+    Every file is read once. With `shards=False`, only the sizes of shard files are checked, because each shard is verified when
+    it is read. Files that the manifest does not list are never read, so they do not count as damage. `strays` lists them.
     """
     manifest = _complete_manifest(folder)
 
@@ -123,9 +127,10 @@ def verified(folder: Path, *, shards: bool = True) -> Manifest:
 
 
 def verify_written(folder: Path, segments: Mapping[str, Sequence[Segment]]) -> None:
-    """Read back a checkpoint that this process has just written, or raise DamagedCheckpoint.
+    """Read back a checkpoint that this process has just written. Raise DamagedCheckpoint if it differs.
 
-    The segments of all files are read in parallel. Files without segments are shards: the ranks that wrote them have read them.
+    The segments of all files are read in parallel. Files without segments are shards, which were already read back by the ranks
+    that wrote them.
     """
     manifest = _complete_manifest(folder)
     for name in manifest.files:
@@ -142,7 +147,7 @@ def verify_written(folder: Path, segments: Mapping[str, Sequence[Segment]]) -> N
 
 def _complete_manifest(folder: Path) -> Manifest:
     manifest = read_manifest(folder)
-    for name in sorted(set(manifest.files) - set(disk.names(folder))):  # before reading any
+    for name in sorted(set(manifest.files) - set(disk.names(folder))):  # check this before reading any file
         raise _damaged(folder, f"{name} is missing")
     return manifest
 
@@ -152,14 +157,14 @@ def _is_large(manifest: Manifest) -> bool:
 
 
 def strays(folder: Path, manifest: Manifest) -> str:
-    """Describe the files that the manifest does not list; "" if there are none."""
+    """Describe the files that the manifest does not list. Return "" if there are none."""
     names = [name for name in disk.names(folder) if name not in manifest.files and name not in (MANIFEST, FINDER)]
     shown = ", ".join(map(ascii, names[:SHOWN_STRAYS])) + (", …" if len(names) > SHOWN_STRAYS else "")
     return f"not listed in its {MANIFEST}, ignored: {shown}" if names else ""
 
 
 def verify_file(folder: Path, name: str, manifest: Manifest, *, content: bool = True) -> None:
-    """Raise DamagedCheckpoint if a file does not match the manifest: its size and, with `content`, its digest."""
+    """Raise DamagedCheckpoint if a file's size or, with `content=True`, its digest does not match the manifest."""
     file, status = manifest.files[name], disk.status(folder / name)
     if status is None or not disk.is_file(folder / name):
         raise _damaged(folder, f"{name} is missing" if status is None else f"{name} is not a file")
@@ -170,9 +175,9 @@ def verify_file(folder: Path, name: str, manifest: Manifest, *, content: bool = 
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Return the manifest of a checkpoint without verifying its files. Raise DamagedCheckpoint if it is missing or invalid.
+    """Return a checkpoint's manifest without verifying the files. Raise DamagedCheckpoint if it is missing or invalid.
 
-    A symbolic link in place of the folder raises CannotResume.
+    Raises CannotResume if the folder is a symbolic link.
     """
     refuse_link(folder)
     if not disk.is_file(folder / MANIFEST):
@@ -185,7 +190,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def refuse_link(path: Path) -> None:
-    """Raise CannotResume for a symbolic link that is named like a checkpoint. Other links are followed."""
+    """Raise CannotResume if the path is a symbolic link with the name of a checkpoint. Other links are followed."""
     if is_refused_link(path):
         raise CannotResume(f"{path} is a symbolic link, not a checkpoint folder: move the folder here, or delete the link.")
 
@@ -195,19 +200,19 @@ def is_refused_link(path: Path) -> bool:
 
 
 def is_like_a_checkpoint(folder: Path) -> bool:
-    """Return whether this is a checkpoint folder, intact or not, rather than a workdir."""
+    """Return whether a folder looks like a checkpoint, damaged or not, rather than a workdir."""
     return disk.exists(folder / MANIFEST) or Place.of(folder.name) is not None or folder.name.startswith(BEST)
 
 
 def problem_of(folder: Path, error: Exception) -> str:
-    """Return one line that says why a checkpoint cannot be read, without its path."""
+    """Return one line that explains why a checkpoint cannot be read. It does not contain the path."""
     if isinstance(error, OSError):
         return f"cannot be read: {error.strerror or error}"
     return str(error).splitlines()[0].removeprefix(f"{folder} is ").rstrip(".")
 
 
 def discard(path: Path) -> None:
-    """Remove a file or folder. If that fails, log it; the next start tries again."""
+    """Remove a file or folder. If this fails, log a warning; the next start tries again."""
     try:
         if disk.exists(path):
             disk.remove(path)
@@ -217,7 +222,7 @@ def discard(path: Path) -> None:
 
 @contextmanager
 def saving_to(path: Path) -> Iterator[None]:
-    """Convert any OSError in the block to CannotSave."""
+    """Convert any OSError inside a `with` block to CannotSave."""
     try:
         yield
     except CannotSave:
@@ -236,10 +241,10 @@ def saving_to(path: Path) -> Iterator[None]:
 def _read(folder: Path, name: str, read: Callable[[Path], Any]) -> Any:
     try:
         return read(folder / name)
-    except FileNotFoundError as error:  # a running process may be deleting it
+    except FileNotFoundError as error:  # another process may be deleting the file
         raise _damaged(folder, f"{name} is missing") from error
     except OSError as error:
-        if error.errno == errno.EIO:  # other errors are not damage
+        if error.errno == errno.EIO:  # other errors do not mean that the file is damaged
             raise _damaged(folder, f"{name} cannot be read from the disk") from error
         raise
 

@@ -1,12 +1,13 @@
-"""Encryption: the files of a checkpoint, encrypted with AES-256-GCM from the package `cryptography`.
+"""Encryption: encrypt the files of a checkpoint with AES-256-GCM, from the package `cryptography`.
 
-A file begins with MAGIC and a random salt, from which its own key is derived. Pieces of PIECE_BYTES follow, each with its tag.
-The nonce of a piece is its number and whether it is the last, so a piece cannot be changed, moved, repeated or cut off. The
-name of the file is authenticated, too. `manifest.json` stays readable: it names the key by its fingerprint, and has the digests
-of the encrypted files, so that a checkpoint can be verified, listed and deleted without the key.
+An encrypted file begins with MAGIC and a random salt. The file's own key is derived from the checkpoint key and this salt.
+Then follow pieces of PIECE_BYTES, each with an authentication tag. A piece's nonce consists of its number and a flag for the
+last piece. Any attempt to change, move, repeat or cut off a piece is therefore detected. The file's name is authenticated too.
+`manifest.json` is not encrypted. It contains the key's fingerprint and the digests of the encrypted files, so a checkpoint can
+be verified, listed and deleted without the key.
 
-A key comes from a file or an environment variable. This process remembers the keys it was given, by their fingerprints. They
-are never written anywhere, and no message contains one.
+A key is read from a file or an environment variable. The process keeps the keys in memory, by fingerprint. Keys are never
+written anywhere, and messages never contain them.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _LIKE_A_KEY = re.compile(r"[0-9A-Fa-f]{32,}|[A-Za-z0-9+/_-]{42,}={0,2}")
 
 
 class Key:
-    """A key for the files of checkpoints. Its text is its fingerprint, never the key."""
+    """A key for encrypting checkpoints. Its repr shows its fingerprint, never the key itself."""
 
     __slots__ = ("_secret", "fingerprint")
 
@@ -50,16 +51,16 @@ class Key:
         raise TypeError("a checkpoint key cannot be pickled")
 
     def describe(self) -> dict[str, str]:
-        """Return the entry for the manifest."""
+        """Return the manifest entry for this key."""
         return {"cipher": CIPHER, "key": self.fingerprint}
 
     def cipher(self, salt: bytes) -> Any:
-        """Return the cipher of one file."""
+        """Return the cipher for the file with this salt."""
         return _aesgcm()(hmac.digest(self._secret, b"hookpoint checkpoint file" + salt, "sha256"))
 
 
 class EncryptedStream:
-    """Encrypt what is written to a stream. `close` writes the last piece."""
+    """A stream that encrypts data and writes it to another stream. `finish` writes the last piece."""
 
     def __init__(self, stream: Any, name: str, key: Key) -> None:
         salt = os.urandom(SALT_BYTES)
@@ -75,7 +76,7 @@ class EncryptedStream:
             taken = view[start : start + PIECE_BYTES]
             self._buffer += taken
             start += len(taken)
-            while len(self._buffer) > PIECE_BYTES:  # the last piece is written by `finish`
+            while len(self._buffer) > PIECE_BYTES:  # `finish` writes the last piece
                 self._put(bytes(self._buffer[:PIECE_BYTES]), is_last=False)
                 del self._buffer[:PIECE_BYTES]
         return len(view)
@@ -100,7 +101,7 @@ class EncryptedStream:
 
 @contextmanager
 def encrypted(stream: Any, name: str, key: Key | None) -> Iterator[Any]:
-    """Yield a stream that encrypts into another one; without a key, yield the stream itself."""
+    """Yield a stream that encrypts data and writes it to `stream`. Without a key, yield `stream` itself."""
     if key is None:
         yield stream
     else:
@@ -110,15 +111,15 @@ def encrypted(stream: Any, name: str, key: Key | None) -> Iterator[Any]:
 
 
 def plain_source(file: Path, encryption: Mapping[str, Any]) -> Any:
-    """Return what to read a file of a checkpoint from: its path or, if it is encrypted, its decrypted bytes as a stream.
+    """Return a source for reading a checkpoint file: its path or, if it is encrypted, a stream with the decrypted bytes.
 
-    The file is decrypted and authenticated as a whole before anything is returned.
+    The whole file is decrypted and authenticated before the function returns.
     """
     return io.BytesIO(_decrypted(file, _key_for(file.parent, encryption))) if encryption else file
 
 
 def require_key(folder: Path, encryption: Mapping[str, Any]) -> None:
-    """Raise CannotResume if a checkpoint is encrypted and its key is not known."""
+    """Raise CannotResume if a checkpoint is encrypted and its key is unknown."""
     if encryption:
         _key_for(folder, encryption)
 
@@ -156,11 +157,11 @@ def _aesgcm() -> Any:
 
 # Keys
 
-_known: dict[str, Key] = {}  # by fingerprint
+_known: dict[str, Key] = {}  # keyed by fingerprint
 
 
 def load_key(source: str | os.PathLike[str], *, argument: str = "checkpoint_key") -> Key:
-    """Read a key from a file, or from an environment variable with "env:NAME", and remember it."""
+    """Read a key from a file or, with "env:NAME", from an environment variable, and keep it in memory."""
     _aesgcm()
     if isinstance(source, bytes | bytearray):
         raise BadArgument(f"{argument} must be a file or 'env:NAME', not the key itself.", write=f'{argument}="run.key"')
@@ -204,7 +205,7 @@ def _parsed(data: bytes, what: str) -> bytes:
 
 
 def _key_for(folder: Path, encryption: Mapping[str, Any]) -> Key:
-    """Return the key of a checkpoint: one that this process was given, or the one in the environment."""
+    """Return the key for a checkpoint: one that this process has already loaded, or one from the environment."""
     fingerprint = str(encryption.get("key"))
     if encryption.get("cipher") != CIPHER:
         raise CannotResume(f"{folder} is encrypted with {encryption.get('cipher')}; this release reads {CIPHER}.")

@@ -14,13 +14,13 @@ MAX_LISTED = 8
 
 
 class Fingerprint(str):
-    """A digest. `tensors` maps names to the shape and type of each tensor; it is not stored in files."""
+    """A digest of a model's tensors. `tensors` maps each tensor's name to its shape and type, and is not saved in files."""
 
     tensors: Mapping[str, str]
 
     @classmethod
     def of(cls, state: Any) -> Fingerprint:
-        """Return the fingerprint of one or more models, from their state dicts."""
+        """Compute the fingerprint of one or more models from their state dicts."""
         tensors = _tensors("", state)
         lines = sorted(f"{name} {kind}" for name, kind in tensors.items())
         fingerprint = cls(hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16])
@@ -29,7 +29,7 @@ class Fingerprint(str):
 
 
 def differences(state: Any, now: Mapping[str, str]) -> list[str]:
-    """Return the differences between saved and current tensors, one line each, at most eight."""
+    """Describe up to eight differences between saved and current tensors, one line per tensor."""
     saved = _tensors("", plain_state(state) if isinstance(state, Mapping) else state)
     lines = [
         f"{name.removeprefix('/')}: {saved.get(name, 'missing')} when saved, {now.get(name, 'missing')} now"
@@ -41,9 +41,9 @@ def differences(state: Any, now: Mapping[str, str]) -> list[str]:
 
 
 def fits(state: Any, wanted: Any) -> bool:
-    """Return whether the state of a compiled model, saved by an older release, has this fingerprint with plain names.
+    """Return whether a compiled model's state from an older release has this fingerprint once its names are unwrapped.
 
-    Sharded tensors have no shape here. They are checked when they are loaded.
+    The shapes of sharded tensors are unknown at this point, so these tensors are checked when they are loaded.
     """
     if not any(COMPILED in name for name in _names(state)):
         return False
@@ -59,7 +59,7 @@ def _names(state: Any) -> list[str]:
 
 
 def _tensors(prefix: str, state: Any) -> dict[str, str]:
-    """Return the shape and type of each tensor in a state by name."""
+    """Return the shape and type of each tensor in a state, keyed by name."""
     if isinstance(state, Mapping):
         return {name: kind for key, value in state.items() for name, kind in _tensors(f"{prefix}/{key}", value).items()}
     return {prefix: f"{tuple(state.shape)} {state.dtype}"} if is_tensor(state) else {}

@@ -1,18 +1,18 @@
-"""Layout: the names in a workdir.
+"""Layout: the names of files and folders in a workdir.
 
     checkpoints/step-00001200/    a checkpoint; step-00001200-2/ is the second one at the same step
     checkpoints/best-loss/        hard links to the newest checkpoint with the tag best-loss
-    checkpoints/last              a symbolic link to the newest checkpoint, for users; never read here
-    checkpoints/07-0.123          a symbolic link to a checkpoint, named by a template
+    checkpoints/last              a symbolic link to the newest checkpoint, for users only; hookpoint does not read it
+    checkpoints/07-0.123          a symbolic link to a checkpoint, with a name from a template
     checkpoints/damaged-step-…/   a damaged checkpoint, kept for inspection
     checkpoints/.staging-…        a folder being written
     checkpoints/.deleting-…       a folder being deleted
     tensor-dumps/                 tensors and images that callbacks write
-    .control/journal.jsonl        commands to the run, which a resume replays
+    .control/journal.jsonl        commands sent to the run, which a resumed run replays
     previous/001/                 an earlier run
 
-Folders left behind by a kill are removed at the next start. The newest checkpoint is the one with the highest step and number.
-Timestamps do not matter.
+Folders left behind by a killed process are removed at the next start. The newest checkpoint is the one with the highest step
+and, at this step, the highest number. Timestamps do not matter.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ DAMAGED = "damaged-"
 MANIFEST, WEIGHTS = "manifest.json", "model.safetensors"
 SHARDS, SHARD = ".metadata", ".distcp"  # the index of sharded tensors, and the suffix of their files
 TENSOR_DUMPS = "tensor-dumps"
-HOST_STATE = "host.state"  # state of callbacks, for a trainer that cannot store it
+HOST_STATE = "host.state"  # callback state, for trainers that cannot store it in their own checkpoints
 JOURNAL = ".control/journal.jsonl"  # the commands sent to the run
 SCALARS, EVENTS = "scalars.jsonl", "events.jsonl"
-# The files of a run, in the order in which they are moved to previous/.
+# A run's files and folders, in the order in which they are moved to previous/.
 RUN_FILES = (CHECKPOINTS, HOST_STATE, JOURNAL, "run.json", SCALARS, EVENTS, "tensorboard", TENSOR_DUMPS, "curves.png")
 
 SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -46,7 +46,7 @@ _LEFTOVER = re.compile(r"\.(?:staging|deleting|probe)-.*-[0-9a-f]{16}", re.DOTAL
 
 
 class Place(NamedTuple):
-    """The step of a checkpoint, and its number among checkpoints at the same step. Later checkpoints compare greater."""
+    """A checkpoint's step, and its number among the checkpoints at this step. Later checkpoints compare greater."""
 
     step: int
     number: int = 1
@@ -57,7 +57,7 @@ class Place(NamedTuple):
 
     @classmethod
     def of(cls, name: str) -> Place | None:
-        """Parse the name of a checkpoint folder. Return None for other names."""
+        """Parse a checkpoint folder's name. Return None for any other name."""
         match = _STEP.fullmatch(name)
         place = cls(int(match[1]), int(match[2] or 1)) if match else None
         return place if place and place.name == name else None
@@ -68,23 +68,23 @@ def checkpoints(workdir: Path) -> Path:
 
 
 def workdir_of(path: Path) -> Path:
-    """Return the workdir: the path itself, or its parent if the path is the checkpoints folder."""
+    """Return the workdir for a path: the path itself, or its parent if the path is the checkpoints folder."""
     return path.parent if path.name == CHECKPOINTS else path
 
 
 def next_place(names: list[str], step: int) -> Place:
-    """Return the place of a new checkpoint, after all others at its step."""
+    """Return the place of a new checkpoint at a step. Its number follows the highest number at this step."""
     numbers = [place.number for name in names if (place := Place.of(name)) is not None and place.step == step]
     return Place(step, max(numbers, default=0) + 1)
 
 
 def is_of_checkpoints(name: str) -> bool:
-    """Return whether hookpoint creates this name in the checkpoints folder."""
+    """Return whether hookpoint itself uses this name in the checkpoints folder."""
     return Place.of(name) is not None or name == LAST or name.startswith((BEST, DAMAGED))
 
 
 def is_leftover(name: str) -> bool:
-    """Return whether this is a half-written or half-deleted leftover of a killed run."""
+    """Return whether this is the name of a half-written or half-deleted folder that a killed run left behind."""
     return _LEFTOVER.fullmatch(name) is not None
 
 
@@ -93,18 +93,18 @@ def is_being_deleted(name: str) -> bool:
 
 
 def damaged_name(name: str, names: list[str]) -> str:
-    """Return a free name for a damaged checkpoint."""
+    """Return an unused name for a damaged checkpoint."""
     candidates = chain([DAMAGED + name], (f"{DAMAGED}{name}.{number}" for number in count(2)))
     return next(candidate for candidate in candidates if candidate not in names)
 
 
 def next_previous(names: list[str]) -> str:
-    """Return the next free folder name in previous/."""
+    """Return the next unused folder name in previous/."""
     return f"{max((int(name) for name in names if name.isascii() and name.isdigit()), default=0) + 1:03d}"
 
 
 def best_name(tag: str) -> str:
-    """Return the folder name for a best-… tag, with `--` for a slash. A tag that contains `--` gets a hash.
+    """Return the folder name for a best-… tag. Slashes become `--`, and a hash is added if the tag already contains `--`.
 
     >>> best_name("best-val_loss"), best_name("best-val/loss")
     ('best-val_loss', 'best-val--loss')
@@ -115,9 +115,9 @@ def best_name(tag: str) -> str:
 
 
 def safe_name(name: str) -> str:
-    """Return a unique file name for a name: the name itself if it is safe, otherwise a readable version of it with a hash.
+    """Return a unique file name: the name itself if it is safe, otherwise a readable version of the name with a hash.
 
-    Safe characters are letters, digits and `._-`. Others become `-`.
+    Safe characters are letters, digits and `._-`. Other characters become `-`.
 
     >>> safe_name("best-val-loss")
     'best-val-loss'
@@ -128,7 +128,7 @@ def safe_name(name: str) -> str:
 
 
 def link_name(name: str) -> str:
-    """Return a safe name for a link to a checkpoint, different from all other names in the checkpoints folder.
+    """Return a safe name for a link to a checkpoint. It never equals a name that hookpoint itself uses in the folder.
 
     >>> link_name("07-0.123"), link_name("best-7")
     ('07-0.123', 'x-best-7')
@@ -142,7 +142,7 @@ def is_link_name(name: str) -> bool:
 
 
 def hashed_name(name: str) -> str:
-    """Return a safe name, made unique by a hash."""
+    """Return a safe version of a name, with a hash that makes it unique."""
     digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:HASH_CHARACTERS]
     cleaned = re.sub(r"[^A-Za-z0-9._-]", "-", name)[: 127 - HASH_CHARACTERS]
     return f"{cleaned if SAFE.match(cleaned) else f'x{cleaned[1:]}'}-{digest}"

@@ -18,8 +18,8 @@ PARTS, STATE = "parts", "state"
 def filled(state: Any, folder: Path, parts: Mapping[str, Any] | None = None) -> Any:
     """Return the state with its sharded tensors read from a checkpoint. Each file is verified before it is read.
 
-    `parts` contains the objects of the run. For a tensor that is sharded in this run, this rank's shard is loaded; otherwise,
-    the full tensor. Tied tensors stay tied.
+    `parts` contains the run's objects. If a tensor is sharded in this run, only this rank's shard is loaded. Otherwise, the
+    full tensor is loaded. Tied tensors stay tied.
     """
     if not has_placeholder(state):
         return state
@@ -39,11 +39,11 @@ def filled(state: Any, folder: Path, parts: Mapping[str, Any] | None = None) -> 
 
 
 class TargetLayout:
-    """Determine how the tensors of a state are sharded in this run.
+    """Determine how the tensors of a saved state are sharded in this run.
 
-    A tensor is sharded like the tensor at the same place in the current state of its part. An optimizer that has not stepped
-    has no state; its tensors are sharded like the parameter, if they have the same shape. The same applies to a tensor named
-    like a parameter.
+    A tensor is sharded like the tensor at the same place in the current state. An optimizer that has not stepped has no state
+    yet, so each of its tensors is sharded like its parameter if both have the same shape. The same applies to a tensor with the
+    name of a parameter.
     """
 
     def __init__(self, parts: Mapping[str, Any]) -> None:
@@ -52,7 +52,7 @@ class TargetLayout:
         self._named = dict(named_parameters(parts["model"])) if "model" in parts else {}
 
     def like(self, where: Where, shape: Any) -> Any:
-        """Return a tensor from the run that is sharded as needed for this place and shape, or None for a full tensor."""
+        """Return a tensor of the run that has the sharding for this place and shape, or None for a full tensor."""
         where = tuple(plain_name(key) if isinstance(key, str) else key for key in where)
         candidates: list[Any] = [self._in_part(where), self._of_optimizer(where), self._named.get(where[-1])]
         return next((tensor for tensor in candidates if hasattr(tensor, "full_tensor") and tensor.shape == shape), None)

@@ -1,6 +1,6 @@
-"""Manifest: the description of a checkpoint, with the size and SHA-256 of each of its files.
+"""Manifest: the description of a checkpoint, with the size and the SHA-256 digest of each file.
 
-`manifest.json` is written last. Its text is canonical and contains its own digest, so any changed byte is detected.
+`manifest.json` is written last. Its text is canonical and includes a digest of itself, so any changed byte is detected.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from hookpoint.storage.checkpoint._encoding import for_json, restored
 from hookpoint.storage.checkpoint.layout import MANIFEST, is_link_name
 from hookpoint.storage.checkpoint.tree import copied
 
-FORMAT = 1  # incremented when older releases cannot read the files
+FORMAT = 1  # incremented when older releases can no longer read the files
 ENCRYPTED = 2  # the format of encrypted checkpoints, which older releases cannot read
-FULL, EXCEPTION = "full", "exception"  # the kinds of checkpoints; the second one is also a tag
+FULL, EXCEPTION = "full", "exception"  # the kinds of checkpoints; "exception" is also a tag
 LIBRARIES = ("numpy", "safetensors", "torch")
-FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}|\.metadata")  # torch writes .metadata and names with _
+FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}|\.metadata")  # torch writes .metadata and files whose names start with _
 SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -40,7 +40,7 @@ class File:
 
 
 def _versions() -> dict[str, str]:
-    """Return the releases of hookpoint, Python and the libraries in use."""
+    """Return the versions of hookpoint, Python and the libraries in use."""
     loaded = {name: str(sys.modules[name].__version__) for name in LIBRARIES if name in sys.modules}
     return {"hookpoint": __version__, "python": platform.python_version(), **loaded}
 
@@ -49,9 +49,10 @@ def _versions() -> dict[str, str]:
 class Manifest:
     """The description of a checkpoint.
 
-    `elapsed` is in seconds of training. `created` is for display only. `measured` maps a tag to the value that the checkpoint
-    was saved for: metric, mode, value, and when it was measured. `info` has the values that a saver appended. `links` are
-    further names of the folder. `encryption` has the cipher and the fingerprint of the key if the files are encrypted.
+    `elapsed` is the training time in seconds. `created` is for display only. `measured` maps a tag to the measurement that the
+    checkpoint was saved for: metric, mode, value and time of measurement. `info` contains the values that a saver appended.
+    `links` contains the names of links to the folder. If the files are encrypted, `encryption` contains the cipher and the
+    fingerprint of the key.
     """
 
     step: int
@@ -78,7 +79,7 @@ class Manifest:
         return EXCEPTION in self.tags
 
     def encoded(self) -> bytes:
-        """Return the manifest as the contents of its file."""
+        """Return the content of the manifest file."""
         content = {name: getattr(self, name) for name in ("step", "elapsed", "tags", "versions", "created")}
         content |= {"format": ENCRYPTED if self.encryption else FORMAT, "kind": EXCEPTION if self.is_of_exception else FULL}
         content |= {"epoch": self.moment.epoch, "iteration": self.moment.iteration}
@@ -91,7 +92,10 @@ class Manifest:
 
 
 def parse_manifest(data: bytes, folder: str) -> Manifest:
-    """Parse the manifest of a folder. Raise DamagedCheckpoint if it is invalid, or CannotResume if a later release wrote it."""
+    """Parse a folder's manifest.
+
+    Raises DamagedCheckpoint if the manifest is invalid, and CannotResume if a later release of hookpoint wrote it.
+    """
     if not _is_intact(data):
         raise DamagedCheckpoint(f"the {MANIFEST} of {folder} was changed.")
     content = json.loads(data)
@@ -102,7 +106,7 @@ def parse_manifest(data: bytes, folder: str) -> Manifest:
         )
     try:
         return _from_content(content)
-    except Exception as error:  # the digest matches, so it was written on purpose; any value is possible
+    except Exception as error:  # the digest matches, but the content may have been written by hand
         raise DamagedCheckpoint(f"the {MANIFEST} of {folder} is invalid: {error!r}.") from error
 
 
@@ -147,7 +151,7 @@ def _digest(content: dict[str, Any]) -> str:
 
 
 def _without_digest(data: bytes, digest: Any) -> bytes:
-    """Return canonical data without the digest, which has its own line. This is faster than encoding the data again."""
+    """Remove the digest, which is on its own line, from canonical data. This is faster than encoding the data again."""
     return data.replace(f'\n "digest": {json.dumps(digest)},'.encode(), b"", 1)
 
 

@@ -1,8 +1,9 @@
 """Shard files: write and read sharded tensors with torch.distributed.checkpoint.
 
-Each rank writes its shards to its own file, `__0_0.distcp` and so on, and the chief writes the index to `.metadata`. A rank
-reads the shards it needs, no matter how many ranks wrote them. Every file is verified right before it is read. `.metadata` is a
-pickle. It is read by a restricted unpickler that accepts only descriptions of tensors and cannot run other code.
+Each rank writes its shards to its own file, such as `__0_0.distcp`, and the chief writes the index to `.metadata`. Each rank
+reads only the shards that it needs, no matter how many ranks wrote them. Every file is verified right before it is read.
+`.metadata` is a pickle file. It is read with a restricted unpickler, which accepts only descriptions of tensors and cannot run
+other code.
 """
 
 from __future__ import annotations
@@ -47,14 +48,14 @@ ALLOWED_IN_METADATA = {
     "torch.serialization": ("_get_layout",),
 }
 
-# Takes a name and a shape, and returns a tensor with the wanted sharding.
+# A function that takes a tensor's name and shape, and returns a tensor with the requested sharding.
 Like = Callable[[str, torch.Size], torch.Tensor | None]
 
 
 def write_shards(folder: Path, tensors: Mapping[str, torch.Tensor], group: Any, key: Key | None = None) -> dict[str, File]:
-    """Write this rank's shards, encrypted if there is a key, sync them, and return the files of this rank.
+    """Write this rank's shards, sync them to disk, verify them, and return this rank's files. With a key, files are encrypted.
 
-    All ranks of the group call it with the same names. An error on one rank is raised on all. The files are verified.
+    All ranks in the group must call this function with the same names. An error on one rank is raised on all ranks.
     """
     files = _HashingFileSystem(key)
     writer = _Writer(folder, sync_files=False, overwrite=False)
@@ -72,9 +73,9 @@ def write_shards(folder: Path, tensors: Mapping[str, torch.Tensor], group: Any, 
 
 
 def read_shards(folder: Path, names: set[str], like: Like) -> dict[str, torch.Tensor]:
-    """Return the tensors with these names, each sharded like the tensor that `like` returns, or in full.
+    """Return the tensors with these names, each sharded like the tensor that `like` returns, or in full if it returns None.
 
-    Raises DamagedCheckpoint if a file does not match the manifest. No collective is used.
+    Raises DamagedCheckpoint if a file does not match the manifest. This function uses no collectives.
     """
     files = _VerifyingFileSystem(folder)
     with files.create_stream(folder / SHARDS, "rb") as stream:
@@ -103,13 +104,13 @@ def _empty(metadata: Any, name: str, like: Like) -> torch.Tensor:
 
 
 def _first_of(error: CheckpointException) -> BaseException:
-    """Return the error from the first rank that failed. torch wraps all errors in one that is not an Exception."""
+    """Return the error of the first rank that failed. torch wraps all errors in a class that is not an Exception."""
     failures = [failure for _, (failure, _) in sorted(error.failures.items())]
     return next((failure for failure in failures if isinstance(failure, OSError | HookpointError)), failures[0])
 
 
 class _HashingFileSystem(FileSystem):
-    """Create the files of one rank, and record their size and digest."""
+    """Create this rank's files, and record their sizes and digests."""
 
     def __init__(self, key: Key | None) -> None:
         self.written: dict[str, File] = {}
@@ -117,13 +118,13 @@ class _HashingFileSystem(FileSystem):
 
     @contextmanager
     def create_stream(self, path: Any, mode: str) -> Iterator[Any]:
-        final = Path(path).name.removesuffix(".tmp")  # torch renames the index when it is complete
+        final = Path(path).name.removesuffix(".tmp")  # torch renames the complete index file
         with NewFile(Path(path)) as file, encrypted(file, final, self._key) as stream:
             yield stream
         self.written[Path(path).name] = File(file.size, file.sha256)
 
     def mkdir(self, path: Any) -> None:
-        """Check that the folder exists. The chief has created it."""
+        """Check that this rank sees the folder that the chief has created."""
         if not disk.is_folder(Path(path)):
             problem = "the chief created it, but this rank does not see it; all ranks must share the workdir"
             raise FileNotFoundError(errno.ENOENT, problem, os.fspath(path))
@@ -134,14 +135,14 @@ class _HashingFileSystem(FileSystem):
 
 
 class _Writer(FileSystemWriter):
-    """Write to a folder without storing its name, which changes later."""
+    """Write to a folder without storing the folder's name, because the folder is renamed later."""
 
     def storage_meta(self) -> StorageMeta:
         return StorageMeta()
 
 
 class _VerifyingFileSystem(FileSystem):
-    """Open only files that the manifest lists, and verify each of them once."""
+    """Open only files that the manifest lists, and verify each file once."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -178,8 +179,8 @@ class _Metadata(pickle._Unpickler):
     """Unpickle only descriptions of tensors.
 
     A pickle may only use the allowed names, and may set attributes only on instances of the allowed dataclasses. Setting
-    attributes on a class, a function or a constant would change it for the whole process. The C unpickler has no method to
-    override for this check.
+    attributes on a class, a function or a constant would affect the whole process. This class extends the Python unpickler,
+    because the C unpickler has no method to override for this check.
     """
 
     dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)

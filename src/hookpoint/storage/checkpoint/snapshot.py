@@ -1,4 +1,4 @@
-"""Snapshots: copy the tensors of a state to the host."""
+"""Snapshots: copy the tensors in a state to host memory."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from hookpoint.storage.checkpoint.tree import Where, copied, is_tensor, memory_o
 class Snapshots:
     """Take snapshots of states. Buffers are reused if shapes and types match.
 
-    A snapshot is valid until the next one is taken. Taking it synchronizes each device once. Host tensors are copied only if
-    the snapshot has to outlive the call.
+    A snapshot is valid until the next snapshot is taken. Taking a snapshot synchronizes each device once. Host tensors are
+    copied only if the snapshot must outlive the call.
     """
 
     def __init__(self) -> None:
-        self._buffers: dict[Where, tuple[Any, Any]] = {}  # layout and buffer
+        self._buffers: dict[Where, tuple[Any, Any]] = {}  # each tensor's layout and buffer
 
     def missing_bytes(self, state: Mapping[str, Any], *, enough: float = 0) -> int:
-        """Return how much new host memory a copy of the state needs, beyond the buffers of the last snapshot.
+        """Return how much host memory a copy of the state needs in addition to the buffers of the last snapshot.
 
-        If all its tensors take less than `enough` bytes, return their size, which is quicker.
+        If the tensors take less than `enough` bytes in total, return this total, which is faster to compute.
         """
         tensors = tensors_in(state)
         at_most: int = sum(tensor.nbytes for tensor in tensors)
         if at_most < enough:
             return at_most
-        tied = {(tensor.device, tensor.data_ptr(), tensor.nbytes): tensor for tensor in tensors}  # copied once
+        tied = {(tensor.device, tensor.data_ptr(), tensor.nbytes): tensor for tensor in tensors}  # tied tensors are copied once
         buffers = Counter(layout for layout, _ in self._buffers.values())
         buffers.subtract(map(_layout, tied.values()))
         sizes = {_layout(tensor): tensor.nbytes for tensor in tied.values()}
         return sum(-count * sizes[layout] for layout, count in buffers.items() if count < 0)
 
     def take(self, state: Mapping[str, Any], *, outlives_the_call: bool) -> dict[str, Any]:
-        """Return the state with all tensors on the host, copied if it has to outlive the call.
+        """Return the state with all tensors on the host. If the snapshot must outlive the call, all tensors are copied.
 
-        Raises NotSaveable for the first value that a checkpoint cannot store, and names it.
+        Raises NotSaveable if a checkpoint cannot store a value. The error names the first such value.
         """
         old, self._buffers = self._buffers, {}
         copies: dict[tuple[Any, ...], Any] = {}  # keyed by memory, so that tied weights stay tied
@@ -50,7 +50,7 @@ class Snapshots:
             tensor = value.detach().resolve_conj().resolve_neg()
             if tensor.device.type == "cpu" and not outlives_the_call:
                 return tensor
-            memory = memory_of(value) or where  # `value`, not `tensor`, whose memory may be reused
+            memory = memory_of(value) or where  # not the memory of `tensor`, which may be reused
             if memory not in copies:
                 self._buffers[where] = _copy(tensor, *old.get(where, (None, None)))
                 copies[memory] = self._buffers[where][1]
@@ -63,13 +63,13 @@ class Snapshots:
             for device in devices:
                 sys.modules["torch"].cuda.current_stream(device).synchronize()
         except BaseException:
-            self._buffers = {}  # memory may be scarce: leave it for training
+            self._buffers = {}  # memory may be scarce, so leave it to training
             raise
         return snapshot
 
 
 def _copy(tensor: Any, layout: Any, buffer: Any) -> tuple[Any, Any]:
-    """Copy a tensor to the host, into the buffer if its layout matches, otherwise into a new buffer."""
+    """Copy a tensor to the host. If the buffer's layout does not match, the tensor is copied to a new buffer."""
     import torch
 
     wanted = _layout(tensor)

@@ -1,4 +1,4 @@
-"""State bytes: a state as bytes, for a checkpoint that another library writes."""
+"""State bytes: convert a state to bytes, for checkpoints that another library writes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ KINDS = {b"pt": state_files.TORCH, b"json": state_files.JSON}
 
 
 def packed(state: Mapping[str, Any]) -> bytes:
-    """Return the state as a header with a digest and the content of state.pt or state.json. A state that contains a model is
-    rejected.
+    """Convert a state without models to bytes: a header with a digest, followed by the content of state.pt or state.json.
 
-    Raises NotSaveable for the first value that could not be read back, and names it.
+    Raises NotSaveable if a value could not be read back. The error names the first such value.
     """
     snapshot = Snapshots().take(state, outlives_the_call=False)
     ((name, write),) = state_files.files_of(snapshot)
@@ -32,8 +31,8 @@ def packed(state: Mapping[str, Any]) -> bytes:
 def unpacked(data: bytes, what: str) -> dict[str, Any]:
     """Return the state that `data` contains.
 
-    Raise DamagedCheckpoint if the data is not a packed state, or is altered or incomplete. `what` names the data in the
-    message.
+    Raises DamagedCheckpoint if the data is not a packed state, was altered, or is incomplete. `what` is the name of the data
+    in the error message.
     """
     header, _, content = data.partition(b"\n")
     magic, _, facts = header.partition(b" ")

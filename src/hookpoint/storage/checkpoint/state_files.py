@@ -1,8 +1,8 @@
-"""State files: write a state to the files of a checkpoint, and read it.
+"""State files: write a state to the files of a checkpoint, and read it back.
 
-The model's weights are in `model.safetensors`, or in one file per model. Everything else is in `state.pt`, which torch.save
-writes and torch.load reads, always with weights_only=True. A state without tensors is in `state.json`, which does not need
-torch. Sharded tensors have separate files: see `hookpoint.storage.checkpoint.shard_files`.
+The model's weights are stored in `model.safetensors`, or in one file per model. Everything else is stored in `state.pt`, which
+torch.save writes and torch.load reads, always with weights_only=True. A state without tensors is stored in `state.json`, which
+does not need torch. Sharded tensors are stored in separate files: see `hookpoint.storage.checkpoint.shard_files`.
 """
 
 from __future__ import annotations
@@ -34,14 +34,17 @@ KINDS: dict[str, Any] = {"dict": dict, "OrderedDict": OrderedDict}
 
 
 def files_of(state: dict[str, Any]) -> Iterator[tuple[str, Callable[[Any], None]]]:
-    """Yield the name of each file and a function that writes it to a stream. The tensors of the state must not change."""
+    """Yield the name of each file, and a function that writes its content to a stream.
+
+    The tensors must not change until all files are written.
+    """
     weights: dict[str, Any] = {}
     places: list[dict[str, Any]] = []
     if has_tensors(state):
         from hookpoint.storage.checkpoint.weights_file import is_writable, write_weights
 
         def split_off_weights(model: Any, names: tuple[Any, ...]) -> Any:
-            """Return the state of one or more models, without the weights, which get separate files."""
+            """Return the state of one or more models without the weights, which are written to separate files."""
             if is_writable(model):
                 file = WEIGHTS if not names else f"{safe_name('model-' + '.'.join(names))}.safetensors"
                 if file not in weights:
@@ -68,7 +71,7 @@ def files_of(state: dict[str, Any]) -> Iterator[tuple[str, Callable[[Any], None]
 
 
 def check(state: dict[str, Any]) -> None:
-    """Write the state to memory, except for the weights, and read it back. Raise NotSaveable if that fails."""
+    """Write the state to memory, except for the weights, and read it back. Raise NotSaveable if it cannot be read."""
     for name, write in files_of(state):
         if name in (TORCH, JSON):
             memory = io.BytesIO()
@@ -83,7 +86,7 @@ def check(state: dict[str, Any]) -> None:
 
 
 def read_state(folder: Path, names: Container[str], encryption: Mapping[str, Any] = NOT_ENCRYPTED) -> dict[str, Any]:
-    """Read the state from the files of a folder. The files must already be verified."""
+    """Read the state from a checkpoint folder. Its files must already be verified."""
     require_key(folder, encryption)
     files = [name for name in (TORCH, JSON) if name in names]
     if len(files) != 1:
@@ -103,9 +106,9 @@ def read_state(folder: Path, names: Container[str], encryption: Mapping[str, Any
 
 @contextmanager
 def unreadable_if_failing(what: str, **cures: str) -> Iterator[None]:
-    """Raise CannotResume if verified files cannot be read.
+    """Raise CannotResume if reading verified files fails inside a `with` block.
 
-    The files are not damaged, so another release must have written them.
+    The files are not damaged, so an incompatible release must have written them.
     """
     try:
         yield
@@ -131,7 +134,7 @@ def _insert_weights(
 
 
 def load(name: str, source: Any) -> Any:
-    """Return the content of a state file from its path or a stream."""
+    """Read a state file from its path or from a stream."""
     if name == JSON:
         return restored(json.loads(disk.read(source) if isinstance(source, Path) else source.read()))
     from hookpoint.storage.checkpoint.torch_file import read_tree

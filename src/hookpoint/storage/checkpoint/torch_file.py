@@ -17,13 +17,13 @@ def write_tree(tree: Any, stream: Any) -> None:
 
 
 def read_tree(source: Any) -> Any:
-    """Read a tree from a path or an open file, with its tensors on the host."""
+    """Read a tree from a path or an open file. Its tensors are loaded on the host."""
     return restored(torch.load(source, map_location="cpu", weights_only=True))
 
 
 def _compact(tree: Any) -> Any:
-    """Clone tensors that are small views of a large storage, because torch.save would write the whole storage."""
-    used_bytes: Counter[int] = Counter()  # by storage
+    """Clone tensors that are small views of a large storage. Otherwise, torch.save would write the whole storage."""
+    used_bytes: Counter[int] = Counter()  # keyed by the storage's address
     written: dict[int, torch.Tensor] = {}  # keyed by the tensor's id
 
     def count(tensor: Any, where: Where) -> Any:

@@ -1,4 +1,4 @@
-"""Tree: the state of a run as nested plain types, tensors and arrays."""
+"""Tree: a run's state as nested plain types, tensors and arrays."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Leaf = Callable[[Any, Where], Any]
 
 
 def copied(state: Any, leaf: Leaf = lambda value, where: value, placeholder: Leaf = lambda value, where: value) -> Any:
-    """Copy a tree.
+    """Copy a tree, and convert NumPy scalars to Python numbers.
 
-    Replace each tensor and array with `leaf(value, where)`, and each placeholder with `placeholder(value, where)`.
+    Each tensor and array is replaced with `leaf(value, where)`, and each placeholder with `placeholder(value, where)`.
 
-    Raises NotSaveable for any other type that is not plain; the error says where it is. A subclass of dict or int is not plain.
-    NumPy scalars become Python numbers.
+    Raises NotSaveable if the tree contains any other type that is not plain. The error shows the path to the value. A subclass
+    of dict or int is not plain.
     """
 
     def replace(value: Any, where: Where) -> Any:
@@ -43,7 +43,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def _tensor_class() -> Any:
-    """Return torch.Tensor, or None if torch is not imported or another thread is importing it: then there are no tensors."""
+    """Return torch.Tensor. Return None if torch is not fully imported yet, because there are no tensors in this case."""
     return getattr(sys.modules.get("torch"), "Tensor", None)
 
 
@@ -53,7 +53,7 @@ def is_array(value: Any) -> bool:
 
 
 def named_tensors(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the tensors of a tree with dotted names: `critic.weight`, `state.0.exp_avg`."""
+    """Yield the tensors in a tree with dotted names, such as `critic.weight` or `state.0.exp_avg`."""
     if is_tensor(tree):
         yield prefix, tree
     elif type(tree) in MAPPINGS or type(tree) in SEQUENCES:
@@ -62,7 +62,7 @@ def named_tensors(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def tensors_in(tree: Any) -> list[Any]:
-    """Return the tensors of a tree, without their names. Levels that are too deep are left out."""
+    """Return the tensors in a tree, without their names. The search stops at values that are nested too deeply."""
     tensor_class = _tensor_class()
     found: list[Any] = []
     if tensor_class is not None:
@@ -71,7 +71,7 @@ def tensors_in(tree: Any) -> list[Any]:
 
 
 def is_flat(value: Any) -> TypeGuard[dict[str, Any]]:
-    """Return whether this is a non-empty mapping of names to tensors, like a module's state_dict."""
+    """Return whether a value is a non-empty dict of names to tensors, like a module's state_dict."""
     return type(value) in (dict, OrderedDict) and bool(value) and all(type(k) is str and is_tensor(v) for k, v in value.items())
 
 
@@ -85,14 +85,14 @@ def has_tensors(tree: Any) -> bool:
 
 
 def memory_of(tensor: Any) -> tuple[Any, ...] | None:
-    """Return a key that is equal for tensors with the same memory and layout; None for an empty tensor."""
+    """Return a key that is equal for all tensors with the same memory and layout, or None for an empty tensor."""
     if not tensor.numel():
         return None
     return (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.is_conj(), tensor.is_neg())
 
 
 def shown(where: Where) -> str:
-    """Return the path to a value as Python code.
+    """Format the path to a value as Python code.
 
     >>> shown(("callbacks", "Mine", "state", 0))
     "callbacks['Mine']['state'][0]"
@@ -102,7 +102,7 @@ def shown(where: Where) -> str:
 
 
 def _add_tensors(value: Any, tensor: type, found: list[Any], levels: int) -> bool:
-    """Add the tensors in a value to a list. Return False, and stop, if it is nested too deeply, or contains itself."""
+    """Append the tensors in a value to a list. If the value is nested too deeply or contains itself, stop and return False."""
     if isinstance(value, tensor):
         found.append(value)
     elif type(value) in MAPPINGS or type(value) in SEQUENCES:
@@ -124,7 +124,7 @@ def _copied(value: Any, where: Where, leaf: Leaf) -> Any:
     if kind in MAPPINGS:
         return _mapping(value, where, leaf)
     if kind in SEQUENCES:
-        if PLAIN.issuperset(map(type, value)):  # such as the 625 numbers in the state of a random generator
+        if PLAIN.issuperset(map(type, value)):  # for example, the 625 numbers in a generator's state
             return kind(value)
         return kind(_copied(item, (*where, index), leaf) for index, item in enumerate(value))
     if is_tensor(value):

@@ -1,7 +1,7 @@
 """Weights file: named tensors in the safetensors format.
 
-The file is written directly from the tensors' memory, and read with the safetensors library. A tensor with more than one name,
-such as a tied weight, is stored once. The header lists its other names under `hookpoint.aliases`.
+The file is written directly from the tensors' memory and read with the safetensors library. A tensor with more than one name,
+such as a tied weight, is stored once, and the header lists its other names under `hookpoint.aliases`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hookpoint.storage.checkpoint.tree import is_flat, memory_of
 DTYPES = {torch.bool: "BOOL", torch.bfloat16: "BF16", torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2"}
 DTYPES |= {getattr(torch, f"float{bits}"): f"F{bits}" for bits in (16, 32, 64)}
 DTYPES |= {getattr(torch, f"{kind}int{bits}"): f"{kind.upper() or 'I'}{bits}" for kind in ("", "u") for bits in (8, 16, 32, 64)}
-if find_spec("safetensors") is not None:  # newer releases support more types
+if find_spec("safetensors") is not None:  # newer releases of safetensors support more types
     _known = getattr(import_module("safetensors.torch"), "_TYPES", {})
     DTYPES |= {dtype: name for name, dtype in _known.items() if dtype is not None}
 
@@ -31,14 +31,14 @@ ALIGNMENT = 8
 
 
 def is_writable(weights: Any) -> bool:
-    """Return whether these are named tensors of types that safetensors supports, and safetensors is installed."""
+    """Return whether safetensors is installed and can store these weights."""
     if not is_flat(weights) or find_spec("safetensors") is None:
         return False
     return all(tensor.dtype in DTYPES and _is_name(name) for name, tensor in weights.items())
 
 
 def write_weights(weights: Mapping[str, torch.Tensor], stream: Any) -> None:
-    """Write the tensors. They are copied only if they are not contiguous, or not on the host."""
+    """Write tensors to a stream. Tensors are copied only if they are not contiguous or not on the host."""
     tensors, aliases = _deduplicated(weights)
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     if aliases:
@@ -56,7 +56,7 @@ def write_weights(weights: Mapping[str, torch.Tensor], stream: Any) -> None:
 
 
 def read_weights(source: Path | io.BytesIO) -> dict[str, torch.Tensor]:
-    """Return the tensors of a file, or of its content in memory, by name: on the host, not memory-mapped."""
+    """Read a file, or its content in memory, and return the tensors by name. They are on the host and not memory-mapped."""
     if isinstance(source, io.BytesIO):
         return _read_memory(source.getvalue())
     from safetensors import safe_open
@@ -79,8 +79,11 @@ def _read_memory(data: bytes) -> dict[str, torch.Tensor]:
 
 
 def _deduplicated(weights: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """Return each tensor by its first name, wider types first for alignment, and map the other names to the first one."""
-    names: dict[tuple[Any, ...], str] = {}  # by memory
+    """Return each tensor by its first name, and a dict from its other names to the first one.
+
+    For alignment, tensors with wider types are first.
+    """
+    names: dict[tuple[Any, ...], str] = {}  # the first name for each piece of memory
     first = {name: names.setdefault(memory_of(tensor) or (name,), name) for name, tensor in weights.items()}
     tensors = [(name, tensor) for name, tensor in weights.items() if first[name] == name]
     tensors.sort(key=lambda item: -item[1].element_size())
@@ -101,5 +104,5 @@ def _size(tensor: torch.Tensor) -> int:
 
 def _memory(tensor: torch.Tensor) -> memoryview:
     plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    flat = plain.as_strided((plain.numel(),), (1,))  # a tensor with one element is contiguous with any stride
+    flat = plain.as_strided((plain.numel(),), (1,))  # normalizes strides: a tensor with one element may have any stride
     return memoryview(flat.view(torch.uint8).numpy().data)

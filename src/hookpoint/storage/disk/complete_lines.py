@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 PIECE_BYTES = 2**16
-MAX_LINE_BYTES = 16 * 2**20  # longer lines are not records
+MAX_LINE_BYTES = 16 * 2**20  # a record is never longer
 
 
 def end_of_complete_lines(file: BinaryIO, max_bytes: int | None = None) -> int:
-    """Return the size of a file without an incomplete last line; 0 if there is no newline in the last `max_bytes`."""
+    """Return the size of a file without an incomplete last line. Return 0 if the last `max_bytes` contain no newline."""
     end = file.seek(0, os.SEEK_END)
     if end == 0 or ends_a_line(file, end):
         return end
@@ -32,9 +32,9 @@ def ends_a_line(file: BinaryIO, position: int) -> bool:
 
 
 def lines_backwards(file: BinaryIO, end: int, begin: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Yield the position and content of each line before `end`, last line first. A line must end at `end`.
+    """Yield the position and content of each line before `end`, last line first. `end` must be the end of a line.
 
-    Lines that start before `begin` are left out. Stops at a line of more than 16 MiB.
+    Lines that start before `begin` are omitted. The iteration stops at a line of more than 16 MiB.
     """
     position, rest = end - 1, b""
     while position > begin and len(rest) <= MAX_LINE_BYTES:

@@ -1,6 +1,7 @@
 """Disk: all file operations for checkpoints, built on `hookpoint.storage.disk.fs_calls`.
 
-Folders have mode 0700 and files 0600. A new file never replaces an existing one, and is never written through a symbolic link.
+Folders are created with mode 0700 and files with mode 0600. A new file never replaces an existing file and is never written
+through a symbolic link.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EXDEV, errno.EML
 
 
 def write(path: Path, data: bytes) -> None:
-    """Create a file with this content, and sync it."""
+    """Create a file with this content, and sync it to disk."""
     with NewFile(path) as file:
         file.write(data)
 
@@ -39,7 +40,7 @@ def replace(path: Path, data: bytes) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a hidden path to write to. It replaces `path` when the block ends, and is removed if the block fails."""
+    """Yield a hidden path to write to. When the block ends, the new file replaces `path`. If the block fails, it is removed."""
     staged = path.with_name(hidden("staging", path.name)[-200:])
     try:
         yield staged
@@ -51,7 +52,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def pieces(path: Path, start: int = 0) -> Generator[bytes, None, None]:
-    """Yield the content of a file in pieces, from a position to its end."""
+    """Yield the content of a file in pieces, from the position `start` to the end."""
     flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)
     descriptor = perform(lambda: os.open(path, flags), "open", path)
     try:
@@ -69,7 +70,7 @@ def read(path: Path) -> bytes:
 
 
 def digest(path: Path) -> str:
-    """Return the SHA-256 of a file."""
+    """Return the SHA-256 digest of a file."""
     sha256 = hashlib.sha256()
     for piece in pieces(path):
         sha256.update(piece)
@@ -77,7 +78,7 @@ def digest(path: Path) -> str:
 
 
 def matches(path: Path, segment: Segment) -> bool:
-    """Read a segment of a file; return whether it is what was written."""
+    """Read a segment of a file, and return whether it has the content that was written."""
     sha256, left = segment.before.copy(), segment.size
     content = pieces(path, segment.start)
     with closing(content):
@@ -88,14 +89,14 @@ def matches(path: Path, segment: Segment) -> bool:
 
 
 def sync_file(path: Path) -> int:
-    """Wait until a file is on disk, and return its size."""
+    """Sync a file to disk, and return its size."""
     with open(path, "rb") as file:
         sync(file.fileno())
         return os.fstat(file.fileno()).st_size
 
 
 def link(source: Path, target: Path) -> None:
-    """Create a hard link, or a copy if the file system does not support links."""
+    """Create a hard link, or copy the file if the file system does not support hard links."""
     try:
         perform(lambda: os.link(source, target), "link", source, target=os.fspath(target))
     except OSError as error:
@@ -107,7 +108,10 @@ def link(source: Path, target: Path) -> None:
 
 
 def point(name: Path, target: str) -> None:
-    """Make `name` a symbolic link to `target`, atomically. Replace an existing link, but raise for anything else."""
+    """Make `name` a symbolic link to `target`, atomically.
+
+    An existing link is replaced. Anything else with this name raises FileExistsError.
+    """
     mode = _mode(name)
     if mode and not stat.S_ISLNK(mode):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(name))
@@ -119,25 +123,25 @@ def point(name: Path, target: str) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Create a folder and its parents, and sync each before creating the next. Existing folders are unchanged."""
+    """Create a folder and its parents. Each folder is synced before the next one is created. Existing folders are unchanged."""
     if not is_folder(path, follow=True):
         if path.parent != path:
             make_folder(path.parent)
         try:
             perform(lambda: os.mkdir(path, 0o700), "mkdir", path)
-        except FileExistsError:  # another thread or process was faster
+        except FileExistsError:  # another thread or process has just created the folder
             if not is_folder(path, follow=True):
                 raise
         sync_folder(path.parent)
 
 
 def make_new_folder(path: Path) -> None:
-    """Create a folder that does not exist. Its parent must be synced afterwards."""
+    """Create a folder that must not exist yet. The caller must sync the parent folder afterwards."""
     perform(lambda: os.mkdir(path, 0o700), "mkdir", path)
 
 
 def sync_folder(path: Path) -> None:
-    """Sync the names in a folder, if the file system supports it."""
+    """Sync the names in a folder to disk, if the file system supports it."""
     flags = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
     descriptor = perform(lambda: os.open(path, flags), "open", path)
     try:
@@ -150,9 +154,9 @@ def sync_folder(path: Path) -> None:
 
 
 def rename(source: Path, target: Path) -> None:
-    """Rename a file or folder. Raise if the new name exists.
+    """Rename a file or folder. Raise FileExistsError if the new name exists.
 
-    Another process could still create that name in between, but only one process writes to a workdir.
+    The check and the rename are not atomic, but only one process writes to a workdir.
     """
     if exists(target):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(target))
@@ -160,7 +164,7 @@ def rename(source: Path, target: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, or a folder with its contents. Symbolic links are not followed."""
+    """Remove a file, or a folder and its contents. Symbolic links are not followed."""
     if is_folder(path):
         for name in names(path):
             remove(path / name)
@@ -216,12 +220,12 @@ def is_same(path: Path, other: Path) -> bool:
 
 
 def hidden(kind: str, name: str) -> str:
-    """Return a hidden name that is unique."""
+    """Return a unique hidden name."""
     return f".{kind}-{name}-{secrets.token_hex(8)}"
 
 
 def free_bytes(path: Path) -> int | None:
-    """Return the free bytes on a path's disk, even if the path does not exist; None if unknown."""
+    """Return the free space in bytes on the disk of a path, or None if it is unknown. The path need not exist."""
     for folder in (path, *path.absolute().parents):
         with suppress(OSError, AttributeError):
             return shutil.disk_usage(folder).free

@@ -13,14 +13,14 @@ calls from all threads:
         store.write(...)
 
 `proceed()` runs the operation and returns its result. An interceptor can raise an error instead, kill the process before or
-after the operation, write part of `operation.data` to `operation.descriptor` and then raise, or record operations to replay a
-power loss. Every operation has the path of its file, even if the file is already open. The operations are:
+after the operation, write part of `operation.data` to `operation.descriptor` and then raise an error, or record operations to
+simulate a power loss. `operation.path` is set even if the file is already open. The operations are:
 
     change   mkdir create write fsync rename replace link symlink unlink rmdir
     read     open read list stat
 
-Closing a file is not an operation, because its data is on disk after fsync. Once a checkpoint is verified, torch and
-safetensors read its files directly.
+Closing a file is not an operation, because the data is already on disk after fsync. Once a checkpoint is verified, torch and
+safetensors read its files directly, without these calls.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Operation:
     name: str
     path: str
     target: str | None = None
-    data: memoryview | None = None  # valid during the operation
+    data: memoryview | None = None  # only valid during the operation
     descriptor: int | None = None
 
     @property
@@ -59,7 +59,7 @@ _interceptor: Interceptor | None = None
 
 @contextmanager
 def intercepted(by: Interceptor) -> Iterator[None]:
-    """Inside the block, call `by(operation, proceed)` in place of every operation on every thread."""
+    """Call `by(operation, proceed)` instead of every operation, on every thread, inside a `with` block."""
     global _interceptor
     before, _interceptor = _interceptor, by
     try:
@@ -69,7 +69,7 @@ def intercepted(by: Interceptor) -> Iterator[None]:
 
 
 def perform(proceed: Callable[[], T], name: str, path: str | os.PathLike[str], **more: Any) -> T:
-    """Run one operation, or pass it to the interceptor."""
+    """Run one operation, or pass it to the interceptor if there is one."""
     interceptor = _interceptor
     if interceptor is None:
         return proceed()

@@ -1,4 +1,4 @@
-"""NewFile: write and hash a new file."""
+"""NewFile: write a new file and compute its hash."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from hookpoint.storage.disk.fs_calls import perform
 
 Buffer = bytes | bytearray | memoryview
 
-BUFFER_BYTES = 1 << 20  # smaller writes are buffered
-PIECE_BYTES = 1 << 24  # the largest single write
-LARGE_BYTES = 1 << 22  # a piece that is hashed on another thread while it is written
-SEGMENT_BYTES = 1 << 25  # how much of a file is read back at a time
+BUFFER_BYTES = 1 << 20  # writes smaller than this are buffered
+PIECE_BYTES = 1 << 24  # maximum size of a single write
+LARGE_BYTES = 1 << 22  # pieces of at least this size are hashed on another thread during the write
+SEGMENT_BYTES = 1 << 25  # size of the segments in which a file is read back
 
 
 class Segment(NamedTuple):
-    """A part of a file. `before` is the SHA-256 object of everything before it, and `sha256` the digest up to its end.
+    """A part of a file. `before` is the SHA-256 object for everything before this part. `sha256` is the digest up to its end.
 
-    Segments can be verified in any order, also in parallel, although a SHA-256 is computed from the first byte to the last.
+    Because `before` contains the state of the hash, segments can be verified in any order, even in parallel.
     """
 
     start: int
@@ -32,10 +32,10 @@ class Segment(NamedTuple):
 
 
 class NewFile:
-    """Write a new file sequentially, and compute its size and SHA-256. Use it in a `with` statement.
+    """Write a new file sequentially, and compute its size and SHA-256 digest. Use it in a `with` statement.
 
-    The file is synced when the block ends without an error. If a write fails, later writes are dropped, and the error is raised
-    at the end of the block. If it were raised earlier, torch.save would replace it with its own error.
+    When the block ends without an error, the file is synced to disk. If a write fails, later writes are dropped, and the error
+    is raised at the end of the block. If it were raised earlier, torch.save would replace it with an error of its own.
     """
 
     def __init__(self, path: Path) -> None:
@@ -70,7 +70,7 @@ class NewFile:
         """Do nothing. Libraries expect this method."""
 
     def close(self) -> None:
-        """Do nothing. The file is closed at the end of the block."""
+        """Do nothing. The file is closed at the end of the `with` block."""
 
     def __enter__(self) -> NewFile:
         return self
@@ -84,7 +84,7 @@ class NewFile:
                 perform(lambda: sync(self._descriptor), "fsync", self._path, descriptor=self._descriptor)
         finally:
             os.close(self._descriptor)
-        if self._error is not None:  # it caused any later error
+        if self._error is not None:  # the first error is the cause of any later error
             raise self._error
 
     def _add(self, view: memoryview) -> None:
@@ -130,7 +130,7 @@ class NewFile:
 
 def sync(descriptor: int) -> None:
     """Sync an open file or folder to disk."""
-    if sys.platform == "darwin":  # fsync leaves the data in the drive's cache
+    if sys.platform == "darwin":  # on macOS, fsync leaves the data in the drive's cache
         import fcntl
 
         fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)

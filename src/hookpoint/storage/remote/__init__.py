@@ -1,1 +1,1 @@
-"""Run folders in remote storage: a copy of the local folder, with the same layout."""
+"""Mirrors: copies of run folders in remote storage, with the same layout as the local folders."""

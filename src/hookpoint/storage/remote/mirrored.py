@@ -1,4 +1,4 @@
-"""The names in a mirrored run folder, and which local files belong to it."""
+"""The names in a mirrored run folder, and the local files that are mirrored."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from hookpoint.storage.checkpoint.layout import CHECKPOINTS, JOURNAL, PREVIOUS, 
 from hookpoint.storage.checkpoint.manifest import Manifest, parse_manifest
 from hookpoint.storage.remote.remote_folder import RemoteFolder
 
-HEARTBEAT = "mirror.json"  # when the mirror was last updated
-RETIRED = "retired-manifest.json"  # of a checkpoint that this run has gone back behind
+HEARTBEAT = "mirror.json"  # contains the time when the mirror was last updated
+RETIRED = "retired-manifest.json"  # the manifest of a checkpoint that is later than the one that the run resumed from
 
 
 def log_files(workdir: Path) -> Iterator[str]:
-    """Yield the files of a run by their path in the workdir, without checkpoints, earlier runs, hidden files and links."""
+    """Yield the paths of a run's files, relative to the workdir. Checkpoints, earlier runs, hidden files and links are omitted."""
     if os.path.isfile(workdir / JOURNAL):
         yield JOURNAL
     for folder, folders, names in os.walk(workdir):
@@ -30,19 +30,22 @@ def log_files(workdir: Path) -> Iterator[str]:
 
 
 def is_log(path: str) -> bool:
-    """Return whether a path in a mirror is a file that `log_files` yields. Anything else there is never downloaded."""
+    """Return whether `log_files` could yield this path in a mirror. Other files in the mirror are not downloaded as logs."""
     first, *others = path.split("/")
     is_visible = not any(name.startswith(".") for name in (first, *others))
     return path == JOURNAL or (is_visible and path != HEARTBEAT and not (others and first in (CHECKPOINTS, PREVIOUS)))
 
 
 def offered(remote: RemoteFolder) -> list[tuple[Place, str]]:
-    """Return the checkpoint folders in the mirror, oldest first, whether complete or not."""
+    """Return the checkpoint folders in the mirror, oldest first, including incomplete ones."""
     named = [(Place.of(name), name) for name in remote.names(CHECKPOINTS)]
     return sorted((place, name) for place, name in named if place is not None)
 
 
 def remote_manifest(remote: RemoteFolder, name: str) -> tuple[Manifest, bytes] | None:
-    """Return the manifest of a checkpoint in the mirror; None if it is not complete. Raise DamagedCheckpoint if invalid."""
+    """Return the manifest of a checkpoint in the mirror, or None if the checkpoint is incomplete.
+
+    Raises DamagedCheckpoint if the manifest is invalid.
+    """
     data = remote.read(f"{CHECKPOINTS}/{name}/manifest.json")
     return None if data is None else (parse_manifest(data, f"{remote.url}/{CHECKPOINTS}/{name}"), data)

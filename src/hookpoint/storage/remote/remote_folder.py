@@ -1,4 +1,4 @@
-"""RemoteFolder: a folder in remote storage, by its URL."""
+"""RemoteFolder: a folder in remote storage, identified by its URL."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hookpoint.core.text.secrets import MASK, masked
 URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]+)://(?P<rest>.+)", re.DOTALL)
 S3 = ("s3", "s3a")
 PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
-SHORTEST_SECRET = 4  # a shorter option, such as a region's number, is not masked in texts
+SHORTEST_SECRET = 4  # shorter option values, such as the number of a region, are not masked in messages
 
 
 def is_url(name: str) -> bool:
@@ -24,10 +24,10 @@ def is_url(name: str) -> bool:
 
 
 class RemoteFolder:
-    """A folder in remote storage. Each method is one request or a few, and raises OSError if the storage fails.
+    """A folder in remote storage. Each method makes one or a few requests, and raises OSError if the storage fails.
 
-    `options` go to fsspec's file system, such as `{"endpoint_url": "http://127.0.0.1:9000"}`. Their values never appear in
-    texts. Nothing is cached.
+    `options` are passed to fsspec's file system, such as `{"endpoint_url": "http://127.0.0.1:9000"}`. Their values never appear
+    in messages. Nothing is cached.
     """
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
@@ -46,7 +46,7 @@ class RemoteFolder:
             raise BadArgument(f"fsspec cannot use {self.url}: {error}.", give="s3://bucket/runs/mine") from error
 
     def names(self, path: str = "") -> list[str]:
-        """Return the sorted names in a folder; empty if it does not exist."""
+        """Return the sorted names in a folder, or an empty list if it does not exist."""
         self._system.invalidate_cache()
         try:
             listed = self._system.ls(self._at(path), detail=False)
@@ -57,7 +57,7 @@ class RemoteFolder:
         return sorted(name for name in names if is_plain(name))
 
     def sizes(self, path: str = "") -> dict[str, int]:
-        """Return the size of every file at and below a folder, by its path from there."""
+        """Return the sizes of all files in a folder and its subfolders, keyed by path relative to the folder."""
         self._system.invalidate_cache()
         root = self._at(path).rstrip("/")
         try:
@@ -68,18 +68,18 @@ class RemoteFolder:
         return {name: int(entry["size"] or 0) for name, entry in paths.items() if all(map(is_plain, name.split("/")))}
 
     def read(self, path: str) -> bytes | None:
-        """Return the contents of a file; None if it does not exist."""
+        """Return the content of a file, or None if it does not exist."""
         try:
             return bytes(self._system.cat_file(self._at(path)))
         except FileNotFoundError:
             return None
 
     def read_end(self, path: str, size: int) -> bytes:
-        """Return the last bytes of a file, at most `size`."""
+        """Return at most `size` bytes from the end of a file."""
         return bytes(self._system.cat_file(self._at(path), start=-size))
 
     def size(self, path: str) -> int | None:
-        """Return the size of a file; None if it does not exist."""
+        """Return the size of a file, or None if it does not exist."""
         self._system.invalidate_cache()
         try:
             return int(self._system.info(self._at(path))["size"])
@@ -98,12 +98,12 @@ class RemoteFolder:
         self._system.get_file(self._at(path), os.fspath(file))
 
     def remove(self, path: str) -> None:
-        """Remove a file, or a folder with all its files. A missing one is fine."""
+        """Remove a file, or a folder with all of its files. Do nothing if it does not exist."""
         with suppress(FileNotFoundError):
             self._system.rm(self._at(path), recursive=True)
 
     def without_secrets(self, text: object) -> str:
-        """Return a text with credentials masked: those in URLs, and all options of the storage."""
+        """Mask the credentials in a text: those in URLs, and the values of all storage options."""
         clean = masked(str(text))
         for secret in self._secrets:
             clean = clean.replace(secret, MASK)
@@ -113,16 +113,16 @@ class RemoteFolder:
         return f"{self._root.rstrip('/')}/{path}" if path else str(self._root)
 
     def _make_parent(self, path: str) -> None:
-        if "file" in _protocols(self._system) or "memory" in _protocols(self._system):  # others have no folders
+        if "file" in _protocols(self._system) or "memory" in _protocols(self._system):  # other file systems have no folders
             self._system.makedirs(self._at(path).rpartition("/")[0], exist_ok=True)
 
 
-# Listings would otherwise be cached, and a failed request repeated for minutes.
+# Without these options, fsspec would cache listings, and repeat a failed request for minutes.
 _DEFAULTS: dict[str, dict[str, Any]] = {scheme: {"use_listings_cache": False} for scheme in S3}
 
 
 def is_plain(name: str) -> bool:
-    """Return whether a name from a listing may be used as a local file name."""
+    """Return whether a name from a listing is safe to use as a local file name."""
     return bool(name) and name not in (".", "..") and "\0" not in name and "\\" not in name
 
 
@@ -132,7 +132,7 @@ def _protocols(system: Any) -> tuple[str, ...]:
 
 
 def _texts(value: Any) -> list[str]:
-    """Return all texts in nested options."""
+    """Return all strings in nested options."""
     if isinstance(value, Mapping):
         return [text for item in value.values() for text in _texts(item)]
     if isinstance(value, list | tuple):

@@ -19,10 +19,11 @@ logger = logging.getLogger("hookpoint")
 
 
 def restore(remote: RemoteFolder, workdir: Path, *, after: Place | None = None) -> Path | None:
-    """Download the newest checkpoint that verifies, the best ones, and the logs. Return the folder of the newest, if any.
+    """Download the newest valid checkpoint, the best checkpoints and the logs. Return the newest checkpoint's folder, or None.
 
-    With `after`, only later checkpoints count. Every checkpoint is downloaded to a hidden folder and verified there. The newest
-    appears last, after the logs: a kill before that leaves a folder that is restored again.
+    With `after`, only later checkpoints are considered. Every checkpoint is downloaded to a hidden folder and verified there.
+    The newest checkpoint becomes visible last, after the logs. If the process is killed before that, the next start restores
+    the run again.
     """
     downloaded = _newest(remote, workdir, after)
     if downloaded is None:
@@ -33,7 +34,7 @@ def restore(remote: RemoteFolder, workdir: Path, *, after: Place | None = None) 
         for best, _ in _best(remote, workdir, except_for=name):
             _download_best(remote, workdir, best)
         _download_logs(remote, workdir)
-        if disk.is_folder(target):  # damaged, or of another branch of the run: the store would have offered it
+        if disk.is_folder(target):  # this folder is damaged or belongs to another branch of the run
             disk.rename(target, target.with_name(disk.hidden("deleting", name)))
         disk.rename(staging, target)
         disk.sync_folder(target.parent)
@@ -58,7 +59,7 @@ def _newest(remote: RemoteFolder, workdir: Path, after: Place | None) -> tuple[s
 
 
 def _best(remote: RemoteFolder, workdir: Path, *, except_for: str) -> Iterator[tuple[str, Manifest]]:
-    """Yield the newest checkpoint of each best-… tag, except for the one that is already downloaded."""
+    """Yield the newest checkpoint with each best-… tag, except for checkpoints that are already downloaded."""
     seen: set[str] = set()
     for _, name in reversed(offered(remote)):
         try:

@@ -1,4 +1,4 @@
-"""Upload: copy checkpoints and logs of a workdir to its mirror, so that a kill at any moment leaves only good checkpoints."""
+"""Upload: copy a workdir's checkpoints and logs to its mirror. A kill at any moment leaves only valid checkpoints there."""
 
 from __future__ import annotations
 
@@ -21,23 +21,24 @@ logger = logging.getLogger("hookpoint")
 
 
 class Upload:
-    """Bring a mirror up to date with its workdir. Used by one thread.
+    """Bring a mirror up to date with its workdir. Only one thread may use an instance.
 
-    A checkpoint is uploaded file by file, then the logs, then its manifest: it counts only from then on, and the logs are at
-    least as long as the checkpoint says. To replace or delete a checkpoint, its manifest is removed first.
+    The files of a checkpoint are uploaded first, then the logs, and finally the checkpoint's manifest. The checkpoint is valid
+    only once it has a manifest, so the logs are never shorter than the checkpoint expects. When a checkpoint is replaced or
+    deleted, its manifest is removed first.
     """
 
     def __init__(
         self, remote: RemoteFolder, workdir: Path, *, every_seconds: float, check: Callable[[], None] | None = None
     ) -> None:
         self.remote, self.workdir, self.every_seconds, self._check = remote, workdir, every_seconds, check
-        self._uploaded: set[str] = set()  # checkpoints of this workdir that are in the mirror
-        self._stamps: dict[str, tuple[int, int]] = {}  # size and time of each log file when it was uploaded
+        self._uploaded: set[str] = set()  # names of the workdir's checkpoints that are in the mirror
+        self._stamps: dict[str, tuple[int, int]] = {}  # size and modification time of each log file at its last upload
         self._at_start = {path.name for _, path in places(workdir)}
         self._is_begun = False
 
     def begin(self) -> None:
-        """Compare the mirror with the workdir: checkpoints that are the same, and later ones that this run will replace."""
+        """Compare the mirror with the workdir. Record checkpoints that are in both, and retire later ones in the mirror."""
         if self._check is not None:
             self._check()
         local = {path.name: path for _, path in places(self.workdir)}
@@ -48,7 +49,7 @@ class Upload:
                     self._uploaded.add(name)
             elif place > newest:
                 self._retire(name)
-            elif name in self._at_start:  # deleted by retention since the start
+            elif name in self._at_start:  # retention has deleted it since the start
                 self._uploaded.add(name)
         self._is_begun = True
 
@@ -57,7 +58,7 @@ class Upload:
         return [path.name for _, path in reversed(places(self.workdir)) if path.name not in self._uploaded]
 
     def checkpoints(self) -> None:
-        """Upload new checkpoints, newest first, and delete those that the workdir no longer has."""
+        """Upload new checkpoints, newest first, and delete checkpoints that are no longer in the workdir."""
         if not self._is_begun:
             self.begin()
         for name in self.behind():
@@ -69,7 +70,7 @@ class Upload:
             self._uploaded.discard(name)
 
     def logs(self, *, has_ended: bool = False) -> None:
-        """Upload the files that have changed, and the time of the upload."""
+        """Upload the log files that have changed, and write a heartbeat."""
         if not self._is_begun:
             self.begin()
         for name in log_files(self.workdir):
@@ -79,13 +80,13 @@ class Upload:
                 if self._stamps.get(name) != stamp:
                     self.remote.upload(self.workdir / name, Path(name).as_posix())
                     self._stamps[name] = stamp
-            except FileNotFoundError:  # deleted or replaced in the meantime
+            except FileNotFoundError:  # the file was deleted or replaced in the meantime
                 if os.path.lexists(self.workdir / name):
                     raise
         self.heartbeat(has_ended=has_ended)
 
     def heartbeat(self, *, has_ended: bool = False) -> None:
-        """Write the time, from which readers tell whether the run still writes to its mirror."""
+        """Write the current time to the mirror. Readers use it to tell whether the run still updates its mirror."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
         facts = {"format": 1, "updated": now, "every_seconds": self.every_seconds, "ended": has_ended}
         self.remote.write(HEARTBEAT, (json.dumps(facts) + "\n").encode())
@@ -102,7 +103,7 @@ class Upload:
                 if size != expected.size:
                     raise OSError(f"{self.remote.url}/{target}/{file} has {size} bytes after the upload, not {expected.size}")
         except (DamagedCheckpoint, FileNotFoundError) as error:
-            if not disk.is_folder(folder):  # deleted in the meantime, because newer ones exist
+            if not disk.is_folder(folder):  # retention has deleted the checkpoint in the meantime
                 self.remote.remove(target)
                 return
             if isinstance(error, FileNotFoundError):
@@ -115,7 +116,10 @@ class Upload:
         self._uploaded.add(name)
 
     def _retire(self, name: str) -> None:
-        """Withdraw a checkpoint that is newer than all local ones: the run has gone back behind it. Its files stay."""
+        """Retire a checkpoint in the mirror that is newer than all local ones, because the run has resumed from an earlier one.
+
+        The checkpoint loses its manifest but keeps its files.
+        """
         manifest = f"{CHECKPOINTS}/{name}/{MANIFEST}"
         data = self.remote.read(manifest)
         if data is not None:
@@ -127,7 +131,7 @@ class Upload:
 
 
 def newest_complete(remote: RemoteFolder) -> Place | None:
-    """Return the newest checkpoint in a mirror whose manifest is valid; its files are not verified."""
+    """Return the newest checkpoint in a mirror that has a valid manifest. The checkpoint's files are not verified."""
     for place, name in reversed(offered(remote)):
         try:
             if remote_manifest(remote, name) is not None:

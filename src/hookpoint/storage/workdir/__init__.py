@@ -1,1 +1,1 @@
-"""The folder of a run: lock it, find the checkpoint to resume from, and select the checkpoints to keep."""
+"""The workdir: lock a run's folder, find the checkpoint to resume from, and select the checkpoints to keep."""

@@ -1,4 +1,4 @@
-"""Best links: the `best-…` folders, with hard links to the files of a checkpoint, and the symbolic link `last`."""
+"""Best links: the `best-…` folders, which contain hard links to a checkpoint's files, and the symbolic link `last`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ logger = logging.getLogger("hookpoint")
 
 
 def update(checkpoint: Path, tag: str) -> None:
-    """Replace a tag's folder with a new one that links to the files of this checkpoint.
+    """Replace a tag's folder with a new folder that contains hard links to this checkpoint's files.
 
-    After a kill between the two renames, there is no such folder. `heal` creates it at the next start.
+    If the process is killed between the two renames, the folder is missing. `heal` creates it at the next start.
     """
     target = checkpoint.with_name(best_name(tag))
     staging = target.with_name(disk.hidden("staging", target.name))
@@ -45,7 +45,7 @@ def update(checkpoint: Path, tag: str) -> None:
 
 
 def point_last(checkpoint: Path) -> None:
-    """Make `last` a link to this checkpoint, if the file system supports symbolic links and nothing else has that name."""
+    """Make `last` a symbolic link to this checkpoint, if the file system supports links and nothing else has this name."""
     try:
         disk.point(checkpoint.with_name(LAST), checkpoint.name)
     except OSError as error:
@@ -53,9 +53,9 @@ def point_last(checkpoint: Path) -> None:
 
 
 def heal(workdir: Path, found: Sequence[Entry]) -> None:
-    """Repair best-… folders after a kill: each links to the newest good checkpoint with its tag.
+    """Repair the best-… folders after a kill. Each folder then links to the newest valid checkpoint with its tag.
 
-    If no checkpoint has the tag, the folder stays if it is intact, and is renamed if it is damaged.
+    If no checkpoint has the tag, an intact folder is kept, and a damaged folder is renamed.
     """
     newest = {best_name(tag): tag for entry in found if entry.manifest for tag in entry.manifest.tags if tag.startswith(BEST)}
     for name, tag in newest.items():
@@ -75,7 +75,7 @@ def heal(workdir: Path, found: Sequence[Entry]) -> None:
 
 
 def _rename_earlier(earlier: Path, folder: Path) -> None:
-    """Rename a tag's folder that an earlier release created under another name."""
+    """Rename a tag's folder if an earlier release created it under another name."""
     if earlier != folder and disk.is_folder(earlier) and not disk.exists(folder):
         try:
             disk.rename(earlier, folder)
@@ -84,7 +84,7 @@ def _rename_earlier(earlier: Path, folder: Path) -> None:
 
 
 def _heal(folder: Path, tag: str, sources: list[Entry]) -> None:
-    """Link a folder to the newest good checkpoint among these."""
+    """Link a folder to the newest valid checkpoint in `sources`."""
     for entry in reversed(sources):
         if _has_files_of(entry.path, folder):
             return
@@ -99,7 +99,7 @@ def _heal(folder: Path, tag: str, sources: list[Entry]) -> None:
 
 
 def _has_files_of(checkpoint: Path, folder: Path) -> bool:
-    """Return whether a folder has the files of a checkpoint: the same inodes, or the same content."""
+    """Return whether a folder contains a checkpoint's files, as hard links or with the same content."""
     if disk.is_link(folder):
         return False
     with suppress(*UNREADABLE):

@@ -1,4 +1,4 @@
-"""Catalog: the checkpoints in a workdir."""
+"""Catalog: list the checkpoints in a workdir."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hookpoint.storage.disk import disk
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A checkpoint. Its manifest is None if it is missing or invalid."""
+    """A checkpoint. `manifest` is None if the manifest is missing or invalid."""
 
     path: Path
     place: Place
@@ -23,7 +23,7 @@ class Entry:
 
 
 def places(workdir: Path) -> list[tuple[Place, Path]]:
-    """Return the checkpoint folders in a workdir, oldest first. Links with such names are included but never read."""
+    """Return the checkpoint folders in a workdir, oldest first. Links with such names are included, but are never read."""
     folder = checkpoints(workdir)
     named = [(place, folder / name) for name in disk.names(folder) if (place := Place.of(name)) is not None]
     return sorted((place, path) for place, path in named if _is_folder_or_link(path))
@@ -47,7 +47,7 @@ def _is_folder_or_link(path: Path) -> bool:
 
 
 def manifest_of(path: Path) -> Manifest | None:
-    """Return the manifest of a checkpoint folder, or None if it is missing or invalid."""
+    """Return a checkpoint folder's manifest, or None if it is missing or invalid."""
     try:
         return read_manifest(path)
     except (DamagedCheckpoint, CannotResume):

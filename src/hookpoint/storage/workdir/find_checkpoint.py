@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A checkpoint to resume from, verified and read."""
+    """A checkpoint to resume from. It has been verified and read."""
 
     path: Path
     manifest: Manifest
@@ -34,7 +34,7 @@ class Found:
 
 
 def find(workdir: Path, resume: Resume) -> Found | None:
-    """Return the checkpoint to resume from: the newest good one in the workdir ("auto", "must") or the one at a path."""
+    """Return the checkpoint to resume from: the newest valid one in the workdir ("auto", "must") or the one at a path."""
     if resume not in ("auto", "must"):
         return at_path(Path(resume))
     found = newest_good(workdir)
@@ -48,7 +48,7 @@ def find(workdir: Path, resume: Resume) -> Found | None:
 def newest_good(workdir: Path) -> Found | None:
     """Return the newest intact checkpoint, and rename newer ones that are damaged. Return None if there are no checkpoints.
 
-    If all checkpoints are damaged, they stay where they are, and CannotResume is raised.
+    Raises CannotResume if all checkpoints are damaged. In that case, none is renamed.
     """
     found, damaged = search(workdir, read)
     if found is None and damaged:
@@ -60,9 +60,9 @@ def newest_good(workdir: Path) -> Found | None:
 
 
 def search(workdir: Path, read: Callable[[Path], T]) -> tuple[T | None, dict[Path, DamagedCheckpoint]]:
-    """Read the newest checkpoint to resume from. If `read` raises DamagedCheckpoint, try the next older one.
+    """Read the newest checkpoint that can be resumed from. If `read` raises DamagedCheckpoint, try the next older one.
 
-    Return the result of `read`, or None if no checkpoint is left, together with the errors by folder. Checkpoints that were
+    Returns the result of `read`, or None if no checkpoint is left, and a dict from folders to errors. Checkpoints that were
     saved after an exception are skipped.
     """
     damaged: dict[Path, DamagedCheckpoint] = {}
@@ -79,13 +79,13 @@ def search(workdir: Path, read: Callable[[Path], T]) -> tuple[T | None, dict[Pat
 
 
 def all_damaged(workdir: Path, damaged: Mapping[Path, DamagedCheckpoint], **cures: str) -> CannotResume:
-    """Return the error for a workdir without an intact checkpoint."""
+    """Return the error for a workdir in which all checkpoints are damaged."""
     problems = "\n".join(f"  {error}" for error in damaged.values())
     return CannotResume(f"all checkpoints in {checkpoints(workdir)} are damaged.\n{problems}", **cures)
 
 
 def at_path(path: Path) -> Found:
-    """Return the checkpoint at a path, or the newest one in a workdir. Raise CannotResume if it is damaged."""
+    """Return the checkpoint at a path. For a workdir, return its newest checkpoint. Raise CannotResume if it is damaged."""
     try:
         return read(folder_at(path))
     except DamagedCheckpoint as error:
@@ -95,7 +95,7 @@ def at_path(path: Path) -> Found:
 
 
 def folder_at(path: Path) -> Path:
-    """Return the checkpoint folder at a path: the path itself, or the newest checkpoint in a workdir, damaged or not."""
+    """Return the checkpoint folder for a path: the path itself or, for a workdir, its newest checkpoint, damaged or not."""
     refuse_link(path)
     if not disk.is_folder(path, follow=True):
         raise CannotResume(

@@ -20,7 +20,7 @@ GIT_HEAD = "# branch.oid "
 GIT_NO_COMMIT = "(initial)"
 
 
-# What a difference means: why the run may not resume, or what will differ if it does.
+# Explanations of differences: why the run cannot resume (REFUSED), or what changes if it resumes (WARNED).
 REFUSED = {
     "format": "saved by a newer release, which this one cannot read",
     "world_size": "each rank has a shard of the data and the state",
@@ -45,17 +45,17 @@ UNKNOWN = "its meaning is unknown"
 
 
 class Row(NamedTuple):
-    """A value that differs from the saved run."""
+    """A fact that differs between the saved run and this run."""
 
     name: str
     saved: Any
     now: Any
     verdict: Verdict
-    why: str = ""  # replaces the reason in the tables above
+    why: str = ""  # replaces the explanation in the tables above
 
 
 def collect(*, world_size: int, seed: int | None, **more: Any) -> dict[str, Any]:
-    """Return the facts to compare when this run is resumed, as plain types. Takes up to four seconds if git is slow."""
+    """Return the facts to compare when this run is resumed, as plain types. This takes up to four seconds if git is slow."""
     identity: dict[str, Any] = {
         "format": FORMAT,
         "hookpoint": __version__,
@@ -70,9 +70,9 @@ def collect(*, world_size: int, seed: int | None, **more: Any) -> dict[str, Any]
 
 
 def compare(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[Row]:
-    """Return the differences, worst first.
+    """Return the differences between two runs, worst first.
 
-    Names that only one of the two runs has are ignored, because they come from another release.
+    A fact that only one of the runs has was recorded by a different release, so its verdict is "fine".
     """
     rows = [Row(name, saved.get(name), now.get(name), _verdict(name, saved, now)) for name in {**now, **saved}]
     differing = [row for row in rows if _plain(row.saved) != _plain(row.now)]
@@ -80,7 +80,7 @@ def compare(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[Row]:
 
 
 def table(rows: list[Row]) -> str:
-    """Return the rows as aligned text: what, saved, now, verdict."""
+    """Format the rows as an aligned table with the columns what, saved, now and verdict."""
     lines = [("what", "saved", "now", "verdict")]
     for row in rows:
         why = row.why or ({**REFUSED, **WARNED}.get(row.name, UNKNOWN) if row.verdict != "fine" else "")
@@ -93,13 +93,13 @@ def table(rows: list[Row]) -> str:
 def _verdict(name: str, saved: Mapping[str, Any], now: Mapping[str, Any]) -> Verdict:
     if name not in saved or name not in now:
         return "fine"
-    if name == "format" and saved[name] in range(now[name]):  # an older format
+    if name == "format" and saved[name] in range(now[name]):  # this release can read older formats
         return "fine"
     return "refused" if name in REFUSED else "fine" if name in FINE else "warned"
 
 
 def _plain(value: Any) -> Any:
-    """Return the value as it would be read back from a file."""
+    """Return a value as it would be if it were saved to a file and read back."""
     return json.loads(json.dumps(value, default=str))
 
 
@@ -108,9 +108,14 @@ def _shown(value: Any) -> str:
 
 
 def _revision() -> dict[str, Any]:
-    """Return the git revision of the main script's repository, and whether tracked files have changed; empty without git."""
+    """Return the git revision of the main script's repository, and whether tracked files have changed.
+
+    Without git or a repository, the result is empty.
+    """
     script = getattr(sys.modules.get("__main__"), "__file__", None)
-    folder = os.path.dirname(os.path.abspath(script)) if script else None  # None: the current folder, as in a notebook
+    folder = (
+        os.path.dirname(os.path.abspath(script)) if script else None
+    )  # without a script, as in a notebook, git uses the current folder
     status = _git(folder, "status", "--porcelain=v2", "--branch", "--no-ahead-behind", "--untracked-files=no")
     if status is None:  # git may time out in a large repository
         revision = _git(folder, "rev-parse", "HEAD")
@@ -121,7 +126,7 @@ def _revision() -> dict[str, Any]:
 
 
 def _git(folder: str | None, *command: str) -> str | None:
-    """Return the output of git, or None if it fails. The options keep git from writing its index or starting a daemon."""
+    """Run git and return its output, or None if it fails. The options keep git from writing its index or starting a daemon."""
     try:
         done = subprocess.run(
             ["git", "-c", "core.fsmonitor=false", *command],

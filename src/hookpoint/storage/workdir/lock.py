@@ -1,4 +1,4 @@
-"""Lock: one writer per workdir."""
+"""Lock: make sure that only one process and one loop write to a workdir."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ except ImportError:  # Windows
 logger = logging.getLogger("hookpoint")
 
 NAME = ".lock"
-MAX_BYTES = 4096  # of a record
+MAX_BYTES = 4096  # maximum size of a record
 HELD_ELSEWHERE = (errno.EACCES, errno.EAGAIN)
 
-# Record locks of the same process never conflict, so this table tells its loops apart. The pid is part of the key, because a
-# forked child inherits the table but not the locks.
+# Record locks within one process never conflict, so this table detects a second loop in the same process. The pid is part of
+# the key, because a forked child inherits the table but not the locks.
 _held: dict[tuple[Path, int], WorkdirLock] = {}
 
 
@@ -65,11 +65,11 @@ class Holder:
 
 
 class WorkdirLock:
-    """Lock a workdir against all other processes, and all other loops in this process.
+    """Lock a workdir against all other processes and all other loops in this process.
 
-    The lock is a POSIX record lock on `.lock` in the workdir. It ends with the process, and child processes do not inherit it.
-    The file names the holder. `release` empties it, but never deletes it. While the lock is held, nothing else in the process
-    may open that file: closing any descriptor for it would release the lock.
+    The lock is a POSIX record lock on the file `.lock` in the workdir. It ends with the process, and child processes do not
+    inherit it. The file contains a record of the holder. `release` empties the file, but never deletes it. While the lock is
+    held, no other code in the process may open the file, because closing any descriptor of the file would release the lock.
     """
 
     def __init__(self, workdir: str | os.PathLike[str]) -> None:
@@ -79,13 +79,13 @@ class WorkdirLock:
         self._descriptor = -1
 
     def acquire(self, *, warn: bool = True) -> None:
-        """Lock the workdir, and create it if necessary. Raise WorkdirInUse if it is locked.
+        """Lock the workdir, and create it if necessary. Raise WorkdirInUse if it is already locked.
 
-        With `warn`, log a warning if the last holder was killed.
+        With `warn=True`, log a warning if the last holder was killed.
         """
         self._workdir.mkdir(parents=True, exist_ok=True)
         key = (self._workdir.resolve(), os.getpid())
-        if _held.setdefault(key, self) is not self:  # atomic
+        if _held.setdefault(key, self) is not self:  # setdefault is atomic
             raise WorkdirInUse(
                 f"{self._workdir} is in use by another loop in this process.",
                 end="that loop first: leave its with block",
@@ -102,21 +102,21 @@ class WorkdirLock:
             raise
 
     def release(self) -> None:
-        """Release the workdir. Do nothing if it is not held, or in a forked child of the holder."""
+        """Release the workdir. Do nothing if this object does not hold the lock, or in a forked child of the holder."""
         if self._key is None or self._key[1] != os.getpid():
             return
         try:
             os.ftruncate(self._descriptor, 0)
-        except OSError:  # the next holder ignores the record of a process that has ended, or its own
+        except OSError:  # harmless: the next holder ignores the record of an ended process and its own
             logger.warning("%s could not be emptied", self._path)
         finally:
-            os.close(self._descriptor)  # unlocks it
+            os.close(self._descriptor)  # also releases the lock
             _held.pop(self._key, None)
             self._key, self._descriptor = None, -1
 
     def _open_locked(self, warn: bool) -> int:
         flags = os.O_RDWR | os.O_CREAT
-        for name in ("O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK"):  # O_NONBLOCK: opening a pipe would block
+        for name in ("O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK"):  # without O_NONBLOCK, opening a pipe would block
             flags |= getattr(os, name, 0)
         descriptor = os.open(self._path, flags, 0o600)
         try:
@@ -126,7 +126,7 @@ class WorkdirLock:
             holder = Holder.parsed(os.read(descriptor, MAX_BYTES))
             if locked is False:
                 raise self._in_use(holder)
-            if holder is not None and holder.runs():  # on a file system that does not support locks
+            if holder is not None and holder.runs():  # this file system does not support locks
                 raise self._in_use(holder, delete=f"{self._path} if that process is no longer running")
             if holder is not None and warn:
                 logger.warning("%s was held by %s, which has ended; taking it over", self._workdir, holder)
@@ -149,8 +149,8 @@ class WorkdirLock:
 
 
 def holder_of(workdir: str | os.PathLike[str]) -> Holder | None:
-    """Return the process that is writing to a workdir, or None. One on another host is assumed to be running."""
-    if (Path(workdir).resolve(), os.getpid()) in _held:  # closing the file would release our own lock
+    """Return the process that is writing to a workdir, or None. A process on another host is assumed to be running."""
+    if (Path(workdir).resolve(), os.getpid()) in _held:  # opening and closing the file would release our own lock
         return Holder.this_process()
     try:
         path = Path(workdir) / NAME
@@ -172,7 +172,7 @@ def _lock(descriptor: int) -> bool | None:
 
 
 def _boot() -> str | None:
-    """Return the id of this boot, or None if the system has none. Pids are reused after a reboot."""
+    """Return the id of the current boot, or None if the system has none. It is needed because a reboot resets the pids."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -180,16 +180,16 @@ def _boot() -> str | None:
 
 
 def _started(pid: int) -> int | None:
-    """Return the start time of a process in clock ticks since boot; None if the process has ended or is unknown."""
+    """Return a process's start time in clock ticks since boot, or None if the process has ended or is unknown."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()  # the name may contain spaces and brackets
-        return None if fields[0] in b"ZX" else int(fields[19])  # a zombie holds no lock
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()  # the process name may contain spaces
+        return None if fields[0] in b"ZX" else int(fields[19])  # a zombie process holds no lock
     except (OSError, IndexError, ValueError):
         return None
 
 
 def _runs(pid: int) -> bool:
-    if os.name == "nt":  # os.kill(pid, 0) would interrupt it
+    if os.name == "nt":  # on Windows, os.kill(pid, 0) would interrupt the process
         return True
     try:
         os.kill(pid, 0)

@@ -1,4 +1,4 @@
-"""Named links: symbolic links to checkpoints, with names from a saver's template. Like `last`, they are never read here."""
+"""Named links: symbolic links to checkpoints, with names from a saver's template. Like `last`, hookpoint never reads them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ logger = logging.getLogger("hookpoint")
 
 
 def create(checkpoint: Path, names: Iterable[str]) -> None:
-    """Link these names to a checkpoint. A link of the same name that points to an older one is replaced."""
+    """Create symbolic links with these names to a checkpoint. An existing link with the same name is replaced."""
     for name in names:
         try:
             disk.point(checkpoint.with_name(name), checkpoint.name)
@@ -25,12 +25,12 @@ def create(checkpoint: Path, names: Iterable[str]) -> None:
 
 
 def is_one(path: Path) -> bool:
-    """Return whether this is a link that `create` has made: its target is the name of a checkpoint next to it."""
+    """Return whether `create` made this link, that is, whether its target is the name of a checkpoint in the same folder."""
     return is_link_name(path.name) and disk.is_link(path) and Place.of(os.readlink(path)) is not None
 
 
 def remove_broken(workdir: Path) -> None:
-    """Remove the links to checkpoints that have been deleted."""
+    """Remove links to checkpoints that have been deleted."""
     folder = checkpoints(workdir)
     try:
         names = set(disk.names(folder))
@@ -42,7 +42,7 @@ def remove_broken(workdir: Path) -> None:
 
 
 def heal(workdir: Path, found: Sequence[Entry]) -> None:
-    """Remove broken links, and create those that a kill has prevented."""
+    """Remove broken links, and create links that are missing because a process was killed."""
     remove_broken(workdir)
     newest = {name: entry.path for entry in found if entry.manifest is not None for name in entry.manifest.links}
     for name, path in newest.items():

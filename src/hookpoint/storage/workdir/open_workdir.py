@@ -25,11 +25,11 @@ from hookpoint.storage.workdir.identity import compare, table
 logger = logging.getLogger("hookpoint")
 
 WORLD_SIZE = "world_size"
-URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # a Path has merged the two slashes of a URL
+URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # a Path merges the two slashes of a URL into one
 
 
 def local_folder(workdir: str | os.PathLike[str]) -> Path:
-    """Return the folder of a workdir. Raise for a URL."""
+    """Return the workdir as a local path. Raise BadArgument if it is a URL."""
     if URL.match(os.fspath(workdir)):
         raise BadArgument(
             f"workdir={str(workdir)!r} is a URL; a workdir must be a local folder.",
@@ -48,7 +48,7 @@ def prepare(
 ) -> Checkpoint | None:
     """Prepare the workdir for writing, and return the checkpoint to resume from, or None for a new run.
 
-    An earlier run's files are moved only once it is certain that this run can start.
+    An earlier run's files are moved only after all checks have passed, so that this run can start.
     """
     for folder in (workdir, checkpoints(workdir)):
         if disk.is_folder(folder, follow=True):
@@ -69,7 +69,7 @@ def prepare(
 
 
 def _probe(folder: Path) -> None:
-    """Check that the folder is writable, by writing a file."""
+    """Check that the folder is writable by writing a file."""
     file = folder / disk.hidden("probe", "writable")
     try:
         disk.write(file, b"?")
@@ -86,9 +86,10 @@ def _remove_leftovers(workdir: Path) -> None:
 def _check_identity(
     found: Found, identity: Mapping[str, Any], allow_world_change: bool, tensors: Mapping[str, str] | None
 ) -> None:
-    """Raise CannotResume if this run cannot resume from a checkpoint. Warn about other differences.
+    """Raise CannotResume if this run cannot resume from a checkpoint. Log a warning about other differences.
 
-    `tensors` are the model's tensors by name, if known. The error lists the tensors that differ.
+    `tensors` maps the names of the model's tensors to their shapes and types, if these are known. With it, the error lists the
+    tensors that differ.
     """
     saved, model = found.manifest.identity, found.state.get("parts", {}).get("model")
     if fits(model, identity.get("model")):
@@ -104,7 +105,9 @@ def _check_identity(
         differing = differences(model, tensors) if "model" in refused and tensors and not has_placeholder(model) else []
         if differing:
             rows = [row._replace(saved="see below", now="see below") if row.name == "model" else row for row in rows]
-            rows = [row for row in rows if row.name != "optimizer_parameters"]  # a consequence of the different model
+            rows = [
+                row for row in rows if row.name != "optimizer_parameters"
+            ]  # this difference follows from the different model
         listed = "".join(f"\n  {line}" for line in differing)
         raise CannotResume(f"{found.path} does not match this run.\n{table(rows)}{listed}", **cures)
     warned = [row for row in rows if row.verdict == "warned"]
@@ -113,7 +116,7 @@ def _check_identity(
 
 
 def _move_earlier(workdir: Path, found: Found) -> None:
-    """Move the earlier run to previous/. If the run resumes from one of its checkpoints, move only later checkpoints."""
+    """Move the earlier run to previous/. If this run resumes from a checkpoint in the workdir, move only later checkpoints."""
     if os.path.realpath(checkpoints(workdir)) != os.path.realpath(found.path.parent):
         quarantine.move_run(workdir)
         return

@@ -1,4 +1,4 @@
-"""Quarantine: move files out of a run's way. They are never deleted."""
+"""Quarantine: move files out of a run's way without ever deleting them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ logger = logging.getLogger("hookpoint")
 
 
 def move_run(workdir: Path) -> None:
-    """Move an earlier run's files from this workdir to previous/001 or the next free number.
+    """Move an earlier run's files from this workdir to previous/001, or to the next unused number.
 
-    Checkpoints are moved first, so that nothing can be resumed by mistake if the process is killed meanwhile.
+    Checkpoints are moved first. If the process is killed meanwhile, no run can resume from them by mistake.
     """
     moved = _move([workdir / name for name in layout.RUN_FILES], workdir)
     if moved is not None:
@@ -27,7 +27,7 @@ def move_run(workdir: Path) -> None:
 
 
 def move_foreign(workdir: Path) -> None:
-    """Move files that hookpoint did not create from the checkpoints folder to previous/. Hidden files stay."""
+    """Move files that hookpoint did not create from the checkpoints folder to previous/. Hidden files are not moved."""
     folder = layout.checkpoints(workdir)
     unknown = [name for name in disk.names(folder) if not layout.is_of_checkpoints(name) and not name.startswith(".")]
     foreign = [folder / name for name in unknown if not named_links.is_one(folder / name)]
@@ -38,9 +38,9 @@ def move_foreign(workdir: Path) -> None:
 
 
 def move_later(workdir: Path, place: layout.Place, moment: Moment) -> None:
-    """Move checkpoints and best-… folders that are later than the checkpoint that the run resumes from.
+    """Move checkpoints and best-… folders to previous/ if they are later than the checkpoint that the run resumes from.
 
-    `place` and `moment` describe that checkpoint. The step alone is not enough, because a loop may have no steps.
+    `place` and `moment` describe that checkpoint. Its step alone is not enough, because a loop may have no steps.
     """
 
     def is_later(manifest: Manifest | None) -> bool:
@@ -52,14 +52,14 @@ def move_later(workdir: Path, place: layout.Place, moment: Moment) -> None:
         manifest = manifest_of(path)
         if is_later(manifest) or (manifest is not None and any(manifest == entry.manifest for entry in after)):
             later.append(path)
-    moved = _move([*later, workdir / layout.JOURNAL], workdir)  # commands that came after the checkpoint are not replayed
+    moved = _move([*later, workdir / layout.JOURNAL], workdir)  # later commands must not be replayed
     if moved is not None and later:
         names = ", ".join(path.name for path in later)
         logger.warning("the run resumes from %s; later checkpoints were moved to %s: %s", place.name, moved, names)
 
 
 def move_damaged(path: Path, error: DamagedCheckpoint) -> None:
-    """Rename a damaged checkpoint or best-… folder, so that no run resumes from it, and log it."""
+    """Rename a damaged checkpoint or best-… folder, so that no run resumes from it, and log a warning."""
     target = path.with_name(layout.damaged_name(path.name, disk.names(path.parent)))
     disk.rename(path, target)
     disk.sync_folder(path.parent)
@@ -67,7 +67,7 @@ def move_damaged(path: Path, error: DamagedCheckpoint) -> None:
 
 
 def _move(paths: list[Path], workdir: Path) -> Path | None:
-    """Move files and non-empty folders to a new folder in previous/. Return it, or None if nothing was moved."""
+    """Move files and non-empty folders to a new folder in previous/. Return this folder, or None if nothing was moved."""
     paths = [path for path in paths if _is_not_empty(path)]
     if not paths:
         return None

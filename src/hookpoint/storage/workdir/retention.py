@@ -1,7 +1,7 @@
 """Retention: rules that select the checkpoints to keep. The store deletes the others.
 
-A rule is called with the checkpoints that have one tag, oldest first, and returns the ones to keep. It has no state, so a
-resumed run keeps the same checkpoints as an uninterrupted run.
+A rule is called with all checkpoints that have the same tag, oldest first, and returns the checkpoints to keep. Rules have no
+state, so a resumed run keeps the same checkpoints as an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from hookpoint.core.schedule.moment import Moment
 from hookpoint.storage.checkpoint.manifest import Manifest
 from hookpoint.storage.workdir.catalog import Entry
 
-OWN_TAGS = frozenset({"end", "signal", "stop"})  # checkpoints with these tags are saved to resume from, not to keep
-ALWAYS_KEPT = 2  # 1 if a saver has a limit
+OWN_TAGS = frozenset({"end", "signal", "stop"})  # checkpoints with these tags are only saved to resume from, not to be kept
+ALWAYS_KEPT = 2  # number of newest checkpoints that are never deleted; 1 if a saver sets a limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,8 @@ class KeepNewest:
 class KeepEvery:
     """Keep the first checkpoint in every `minutes` of training. Time between runs does not count.
 
-    With `waits`, it keeps none from the first `minutes`, so a short run keeps no more checkpoints than another rule allows.
+    With `waits=True`, the rule keeps no checkpoint from the first `minutes`. In combination with another rule, a short run then
+    keeps no more checkpoints than the other rule allows.
     """
 
     minutes: float
@@ -60,7 +61,7 @@ class KeepEvery:
 
 
 class KeepAny:
-    """Keep the checkpoints that at least one of the rules keeps."""
+    """Keep each checkpoint that at least one of the rules keeps."""
 
     def __init__(self, *rules: Keep) -> None:
         if not rules or not all(callable(rule) and not isinstance(rule, type) for rule in rules):
@@ -80,10 +81,10 @@ class KeepAny:
 def to_delete(checkpoints: Sequence[Entry], rules: Mapping[str, Keep], limits: Collection[str] = ()) -> list[Entry]:
     """Return the checkpoints to delete, oldest first.
 
-    A checkpoint may be deleted if each of its tags is one of OWN_TAGS, or has a rule that does not keep it. A checkpoint with
-    no tags, a tag without a rule, or no manifest is kept forever. The rules of the tags in `limits` also count checkpoints with
-    one of OWN_TAGS. The two newest checkpoints that a run can resume from are never deleted; with limits, only the newest one
-    is protected.
+    A checkpoint may be deleted if each of its tags either is one of OWN_TAGS or has a rule that does not keep the checkpoint. A
+    checkpoint is kept forever if it has no tags, a tag without a rule, or no manifest. Rules for tags in `limits` also count
+    checkpoints with one of OWN_TAGS. The two newest checkpoints that a run can resume from are never deleted. With limits, only
+    the newest one is protected.
     """
     good = [(entry, entry.manifest) for entry in checkpoints if entry.manifest is not None]
     newest = [entry for entry, manifest in good if not manifest.is_of_exception][-1 if limits else -ALWAYS_KEPT :]
