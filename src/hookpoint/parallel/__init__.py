@@ -1,1 +1,1 @@
-"""Multiple processes: their ranks, how they communicate, and the strategies that train one model on all of them."""
+"""Training with multiple processes: ranks, communication between ranks, and strategies for training one model on all ranks."""

@@ -1,1 +1,1 @@
-"""AsyncSGD: a parameter server and workers that do not wait for each other."""
+"""AsyncSGD: train with a parameter server and workers that do not wait for each other."""

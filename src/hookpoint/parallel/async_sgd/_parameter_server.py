@@ -1,4 +1,4 @@
-"""ParameterServer: the authoritative parameters, updated with gradients from all ranks, and the server's messages."""
+"""ParameterServer: hold the authoritative parameters, update them with gradients from all ranks, and exchange messages."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from hookpoint.parallel.averaging.sync_callback import copy_into
 
 PULL, PUSH, DROP, DONE, FAILED = range(5)
 NO_VERSION = -1
-HEAD = 16  # bytes: two numbers
+HEAD = 16  # header size in bytes: two 64-bit numbers
 ALIGNED = 16
 
 
 class ParameterServer:
-    """Apply gradients in the order in which they arrive and hand out the resulting parameters.
+    """Apply gradients in order of arrival, and send the resulting parameters to the workers.
 
-    Runs on the chief, with one thread for each worker. Only one thread is active at a time; workers that must not continue yet
-    wait inside the call. The server steps a copy of the user's optimizer that has the same class, the user's current settings
-    and the same state objects, but updates the server's own parameters.
+    The server runs on the chief, with one thread for each worker. Only one thread is active at a time. A worker that must not
+    continue yet waits inside its call. The server uses a copy of the user's optimizer. The copy has the same class, current
+    settings and state objects as the original, but updates the server's own parameters.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class ParameterServer:
         self._twin = copy.deepcopy(optimizer, {**replaced, **{id(state): state for state in optimizer.state.values()}})
         self._trace = trace
         self._wait_seconds = wait_seconds
-        self._queue: deque[int] = deque()  # workers that wait for parameters, first come, first served
+        self._queue: deque[int] = deque()  # workers that are waiting for parameters, in order of arrival
         self._changed = Condition()
 
     def pull(self, worker: int, into: Callable[[Sequence[torch.Tensor]], None]) -> int:
@@ -58,7 +58,7 @@ class ParameterServer:
             return self.rule.pull(worker)
 
     def push(self, worker: int, gradients: Sequence[torch.Tensor | None]) -> None:
-        """Wait until this gradient may be applied, and step with it."""
+        """Wait until this gradient may be applied, then step the optimizer with it."""
         with self._changed:
             self._wait(worker, lambda: self.rule.may_push(worker))
             for parameter, gradient in zip(self.parameters, gradients, strict=True):
@@ -78,13 +78,13 @@ class ParameterServer:
     drop = leave
 
     def fail(self, why: str) -> None:
-        """Wake up all waiting workers with an error, because a rank has failed."""
+        """Raise an error in all waiting workers, because a rank has failed."""
         with self._changed:
             self.failure = self.failure or why
             self._changed.notify_all()
 
     def copy_to_model(self) -> None:
-        """Copy the parameters into the chief's model, and the new state into its optimizer."""
+        """Copy the parameters to the chief's model, and the new optimizer state to the chief's optimizer."""
         with self._changed:
             copy_into(self._model_parameters, self.parameters)
             for parameter, own in zip(self._model_parameters, self.parameters, strict=True):
@@ -102,9 +102,9 @@ class ParameterServer:
 
 
 class RemoteServer:
-    """Call the parameter server from another rank. Each call is a message to the chief.
+    """Call the parameter server from another rank. Each call sends a message to the chief.
 
-    A push returns when the chief has received the gradient. The next pull waits until it is applied.
+    A push returns when the chief has received the gradient. The next pull waits until this gradient is applied.
     """
 
     def __init__(self, parameters: Sequence[torch.nn.Parameter], group: Any) -> None:
@@ -134,9 +134,9 @@ class RemoteServer:
 
 
 class ServerRpc:
-    """Serve the requests of each remote worker in its own thread on the chief.
+    """Serve the requests of remote workers on the chief, with one thread per worker.
 
-    A thread ends when its worker has finished, failed or disconnected. Until then, it answers every request, even after the
+    A thread ends when its worker has finished, failed or disconnected. Until then, it responds to every request, even after the
     server has failed, so that no worker waits forever.
     """
 
@@ -149,7 +149,7 @@ class ServerRpc:
             thread.start()
 
     def join(self, seconds: float) -> bool:
-        """Wait until every worker has left. Return whether all of them have."""
+        """Wait for every worker to leave, for at most `seconds`. Return whether all workers have left."""
         deadline = monotonic() + seconds
         for thread in self._threads:
             thread.join(max(0.0, deadline - monotonic()))
@@ -190,12 +190,12 @@ class ServerRpc:
             self._server.push(worker, gradients)
         except OutOfStep as error:
             self._server.fail(str(error))
-        except Exception as error:  # an error from the optimizer, which the chief raises
+        except Exception as error:  # the optimizer failed; the chief raises this error
             self._server.fail(f"{type(error).__name__} when its gradient was applied: {error}")
 
 
 class TensorBuffer:
-    """Store a number and tensors in one host buffer. The shapes of the tensors are fixed, and any tensor may be missing."""
+    """Store a number and tensors in one host buffer. The tensors' shapes are fixed, and any tensor may be missing."""
 
     def __init__(self, like: Sequence[torch.Tensor]) -> None:
         self._like = [(tensor.shape, tensor.dtype, tensor.numel() * tensor.element_size()) for tensor in like]

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Applied(NamedTuple):
-    """An applied gradient: its worker, and the parameter versions it was computed on and applied to."""
+    """An applied gradient: its worker, the parameter version it was computed on, and the version it was applied to."""
 
     worker: int
     computed_on: int
@@ -14,16 +14,16 @@ class Applied(NamedTuple):
 
     @property
     def staleness(self) -> int:
-        """Number of other workers' gradients applied in between."""
+        """Number of other workers' gradients that were applied between these two versions."""
         return self.applied_at - self.computed_on
 
 
 class Staleness:
-    """Count versions and decide which pull or push may happen next, within a bound.
+    """Count parameter versions, and decide which pull or push may happen next so that staleness stays within a bound.
 
-    A worker pulls parameters and later pushes a gradient computed on them, which creates the next version. A push is allowed if
-    afterwards all other computing workers can still push within the bound, oldest version first. A pull is allowed while at
-    most `bound` workers are computing. With a bound of 0, one worker computes at a time.
+    A worker pulls parameters and later pushes a gradient that it computed on them. Each push creates a new version. A push is
+    allowed if all other computing workers can still push within the bound afterwards, oldest version first. A pull is allowed
+    while at most `bound` workers are computing. With a bound of 0, one worker computes at a time.
 
     >>> rule = Staleness(1)
     >>> rule.pull("a"), rule.pull("b"), rule.may_pull()
@@ -34,13 +34,13 @@ class Staleness:
 
     def __init__(self, bound: int, version: int = 0) -> None:
         self.bound, self.version = bound, version
-        self.computing: dict[int | str, int] = {}  # the version that each worker computes on
+        self.computing: dict[int | str, int] = {}  # maps each computing worker to its parameter version
 
     def may_pull(self) -> bool:
         return len(self.computing) <= self.bound
 
     def pull(self, worker: int | str) -> int:
-        """Record a pull and return the version of the parameters."""
+        """Record a pull, and return the version of the parameters."""
         assert self.may_pull()
         assert worker not in self.computing
         self.computing[worker] = self.version
@@ -51,7 +51,7 @@ class Staleness:
         return all(self.version + 1 + place <= version + self.bound for place, version in enumerate(others))
 
     def push(self, worker: int | str) -> tuple[int, int]:
-        """Record a push; return the versions that the gradient was computed on and is applied to."""
+        """Record a push. Return the version that the gradient was computed on and the version that it is applied to."""
         assert self.may_push(worker)
         computed_on, applied_at = self.computing.pop(worker), self.version
         assert applied_at - computed_on <= self.bound
@@ -59,5 +59,5 @@ class Staleness:
         return computed_on, applied_at
 
     def leave(self, worker: int | str) -> None:
-        """Remove a worker that is done or has failed."""
+        """Remove a worker that has finished or failed."""
         self.computing.pop(worker, None)

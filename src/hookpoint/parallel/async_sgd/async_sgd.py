@@ -28,28 +28,29 @@ from hookpoint.parallel.team.init_process import join_team
 from hookpoint.parallel.team.peer_errors import waiting_in
 from hookpoint.parallel.team.torch_team import MESSAGES, SECONDS, TorchTeam
 
-TRACED = 100_000  # gradients
-CLOSE_SECONDS = 30.0  # how long a failed chief waits for the other ranks to notice
+TRACED = 100_000  # maximum number of gradients in the trace
+CLOSE_SECONDS = 30.0  # how long a failed chief waits for the other ranks to detect the failure
 
 
 class AsyncSGD(StrategyDefaults):
     """Send each rank's gradients to a parameter server, which applies them as they arrive. Ranks do not wait for each other.
 
     Before a batch, a rank pulls the server's current parameters. After the backward pass, it pushes its gradient. The server
-    runs in threads of the chief and steps with your optimizer; no other rank steps.
+    runs in threads on the chief and steps with your optimizer. The other ranks do not step.
 
-        staleness: Maximum number of other ranks' gradients applied between a rank's pull and its push. A rank that would exceed
-            it waits. With 0, one rank computes at a time. With (number of ranks - 1) or more, all ranks compute concurrently.
-        wait_seconds: How long a rank waits for the server or for other ranks before it raises.
+        staleness: Maximum number of other ranks' gradients that are applied between a rank's pull and its push. A rank that
+            would exceed this number waits. With 0, one rank computes at a time. With (number of ranks - 1) or more, all ranks
+            compute concurrently.
+        wait_seconds: How long a rank waits for the server or for other ranks before it raises an error.
 
-    A step of the run is one gradient that this rank has pushed. All ranks run the same number of steps, and the server applies
-    the gradients from all of them. Between a step and the next batch, the model has the parameters of the last pull. At the end
-    of a training pass, in a validation pass and in a checkpoint, all ranks wait for each other and use the server's parameters.
-    The server uses the chief's current learning rate and other settings. A request, such as `run.stop()`, takes effect on all
-    ranks `lag` steps later. Gradients and their norms are local to each rank. Runs are not reproducible and do not resume
-    bit for bit, because the order of gradients varies. In a single process, AsyncSGD does nothing.
+    Each gradient that this rank has pushed counts as one step of the run. All ranks run the same number of steps, and the
+    server applies the gradients of all ranks. Between a step and the next batch, the model has the parameters of the last pull.
+    At the end of a training pass, for validation and for a checkpoint, all ranks wait for each other and use the server's
+    parameters. The server uses the chief's current learning rate and other settings. A request, such as `run.stop()`, takes
+    effect on all ranks `lag` steps later. Gradients and their norms are local to each rank. Runs are not reproducible and do
+    not resume bit for bit, because the order of gradients varies. In a single process, AsyncSGD does nothing.
 
-    On the chief, `trace` lists the last 100,000 applied gradients.
+    On the chief, `trace` contains the last 100,000 applied gradients.
 
     >>> model = torch.nn.Linear(2, 1)
     >>> runner = Runner(model, torch.optim.SGD(model.parameters(), lr=0.1), torch.nn.MSELoss(), strategy=AsyncSGD(staleness=2))
@@ -76,7 +77,7 @@ class AsyncSGD(StrategyDefaults):
 
     @property
     def lag(self) -> int:
-        """Number of steps until a request takes effect, which is how far one rank may be ahead of another."""
+        """Number of steps until a request takes effect. One rank can be at most this many steps ahead of another."""
         return max(2, self.staleness)
 
     @property
@@ -111,10 +112,10 @@ class AsyncSGD(StrategyDefaults):
         self.synchronize()
         return nullcontext()
 
-    # A step
+    # The training step
 
     def begin_batch(self) -> None:
-        """Pull the parameters. In an accumulation window, do so only before the first batch."""
+        """Pull the parameters from the server. With accumulation, this happens only before the first batch of a window."""
         if self._is_computing:
             return
         if self._server is None:
@@ -123,16 +124,16 @@ class AsyncSGD(StrategyDefaults):
         self._is_computing = True
 
     def drop_batch(self) -> None:
-        """Tell the server that no gradient follows, because the step was skipped."""
+        """Tell the server that this rank sends no gradient, because the step was skipped."""
         if self._is_computing:
             self._call_server(lambda server: server.drop(self._rank))
             self._is_computing = False
 
     def end_run(self) -> None:
-        """Do nothing: closing the team ends the run."""
+        """Do nothing, because closing the team ends the run."""
 
     def _push(self, optimizer: Any, closure: Any = None) -> None:
-        """Send this rank's gradient instead of stepping."""
+        """Send this rank's gradient to the server instead of stepping the optimizer."""
         if closure is not None or not self._is_computing:
             what = "a closure" if closure is not None else "no batch before it"
             raise BadStrategy(f"AsyncSGD sends a gradient in optimizer.step(), which was called with {what}.")
@@ -152,7 +153,7 @@ class AsyncSGD(StrategyDefaults):
             raise OutOfStep(message, see="its output") from error
 
     def _replace_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Make `optimizer.step()` send the gradient, with the step hooks around it. Outside a run, it steps as before."""
+        """Make `optimizer.step()` send the gradient, and still call its step hooks. Outside a run, it steps as usual."""
         before = optimizer.step
 
         def push(_: Any, closure: Any = None) -> Any:
@@ -163,13 +164,13 @@ class AsyncSGD(StrategyDefaults):
         def step(_: Any, closure: Any = None) -> Any:
             return hooked(optimizer, closure) if self._is_in_run else before(closure)
 
-        step._wrapped_by_lr_sched = True  # type: ignore[attr-defined] # _push sets what schedulers check
+        step._wrapped_by_lr_sched = True  # type: ignore[attr-defined] # _push sets the attribute that schedulers check
         optimizer.step = MethodType(step, optimizer)  # type: ignore[method-assign]
 
     # The server's parameters
 
     def synchronize(self) -> None:
-        """Wait until all gradients are applied, and copy the server's parameters to all ranks. All ranks call this method."""
+        """Wait until all gradients are applied, then copy the server's parameters to all ranks. All ranks must call this."""
         server, rpc = self._server, self._rpc
         if server is None:
             return
@@ -204,19 +205,19 @@ class AsyncSGD(StrategyDefaults):
         self._server, self._rpc = server, ServerRpc(server, range(1, dist.get_world_size()), self._group)
 
     def _check_may_wait(self) -> None:
-        """Raise if other ranks may be waiting for this rank's gradient, because waiting for them would deadlock."""
+        """Raise BadStrategy if other ranks may be waiting for this rank's gradient. Waiting for them would deadlock."""
         if self._is_computing and self._server is not None:
             why = "which may be waiting for its gradient"
             what = f"AsyncSGD: between a batch and its step, rank {self._rank} cannot wait for other ranks, {why}."
             raise BadStrategy(what, call="collectives at on_iter_begin or on_iter_end, with accumulate=1")
 
     def _close_team(self, close: Callable[[], None]) -> None:
-        """End the run. If it has failed, tell the other ranks, so that the server's threads end."""
+        """End the run. If it has failed, notify the other ranks, so that the server's threads end."""
         server, rpc = self._server, self._rpc
         self._server = self._rpc = None
         self._is_in_run = self._is_computing = False
         if isinstance(server, RemoteServer):
-            with suppress(RuntimeError):  # the chief is gone
+            with suppress(RuntimeError):  # the chief may have exited
                 server.leave(self._rank, has_failed=True)
         elif server is not None:
             server.fail("rank 0 has failed")
@@ -232,7 +233,7 @@ class AsyncSGD(StrategyDefaults):
         return {}
 
     def full_state(self, parts: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the entries with the server's parameters and optimizer state."""
+        """Return the checkpoint entries, with the server's parameters and optimizer state."""
         self.synchronize()
         now = {"model": self._model, "optimizer": self._optimizer, "fit/strategy": self}
         return {name: state_of(now[name]) if name in now else part for name, part in parts.items()}
@@ -245,9 +246,9 @@ class AsyncSGD(StrategyDefaults):
 
 
 class AsyncTeam(TorchTeam):
-    """Before each wait for other ranks, check that it cannot deadlock. Requests take effect after `lag` steps.
+    """A team that checks for deadlocks before it waits for other ranks. Requests take effect after `lag` steps.
 
-    `before_waiting` raises if this rank must not wait now. `on_close` is called with a function that closes the team.
+    `before_waiting` raises an error if this rank must not wait now. `on_close` is called with a function that closes the team.
     """
 
     inexact = "gradients were applied in order of arrival"

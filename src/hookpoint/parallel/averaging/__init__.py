@@ -1,1 +1,1 @@
-"""ParameterAveraging: a replica on each rank, averaged periodically."""
+"""ParameterAveraging: train a replica on each rank, and average the replicas periodically."""

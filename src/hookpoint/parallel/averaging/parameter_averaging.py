@@ -1,4 +1,4 @@
-"""ParameterAveraging: a replica on every rank, trained locally and averaged periodically."""
+"""ParameterAveraging: train a replica on every rank, and average the replicas periodically."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from hookpoint.parallel.team.peer_errors import waiting_in
 
 
 class ParameterAveraging(StrategyDefaults):
-    """Step each rank with its own gradients and average the parameters over all ranks every `period` steps (local SGD).
+    """Step with local gradients on each rank, and average the parameters over all ranks every `period` steps (local SGD).
 
     ParameterAveraging sends 1/`period` of the data that DataParallel sends. The replicas diverge between two averages.
 
         period: Number of steps between averages.
         warmup: Number of initial steps in which gradients are averaged instead, as in DataParallel.
         optimizer_state: Also average the optimizer's momentum and any other state that has the shape of a parameter. This at
-            least doubles the data sent. Without it, each rank continues from the average with its own momentum.
+            least doubles the amount of data sent. If False, each rank continues from the average with its own momentum.
 
-        weight: The weight of this rank in an average, such as the number of its samples, or a function that returns it. A rank
-            with weight 0 does not contribute, but gets the average. By default, all ranks have the same weight.
+        weight: This rank's weight in an average, such as its number of samples, or a function that returns the weight. A rank
+            with weight 0 does not contribute, but receives the average. By default, all ranks have the same weight.
 
-    Floating-point buffers are averaged; integer buffers are copied from the chief. After an average, all replicas are
+    Floating-point buffers are averaged. Integer buffers are copied from the chief. After averaging, all replicas are
     bit-identical.
 
-    Validation and checkpoints use the average. Replicas are averaged at the end of each training pass. A validation pass in the
-    middle of a pass uses the average temporarily, then each rank restores its replica. A checkpoint stores the average as the
-    model and the replica of each rank next to it, so a run resumes bit for bit even between two averages. All ranks run the
-    same number of steps. Gradients and their norms are local to each rank. In a single process, ParameterAveraging does
+    Validation and checkpoints use the average. Replicas are also averaged at the end of each training pass. Validation in the
+    middle of a training pass uses the average temporarily. Afterwards, each rank restores its replica. A checkpoint stores the
+    average as the model, and also each rank's replica, so a run resumes bit for bit even between two averages. All ranks run
+    the same number of steps. Gradients and their norms are local to each rank. In a single process, ParameterAveraging does
     nothing.
 
     >>> model = torch.nn.Linear(2, 1)
@@ -81,7 +81,7 @@ class ParameterAveraging(StrategyDefaults):
         self._model, self._modules, self._optimizers = model, modules_in(model), optimizers_in(optimizer)
         self._steps = [0] * len(self._optimizers)
         send_weights(self._modules)
-        for handle in self._hooks:  # from an earlier Runner
+        for handle in self._hooks:  # an earlier Runner may have registered hooks
             handle.remove()
         self._hooks = []
         for each in self._optimizers:
@@ -93,7 +93,7 @@ class ParameterAveraging(StrategyDefaults):
 
     def begin_batch(self) -> None:
         self._is_in_run = True
-        self._is_averaged = False  # a forward changes batch norm statistics
+        self._is_averaged = False  # the forward updates batch norm statistics
 
     def drop_batch(self) -> None:
         """Do nothing, because no other rank waits for this batch."""
@@ -114,12 +114,12 @@ class ParameterAveraging(StrategyDefaults):
             self._is_averaged = True
 
     def end_run(self) -> None:
-        """From now on, step as in a single process."""
+        """Make later steps run as in a single process."""
         self._is_in_run = False
 
     def _before_step(self, optimizer: Any, *_: Any) -> None:
         if self._is_in_run and self._steps[self._index(optimizer)] < self.warmup:
-            if not self._gradients_are_averaged:  # the step is not the Runner's
+            if not self._gradients_are_averaged:  # this step was not started by the Runner
                 self._average_gradients(parameters_of(optimizer))
             self._buffers.sync()
         self._gradients_are_averaged = False
@@ -151,7 +151,7 @@ class ParameterAveraging(StrategyDefaults):
         return all_reduce_mean(tensors, self.current_weight())
 
     def current_weight(self) -> float | None:
-        """Return the weight of this rank; None if all ranks have the same."""
+        """Return this rank's weight, or None if all ranks have the same weight."""
         return self.weight if self.weight is None else checked_weight(self.weight() if callable(self.weight) else self.weight)
 
     def _average_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
@@ -165,7 +165,7 @@ class ParameterAveraging(StrategyDefaults):
 
     @contextmanager
     def _average_in_model(self) -> Iterator[None]:
-        """Load the average into the model for the duration of the block, then restore this rank's replica bit for bit."""
+        """Load the average into the model inside a `with` block, then restore this rank's replica bit for bit."""
         tensors = tensors_of(self._modules)
         own, averages = [tensor.detach().clone() for tensor in tensors], self._mean(tensors)
         try:
@@ -177,12 +177,12 @@ class ParameterAveraging(StrategyDefaults):
     # Checkpoints
 
     def rank_state(self, parts: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return this rank's replica and optimizer state, unless they are the same on all ranks."""
+        """Return this rank's replica and optimizer state. Return nothing if they are the same on all ranks."""
         differs = {"model": not self._is_averaged, "optimizer": not self._is_averaged or not self.optimizer_state}
         return {name: part for name, part in parts.items() if differs.get(name)}
 
     def full_state(self, parts: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the entries with the averages of all replicas."""
+        """Return the checkpoint entries, with the averages of all replicas."""
         full = dict(parts)
         if not self._is_averaged:
             tensors = tensors_of(self._modules)
@@ -204,7 +204,7 @@ class ParameterAveraging(StrategyDefaults):
 
 
 def _moments_of(optimizer: Any) -> list[torch.Tensor]:
-    """Return the optimizer state that has the shape of a parameter. Step counts are the same on all ranks anyway."""
+    """Return the optimizer's state tensors that have the shape of their parameter. Step counts are equal on all ranks."""
     return [
         value
         for parameter in parameters_of(optimizer)
@@ -223,7 +223,7 @@ def _match_on_all_ranks(tensors: list[torch.Tensor]) -> bool:
 
 
 def _model_state(model: Any, averages: Mapping[int, torch.Tensor]) -> Any:
-    """Return the state of a model, or of a mapping of models, with the averages of its tensors."""
+    """Return the state of a model, or of a mapping of models, with each tensor replaced by its average."""
     if isinstance(model, Mapping):
         return {str(key): _model_state(item, averages) for key, item in model.items() if hasattr(item, "state_dict")}
     if not isinstance(model, torch.nn.Module):

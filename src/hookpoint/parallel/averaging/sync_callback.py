@@ -1,4 +1,4 @@
-"""SyncCallback: synchronize diverging replicas, with means over all ranks."""
+"""SyncCallback: synchronize diverging replicas, and compute means over all ranks."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class SyncCallback(Callback):
     """Synchronize the replicas at the end of a training pass, before other callbacks read the model.
 
-    Callbacks such as SwapEMAWeights compute averages of one rank's weights. Before a validation pass uses these averages, they
-    are averaged over all ranks, which yields the averages for the synchronized model.
+    Callbacks such as SwapEMAWeights compute averages of one rank's weights. Before validation uses these averages, this
+    callback averages them over all ranks. The results are the averages for the synchronized model.
     """
 
     is_internal = True
@@ -59,15 +59,15 @@ class SyncCallback(Callback):
 def all_reduce_mean(tensors: Sequence[torch.Tensor], weight: float | None = None) -> list[torch.Tensor]:
     """Return the mean of each tensor over all ranks, bit-identical on all ranks. For integers, return the chief's values.
 
-    Leaves the tensors unchanged. Sends one message per dtype. All ranks call it with the same shapes, and all of them with a
-    `weight` or none. A rank with weight 0 does not contribute, not even NaN.
+    The tensors are not changed, and one message is sent per dtype. All ranks must pass tensors with the same shapes. Either all
+    ranks or none must pass a `weight`. A rank with weight 0 does not contribute, even if its values are NaN.
     """
     if weight is not None:
         return _weighted_mean(tensors, weight)
     means = [tensor.detach() if _has_mean(tensor) else tensor.detach().clone() for tensor in tensors]
     with waiting_in("an average over all ranks"):
         for group in by_kind(means):
-            if _has_mean(group[0]):  # torch assigns new data to these tensors
+            if _has_mean(group[0]):  # average_parameters assigns new data to these tensors
                 average_parameters(iter(group), dist.group.WORLD)  # type: ignore[arg-type, no-untyped-call, unused-ignore]
             else:
                 in_one_message(group, lambda flat: dist.broadcast(flat, 0))
@@ -94,7 +94,7 @@ def _share_of(tensor: torch.Tensor, share: float) -> torch.Tensor:
 
 
 def checked_weight(weight: Any) -> float:
-    """Return the weight of a rank. Raise BadStrategy if it is not a finite number >= 0."""
+    """Return a rank's weight as a float. Raise BadStrategy if it is not a finite number >= 0."""
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < math.inf:
         raise BadStrategy(f"ParameterAveraging: weight must be a finite number >= 0, got {weight!r}.")
     return float(weight)
@@ -105,6 +105,6 @@ def _has_mean(tensor: torch.Tensor) -> bool:
 
 
 def copy_into(tensors: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
-    """Copy values into tensors without recording the copy in autograd."""
+    """Copy values into tensors without recording the copies in autograd."""
     for tensor, value in zip(tensors, values, strict=True):
         tensor.detach().data.copy_(value)

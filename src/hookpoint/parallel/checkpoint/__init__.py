@@ -1,1 +1,1 @@
-"""One checkpoint for all ranks."""
+"""Save and load one checkpoint for all ranks."""

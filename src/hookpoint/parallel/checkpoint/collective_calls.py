@@ -1,4 +1,4 @@
-"""Collective calls: functions that fail on all ranks or on none."""
+"""Collective calls: call functions so that they fail either on all ranks or on none."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ def on_all_ranks(team: Team, call: Callable[[], Any]) -> Any:
 
 
 def on_chief(team: Team, call: Callable[[], Any], summary: Callable[[Any], Any]) -> Any:
-    """Call a function on the chief. Return its result on the chief and a summary on other ranks, or raise on all ranks."""
+    """Call a function on the chief. Return its result on the chief, and a summary of the result on the other ranks.
+
+    If the function fails, its error is raised on all ranks.
+    """
     if team.rank == 0:
         result, error = _try(call)
         team.broadcast({"error": _record(error)} if error is not None else {"summary": summary(result)})
@@ -36,7 +39,7 @@ def on_chief(team: Team, call: Callable[[], Any], summary: Callable[[Any], Any])
 def _try(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
     try:
         return call(), None
-    except BaseException as error:  # even for a second Ctrl-C: the other ranks must not wait for this one
+    except BaseException as error:  # even a second Ctrl-C, because the other ranks must not wait for this rank
         return None, error
 
 
@@ -45,7 +48,7 @@ def _record(error: BaseException) -> dict[str, Any]:
 
 
 def _rebuilt(record: Mapping[str, Any], rank: int) -> BaseException:
-    """Return the error from another rank, with the same class if it is hookpoint's, so all ranks handle it the same way."""
+    """Recreate an error from another rank. A hookpoint error keeps its class, so all ranks handle it in the same way."""
     kind: Any = getattr(errors, record["kind"], None)
     error: BaseException
     if isinstance(kind, type) and issubclass(kind, HookpointError):

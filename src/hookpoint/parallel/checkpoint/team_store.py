@@ -1,4 +1,4 @@
-"""TeamStore: checkpoints with the state of all ranks, written by the chief."""
+"""TeamStore: write and read checkpoints that contain the state of all ranks."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from hookpoint.parallel.team.torch_team import SECONDS
 
 
 class TeamStore(ResumableStore):
-    """Store checkpoints with the state of each rank in the chief's store.
+    """Store checkpoints that contain the state of each rank, with the chief's store.
 
-    All ranks call each method together, except `describe` and `close`, which do not communicate. An error on one rank is raised
-    on all of them, so that no rank waits for one that has failed. Saves are synchronous, even if they were requested in the
-    background. The chief holds the lock and writes. Other ranks read checkpoints themselves, so all ranks need access to the
-    same workdir.
+    All ranks must call each method together, except `describe` and `close`, which do not communicate. An error on one rank is
+    raised on all ranks, so that no rank waits for a rank that has failed. Saves are synchronous, even if they were requested in
+    the background. The chief holds the lock and writes the checkpoint. The other ranks read checkpoints themselves, so all
+    ranks need access to the same workdir.
 
-    Each rank writes its own shards of DTensors and reads only the shards it needs: no rank ever holds a full tensor. The chief
-    renames the folder once the files of all ranks are on disk.
+    Each rank writes its own shards of DTensors and reads only the shards that it needs, so no rank ever holds a full tensor.
+    The chief renames the folder when the files of all ranks are on disk.
     """
 
     def __init__(self, store: Any, per_rank: PerRankModel | None = None) -> None:
@@ -47,7 +47,7 @@ class TeamStore(ResumableStore):
         return Path(self._store.workdir)
 
     def join(self, team: Team) -> None:
-        """Set the team of the run that begins."""
+        """Set the team for the run that is about to begin."""
         self._team = team
 
     @property
@@ -57,26 +57,26 @@ class TeamStore(ResumableStore):
         return self._team
 
     def open(self, resume: Resume, identity: Mapping[str, Any]) -> Checkpoint | None:
-        """Lock the workdir on the chief and find the checkpoint to resume from. Return it on all ranks."""
+        """Lock the workdir on the chief, find the checkpoint to resume from, and return this checkpoint on all ranks."""
         self._check_same_run(identity)
         found = self._on_chief(lambda: self._store.open(resume, identity), lambda found: found and os.fspath(found.path))
         checkpoint: Checkpoint | None = self.on_all_ranks(lambda: self._read(found) if isinstance(found, str) else found)
         return checkpoint
 
     def fill(self, found: Checkpoint, parts: Mapping[str, Any]) -> Checkpoint:
-        """Return the checkpoint with its sharded tensors. Each rank reads its own shards."""
+        """Load the sharded tensors of a checkpoint. Each rank reads its own shards."""
         if not has_placeholder(found.state):
             return found
         checkpoint: Checkpoint = self.on_all_ranks(lambda: self._store.fill(found, parts))
         return checkpoint
 
     def check(self, state: Mapping[str, Any]) -> None:
-        """Raise on all ranks if any rank has state that could not be read back."""
+        """Raise an error on all ranks if any rank has state that could not be read back."""
         split = SplitDTensors(state)
         self.on_all_ranks(lambda: self._store.check(split.rest))
 
     def write(self, state: Mapping[str, Any], *, step: int, elapsed: float, request: Request) -> Saved | None:
-        """Write the chief's state and the state of each rank. Return on all ranks once everything is on disk."""
+        """Write the chief's state and the state of each rank. The call returns on all ranks when everything is on disk."""
         own: dict[str, Any] = {}
         if self._per_rank is not None:
             own = SplitDTensors({"parts": dict(self._per_rank.rank_state(state["parts"]))}, min_ranks=inf).rest
@@ -90,7 +90,7 @@ class TeamStore(ResumableStore):
             return self._store.packed({**extract_rank_state(split.rest), **own})
 
         packed = self.team.to_chief(self.on_all_ranks(pack))
-        # If ranks have different models, only some of them may have sharded tensors.
+        # If ranks have different models, some ranks may have no sharded tensors.
         is_sharded = bool(split.tensors) if self._per_rank is None else any(self.team.gather(bool(split.tensors)))
         staged = self._write_shards(split.tensors, step) if is_sharded else None
         now = replace(request, in_background=False)
@@ -108,7 +108,7 @@ class TeamStore(ResumableStore):
         return saved if isinstance(saved, Saved) else Saved(**{**saved, "path": Path(saved["path"])})
 
     def _write_shards(self, tensors: Mapping[str, Any], step: int) -> tuple[Path, dict[str, Any]]:
-        """Write the shards of all ranks to a new folder. Return the folder and its files. On an error, remove it."""
+        """Write the shards of all ranks to a new folder. Return the folder and its files. After an error, remove the folder."""
         folder = Path(self._on_chief(lambda: self._store.stage(step), os.fspath))
         try:
             files = self.team.gather(self.on_all_ranks(lambda: self._store.put_shards(folder, tensors, self._shard_group())))
@@ -119,27 +119,27 @@ class TeamStore(ResumableStore):
         return folder, {name: file for of_rank in files for name, file in of_rank.items()}
 
     def _shard_group(self) -> Any:
-        """Return a process group for writing shards. All ranks create it in the first such save."""
+        """Return the process group for writing shards. All ranks create it together, in the first save that needs it."""
         if self._group is None:
             timeout = timedelta(seconds=getattr(self.team, "seconds", SECONDS))
             self._group = dist.new_group(backend="gloo", timeout=timeout)
         return self._group
 
     def collect(self, *, wait: bool = False) -> list[Saved]:
-        """Return an empty list, because no save runs in the background."""
+        """Return an empty list, because saves never run in the background."""
         return []
 
     def describe(self, facts: Mapping[str, Any]) -> None:
-        """Write the description of the run, on the chief."""
+        """Write the run's description to run.json on the chief. Do nothing on other ranks."""
         if self.team.rank == 0:
             self._store.describe(facts)
 
     def described(self, resume: Resume) -> dict[str, Any]:
-        """Return the chief's record of crashes on all ranks, so that either all of them start or none."""
+        """Return the chief's record of crashes on all ranks, so that either all ranks start or none."""
         return dict(self._on_chief(lambda: self._store.described(resume), dict))
 
     def close(self) -> None:
-        """Release the workdir, on the chief."""
+        """Release the workdir on the chief."""
         if self._group is not None and dist.is_initialized():
             dist.destroy_process_group(self._group)
         self._group = None
@@ -167,7 +167,7 @@ class TeamStore(ResumableStore):
             ) from error
 
     def _check_same_run(self, identity: Mapping[str, Any]) -> None:
-        """Check before anything is written that all ranks train the same model in the same way."""
+        """Check that all ranks train the same model in the same way, before anything is written."""
         mine = {name: identity.get(name) for name in ("model", "optimizer", "seed", "accumulate", "precision")}
         for rank, other in enumerate(self.team.gather(mine)):
             for name, value in mine.items():
@@ -177,7 +177,7 @@ class TeamStore(ResumableStore):
 
 
 def _local(parts: Any) -> Any:
-    """Return the local shards of sharded tensors by name. Everything else is None, because the chief checks it."""
+    """Return the local shards of sharded tensors by name. All other values become None, because the chief checks them."""
     if hasattr(parts, "to_local"):
         return parts.detach().to_local()
     return {name: _local(part) for name, part in parts.items()} if isinstance(parts, Mapping) else None
@@ -188,11 +188,12 @@ def _as_json(saved: Saved) -> dict[str, Any]:
 
 
 class SplitDTensors:
-    """Take the DTensors out of a state. `rest` has a placeholder for each DTensor, and `tensors` contains them by name.
+    """Separate the DTensors from the rest of a state.
 
-    A name is the path in the state, such as `parts.model.0.weight`. It is the same on all ranks. A tied tensor is listed once.
-    Partial tensors are converted to full tensors, in a collective call on their ranks. So are tensors that fewer than
-    `min_ranks` ranks share: if models differ, other ranks have a different tensor with the same name.
+    `tensors` contains the DTensors by name. `rest` is the state with a placeholder for each DTensor. A name is the path in the
+    state, such as `parts.model.0.weight`, and is the same on all ranks. A tied tensor is listed once. Partial tensors are
+    converted to full tensors, in a collective call on their ranks. The same applies to tensors that fewer than `min_ranks`
+    ranks share: if models differ, other ranks may have a different tensor with the same name.
     """
 
     def __init__(self, state: Mapping[str, Any], *, min_ranks: float = 0) -> None:
@@ -202,7 +203,7 @@ class SplitDTensors:
         self.rest: dict[str, Any] = self._split(state, ())
 
     def _split(self, value: Any, path: tuple[str, ...]) -> Any:
-        if hasattr(value, "full_tensor"):  # a DTensor, whose class takes a second to import
+        if hasattr(value, "full_tensor"):  # detects a DTensor without importing its class, which takes a second
             return self._placeholder(value.detach(), path)
         if isinstance(value, Mapping):
             split = {key: self._split(item, (*path, str(key))) for key, item in value.items()}
@@ -216,7 +217,7 @@ class SplitDTensors:
         if tensor.device_mesh.size() < self._min_ranks or any(placement.is_partial() for placement in tensor.placements):
             return tensor.full_tensor().cpu()
         local = tensor.to_local()
-        # The address cannot be used: an empty shard has none, and names must be the same on all ranks.
+        # Tied tensors cannot be detected by address: an empty shard has no address, but names must be the same on all ranks.
         storage = local.untyped_storage()._cdata
         memory = (storage, local.storage_offset(), local.shape, local.stride(), local.dtype, tensor.shape)
         if memory not in self._names:
@@ -229,7 +230,7 @@ class SplitDTensors:
 
 
 def _like(mapping: Any, items: dict[Any, Any]) -> Any:
-    """Return a mapping of the same type with these items. A module's state dict also keeps its layer versions."""
+    """Return a mapping of the same type with these items. A module's state dict also keeps its module versions."""
     copied = type(mapping)(items)
     put_versions(copied, versions_of(mapping))
     return copied

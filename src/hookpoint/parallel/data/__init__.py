@@ -1,1 +1,1 @@
-"""The data shard of each rank."""
+"""Data shards: give each rank its part of the data."""

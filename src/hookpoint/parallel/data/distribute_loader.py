@@ -1,4 +1,4 @@
-"""Distribute a DataLoader: shard its samples over all ranks."""
+"""Shard the samples of a DataLoader over all ranks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def is_plain(loader: Any) -> bool:
 def distribute_loader(loader: Any, team: Team, seed: int, from_chief: Callable[[Any], Any], *, trains: bool) -> Any:
     """Return a loader for this rank's shard of the samples. A loader with a custom sampler is returned unchanged.
 
-    `from_chief` broadcasts what the chief draws. Validation data with fewer samples than ranks is not sharded.
+    `from_chief` broadcasts the random numbers that the chief draws. Validation data with fewer samples than ranks is not
+    sharded.
     """
     if not is_plain(loader):
         if trains and team.rank == 0 and not _knows_ranks(loader):
@@ -57,20 +58,20 @@ def distribute_loader(loader: Any, team: Team, seed: int, from_chief: Callable[[
 
 
 def loader_with(loader: Any, **attributes: Any) -> Any:
-    """Return a copy of a loader, of the same class, with changed attributes. DataLoader does not allow setting them."""
+    """Return a copy of a loader with changed attributes, because DataLoader does not allow setting them on the original."""
     twin = copy.copy(loader)
     twin.__dict__.update(attributes, _iterator=None)
     return twin
 
 
 def team_sampler_of(loader: Any) -> TeamBatchSampler | None:
-    """Return the TeamBatchSampler of a loader, if it has one."""
+    """Return a loader's TeamBatchSampler, or None if it has none."""
     sampler = getattr(loader, "batch_sampler", None)
     return sampler if isinstance(sampler, TeamBatchSampler) else None
 
 
 def set_epoch(loader: Any, epoch: int) -> None:
-    """Set the epoch on samplers that need it, such as DistributedSampler."""
+    """Set the epoch on samplers that need it, such as a DistributedSampler."""
     for sampler in (getattr(loader, "batch_sampler", None), getattr(loader, "sampler", None)):
         if sampler is not None and hasattr(sampler, "set_epoch"):
             sampler.set_epoch(epoch)

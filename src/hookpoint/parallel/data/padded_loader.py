@@ -1,4 +1,4 @@
-"""PaddedLoader: batches for a rank that has fewer of them than other ranks."""
+"""PaddedLoader: repeat the last batch on a rank that has fewer batches than other ranks."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 
 class PaddedLoader:
-    """Yield a rank's batches, then repeat the last one until the rank with the most batches is done.
+    """Yield a rank's batches, then repeat the last batch until the rank with the most batches is done.
 
-    The repeated batch is computed, because other ranks wait for this one in each step, but has zero weight.
+    The repeated batch is computed, because other ranks wait for this rank in each step, but it has zero weight.
     """
 
     def __init__(self, data: Any, longest: int) -> None:
@@ -24,11 +24,11 @@ class PaddedLoader:
         return self.resume(iter(self.data), 0)
 
     def resume_at(self, done: int) -> int:
-        """Return the index of the batch to resume at after this many batches, or of the last batch if it is being repeated."""
+        """Return the index of the batch to resume at after `done` batches. A repeated batch has the index of the last batch."""
         return min(done, len(self.data) - 1)
 
     def resume(self, source: Iterator[Any], done: int) -> Iterator[Any]:
-        """Yield the batches after the first `done`, from a source that begins at `resume_at(done)`."""
+        """Yield all batches except the first `done`. `source` must begin at the batch `resume_at(done)`."""
         batch = None
         for batch in source:
             if done < len(self.data):

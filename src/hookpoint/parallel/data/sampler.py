@@ -1,4 +1,4 @@
-"""TeamBatchSampler: select the samples in the batches of each rank."""
+"""TeamBatchSampler: select the samples for the batches of each rank."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ SEEDS = 2**63
 
 
 class TeamBatchSampler:
-    """Split one order of the samples over all ranks. An epoch uses each sample once; all ranks have the same number of batches.
+    """Divide the samples of an epoch among all ranks. Each sample is used once, and all ranks have the same number of batches.
 
-    All ranks use the same order. With `shuffle`, the chief draws it in the same way as a single process with the global batch
-    size: from the loader's `generator`, or else from torch's global generator. `from_chief` broadcasts it. A new order is drawn
-    only after `begin_pass`. Any other iteration uses the order of the last pass, or an order from `seed` before the first pass,
-    and does not communicate.
+    All ranks use the same order. With `shuffle=True`, the chief draws the order in the same way as a single process with the
+    global batch size: from the loader's `generator` or, without one, from torch's global generator. `from_chief` broadcasts the
+    order. A new order is drawn only after a call to `begin_pass`. Any other iteration uses the order of the last pass and does
+    not communicate. Before the first pass, it uses an order derived from `seed`.
 
-    Each `batch_size * size` consecutive samples form a global batch, and each rank gets its slice, in rank order. A short last
-    batch is split as evenly as possible: the slices of one step differ by at most one sample. If it has fewer samples than
-    ranks, it is merged into the previous batch. Only data with fewer samples than ranks is repeated, until each rank has one
-    sample. With `drop_last`, a short batch is dropped.
+    Each `batch_size * size` consecutive samples form a global batch, and each rank gets one slice of it, in rank order. A short
+    last batch is split as evenly as possible, so slices in one step differ by at most one sample. If a last batch has fewer
+    samples than there are ranks, it is merged into the previous batch. Samples are repeated only if the whole dataset has
+    fewer samples than there are ranks, so that each rank has one sample. With `drop_last=True`, a short batch is dropped.
 
-    `start` is the number of samples that were already seen in this epoch, by any number of ranks. `set_epoch` begins a new
+    `start` is the number of samples that were already used in this epoch, by any number of ranks. `set_epoch` begins a new
     epoch.
 
     >>> for rank in range(2):
@@ -55,17 +55,17 @@ class TeamBatchSampler:
         self.rank, self.size, self.seed, self.epoch = rank, size, seed, 0
         self.start, self.first = start, -(-start // (batch_size * size))
         self.generator, self.from_chief = generator, from_chief
-        self.draws: bool | None = False  # True: draw for all ranks; False: draw for this rank; None: do not draw
-        self.drawn: int | str | None = None  # the seed of the order, or the state of its generator
-        self.order: list[int] | None = None  # the order of this epoch, if it is known
+        self.draws: bool | None = False  # True draws for all ranks, False draws for this rank, None does not draw
+        self.drawn: int | str | None = None  # the seed or the generator state that determines the order
+        self.order: list[int] | None = None  # the order of the samples in this epoch, if it is known
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch with all of its samples."""
+        """Begin a new epoch, which uses all samples."""
         self.epoch, self.start, self.first = epoch, 0, 0
         self.order, self.drawn, self.draws = None, None, False
 
     def begin_pass(self) -> None:
-        """Draw a new order in the next iteration, in which all ranks must take part."""
+        """Draw a new order in the next iteration. All ranks must take part in that iteration."""
         self.draws = True
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -82,7 +82,7 @@ class TeamBatchSampler:
                 batch = (batch * self.size)[: self.size]
             count = len(batch)
             yield batch[self.rank * count // self.size : (self.rank + 1) * count // self.size]
-        if draws and self.generator is not None:  # a RandomSampler draws once more at its end
+        if draws and self.generator is not None:  # a RandomSampler also draws once more at the end
             _permuted(self.length, self.generator)
 
     def __len__(self) -> int:
@@ -92,7 +92,7 @@ class TeamBatchSampler:
         return self.first + full + has_short
 
     def indices(self) -> list[int]:
-        """Return the order of all samples in this epoch, the same on all ranks."""
+        """Return the order of all samples in this epoch, which is the same on all ranks."""
         if self.order is not None:
             return self.order
         if not self.shuffle:
@@ -106,7 +106,7 @@ class TeamBatchSampler:
         return _permuted(self.length, generator).tolist()
 
     def _draw(self) -> int | str:
-        """Draw the same numbers as a RandomSampler when a pass begins. Return a seed, or the state of the generator."""
+        """Draw the same numbers as a RandomSampler at the start of a pass. Return a seed, or the state of the generator."""
         if self.generator is None:
             return int(torch.empty((), dtype=torch.int64).random_())
         state = self.generator.get_state().numpy().tobytes().hex()
@@ -114,22 +114,21 @@ class TeamBatchSampler:
         return state
 
     def seen(self, batches: int) -> int:
-        """Return how many samples all ranks have seen after this many batches of the epoch."""
+        """Return the number of samples that all ranks together have used after the first `batches` batches of the epoch."""
         return self.length if batches >= len(self) else self.start + (batches - self.first) * self.batch_size * self.size
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is needed to resume in this epoch with any number of ranks."""
+        """Return the state that is needed to resume in this epoch with any number of ranks."""
         own = {name: getattr(self, name) for name in ("seed", "epoch", "start", "first", "batch_size", "size", "length")}
         order = None if self.order is None else torch.tensor(self.order)
         drawn = {"drawn": self.drawn} if self.draws or self.drawn is not None else {}
         return {**own, "shuffle": self.shuffle, "order": order, **drawn}
 
     def resume(self, state: Mapping[str, Any], batches: int) -> int:
-        """Resume an epoch after this many batches from a sampler with this state.
+        """Resume an epoch after the first `batches` batches of a sampler with this state.
 
-        Return the corresponding number of batches for this sampler.
-
-        If the batch size differs, this number is computed from the samples seen, rounded up.
+        Returns the number of this sampler's batches that are done. If the batch size or the number of ranks differs, this
+        number is computed from the number of samples that were used, and rounded up.
         """
         self.load_order(state)
         self.start, self.first = state["start"], state["first"]
@@ -142,10 +141,10 @@ class TeamBatchSampler:
         return self.first
 
     def load_order(self, state: Mapping[str, Any]) -> None:
-        """Load the order of an epoch that has begun.
+        """Load the order of an epoch that has already begun.
 
-        Without "drawn", as in checkpoints from earlier releases, the order is computed from the seed and the epoch, and nothing
-        is drawn.
+        Checkpoints from earlier releases have no "drawn" entry. In that case, the order is computed from the seed and the
+        epoch, and nothing is drawn.
         """
         self.seed, self.epoch, self.shuffle = state["seed"], state["epoch"], state["shuffle"]
         self.order = None if state["order"] is None else state["order"].tolist()

@@ -1,1 +1,1 @@
-"""Start multiple processes."""
+"""Start one process per rank."""

@@ -1,6 +1,6 @@
-"""Launcher: torchrun, with all sockets on loopback if all ranks are on one machine.
+"""Launcher: run torchrun, with all sockets on loopback if all ranks are on one machine.
 
-`hookpoint launch` runs it as `python -m hookpoint.parallel.launch.launcher`, with torchrun's options.
+`hookpoint launch` runs this module as `python -m hookpoint.parallel.launch.launcher`, with torchrun's options.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from torch.distributed.run import get_args_parser, parse_min_max_nnodes, run
 from hookpoint.parallel.team.loopback import ADDRESS, interface_settings, loopback_store
 
 BACKEND = "loopback"
-# torchrun options that only matter with multiple machines.
+# These torchrun options matter only with multiple machines.
 MULTI_NODE = ("rdzv_backend", "rdzv_endpoint", "rdzv_conf", "master_addr", "node_rank", "local_addr")
 
 
 class LoopbackRendezvous(StaticTCPRendezvous):
-    """Rendezvous on one machine, in a store on loopback that all ranks share.
+    """A rendezvous on one machine. All ranks share a store that listens only on loopback.
 
-    Each restart gets a new store, because the old one holds the addresses of dead processes.
+    Each restart uses a new store, because the old store contains the addresses of dead processes.
     """
 
     def __init__(self, run_id: str, port: int) -> None:
-        super().__init__(ADDRESS, port, rank=0, world_size=1, run_id=run_id, timeout=0)  # no other machine to wait for
+        super().__init__(ADDRESS, port, rank=0, world_size=1, run_id=run_id, timeout=0)  # there is no other machine to wait for
 
     def next_rendezvous(self) -> rendezvous.RendezvousInfo:
         self._store = None  # frees the port
@@ -54,13 +54,13 @@ def main() -> None:
     if machines == 1:
         _stay_on_loopback(options, parser)
     else:
-        # A new store for each restart: a shared one holds the addresses of dead processes.
+        # Use a new store for each restart, because a shared store would contain the addresses of dead processes.
         os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     run(options)  # type: ignore[no-untyped-call]
 
 
 def _stay_on_loopback(options: Namespace, parser: ArgumentParser) -> None:
-    """Use a rendezvous on loopback regardless of the options. --master-port still sets the port."""
+    """Use a rendezvous on loopback, whatever the options specify. --master-port still sets the port."""
     unused = [name for name in MULTI_NODE if getattr(options, name) != parser.get_default(name)]
     if unused:
         names = ", ".join("--" + name.replace("_", "-") for name in unused)

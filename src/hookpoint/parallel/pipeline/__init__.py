@@ -1,1 +1,1 @@
-"""PipelineParallel: layers on different ranks."""
+"""PipelineParallel: place the layers of a model on different ranks."""

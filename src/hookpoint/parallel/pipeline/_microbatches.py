@@ -1,4 +1,4 @@
-"""Microbatches: how a batch is split for a pipeline, and how the losses of the microbatches combine."""
+"""Microbatches: split a batch for a pipeline, and combine the losses of its microbatches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Tensors = tuple[torch.Tensor, ...]
 
 
 def microbatch_count(samples: int, limit: int) -> int:
-    """Return the largest number of equal microbatches, up to `limit`, for a batch of this many samples.
+    """Return the largest number of microbatches, up to `limit`, into which a batch of `samples` samples can be split evenly.
 
     >>> [microbatch_count(samples, 4) for samples in (32, 30, 13, 2)]
     [4, 3, 1, 2]
@@ -23,7 +23,7 @@ def microbatch_count(samples: int, limit: int) -> int:
 
 
 def check_batch(tensors: Tensors) -> None:
-    """Raise for a batch that cannot be split along the first dimension."""
+    """Raise BadStrategy if a batch cannot be split along the first dimension."""
     for tensor in tensors:
         if not isinstance(tensor, torch.Tensor) or tensor.dim() == 0 or len(tensor) != len(tensors[0]) or not len(tensor):
             kinds = ", ".join(str(tuple(x.shape)) if isinstance(x, torch.Tensor) else type(x).__name__ for x in tensors)
@@ -32,11 +32,11 @@ def check_batch(tensors: Tensors) -> None:
 
 
 class MicrobatchLoss:
-    """Compute the loss of each microbatch so that their mean is the loss of the batch.
+    """Compute the loss of each microbatch so that the mean of these losses is the loss of the batch.
 
-    For a criterion that averages over samples, this already holds, because all microbatches have the same size.
-    CrossEntropyLoss and NLLLoss may ignore samples and weight classes, so their sum is divided by the total weight of the
-    batch. The loss of a criterion with reduction="sum" is multiplied by the number of microbatches.
+    A criterion that averages over samples needs no change, because all microbatches have the same size. CrossEntropyLoss and
+    NLLLoss may ignore samples and weight classes, so their sum is divided by the total weight of the batch. The loss of a
+    criterion with reduction="sum" is multiplied by the number of microbatches.
     """
 
     def __init__(self, criterion: Any) -> None:
@@ -56,7 +56,7 @@ class MicrobatchLoss:
         self._weight: torch.Tensor | None = None
 
     def begin(self, targets: torch.Tensor, number: int) -> None:
-        """Prepare for a batch with these targets, in this many microbatches."""
+        """Prepare for a batch with these targets, which is split into `number` microbatches."""
         self._number, self._weight = number, None
         if self._has_weights and number > 1 and not targets.is_floating_point():
             counts: torch.Tensor = targets != self._criterion.ignore_index

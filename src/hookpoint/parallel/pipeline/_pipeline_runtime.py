@@ -1,4 +1,4 @@
-"""PipelineRuntime: torch's pipeline stage and schedule for one rank's layers, created once per batch shape."""
+"""PipelineRuntime: run one rank's layers with torch's pipeline stages and schedules, created once per batch shape."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from hookpoint.core.team.checked_team import unanswered
 from hookpoint.parallel.pipeline._microbatches import MicrobatchLoss, Tensors, microbatch_count
 from hookpoint.parallel.team.peer_errors import is_peer_error
 
-MAX_PIPES = 8  # number of batch shapes to keep, because each has receive buffers
+MAX_PIPES = 8  # maximum number of batch shapes to keep; each shape needs its own receive buffers
 PASS = "a pass through the pipeline"
 
 
 class Pipe(NamedTuple):
-    """torch's stage and schedule for batches of one shape. `shapes` are the shapes that the last stage returns."""
+    """torch's stage and schedule for batches of one shape. `shapes` contains the shapes of the last stage's outputs."""
 
     microbatches: int
     stage: Any
@@ -33,9 +33,9 @@ class Pipe(NamedTuple):
 
 
 class PipelineRuntime:
-    """Run batches through the stages. A torch stage supports only one shape, so each of the last few shapes has its own stage.
+    """Run batches through the stages. A torch stage supports only one shape, so there is one stage for each recent shape.
 
-    All ranks call the same methods with the same batch. The first stage uses the inputs, the last stage the targets.
+    All ranks must call the same methods with the same batch. The first stage uses the inputs, and the last stage the targets.
     """
 
     def __init__(
@@ -50,7 +50,10 @@ class PipelineRuntime:
         self._pipes: OrderedDict[Any, Pipe] = OrderedDict()
 
     def train(self, inputs: Tensors, targets: torch.Tensor, loss: MicrobatchLoss, *, sends: bool) -> tuple[Any, torch.Tensor]:
-        """Run forward and backward. Return the outputs (on all ranks with `sends`) and the mean loss of the microbatches."""
+        """Run forward and backward. Return the outputs and the mean loss of the microbatches.
+
+        With `sends=True`, all ranks get the outputs. Otherwise, only the last rank does.
+        """
         pipe = self._pipe(inputs, loss)
         losses: list[torch.Tensor] = []
         if self.is_last:
@@ -64,7 +67,7 @@ class PipelineRuntime:
         return (self._on_all_ranks(pipe, outputs) if sends else outputs), mean
 
     def outputs(self, inputs: Tensors) -> Any:
-        """Run the forward; return the outputs on all ranks."""
+        """Run the forward pass, and return the outputs on all ranks."""
         pipe = self._pipe(inputs, None)
         return self._on_all_ranks(pipe, self._run(pipe, inputs))
 
@@ -85,12 +88,12 @@ class PipelineRuntime:
         shapes = self._inference.shapes(microbatch, trains=loss is not None)
         options = {"input_args": shapes[self.rank], "output_args": shapes[self.rank + 1], "group": self.group}
         stage = PipelineStage(self._own, self.rank, self.size, self.device, **options)
-        # A short batch may have too few microbatches for 1F1B. GPipe computes the same numbers.
+        # A short batch may have too few microbatches for 1F1B. GPipe computes the same results.
         kind = Schedule1F1B if self._schedule == "1F1B" and number >= self.size and loss is not None else ScheduleGPipe
         return Pipe(number, stage, kind(stage, number, loss_fn=loss), shapes[-1])
 
     def _run(self, pipe: Pipe, inputs: Tensors, **options: Any) -> Any:
-        """Run the schedule of this stage. On a failure, destroy the group, so that other ranks fail immediately."""
+        """Run the schedule of this stage. If it fails, destroy the process group, so that other ranks fail immediately."""
         try:
             outputs = pipe.schedule.step(*(inputs if self.is_first else ()), **options)
             pipe.stage.clear_runtime_states()
@@ -128,7 +131,7 @@ class PipelineRuntime:
 
 
 class Contiguous(nn.Module):
-    """Make a module return contiguous tensors, because only those can be sent."""
+    """Make a module return contiguous tensors, because only contiguous tensors can be sent."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -141,8 +144,8 @@ class Contiguous(nn.Module):
 class ShapeInference:
     """Infer the shapes between stages on every rank, with fake tensors that have a shape, a dtype and a device but no data.
 
-    torch infers shapes with a real forward pass, which batch norm would count as a batch. Here, nothing is computed, and a
-    batch that does not fit the model fails on all ranks at the same time.
+    torch itself infers shapes with a real forward pass, which would change batch norm statistics. This class computes nothing.
+    If a batch does not fit the model, it fails on all ranks at the same time.
     """
 
     def __init__(self, model: nn.Module, stages: Sequence[nn.Module], device: torch.device) -> None:

@@ -1,4 +1,4 @@
-"""PipelineParallel: the layers of a model on different ranks, with batches split into microbatches."""
+"""PipelineParallel: place the layers of a model on different ranks, and split batches into microbatches."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ Schedule = Literal["1F1B", "GPipe"]
 
 
 class PipelineParallel(StrategyDefaults):
-    """Place the layers of a model on different ranks, with torch's pipeline stages. Start as many ranks as stages.
+    """Place the layers of a model on different ranks, with torch's pipeline stages. Start as many ranks as there are stages.
 
-        split: Names or numbers of the modules that begin a new stage, in the order of their calls. `(2,)` splits an
-            nn.Sequential in two; "blocks.3" splits the Sequential `blocks` inside it. For other models, a function that returns
-            the stages, which are called in order: `lambda model: [model.encoder, model.decoder]`.
-        microbatches: Maximum number of equal microbatches per batch, so that stages work at the same time. A batch that cannot
-            be split evenly is split into fewer microbatches.
-        schedule: "1F1B" needs the least memory. "GPipe" runs all forward passes first. Both compute the same numbers.
-        outputs: With False, training outputs are not sent, and run.outputs is None on all ranks except the last. The loss and
-            the outputs in validation and prediction are always sent to all ranks.
+        split: Names or indices of the modules that begin a new stage, in call order. `(2,)` splits an nn.Sequential in two.
+            "blocks.3" splits a nested Sequential named `blocks`. For other models, pass a function that returns the stages in
+            call order: `lambda model: [model.encoder, model.decoder]`.
+        microbatches: Maximum number of equal microbatches per batch. Stages work on different microbatches at the same time. A
+            batch that cannot be split evenly is split into fewer microbatches.
+        schedule: "1F1B" needs the least memory. "GPipe" runs all forward passes first. Both compute the same results.
+        outputs: If False, training outputs are not sent, and run.outputs is None on all ranks except the last. The loss, and
+            the outputs in validation and prediction, are always sent to all ranks.
 
-    `run.forward()` runs both the forward and backward passes of all microbatches. The gradients are added to the parameters
-    after on_backward_begin, or discarded if the backward is skipped.
+    `run.forward()` runs both the forward and backward passes of all microbatches. The gradients are added to the parameters'
+    gradients after on_backward_begin, or discarded if the backward is skipped.
 
-    `run.model` stays the module you passed, but parameters and buffers of other ranks become None. The optimizer keeps only the
-    parameters of its rank. Call the model through run.forward(), not directly. In a single process, PipelineParallel does
-    nothing.
+    `run.model` stays the module you passed, but the parameters and buffers of other stages become None. The optimizer keeps
+    only the parameters of its own stage. Call the model through run.forward(), not directly. In a single process,
+    PipelineParallel does nothing.
 
     >>> model = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
     >>> strategy = PipelineParallel(split=(2,), microbatches=2)
@@ -72,7 +72,7 @@ class PipelineParallel(StrategyDefaults):
             if model is not self._model:
                 raise BadStrategy("this PipelineParallel has already split another model.", make="one for each model")
             return model
-        # Imports torch's compiler, which takes seconds; a single process does not need it.
+        # This import takes seconds, because it also imports torch's compiler. A single process does not need it.
         from hookpoint.parallel.pipeline._pipeline_runtime import PipelineRuntime, ShapeInference
 
         modules_in(model)
@@ -104,7 +104,7 @@ class PipelineParallel(StrategyDefaults):
         before = [parameter.grad for parameter in self._parameters]
         for parameter in self._parameters:
             parameter.grad = None
-        # The same seed on all ranks, so that callbacks draw the same numbers; each stage then draws its own.
+        # All ranks draw the same seed, so that callbacks also draw the same numbers. Each stage then uses its own numbers.
         seed = int(torch.randint(2**62, (1,)))
         device = self._runtime.device
         with torch.random.fork_rng(devices=[device] if device.type != "cpu" else []):
@@ -145,9 +145,9 @@ class PipelineParallel(StrategyDefaults):
         return {name: parts[name] for name in ("model", "optimizer") if name in parts}
 
     def full_state(self, parts: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the entries; on the chief, they contain the weights of all stages.
+        """Return the checkpoint entries. On the chief, they contain the weights of all stages.
 
-        Each rank sends its own weights to the chief.
+        Each of the other ranks sends its weights to the chief.
         """
         own = parts["model"]
         if self._stage:
@@ -165,13 +165,13 @@ class PipelineParallel(StrategyDefaults):
         return {**parts, "model": full}
 
     def _owners(self) -> dict[str, int]:
-        """Return the stage of each tensor in the model's state dict."""
+        """Return a dict from the names in the model's state dict to the stages of these tensors."""
         owners = {key: number for number, stage in enumerate(self._inference.stages) for key in owned_by(stage)}
         state = self._inference.model.state_dict(keep_vars=True)
         return {name: owners[id(tensor)] for name, tensor in state.items()}
 
     def _keep_own_stage(self, module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-        """Drop the weights of other stages from a state dict to load."""
+        """Remove the weights of other stages from a state dict before it is loaded."""
         for name, stage in self._owners().items():
             if stage != self._stage:
                 state.pop(prefix + name, None)
@@ -201,7 +201,7 @@ class _ComputedLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *scales: torch.Tensor) -> tuple[None, None, None, None]:
-        # Not through autograd, because parameter hooks have already seen the gradients of each microbatch.
+        # Add the gradients without autograd, because parameter hooks have already seen each microbatch's gradients.
         computed, ctx.computed = ctx.computed, []
         for parameter, gradient in computed:
             if gradient is not None:
@@ -211,7 +211,7 @@ class _ComputedLoss(torch.autograd.Function):
 
 
 def _train_only(optimizer: Any, own: Mapping[int, torch.Tensor]) -> None:
-    """Remove all other parameters from an optimizer. Its groups remain, even if they become empty."""
+    """Remove all parameters from an optimizer except those in `own`. Its groups remain, even if they become empty."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if id(parameter) not in own:

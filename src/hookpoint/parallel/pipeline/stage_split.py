@@ -16,7 +16,7 @@ Split = Sequence[str | int] | Callable[[nn.Module], Sequence[nn.Module]]
 
 
 def stages_of(model: nn.Module, split: Split) -> list[nn.Module]:
-    """Return the stages of a model: modules that are called in order, each with the output of the previous one."""
+    """Return the stages of a model. They are called in order, each with the output of the previous stage."""
     stages = list(split(model)) if callable(split) else _split_at(model, split)
     for stage in stages:
         if not isinstance(stage, nn.Module):
@@ -26,12 +26,12 @@ def stages_of(model: nn.Module, split: Split) -> list[nn.Module]:
 
 
 def owned_by(stage: nn.Module) -> dict[int, torch.Tensor]:
-    """Return the parameters and buffers of a stage, by id."""
+    """Return the parameters and buffers of a stage, keyed by id."""
     return {id(tensor): tensor for tensor in tensors_of([stage])}
 
 
 def keep_only(model: nn.Module, own: dict[int, torch.Tensor]) -> None:
-    """Set all other parameters and buffers of a model to None. Its modules stay."""
+    """Set all parameters and buffers of a model to None except those in `own`. Its modules remain."""
     SPLIT_MODELS.add(model)
     for module in model.modules():
         parameters = module.named_parameters(recurse=False, remove_duplicate=False)
@@ -56,7 +56,7 @@ def _split_at(model: nn.Module, split: Sequence[str | int]) -> list[nn.Module]:
 
 
 def _module_name(model: nn.Module, place: str | int) -> str:
-    """Return the name of a module that is given by its name or number."""
+    """Return the name of a module that is specified by its name or index."""
     submodules = [name for name, _ in _submodules(model)]
     if isinstance(place, int) and not isinstance(place, bool) and 0 <= place < len(submodules):
         return submodules[place]
@@ -67,7 +67,7 @@ def _module_name(model: nn.Module, place: str | int) -> str:
 
 
 def _layers(module: nn.Module, name: str, splits: Sequence[str]) -> Iterator[tuple[str, nn.Module]]:
-    """Yield modules in call order. Descend into a module only if it contains a split."""
+    """Yield modules in call order. Descend into a module only if it contains a split point."""
     inside = [split for split in splits if split.startswith(f"{name}." if name else "") and split != name]
     if not inside:
         yield name, module
@@ -99,7 +99,7 @@ def _check_owners(model: nn.Module, stages: Sequence[nn.Module]) -> None:
 
 
 def check_splittable(model: Any) -> nn.Module:
-    """Return the model; raise for multiple models, and for module state that is not a tensor."""
+    """Return the model as a module. Raise BadStrategy for multiple models, and for module state that is not a tensor."""
     if not isinstance(model, nn.Module):
         raise BadStrategy(f"PipelineParallel needs one nn.Module as model, got {type(model).__name__}.")
     for name, value in model.state_dict().items():

@@ -1,4 +1,4 @@
-"""BufferSync: the same buffers on every rank."""
+"""BufferSync: keep the buffers of a model identical on all ranks."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import torch.distributed as dist
 
 from hookpoint.parallel.shared.local_shards import by_kind, in_one_message, local_shard
 
-SAME_COUNT = "num_batches_tracked"  # every rank runs the same number of forward passes
+SAME_COUNT = "num_batches_tracked"  # this buffer is equal on all ranks, because all run the same number of forward passes
 
 
 class BufferSync:
     """Send the chief's buffers, such as batch norm statistics, to all ranks right before each optimizer step.
 
-    Validation, weight averages and checkpoints between steps therefore see the same model on all ranks. Sends one message per
+    Validation, weight averages and checkpoints between steps therefore see the same model on all ranks. One message is sent per
     dtype, and none if there are no buffers.
     """
 

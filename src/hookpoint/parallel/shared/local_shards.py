@@ -1,4 +1,4 @@
-"""Local shards: the part of a tensor that is on this rank, and collectives on many tensors at once."""
+"""Local shards: access the part of a tensor that is on this rank, and run a collective on many tensors at once."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def shard_like(tensor: Any, like: Any) -> Any:
 
 
 def local_shard(tensor: Any) -> torch.Tensor:
-    """Return the local part of a DTensor, without a copy; other tensors are returned unchanged."""
+    """Return the local part of a DTensor without copying it. Other tensors are returned unchanged."""
     local: torch.Tensor = tensor.to_local() if is_sharded(tensor) else tensor
     return local
 
 
 def is_sharded(tensor: Any) -> bool:
-    """Return whether this is a DTensor, without importing its class, which takes a second."""
+    """Return whether a tensor is a DTensor, without importing the DTensor class, which takes a second."""
     return hasattr(tensor, "device_mesh")
 
 
@@ -43,7 +43,10 @@ def by_kind(tensors: Iterable[torch.Tensor]) -> list[list[torch.Tensor]]:
 def in_one_message(
     tensors: Sequence[torch.Tensor], collective: Callable[[torch.Tensor], object], *, writes: bool = True
 ) -> None:
-    """Call a collective on tensors of one dtype and device, as one flat tensor; with `writes`, copy the result back."""
+    """Call a collective once for several tensors of the same dtype and device, flattened into one tensor.
+
+    With `writes=True`, the result is copied back to the tensors.
+    """
     flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
     collective(flat)
     if writes:

@@ -11,11 +11,13 @@ import torch.distributed as dist
 
 from hookpoint.core.errors import BadStrategy
 
-SPLIT_MODELS: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()  # models that keep only the layers of their stage
+SPLIT_MODELS: weakref.WeakSet[torch.nn.Module] = (
+    weakref.WeakSet()
+)  # models from which a pipeline has removed the layers of other stages
 
 
 def modules_in(model: Any) -> list[torch.nn.Module]:
-    """Return the modules of a model or of a mapping of models. Raise for modules that are already split or have no data."""
+    """Return the modules of a model or of a mapping of models. Raise BadStrategy if one is already split or has no data."""
     models = model.values() if isinstance(model, Mapping) else [model]
     modules = [module for module in models if isinstance(module, torch.nn.Module)]
     for module in modules:

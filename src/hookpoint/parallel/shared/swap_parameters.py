@@ -14,9 +14,9 @@ from hookpoint.parallel.shared.model_setup import parameters_of
 
 @contextmanager
 def swap_parameters(modules: list[torch.nn.Module], optimizers: list[Any]) -> Iterator[None]:
-    """Let the block replace parameters. Afterwards, optimizers use the new parameters, matched by name.
+    """Update optimizers after code inside a `with` block has replaced parameters. New parameters are matched by name.
 
-    From then on, the modules' and optimizers' `load_state_dict` also accepts full tensors, which every rank must have.
+    After the block, the modules' and optimizers' `load_state_dict` also accepts full tensors, which every rank must have.
     """
     dense = {id(parameter): (module, name) for module in modules for name, parameter in module.named_parameters()}
     yield
@@ -50,7 +50,7 @@ def _shard_optimizer_state(optimizer: Any, state: dict[str, Any]) -> dict[str, A
     parameters = parameters_of(optimizer)
     numbers = [number for group in state["param_groups"] for number in group["params"]]
     if len(parameters) != len(numbers):
-        return state  # the optimizer raises an error
+        return state  # the optimizer itself raises an error
     pairs = zip(numbers, parameters, strict=True)
     entries = state["state"]
     sharded = {number: _shard_entries(entries[number], parameter) for number, parameter in pairs if number in entries}
@@ -58,7 +58,7 @@ def _shard_optimizer_state(optimizer: Any, state: dict[str, Any]) -> dict[str, A
 
 
 def _shard_entries(entries: Mapping[str, Any], parameter: torch.nn.Parameter) -> dict[str, Any]:
-    """Shard the tensors that have the shape of a parameter."""
+    """Shard the optimizer state tensors that have the same shape as their parameter."""
     return {
         name: shard_like(value, parameter)
         if isinstance(value, torch.Tensor) and value.dim() and value.shape == parameter.shape

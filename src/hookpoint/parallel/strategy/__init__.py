@@ -1,1 +1,1 @@
-"""Strategy, DataParallel and Sharded."""
+"""The Strategy protocol, and the strategies DataParallel and Sharded."""

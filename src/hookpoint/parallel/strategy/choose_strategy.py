@@ -11,7 +11,7 @@ from hookpoint.parallel.team.world import world_size
 
 
 def choose_strategy(strategy: Strategy | Literal["auto"] | None) -> Strategy | None:
-    """Return the strategy of a run, or None for a single process. Raise BadStrategy if it is not a strategy."""
+    """Return the strategy for a run, or None for a single process. Raise BadStrategy if the argument is not a strategy."""
     if isinstance(strategy, type):  # a class also has the methods of a strategy
         raise BadStrategy(f"strategy={strategy.__name__} is a class.", give=f"strategy={strategy.__name__}()")
     if strategy != "auto" and strategy is not None and not isinstance(strategy, Strategy):

@@ -1,4 +1,4 @@
-"""DataParallel: a replica of the model on every rank, each with its own shard of the data."""
+"""DataParallel: train a replica of the model on every rank, each with its own shard of the data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hookpoint.parallel.shared.buffer_sync import BufferSync
 from hookpoint.parallel.shared.model_setup import modules_in, optimizers_in
 from hookpoint.parallel.strategy.strategy import StrategyDefaults
 
-# The option's name since torch 2.13 and its earlier name. BufferSync synchronizes buffers instead.
+# The name of this option since torch 2.13, and its earlier name. The option is disabled, because BufferSync syncs buffers.
 SYNC_BUFFERS = next(
     name for name in ("forward_sync_buffers", "broadcast_buffers") if name in signature(DistributedDataParallel).parameters
 )
@@ -24,13 +24,15 @@ SYNC_BUFFERS = next(
 class DataParallel(StrategyDefaults):
     """Train a replica of the model on every rank and average the gradients, with torch's DistributedDataParallel.
 
-    `run.model` stays the module you passed, with the same parameter names. Gradients are averaged whether the Runner or a
-    MainCallback calls the model. With `accumulate`, only the last batch of a window communicates. Before each step, all ranks
-    receive the chief's buffers, such as batch norm statistics. `options` are passed to DistributedDataParallel; use
-    `find_unused_parameters=True` if a forward pass skips parameters. In a single process, DataParallel does nothing.
+    `run.model` stays the module you passed, with the same parameter names. Gradients are averaged, no matter whether the Runner
+    or a MainCallback calls the model. With `accumulate`, ranks communicate only for the last batch of a window. Before each
+    step, all ranks receive the chief's buffers, such as batch norm statistics. `options` are passed to DistributedDataParallel.
+    Use `find_unused_parameters=True` if a forward pass does not use all parameters. In a single process, DataParallel does
+    nothing.
 
-    Each gradient is the mean over the ranks, and each rank computes the mean over its own samples. This equals the gradient of
-    the global batch if all ranks have the same number of samples in it, which holds for all but the last batch of an epoch.
+    Each rank computes a mean gradient over its own samples, and these gradients are averaged over all ranks. The result equals
+    the gradient of the global batch if all ranks have the same number of samples. This may not hold for the last batch of an
+    epoch.
 
     >>> model = torch.nn.Linear(2, 1)
     >>> runner = Runner(model, torch.optim.SGD(model.parameters(), lr=0.1), torch.nn.MSELoss(), strategy=DataParallel())
@@ -69,7 +71,7 @@ class DataParallel(StrategyDefaults):
 
 
 def _add_hooks(module: torch.nn.Module, wrapper: DistributedDataParallel) -> None:
-    """Make calling the module do the same as calling its wrapper, in the same way as torch's `replicate`."""
+    """Make a call to the module behave like a call to its wrapper. torch's `replicate` uses the same method."""
 
     def begin(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         if not torch.is_grad_enabled():

@@ -1,4 +1,4 @@
-"""Sharded: parameters, gradients and optimizer state sharded over all ranks."""
+"""Sharded: shard parameters, gradients and optimizer state over all ranks."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ LISTS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Sequential)
 class Sharded(StrategyDefaults):
     """Shard parameters, gradients and optimizer state over all ranks, with torch's FSDP2 (`fully_shard`).
 
-    Each rank stores its shard of every parameter. A module's full parameters are gathered only while it computes. `wrap`
-    selects the modules that are gathered separately: classes, or a function of a module's name and the module. By default,
-    these are the children of the outermost ModuleList, ModuleDict or Sequential. With `precision="bf16"`, parameters are
-    gathered and used as bfloat16, but stored, averaged and updated in their own dtype; autocast is not needed. In a single
-    process, Sharded does nothing.
+    Each rank stores its shard of every parameter. A module's full parameters are gathered only while the module computes.
+    `wrap` selects the modules that are gathered separately. It is a tuple of classes, or a function that takes a module's name
+    and the module. By default, these modules are the children of the outermost ModuleList, ModuleDict or Sequential. With
+    `precision="bf16"`, parameters are gathered and used as bfloat16, but stored, averaged and updated in their own dtype.
+    Autocast is not needed. In a single process, Sharded does nothing.
 
-    `run.model` stays the module you passed; its parameters become DTensors. The optimizer you created for the dense parameters
-    is updated to use them. The model's and the optimizer's `load_state_dict` also accepts full tensors, which every rank must
-    have. Buffers are not sharded. Before each step, all ranks receive the chief's buffers.
+    `run.model` stays the module you passed, but its parameters become DTensors. The optimizer that you created for the dense
+    parameters is updated to use the DTensors. The model's and the optimizer's `load_state_dict` also accepts full tensors,
+    which every rank must have. Buffers are not sharded. Before each step, all ranks receive the chief's buffers.
 
     >>> model = torch.nn.Linear(2, 1)
     >>> runner = Runner(model, torch.optim.SGD(model.parameters(), lr=0.1), torch.nn.MSELoss(), strategy=Sharded())
@@ -40,7 +40,8 @@ class Sharded(StrategyDefaults):
     2
     """
 
-    # `accumulating` is the default: gradients are reduced after each batch. Full gradients would need a dense model's memory.
+    # `accumulating` is not overridden, so gradients are reduced after each batch. Without this reduction, each rank would need
+    # memory for the gradients of the dense model.
 
     def __init__(self, *, wrap: Wrap = None, precision: Literal["32", "bf16"] = "32") -> None:
         if precision not in ("32", "bf16"):
@@ -66,13 +67,13 @@ class Sharded(StrategyDefaults):
             policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
         with swap_parameters(modules, optimizers_in(optimizer)):
             for part in (part for _, parts in units for part in parts):
-                # Also reshard the root: gathered parameters must not stay visible, because the next step does not update them.
+                # Also reshard the root. Otherwise, gathered parameters would stay visible, but a step would not update them.
                 fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
         BufferSync(modules).watch(optimizers_in(optimizer))
         return model
 
     def evaluating(self, *, same_batch_count: bool) -> AbstractContextManager[None]:
-        """Gather parameters in each forward pass, as in training. If some ranks have more batches, gather only once."""
+        """Gather parameters in each forward pass, as in training. If ranks have different batch counts, gather only once."""
         return nullcontext() if same_batch_count else _gathered(self._modules)
 
 
@@ -93,7 +94,7 @@ def _wrapped(model: torch.nn.Module, wrap: Wrap) -> list[torch.nn.Module]:
 
 
 def _check_tied(model: torch.nn.Module, parts: list[torch.nn.Module]) -> None:
-    """Raise if two separately gathered modules share a parameter, because torch would fail in the first forward pass."""
+    """Raise BadStrategy if two separately gathered modules share a parameter. torch would fail in the first forward pass."""
     owners: dict[int, torch.nn.Module] = {}
     seen: set[torch.nn.Module] = set()
     for part in parts:
@@ -110,7 +111,7 @@ def _check_tied(model: torch.nn.Module, parts: list[torch.nn.Module]) -> None:
 
 @contextmanager
 def _gathered(modules: list[torch.nn.Module]) -> Iterator[None]:
-    """Gather all parameters until the end of the block, so that a forward pass needs no other rank."""
+    """Gather all parameters until the end of a `with` block, so that a forward pass does not need other ranks."""
     sharded = [part for module in modules for part in module.modules() if isinstance(part, FSDPModule)]
     for part in sharded:
         part.set_reshard_after_forward(False, recurse=False)

@@ -1,4 +1,4 @@
-"""Strategy: how multiple ranks train one model."""
+"""Strategy: the protocol for training one model on multiple ranks."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from hookpoint.parallel.team.init_process import join_team
 
 @runtime_checkable
 class Strategy(Protocol):
-    """Define how multiple ranks train one model. All ranks call the same methods in the same order.
+    """Define how multiple ranks train one model. All ranks must call the same methods in the same order.
 
-    The model stays the same object and is called as before. In training, its gradients belong to the global batch. The
-    `state_dict` of the model and the optimizer may contain DTensors. Their `load_state_dict` also accepts full tensors, which
-    every rank must have. Methods with a body are defaults that most strategies use.
+    The model stays the same object and is called as usual. In training, its gradients are those of the global batch. The
+    `state_dict` of the model and of the optimizer may contain DTensors. Their `load_state_dict` also accepts full tensors,
+    which every rank must have. Methods with a body are defaults that most strategies use.
     """
 
     def team(self) -> Team:
@@ -31,24 +31,27 @@ class Strategy(Protocol):
         """Distribute the model once, before the first run. Return the callable to use in training."""
 
     def accumulating(self) -> AbstractContextManager[None]:
-        """Accumulate gradients locally, in a forward and backward pass without a step."""
+        """Return a context manager for a forward and backward pass that only accumulates gradients locally, without a step."""
         return nullcontext()
 
     def merge_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        """Average locally accumulated gradients over all ranks. By default, there are none."""
+        """Average locally accumulated gradients over all ranks. By default, there are none, and this method does nothing."""
         return None
 
     def clip_grad_norm(self, parameters: Iterable[torch.nn.Parameter], max_norm: float) -> None:
-        """Clip gradients by their global norm, including shards on other ranks."""
+        """Clip gradients by their global norm, which includes shards on other ranks."""
         torch.nn.utils.clip_grad_norm_(parameters, max_norm)
 
     def evaluating(self, *, same_batch_count: bool) -> AbstractContextManager[None]:
-        """Allow model calls without gradients. With `same_batch_count`, all ranks make the same number of calls."""
+        """Return a context manager for model calls without gradients.
+
+        With `same_batch_count=True`, all ranks make the same number of calls.
+        """
         return nullcontext()
 
 
 class StrategyDefaults(Strategy):
-    """The base of hookpoint's strategies. A copy or a pickle is a new, unused strategy with the same arguments."""
+    """The base class of hookpoint's strategies. Copying or unpickling gives a new, unused strategy with the same arguments."""
 
     _arguments: tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -66,28 +69,34 @@ class StrategyDefaults(Strategy):
 class PerRankModel(Protocol):
     """A strategy whose ranks hold different weights: different layers, or replicas that diverge between averages.
 
-    A checkpoint stores the state of each rank next to the full model, so that other programs can load the model.
+    A checkpoint stores the full model, so that other programs can load it, and also the state of each rank.
     """
 
     def rank_state(self, parts: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the checkpoint entries that only this rank has, as {"model": its state dict}."""
+        """Return the checkpoint entries for this rank, such as {"model": ...} with this rank's state dict."""
 
     def full_state(self, parts: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the entries with the model as in a single process. All ranks call this; only the chief's result is used."""
+        """Return the checkpoint entries with the model as in a single process.
+
+        All ranks must call this method, but only the chief's result is used.
+        """
 
 
 @runtime_checkable
 class Pipelined(Protocol):
-    """A strategy whose ranks hold different layers. A batch's forward and backward passes run through all stages together."""
+    """A strategy whose ranks hold different layers. The forward and backward passes of a batch run through all stages."""
 
     def forward_backward(self, arguments: tuple[Any, ...], targets: Any, criterion: Any) -> tuple[Any, torch.Tensor]:
-        """Return outputs and loss, identical on all ranks. Calling backward on the loss adds the computed gradients."""
+        """Compute outputs, loss and gradients. Outputs and loss are identical on all ranks.
+
+        Calling backward on the loss adds the computed gradients to the parameters' gradients.
+        """
 
     def outputs(self, arguments: tuple[Any, ...]) -> Any:
-        """Return the outputs without gradients, identical on all ranks."""
+        """Compute the outputs without gradients. They are identical on all ranks."""
 
     def layout(self, model: Any) -> str:
-        """Return a string that identifies where the model is split."""
+        """Return a string that describes where the model is split."""
 
     def full_model(self, model: Any) -> Any:
         """Return a model with the names and shapes of all stages. Its tensors need no data."""
@@ -95,9 +104,9 @@ class Pipelined(Protocol):
 
 @runtime_checkable
 class LocalUpdates(Protocol):
-    """A strategy whose ranks step with their own gradients, each on its own replica.
+    """A strategy in which each rank steps its own replica with its own gradients.
 
-    `callbacks` run before the user's callbacks. The strategy's state dict is stored in the checkpoint.
+    `callbacks` run before the user's callbacks. The strategy's state dict is stored in checkpoints.
     """
 
     callbacks: list[Callback]

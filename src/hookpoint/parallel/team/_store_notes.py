@@ -1,4 +1,4 @@
-"""StoreNotes: notes that ranks leave for each other in torch.distributed's store."""
+"""StoreNotes: let ranks leave notes for each other in torch.distributed's store."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ import torch.distributed as dist
 
 from hookpoint.core.logger import logger
 
-SECONDS = 5.0  # a store in a stopped process never answers
+SECONDS = 5.0  # how long to wait for the store; a store in a suspended process never responds
 PREFIX = "hookpoint notes"
 
 
 class StoreNotes:
-    """Leave notes for other ranks at any time, in any order and from any thread, without waiting long.
+    """Leave notes for other ranks at any time, in any order and from any thread, with only a short wait.
 
-    Each rank has one note, stored over a separate connection. If one request gets no answer, no more requests are made.
+    Each rank has one note. Requests use a separate connection to the store. If a request gets no response, no more requests
+    are made.
     """
 
     def __init__(self, rank: int, size: int, store: Any) -> None:
@@ -31,12 +32,12 @@ class StoreNotes:
         try:
             shared = getattr(dist.distributed_c10d, "_get_default_store")()  # noqa: B009
             return cls(rank, size, dist.PrefixStore(PREFIX, shared.clone()))  # type: ignore[attr-defined]
-        except Exception:  # each rank then writes its own hang report
+        except Exception:  # without notes, each rank writes its own hang report
             logger.debug("ranks cannot leave notes for each other", exc_info=True)
             return None
 
     def put(self, note: Mapping[str, Any]) -> bool:
-        """Replace this rank's note; return whether that worked."""
+        """Replace this rank's note. Return whether this succeeded."""
         data = json.dumps(note)
         return self._request(lambda: self._store.set(str(self._rank), data)) is not None
 
@@ -50,7 +51,7 @@ class StoreNotes:
         return [json.loads(self._store.get(key)) if self._store.check([key]) else None for key in keys]
 
     def _request(self, request: Callable[[], Any]) -> list[Any] | None:
-        """Return the answer in a list, or None if it did not arrive in time."""
+        """Return the response in a list, or None if no response arrived in time."""
         answers: list[Any] = []
         if self._store is None:
             return None

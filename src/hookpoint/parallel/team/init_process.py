@@ -31,16 +31,17 @@ CHECKS = 3
 def join_team(
     *, seconds: float | None = None, model_size: int = 1, has_stages: bool = False, kind: Callable[..., Team] = TorchTeam
 ) -> Team:
-    """Return the team of all ranks, or a team of one rank for a single process. All ranks call it together.
+    """Return the team of all ranks, or a team of one rank for a single process. All ranks must call it together.
 
-    If torchrun started the ranks and the script has not initialized torch.distributed, this function initializes it until the
-    process exits, because sharded parameters need it even after a run. A wait for other ranks raises after `seconds`. Without
-    `seconds`, and in the first call, when ranks may still be preparing data, torch's timeout applies.
+    If torchrun started the ranks and the script has not initialized torch.distributed, this function initializes it. It stays
+    initialized until the process exits, because sharded parameters need it even after a run. A wait for other ranks raises an
+    error after `seconds`. Without `seconds`, torch's timeout applies. It also applies to the first call, because ranks may
+    still be preparing data.
     """
     if not dist.is_available():
         return Team()
     if world_size() > 1 and is_one_machine():
-        for name, value in interface_settings().items():  # unless the user has set an interface
+        for name, value in interface_settings().items():  # does not override an interface that the user has set
             os.environ.setdefault(name, value)
     if not dist.is_initialized() and world_size() > 1:
         if local_rank() < torch.cuda.device_count():
@@ -50,7 +51,7 @@ def join_team(
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return Team()
     atexit.unregister(let_rest)
-    atexit.register(let_rest)  # even if the owner of the group never destroys it
+    atexit.register(let_rest)  # needed even if the owner of the group never destroys it
     with _answered(dist.get_rank(), dist.get_world_size()):
         return kind(seconds=SECONDS if seconds is None else seconds, model_size=model_size, has_stages=has_stages)
 
@@ -58,7 +59,8 @@ def join_team(
 def _init(backend: str, seconds: float | None) -> None:
     """Initialize torch.distributed, with a separate key prefix for each restart by torchrun.
 
-    The store still holds the addresses of the previous processes under the same keys. New ranks would try to connect to them.
+    After a restart, the store still contains the addresses of the previous processes. With the same keys, new ranks would try
+    to connect to these addresses.
     """
     store, rank, size = _store()
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
@@ -71,9 +73,10 @@ def _init(backend: str, seconds: float | None) -> None:
 
 
 def _store() -> tuple[Any, int, int]:
-    """Return the store of the process group, this rank and the world size.
+    """Return the process group's store, this process's rank and the world size.
 
-    If torchrun has not created the store, torch would open one to the network, even on one machine.
+    If all ranks are on one machine and torchrun has not created a store, the store listens only on loopback. torch itself would
+    open it to the network.
     """
     if not is_one_machine() or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         store, rank, size = next(rendezvous("env://"))
@@ -98,11 +101,11 @@ def _destroy() -> None:
 
 
 def let_rest(seconds: float = REST_SECONDS) -> None:
-    """Wait up to `seconds` until all gloo threads sleep.
+    """Wait up to `seconds` until all gloo threads are sleeping.
 
-    A thread reports an operation as done before it releases its tensors, which needs the GIL. If the interpreter exits in
-    between, Python ends the thread inside C++ and the process aborts. A destroyed group has no threads, but the model often
-    keeps its group alive. If the system does not report thread states, return immediately.
+    A thread reports an operation as done before it releases its tensors, and needs the GIL to release them. If the interpreter
+    exits in between, Python ends the thread inside C++ code and the process aborts. A destroyed group has no threads, but the
+    model often keeps its group alive. If the system does not report thread states, this function returns immediately.
     """
     deadline, calm = time.monotonic() + seconds, 0
     while calm < CHECKS and time.monotonic() < deadline:
@@ -111,10 +114,10 @@ def let_rest(seconds: float = REST_SECONDS) -> None:
 
 
 def gloo_states() -> list[str]:
-    """Return the state of each gloo thread, in the letters of Linux: R is running or runnable, S is sleeping."""
+    """Return the state of each gloo thread as Linux's letter: R is running or runnable, S is sleeping."""
     found = []
     for task in TASKS.glob("*/stat"):
-        with suppress(OSError):  # the thread has ended
+        with suppress(OSError):  # the thread may have ended
             name, _, facts = task.read_text().partition("(")[2].rpartition(")")
             found += [facts.split()[0]] if name == GLOO_THREAD else []
     return found

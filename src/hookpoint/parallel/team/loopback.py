@@ -1,7 +1,7 @@
 """Loopback: keep the sockets of ranks on one machine off the network.
 
-torch binds its stores to all network interfaces and unpickles their contents, so anyone who can connect to a store can run code
-as the user who trains. If all ranks run on one machine, no other machine needs access.
+torch binds its stores to all network interfaces and unpickles their contents. Anyone who can connect to a store can therefore
+run code as the user who runs the training. If all ranks run on one machine, no other machine needs access.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.constants import default_pg_timeout
 
 ADDRESS = "127.0.0.1"
-INTERFACES = ("lo", "lo0")  # Linux, macOS
+INTERFACES = ("lo", "lo0")  # the names on Linux and macOS
 
 
 def loopback_store(port: int, *, timeout: timedelta = default_pg_timeout) -> TCPStore:
-    """Return a store that listens only on loopback, at this port; 0 lets the system choose one."""
+    """Return a store that listens only on loopback. With port 0, the system chooses a free port."""
     listening = socket.create_server((ADDRESS, port))
     port = listening.getsockname()[1]
     return TCPStore(ADDRESS, port, is_master=True, wait_for_workers=False, timeout=timeout, master_listen_fd=listening.detach())
 
 
 def is_one_machine() -> bool:
-    """Return whether all ranks are on this machine, according to torchrun or because MASTER_ADDR is a loopback address."""
+    """Return whether all ranks are on this machine, according to torchrun's environment variables or MASTER_ADDR."""
     if "LOCAL_WORLD_SIZE" in os.environ:
         return os.environ["LOCAL_WORLD_SIZE"] == os.environ.get("WORLD_SIZE")
     address = os.environ.get("MASTER_ADDR", "")

@@ -1,4 +1,4 @@
-"""Peer errors: the error to raise when another rank does not answer."""
+"""Peer errors: the error to raise when another rank does not respond."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from hookpoint.core.team.checked_team import unanswered
 
 @contextmanager
 def waiting_in(what: str) -> Iterator[None]:
-    """Raise OutOfStep with the name of the operation if torch.distributed fails; other errors pass through."""
+    """Raise OutOfStep with the name of the operation if torch.distributed fails inside a `with` block.
+
+    Other errors are not changed.
+    """
     try:
         yield
     except OutOfStep:
@@ -28,6 +31,6 @@ def waiting_in(what: str) -> Iterator[None]:
 
 
 def is_peer_error(error: BaseException) -> bool:
-    """Return whether torch.distributed failed: another rank is gone or did not answer in time."""
+    """Return whether an error means that another rank has exited or did not respond in time."""
     text = str(error).lower()
     return isinstance(error, dist.DistError) or "gloo" in text or "nccl" in text or "timed out" in text

@@ -1,4 +1,4 @@
-"""TorchTeam: the ranks of torch.distributed as a team."""
+"""TorchTeam: a team of all torch.distributed ranks."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from hookpoint.core.team.team import Answer, Team
 from hookpoint.parallel.team._store_notes import StoreNotes
 from hookpoint.parallel.team.world import local_rank
 
-SHORT = 512  # bytes
-SECONDS = 600.0  # how long to wait for other ranks before raising
+SHORT = 512  # size of a short message in bytes
+SECONDS = 600.0  # how long to wait for other ranks before raising an error
 LAST_SECONDS = 5.0  # how long to wait for a result that is no longer needed
 MESSAGES, AGREEMENT = range(2)
 
@@ -28,8 +28,9 @@ MESSAGES, AGREEMENT = range(2)
 class TorchTeam(Team):
     """Communicate over gloo groups that are separate from the training groups.
 
-    Creating a team is a collective call: all ranks create theirs together. Values are sent as JSON, never as pickles. Each
-    group of `model_size` consecutive ranks shares one shard of the data; its ranks hold different shards of the model.
+    Creating a team is a collective call, so all ranks must create it together. Values are sent as JSON, never as pickles. Each
+    group of `model_size` consecutive ranks shares one shard of the data. The ranks in a group hold different shards of the
+    model.
     """
 
     def __init__(self, *, seconds: float = SECONDS, model_size: int = 1, has_stages: bool = False) -> None:
@@ -41,9 +42,9 @@ class TorchTeam(Team):
         self.has_stages = has_stages
         self.seconds = seconds
         self.notes = StoreNotes.in_default_store(self.rank, self.size)
-        # An agreement is pending while other messages are sent, so it needs its own group.
+        # Other messages may be sent while an agreement is pending, so agreements need their own group.
         self._groups: list[Any] = [dist.new_group(backend="gloo", timeout=timedelta(seconds=seconds)) for _ in range(2)]
-        self._pending: deque[Any] = deque()  # agreements, oldest first
+        self._pending: deque[Any] = deque()  # pending agreements, oldest first
 
     def _group(self, number: int = MESSAGES) -> Any:
         if not self._groups:
@@ -54,7 +55,7 @@ class TorchTeam(Team):
         data = json.dumps(value, allow_nan=True).encode()
         messages = self._exchange(len(data).to_bytes(8, "big") + data, SHORT)
         sizes = [int.from_bytes(message[:8], "big") for message in messages]
-        if max(sizes) > SHORT - 8:  # a short message, as most are, needs one round
+        if max(sizes) > SHORT - 8:  # most messages are short and need only one round
             messages = self._exchange(bytes(8) + data, max(sizes) + 8)
         return [json.loads(message[8 : 8 + size]) for message, size in zip(messages, sizes, strict=True)]
 
@@ -100,10 +101,10 @@ class TorchTeam(Team):
         dist.barrier(group=self._group())
 
     def close(self) -> None:
-        """Destroy the groups, so that their threads end now. At interpreter exit, they would abort the process.
+        """Destroy the groups, so that their threads end now. At interpreter exit, running threads would abort the process.
 
-        After a failure, an agreement may still be pending. Wait for it, but not for long. If it does not end, leak it: ending
-        its thread would wait for the other ranks, which only notice the failure once the groups are destroyed.
+        After a failure, an agreement may still be pending. Wait a short time for it. If it does not end, leak it. Ending its
+        thread would wait for the other ranks, which detect the failure only when the groups are destroyed.
         """
         works, self._pending = self._pending, deque()
         groups, self._groups = self._groups, []
@@ -111,10 +112,12 @@ class TorchTeam(Team):
         for group in groups:
             dist.destroy_process_group(group)
         if not are_done:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object((works, groups)))  # also survives interpreter exit
+            ctypes.pythonapi.Py_IncRef(
+                ctypes.py_object((works, groups))
+            )  # the leaked objects must even survive interpreter exit
 
 
 def _is_done(work: Any) -> bool:
-    with suppress(RuntimeError):  # a timeout, or the other ranks are gone
+    with suppress(RuntimeError):  # the work timed out, or the other ranks have exited
         work.wait(timedelta(seconds=LAST_SECONDS))
     return bool(work.is_completed())

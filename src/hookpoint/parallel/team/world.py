@@ -1,4 +1,4 @@
-"""World: how many ranks there are."""
+"""World: the number of ranks, and this process's rank on its machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 
 def world_size() -> int:
-    """Return the number of ranks, from the process group if it is initialized, otherwise from torchrun."""
+    """Return the number of ranks. It is read from the process group or, before initialization, from torchrun's variables."""
     if not dist.is_available():
         return 1
     if dist.is_initialized():
@@ -17,5 +17,5 @@ def world_size() -> int:
 
 
 def local_rank() -> int:
-    """Return the rank of this process on its machine."""
+    """Return this process's rank on its machine."""
     return int(os.environ.get("LOCAL_RANK", "0"))

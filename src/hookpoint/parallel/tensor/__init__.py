@@ -1,1 +1,1 @@
-"""TensorParallel: each layer split over multiple ranks."""
+"""TensorParallel: split layers over multiple ranks."""

@@ -1,4 +1,4 @@
-"""MergedGradients: average and clip gradients across ranks with different data and different shards of one model."""
+"""MergedGradients: average and clip gradients across ranks that have different data and different shards of a model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor, Shard
 
 from hookpoint.parallel.shared.local_shards import by_kind, in_one_message, local_shard
 
-MESSAGE_SIZE = 2**22  # elements per flat copy, so that the copy is small compared to the model
+MESSAGE_SIZE = 2**22  # maximum number of elements per flat copy, which keeps the copy small compared to the model
 
 
 class MergedGradients:
@@ -22,8 +22,8 @@ class MergedGradients:
 
     The gradient of a shard is averaged over the ranks that hold the same shard and have different data. The gradient of a
     replicated parameter is averaged over all ranks. Ranks that share a model compute this gradient from the same inputs, but on
-    a GPU the last bits may differ, and replicas must not diverge. If any rank has a gradient for a parameter, all ranks get
-    one. Parameters that no rank used get none.
+    a GPU the last bits may differ. Averaging keeps the replicas identical. If any rank has a gradient for a parameter, all
+    ranks receive one. A parameter that no rank has used gets no gradient.
     """
 
     def __init__(self, parameters: Iterable[torch.nn.Parameter], mesh: DeviceMesh) -> None:
@@ -34,13 +34,13 @@ class MergedGradients:
         self._is_accumulating = False
         for parameter in self._parameters:
             is_trained = parameter.requires_grad
-            parameter.requires_grad_(True)  # a parameter that is unfrozen later also needs its hook
+            parameter.requires_grad_(True)  # a frozen parameter also needs the hook, because it may be unfrozen later
             parameter.register_post_accumulate_grad_hook(self._merge_at_end)  # type: ignore[no-untyped-call]
             parameter.requires_grad_(is_trained)
 
     @contextmanager
     def accumulating(self) -> Iterator[None]:
-        """Do not merge inside the block."""
+        """Do not average gradients inside a `with` block."""
         self._is_accumulating = True
         try:
             yield
@@ -58,7 +58,7 @@ class MergedGradients:
                         _average(chunk, group)
 
     def clip(self, parameters: Iterable[torch.nn.Parameter], max_norm: float) -> None:
-        """Clip by the norm of all full gradients. torch's own function does not support a mixture of shards and replicas."""
+        """Clip gradients by the norm of all full gradients. torch's own function does not support both shards and replicas."""
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         if not gradients:
             return
@@ -71,7 +71,7 @@ class MergedGradients:
                 local.mul_(factor.to(local.dtype))
 
     def _merge_at_end(self, _: torch.Tensor) -> None:
-        # One task is one backward pass, even if an earlier one failed halfway or this one is nested.
+        # Each backward pass has its own task id, even if an earlier pass failed halfway or this pass is nested.
         task = current_graph_task_id()
         if task != self._task and not self._is_accumulating:
             self._task = task
@@ -90,7 +90,7 @@ def _norm(gradients: list[torch.Tensor], *, of_shards: bool) -> torch.Tensor:
 
 
 def _placed(parameter: torch.nn.Parameter) -> torch.Tensor:
-    """Return the local part of a gradient, after placing the gradient like its parameter."""
+    """Place a gradient like its parameter, and return the gradient's local part."""
     gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
     if isinstance(parameter, DTensor) and isinstance(gradient, DTensor) and gradient.placements != parameter.placements:
         gradient = gradient.redistribute(placements=parameter.placements)

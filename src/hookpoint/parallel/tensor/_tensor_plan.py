@@ -1,4 +1,4 @@
-"""Tensor plan: the layers of a model to split over ranks, each with its style."""
+"""Tensor plan: determine which layers of a model to split over ranks, and the style for each layer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COLWISE = ("fc1", "linear1", "lin1", "c_fc", "w1", "w3", "gate_proj", "up_proj",
 ROWWISE = ("fc2", "linear2", "lin2", "c_proj", "w2", "down_proj", "o_proj", "out_proj", "wo")
 EMBEDDINGS = ("embed_tokens", "tok_embeddings", "token_embedding", "wte")
 NAMES: dict[str, Direction] = {**dict.fromkeys(COLWISE, "colwise"), **dict.fromkeys((*ROWWISE, *EMBEDDINGS), "rowwise")}
-# Elementwise modules, which can compute on a shard.
+# Elementwise modules can compute on a shard.
 ELEMENTWISE = (
     *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Tanh, nn.Sigmoid, nn.Softplus),
     *(nn.LogSigmoid, nn.Softsign, nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.Identity, nn.Dropout),
@@ -29,7 +29,7 @@ ELEMENTWISE = (
 
 
 class Split(NamedTuple):
-    """A module to split, and its style."""
+    """A module to split and its style."""
 
     name: str
     module: nn.Module
@@ -45,7 +45,7 @@ class Layer(NamedTuple):
 
 
 def check_plan(plan: Any) -> None:
-    """Check the types in a plan, before the model is known."""
+    """Check the types in a plan before the model is known."""
     if plan is None:
         return
     if not isinstance(plan, Mapping) or not plan:
@@ -84,7 +84,7 @@ def resolve_plan(plan: Plan | None, models: Mapping[str, nn.Module], size: int) 
 
 
 def _default_plan(modules: Mapping[str, nn.Module], inside: set[int]) -> dict[str, ParallelStyle | Direction]:
-    """Return the layers that have common names and the expected type."""
+    """Return a plan for the layers with common names and the expected types."""
     found: dict[str, ParallelStyle | Direction] = {
         name: direction
         for name, module in modules.items()
@@ -113,15 +113,15 @@ def _matched(plan: Plan, modules: Mapping[str, nn.Module]) -> dict[str, Parallel
 
 
 def _matches(pattern: str, name: str) -> bool:
-    """Match component by component, as torch's parallelize_module does."""
+    """Match a pattern with a name, component by component, as torch's parallelize_module does."""
     expected, actual = pattern.split("."), name.split(".")
     return len(expected) == len(actual) and all(map(fnmatchcase, actual, expected))
 
 
 def _can_split(module: nn.Module) -> bool:
-    """Return whether torch can split a layer: a Linear or Embedding with a plain weight."""
+    """Return whether torch can split a layer. It must be a Linear or Embedding with a plain weight."""
     if isinstance(module, nn.Embedding):
-        if module.max_norm is not None or module.sparse:  # max_norm changes weights in forward; sparse has no dense gradient
+        if module.max_norm is not None or module.sparse:  # max_norm changes weights in forward; sparse gradients are not dense
             return False
     elif not isinstance(module, nn.Linear):
         return False
@@ -145,7 +145,7 @@ def _check_kind(name: str, module: nn.Module, style: ParallelStyle | Direction, 
 
 
 def _check_size(split: Split, size: int) -> None:
-    """Raise for a layer with uneven shards that another layer consumes, because torch assumes equal shard sizes."""
+    """Raise BadStrategy if another layer consumes a layer's uneven shards, because torch assumes equal shard sizes."""
     module, style = split.module, split.style
     if isinstance(style, ColwiseParallel):
         layouts, what = style.output_layouts, "output features"
@@ -161,7 +161,7 @@ def _check_size(split: Split, size: int) -> None:
 
 
 def _check_tied(splits: list[Split], models: Mapping[str, nn.Module], *, is_default: bool) -> list[Split]:
-    """Raise if one weight is split in two ways. The default plan leaves such a weight unsplit."""
+    """Raise BadStrategy if a plan splits one weight in two ways. The default plan does not split such a weight."""
     dims: dict[int, set[int | None]] = {}
     by_module = {id(split.module): split for split in splits}
     for module in {id(part): part for model in models.values() for part in model.modules()}.values():
@@ -195,9 +195,9 @@ def _example(modules: Mapping[str, nn.Module]) -> str:
 def _styles(parent: nn.Module | None, layers: Sequence[Layer], size: int) -> dict[str, ParallelStyle]:
     """Return torch's styles for the layers of one module.
 
-    The output of a colwise layer stays sharded only if a rowwise layer of the same width consumes it. Otherwise it is gathered.
-    In a Sequential, the modules between the two are checked. A module that counts attention heads would expect the heads of all
-    ranks, so it gets full tensors.
+    The output of a colwise layer stays sharded only if a rowwise layer of the same width consumes it. Otherwise, the output is
+    gathered. In a Sequential, the modules between the two layers are also checked. A module that counts attention heads expects
+    the heads of all ranks, so it gets full tensors.
     """
     pairs = {} if parent is None or _counts_heads(parent) else _pairs(parent, layers)
     uneven = {name for name, layer, _ in layers if name in pairs and int(layer.out_features) % size}  # type: ignore[arg-type]
@@ -214,7 +214,7 @@ def _styles(parent: nn.Module | None, layers: Sequence[Layer], size: int) -> dic
 
 
 def _pairs(parent: nn.Module, layers: Sequence[Layer]) -> dict[str, str]:
-    """Return the rowwise layer that consumes the output of each colwise layer."""
+    """Return a dict from each colwise layer to the rowwise layer that consumes its output."""
     if isinstance(parent, nn.Sequential):
         return _pairs_in_sequence(parent, layers)
     order = [name for name, _ in parent.named_children()]
@@ -223,11 +223,11 @@ def _pairs(parent: nn.Module, layers: Sequence[Layer]) -> dict[str, str]:
     for name, module, direction in layers:
         if direction == "rowwise" or not isinstance(module, nn.Linear) or name in OF_ATTENTION:
             continue
-        if _has_norm(parent, module.out_features):  # it may be between the two, and needs the full width
+        if _has_norm(parent, module.out_features):  # the norm may be between the two layers, and needs the full width
             continue
         fits = [layer.name for layer in consumers if layer.module.in_features == module.out_features]
         after = [consumer for consumer in fits if order.index(consumer) > order.index(name)]
-        if len(consumers) == 1 and fits:  # even if it is defined earlier, like w2 between w1 and w3
+        if len(consumers) == 1 and fits:  # the consumer may be defined earlier, like w2 between w1 and w3
             found[name] = fits[0]
         elif after:
             found[name] = after[0]

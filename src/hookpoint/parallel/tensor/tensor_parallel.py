@@ -1,4 +1,4 @@
-"""TensorParallel: each layer split over multiple ranks that work on the same samples."""
+"""TensorParallel: split layers over multiple ranks that work on the same samples."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from hookpoint.parallel.tensor._tensor_plan import Plan, Split, check_plan, reso
 class TensorParallel(StrategyDefaults):
     """Split layers over multiple ranks with torch's tensor parallelism (`parallelize_module`).
 
-    `plan` maps module names to "colwise", "rowwise" or a style of torch.distributed.tensor.parallel, which is used unchanged.
+    `plan` maps module names to "colwise", "rowwise" or a style from torch.distributed.tensor.parallel, which is used unchanged.
     Names are matched component by component, with `*` as in torch. In a pair such as {"fc1": "colwise", "fc2": "rowwise"}, each
-    rank computes some of the features between the two layers, and the second layer sums the partial results. "colwise" keeps
-    its output sharded only where that is correct. It gathers the output before a layer of a different width, a norm layer, or
-    an attention layer that counts its heads. Without a plan, layers with common names are split: fc1 and fc2, up_proj and
+    rank computes some of the features between the two layers, and the second layer sums the partial results. The output of a
+    "colwise" layer stays sharded only where this is correct. It is gathered before a layer of a different width, a norm layer,
+    or an attention layer that counts its heads. Without a plan, layers with common names are split: fc1 and fc2, up_proj and
     down_proj, q_proj and o_proj, embed_tokens and lm_head. All other layers are replicated on every rank.
 
-    `size` ranks share one model and work on the same samples; by default, all ranks do. With a smaller `size`, such as 2 of 4
-    ranks, ranks with the same shard of the model have different samples, and their gradients are averaged. In a single
-    process, TensorParallel does nothing.
+    `size` ranks share one model and work on the same samples. By default, all ranks share one model. With a smaller `size`,
+    such as 2 of 4 ranks, ranks that hold the same shard of the model work on different samples, and their gradients are
+    averaged. In a single process, TensorParallel does nothing.
 
-    `run.model` stays the module you passed; split parameters become DTensors. The optimizer you created for the dense
-    parameters is updated to use them. The model's and the optimizer's `load_state_dict` also accepts full tensors, which every
-    rank must have. The model returns plain, full tensors. Before each step, all ranks receive the chief's buffers.
+    `run.model` stays the module you passed, but split parameters become DTensors. The optimizer that you created for the dense
+    parameters is updated to use the DTensors. The model's and the optimizer's `load_state_dict` also accepts full tensors,
+    which every rank must have. The model returns plain, full tensors. Before each step, all ranks receive the chief's buffers.
 
     >>> model = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -99,12 +99,12 @@ class TensorParallel(StrategyDefaults):
 
 
 def _split(modules: list[torch.nn.Module], splits: list[Split], mesh: DeviceMesh) -> None:
-    """Replace parameters with shards. Tied parameters stay tied, and frozen ones stay frozen."""
+    """Replace parameters with shards. Tied parameters stay tied, and frozen parameters stay frozen."""
     places: dict[int, list[tuple[torch.nn.Module, str]]] = {}
     frozen = set()
     for part in {id(part): part for module in modules for part in module.modules()}.values():
         if isinstance(part, torch.nn.TransformerEncoder):
-            part.enable_nested_tensor = False  # the fast path reads layers' weights without calling the layers
+            part.enable_nested_tensor = False  # the fast path reads weights without calling the layers
         for name, parameter in part.named_parameters(recurse=False):
             places.setdefault(id(parameter), []).append((part, name))
             if not parameter.requires_grad:
@@ -120,7 +120,7 @@ def _split(modules: list[torch.nn.Module], splits: list[Split], mesh: DeviceMesh
 
 
 def _check_fused(optimizer: Any) -> None:
-    """Raise if a fused optimizer has DTensors and plain tensors in one group, because torch has no kernels for that."""
+    """Raise BadStrategy if a group of a fused optimizer mixes DTensors and plain tensors. torch has no kernels for this."""
     for group in getattr(optimizer, "param_groups", ()):
         option = next((name for name in ("fused", "foreach") if group.get(name)), None)
         if option is not None and len({isinstance(parameter, DTensor) for parameter in group["params"]}) > 1:
@@ -129,9 +129,10 @@ def _check_fused(optimizer: Any) -> None:
 
 
 class ReplicaCheck:
-    """Make a model return plain tensors. Check in its first call that inputs and outputs match on all ranks that share it.
+    """Make a model return plain tensors, and check its first call.
 
-    The ranks compare sums of inputs and outputs. A mismatch raises before the first step.
+    In this call, all ranks that share the model must have the same inputs and outputs. The ranks compare sums of these tensors.
+    A mismatch raises an error before the first step.
     """
 
     def __init__(self, group: Any, device: torch.device) -> None:
@@ -140,7 +141,7 @@ class ReplicaCheck:
         self._inputs: list[float] = []
 
     def watch(self, module: torch.nn.Module) -> None:
-        module.register_forward_pre_hook(self._begin, prepend=True, with_kwargs=True)  # before a style replaces the inputs
+        module.register_forward_pre_hook(self._begin, prepend=True, with_kwargs=True)  # runs before a style replaces the inputs
         module.register_forward_hook(self._end)
 
     def _begin(self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -169,7 +170,7 @@ class ReplicaCheck:
 
 
 def _sums(values: Any) -> list[float]:
-    """Return numbers that identify tensors: their count, shapes, sums and magnitudes."""
+    """Return numbers to compare tensors by: their count, shapes, sums and magnitudes."""
     tensors = [tensor.detach() for tensor in tree_leaves(values) if isinstance(tensor, torch.Tensor)]
     shapes = [(place + 1) * size for tensor in tensors for place, size in enumerate(tensor.shape, start=tensor.dim())]
     wide = [tensor.to(torch.float64) for tensor in tensors if not tensor.is_complex()]

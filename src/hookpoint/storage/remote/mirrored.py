@@ -15,7 +15,7 @@ RETIRED = "retired-manifest.json"  # the manifest of a checkpoint that is later 
 
 
 def log_files(workdir: Path) -> Iterator[str]:
-    """Yield the paths of a run's files, relative to the workdir. Checkpoints, earlier runs, hidden files and links are omitted."""
+    """Yield the relative paths of a run's files in the workdir, except checkpoints, earlier runs, hidden files and links."""
     if os.path.isfile(workdir / JOURNAL):
         yield JOURNAL
     for folder, folders, names in os.walk(workdir):
