@@ -24,7 +24,7 @@ GIT_NO_COMMIT = "(initial)"
 REFUSED = {
     "format": "saved by a newer release, which this one cannot read",
     "world_size": "each rank has a shard of the data and the state",
-    "model_size": "different ranks have the same samples",
+    "model_size": "the groups of ranks that share samples differ",
     "layout": "each rank has different layers of the model",
     "copies": "each rank may have its own model, and models are merged differently",
     "model": "its weights have different names, shapes or types",
