@@ -144,9 +144,9 @@ NEED_TORCH = ("engine.", "parallel.", "presets.runner")
 
 # Callback names from other libraries, and what to use instead.
 FOREIGN = {
-    "LearningRateMonitor": "a Runner logs learning_rate by itself; in your own loop, write run.log(learning_rate=...)",
-    "TensorBoard": "callbacks.TFEventWriter, a default monitor, writes for TensorBoard",
-    "TensorBoardCallback": "callbacks.TFEventWriter, a default monitor, writes for TensorBoard",
+    "LearningRateMonitor": "a Runner logs learning_rate automatically; in your own loop, call run.log(learning_rate=...)",
+    "TensorBoard": "callbacks.TFEventWriter, a default monitor, writes TensorBoard files",
+    "TensorBoardCallback": "callbacks.TFEventWriter, a default monitor, writes TensorBoard files",
 }
 
 

@@ -55,8 +55,8 @@ def test_wrappers_and_base_classes_are_found_among_callbacks_too():
 @pytest.mark.parametrize(
     ("name", "where"),
     [
-        ("TensorBoard", "callbacks.TFEventWriter, a default monitor, writes for TensorBoard"),
-        ("LearningRateMonitor", "a Runner logs learning_rate by itself; in your own loop, write run.log(learning_rate=...)"),
+        ("TensorBoard", "callbacks.TFEventWriter, a default monitor, writes TensorBoard files"),
+        ("LearningRateMonitor", "a Runner logs learning_rate automatically; in your own loop, call run.log(learning_rate=...)"),
     ],
 )
 def test_the_names_of_others_say_where_to_find_it(name, where):

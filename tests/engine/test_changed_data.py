@@ -13,7 +13,7 @@ from hookpoint import callbacks as cb
 from hookpoint.core.errors import CannotResume
 
 LINE = "the batch size is {}, but was {}"
-INEXACT = "from here on, the run is not bitwise identical to the saved one"
+INEXACT = "from here on, the run is not bitwise identical to the saved run"
 
 
 @pytest.fixture(autouse=True)

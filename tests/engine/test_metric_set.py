@@ -254,7 +254,7 @@ def test_metrics_of_a_forward_that_sets_no_outputs_are_refused(runner, batches, 
     with pytest.raises(BadLoop) as caught:
         runner(OnlyLoss(), metrics={"far": distance}).fit(batches, epochs=1)
     assert str(caught.value) == (
-        "metrics need outputs, but the forward did not set any.\n  set       run.outputs and run.targets in it"
+        "metrics need outputs, but the forward did not set any.\n  set       run.outputs and run.targets in the forward"
     )
     assert "in callback MetricSet at on_train_iter_end (step 1, rank 0)" in caught.value.__notes__
 

@@ -1291,7 +1291,7 @@ class TwoSteps:
         (
             {"optimizer": [torch.optim.SGD([torch.zeros(1)], lr=0.1)]},
             (
-                "optimizer must be one object or a dict of them, got a list.\n"
+                "optimizer must be one object or a dict of objects, got a list.\n"
                 '  write     a dict, {"body": ..., "head": ...}, and main=a MainCallback that uses each of them\n'
                 "  give      or the object itself, if there is only one"
             ),

@@ -97,7 +97,7 @@ def test_hooks_leave_the_graph_while_they_exist() -> None:
         result = plain(cuda_graph=True, callbacks=(Between(),))
     assert calls == ["forward"] * 5
     assert outside(result) == 3 + 2 + 5
-    assert "module 'head' has hooks: steps run outside the CUDA graph while it has them" in lines
+    assert "module 'head' has hooks: steps run outside the CUDA graph until they are removed" in lines
     assert_same(plain(), result)
     hooked = plain(cuda_graph=True, callbacks=(ModuleHooks("head", forward=lambda *args: None),))
     assert hooked.replays == 0

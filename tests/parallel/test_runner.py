@@ -158,7 +158,7 @@ def test_a_runner_in_two_processes(launch, strategy):
     assert first["distributed"][:2] != first["distributed"][2:]  # set_epoch was called
     assert first["no end"] == second["no end"] == [[0, 1]] * 2
     for one in both:
-        assert "different numbers of training batches: 0, 1. One of them has none." in one["uneven"]
+        assert "different numbers of training batches: 0, 1. One rank has no batches." in one["uneven"]
 
     inputs = torch.arange(24.0).view(12, 2) / 24
     outputs = inputs.sum(1) + 1

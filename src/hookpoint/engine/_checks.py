@@ -30,7 +30,7 @@ def check_instances(**arguments: Any) -> None:
             write = CALLS.get(name, "{0}()").format(kind.__name__)
             raise BadArgument(f"{name} must be an instance, got the class {kind.__name__}.", write=f"{name}={write}")
         if isinstance(argument, list | tuple) and name != "model":
-            raise BadArgument(f"{name} must be one object or a dict of them, got a {type(argument).__name__}.", **MULTIPLE)
+            raise BadArgument(f"{name} must be one object or a dict of objects, got a {type(argument).__name__}.", **MULTIPLE)
     criterion, optimizer = arguments["criterion"], arguments["optimizer"]
     if criterion is not None and not callable(criterion):
         cure = "a function (outputs, targets) -> loss, such as torch.nn.CrossEntropyLoss()"

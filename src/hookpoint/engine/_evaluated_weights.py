@@ -41,7 +41,7 @@ def load_evaluated_weights(run: Run, parts: Mapping[str, Any], workdir: Any, res
             logger.warning("%s has no state for '%s', which is left unchanged", found.path, name)
     clocks = found.manifest.clocks
     where = f"epoch {clocks.get('epoch', '?')}, step {found.manifest.step}"
-    say(f'{run.name}: using the weights from {found.path} ({where}); pass resume="never" to keep the model\'s own')
+    say(f'{run.name}: using the weights from {found.path} ({where}); pass resume="never" to keep the model\'s current weights')
 
 
 def _found(run: Run, parts: Mapping[str, Any], workdir: Path | None, resume: Resume) -> Found | None:

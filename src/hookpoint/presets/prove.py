@@ -63,7 +63,7 @@ class Proof:
         kills = f"{self.steps} steps, killed after step {', '.join(map(str, self.killed_at))} and resumed"
         compared = f"{self.values_compared} values of the state and {self.records_compared} records"
         if self.ok:
-            return f"exact: {kills}; {compared} are the same bit for bit"
+            return f"exact: {kills}; {compared} are identical, bit for bit"
         more = [f"  {difference}" for difference in self.differences[:20]]
         more += [f"  and {len(self.differences) - 20} more"] if len(self.differences) > 20 else []
         return "\n".join([f"NOT exact: {kills}; differences among {compared}:", *more])

@@ -31,12 +31,12 @@ from hookpoint.engine.data.seeded_samples import SeededSamples
 SAMPLES, BATCH, EPOCHS = 11, 3, 3
 FEW_PLACES = {(1, 2), (2, None), (2, 3)}
 WORKERS_WARNING = (
-    "random numbers that workers draw inside the dataset are not restored; wrap it in hookpoint.SeededSamples if it draws any"
+    "random numbers that workers draw inside the dataset are not restored; if it draws any, wrap it in hookpoint.SeededSamples"
 )
 STREAM_WARNING = (
-    "random numbers that workers draw inside the dataset are not restored; seed them in its __iter__ if it draws any"
+    "random numbers that workers draw inside the dataset are not restored; if it draws any, seed them in its __iter__"
 )
-IN_ORDER_WARNING = "workers deliver batches in any order (in_order=False): some may be repeated or skipped"
+IN_ORDER_WARNING = "workers deliver batches in any order (in_order=False): a resumed run may repeat or skip some"
 
 
 # Data that can be identified, and counts its reads

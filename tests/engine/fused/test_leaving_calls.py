@@ -69,7 +69,7 @@ def test_explain_names_who_has_hooks():
     layer.register_forward_hook(print)
     calls = LeavingCalls(Hooks([]))
     calls.begin(HookWatch([layer]))
-    assert calls.lines()[-1] == "  module '' has hooks: every step, while it has them"
+    assert calls.lines()[-1] == "  module '' has hooks: every step, until they are removed"
 
 
 def test_on_step_begin_concerns_only_batches_that_step():
@@ -88,7 +88,7 @@ def test_explain_lists_them():
         "  GradientStats(*) at on_step_begin: the steps it reads",
     ]
     assert hooks.explain().endswith("\n".join(calls.lines()))
-    assert LeavingCalls(Hooks([])).lines()[-1] == "  none, after the first three"
+    assert LeavingCalls(Hooks([])).lines()[-1] == "  none after the first three steps"
 
 
 def test_those_that_always_leave_are_named(caplog):

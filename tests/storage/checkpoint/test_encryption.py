@@ -101,7 +101,7 @@ def test_a_missing_key_is_named_and_nothing_is_moved_or_loaded(tmp_path, key):
     encryption._known.clear()
     before = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
     with pytest.raises(
-        errors.CannotResume, match=f"is encrypted with the key of fingerprint {fingerprint}, and no key was given"
+        errors.CannotResume, match=f"is encrypted with the key with fingerprint {fingerprint}, but no key was given"
     ):
         fit(tmp_path / "run", epochs=2)
     assert sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir()) == before

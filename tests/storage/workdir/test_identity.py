@@ -85,7 +85,7 @@ def test_the_table_is_aligned_with_the_worst_first():
         """\
         what        saved  now   verdict
         world size  8      1     refused: each rank has a shard of the data and the state
-        seed        -      7     warned: the saved generators continue; the new seed has no effect
+        seed        -      7     warned: the saved generators are restored; the new seed has no effect
         torch       2.10   2.13  warned: results may differ in the last bits
         git         bbbb   aaaa  fine"""
     )

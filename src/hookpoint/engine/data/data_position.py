@@ -45,7 +45,7 @@ from hookpoint.parallel.data.distribute_loader import team_sampler_of
 from hookpoint.parallel.data.padded_loader import PaddedLoader
 from hookpoint.parallel.data.sampler import TeamBatchSampler
 
-INEXACT = "from here on, the run is not bitwise identical to the saved one"
+INEXACT = "from here on, the run is not bitwise identical to the saved run"
 
 
 class TorchPositions(Positions):
@@ -295,11 +295,11 @@ class TorchPositions(Positions):
             return
         if not loader.in_order:
             self._has_warned = True
-            logger.warning("workers deliver batches in any order (in_order=False): some may be repeated or skipped")
+            logger.warning("workers deliver batches in any order (in_order=False): a resumed run may repeat or skip some")
         elif is_inexact and next(seeded_samples_of(loader.dataset), None) is None:
             self._has_warned = True
             cure = "wrap it in hookpoint.SeededSamples" if has_index(loader) else "seed them in its __iter__"
-            logger.warning("random numbers that workers draw inside the dataset are not restored; %s if it draws any", cure)
+            logger.warning("random numbers that workers draw inside the dataset are not restored; if it draws any, %s", cure)
 
 
 def _facts_in(state: State) -> State:

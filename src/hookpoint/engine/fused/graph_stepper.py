@@ -190,7 +190,7 @@ class GraphStepper(TorchStepper):
     def _graph_for(self, run: Run, now: Iteration, captured: Captured, key: Key) -> StepGraph | None:
         """Return the graph for this step, capturing it first if necessary, or None if the step runs outside the graph."""
         if self._watch.is_hooked():
-            self._say(f"{self._watch.owner} has hooks: steps run outside the CUDA graph while it has them")
+            self._say(f"{self._watch.owner} has hooks: steps run outside the CUDA graph until they are removed")
             return None
         if self._leaving.are_due(run, steps=key[1]) or now.has_requests:
             return None

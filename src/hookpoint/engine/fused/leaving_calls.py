@@ -70,8 +70,8 @@ class LeavingCalls:
         rows += [(call, "the steps it reads") for call in self._declared]
         listed = [f"  {call.entry.name} at {call.point}: {when}" for call, when in rows]
         if self._watch is not None and self._watch.is_hooked():
-            listed.append(f"  {self._watch.owner} has hooks: every step, while it has them")
-        return ["", "steps outside the CUDA graph", *(listed or ["  none, after the first three"])]
+            listed.append(f"  {self._watch.owner} has hooks: every step, until they are removed")
+        return ["", "steps outside the CUDA graph", *(listed or ["  none after the first three steps"])]
 
 
 def _is_due(call: Call, run: Any) -> bool:

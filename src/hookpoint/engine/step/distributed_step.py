@@ -198,7 +198,7 @@ class Distributed:
         lengths, sizes = zip(*self._team.gather([length_of(loader), mine]), strict=True)
         if len(set(sizes)) > 1:
             found = ", ".join(size or "a custom sampler" for size in sizes)
-            cure = "the same data to all ranks, which is sharded; or a sampler to each rank"
+            cure = "the same data to all ranks, so that it can be sharded, or a custom sampler to each rank"
             raise BadStrategy(f"the ranks have different {what} data: {found}.", give=cure)
         return list(lengths)
 
@@ -217,12 +217,12 @@ class Distributed:
         """Raise BadStrategy if ranks have different numbers of batches and repeated batches cannot have zero weight."""
         model_size = run.team.size // run.team.data_size
         if min(lengths) == 0:
-            why = "One of them has none"
+            why = "One rank has no batches"
         elif any(length != lengths[rank - rank % model_size] for rank, length in enumerate(lengths)):
-            why = "Ranks that share a model need the same number"
+            why = "Ranks that share a model need the same number of batches"
         elif self._local_updates is not None or overrides(run.hooks.main, "on_iter_backward"):
             what = "A custom on_iter_backward" if self._local_updates is None else type(self._local_updates).__name__
-            why = f"{what} needs the same number on all ranks"
+            why = f"{what} needs the same number of batches on all ranks"
         else:
             return
         raise BadStrategy(

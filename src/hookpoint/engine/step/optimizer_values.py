@@ -15,7 +15,7 @@ def clear_gradients(optimizer: Any) -> None:
 
 
 def learning_rate(optimizer: Any) -> dict[str, Any]:
-    """Return {"learning_rate": ...} with the rate of the optimizer's first group, or {} if there is no such rate.
+    """Return {"learning_rate": ...} with the rate of the optimizer's first group, or {} if the optimizer has no rate.
 
     If the rate is a tensor, it is copied, because it changes in place. It is converted to a float later, without a device
     synchronization.

@@ -305,7 +305,7 @@ class TorchStepper(Stepper):
 
     def _drop_window(self, run: Run, now: Iteration) -> None:
         if now.is_discarded and self._accumulate > 1:
-            what = "a batch cannot be skipped or retried after its gradients were accumulated with those of others."
+            what = "a batch cannot be skipped or retried after its gradients were accumulated with those of other batches."
             raise BadLoop(what, request="it before on_backward_end, or call run.skip_step() to drop the window")
         clear_gradients(run.optimizer)
         self._in_window = 0

@@ -225,7 +225,7 @@ class AsyncSGD(StrategyDefaults):
         if rpc is None or rpc.join(min(CLOSE_SECONDS, self.wait_seconds)):
             dist.destroy_process_group(self._group)
         else:
-            logger.warning("AsyncSGD: the parameter server still waits for a rank that does not answer")
+            logger.warning("AsyncSGD: the parameter server is still waiting for a rank that does not respond")
 
     # Checkpoints
 

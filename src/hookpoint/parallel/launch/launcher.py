@@ -64,7 +64,7 @@ def _stay_on_loopback(options: Namespace, parser: ArgumentParser) -> None:
     unused = [name for name in MULTI_NODE if getattr(options, name) != parser.get_default(name)]
     if unused:
         names = ", ".join("--" + name.replace("_", "-") for name in unused)
-        print(f"hookpoint launch: ignoring {names}: all ranks run on this machine; pass --nnodes for more", file=sys.stderr)
+        print(f"hookpoint launch: ignoring {names}: all ranks run on one machine unless you pass --nnodes", file=sys.stderr)
     port = 0 if options.master_port == parser.get_default("master_port") else options.master_port
     rendezvous.rendezvous_handler_registry.register(BACKEND, lambda parameters: LoopbackRendezvous(parameters.run_id, port))
     os.environ.update(interface_settings())

@@ -51,7 +51,7 @@ def join_team(
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return Team()
     atexit.unregister(let_rest)
-    atexit.register(let_rest)  # needed even if the owner of the group never destroys it
+    atexit.register(let_rest)  # the user's script may never destroy the process group
     with _answered(dist.get_rank(), dist.get_world_size()):
         return kind(seconds=SECONDS if seconds is None else seconds, model_size=model_size, has_stages=has_stages)
 

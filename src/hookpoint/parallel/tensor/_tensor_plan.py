@@ -132,7 +132,7 @@ def _check_kind(name: str, module: nn.Module, style: ParallelStyle | Direction, 
     if not isinstance(style, ColwiseParallel | RowwiseParallel | str):
         return
     if is_inside:
-        why = "is inside MultiheadAttention, which reads its weights without calling it"
+        why = "is inside MultiheadAttention, which reads the weights without calling the layer"
     elif _can_split(module):
         return
     elif isinstance(module, nn.Embedding):

@@ -124,7 +124,7 @@ def _check_fused(optimizer: Any) -> None:
     for group in getattr(optimizer, "param_groups", ()):
         option = next((name for name in ("fused", "foreach") if group.get(name)), None)
         if option is not None and len({isinstance(parameter, DTensor) for parameter in group["params"]}) > 1:
-            what = f"TensorParallel: {type(optimizer).__name__}({option}=True) has split and other layers in one group."
+            what = f"TensorParallel: {type(optimizer).__name__}({option}=True) has split and unsplit layers in one group."
             raise BadStrategy(what, drop=f"{option}=True, or put them into separate groups")
 
 

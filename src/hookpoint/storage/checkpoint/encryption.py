@@ -230,7 +230,7 @@ def _key_for(folder: Path, encryption: Mapping[str, Any]) -> Key:
         other = ", ".join(_known)
         given = f"the key given has fingerprint {other}" if other else "no key was given"
         raise CannotResume(
-            f"{folder} is encrypted with the key of fingerprint {fingerprint}, and {given}.",
+            f"{folder} is encrypted with the key with fingerprint {fingerprint}, but {given}.",
             give="checkpoint_key= to the Runner or Loop, or key= to load_weights",
             set=f"{FILE_VARIABLE} to the file with the key",
         )

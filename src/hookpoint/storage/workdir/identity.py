@@ -24,15 +24,15 @@ GIT_NO_COMMIT = "(initial)"
 REFUSED = {
     "format": "saved by a newer release, which this one cannot read",
     "world_size": "each rank has a shard of the data and the state",
-    "model_size": "different ranks have the same samples",
+    "model_size": "the groups of ranks that share samples differ",
     "layout": "each rank has different layers of the model",
     "copies": "each rank may have its own model, and models are merged differently",
     "model": "its weights have different names, shapes or types",
-    "optimizer": "its state only fits the same class",
+    "optimizer": "only the same class can load its state",
     "optimizer_parameters": "its state is stored by position, and the order differs",
 }
 WARNED = {
-    "seed": "the saved generators continue; the new seed has no effect",
+    "seed": "the saved generators are restored; the new seed has no effect",
     "accumulate": "a step has a different number of batches",
     "precision": "results will differ",
     "device": "results may differ in the last bits",
