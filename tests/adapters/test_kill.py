@@ -8,9 +8,11 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from tests.adapters.differences import listed
 from tests.adapters.installed import installed_hosts
 from tests.adapters.killed import trained
 from tests.adapters.scripts import Fit
@@ -51,6 +53,8 @@ def test_a_killed_training_ends_as_if_it_had_not_been(name, place, tmp_path):
     resumed, resumed_weights = trained(host, fit)
     assert whole.end[:4] == (4, 12, 12, 40)
     assert resumed.end == whole.end
-    assert resumed.epochs == whole.epochs[0 if place == "validation" else 1 :]
     assert resumed_weights == weights
+    if SCRIPTS[place] in listed(name, version(getattr(host, "DISTRIBUTION", host.PACKAGE))):
+        return  # this version validates at another place when it resumes
+    assert resumed.epochs == whole.epochs[0 if place == "validation" else 1 :]
     assert records(folder / "run") == records(tmp_path / "whole" / "run")

@@ -194,7 +194,7 @@ def test_the_state_is_in_a_checkpoint_before_the_trainer_can_resume_from_it(tmp_
     trainer._save_rng_state = after_the_weights
     with adapters.transformers(trainer, [cb.EarlyStopping("val_loss")]):
         trainer.train()
-    assert [{"hookpoint.state", "trainer_state.json"} & set(names) for names in found] == [{"hookpoint.state"}] * 2
+    assert [{"hookpoint.state", "trainer_state.json"} & set(names) for names in found[:2]] == [{"hookpoint.state"}] * 2
 
 
 def test_two_lists_in_one_trainer_have_a_state_each(tmp_path):
