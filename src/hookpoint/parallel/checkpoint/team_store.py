@@ -140,7 +140,7 @@ class TeamStore(ResumableStore):
             self._store.describe(facts)
 
     def described(self, resume: Resume) -> dict[str, Any]:
-        """Return the chief's record of crashes on all ranks, so that either all ranks start or none."""
+        """Return the chief's record of crashes on all ranks, so that either all ranks start or none do."""
         return dict(self._on_chief(lambda: self._store.described(resume), dict))
 
     def close(self) -> None:
