@@ -145,7 +145,7 @@ def _check_key(keys: Sequence[str], run: Run) -> None:
     """Raise before the first step if the run encrypts checkpoints that could not be compared afterwards."""
     fingerprint = getattr(machine_of(run).saving.store, "key_fingerprint", None)
     if fingerprint is not None and fingerprint not in keys:
-        what = f"prove: the run encrypts its checkpoints with the key of fingerprint {fingerprint}, which was not given."
+        what = f"prove: the run encrypts its checkpoints with the key with fingerprint {fingerprint}, which was not given."
         raise BadArgument(what, give="key= to prove, or --key to the command", set=f"{FILE_VARIABLE} to the file with the key")
 
 
