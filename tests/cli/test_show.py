@@ -152,3 +152,38 @@ def test_pipes_in_a_run(command, train_run):
     os.mkfifo(folder / "scalars.jsonl")
     os.mkfifo(folder / "events.jsonl")
     assert "status   finished" in command("show", "mine").stdout
+
+
+def test_lineage_and_data(command):
+    def train(workdir, epochs, **options):
+        saver = cb.ModelSaver()
+        with Loop([saver], workdir=workdir, name=workdir[-4:], extra_callbacks=[], monitors=[], **options) as run:
+            for _ in run.epochs(epochs):
+                for _ in run.batches([1, 2]):
+                    pass
+
+    train("runs/mine", 1)
+    train("runs/mine", 2)
+    train("runs/fork", 3, resume="runs/mine")
+    lines = sections(command("show", "runs/fork").stdout)
+    where = os.path.realpath("runs/mine")
+    assert [line[21:] for line in lines["lineage"][1:]] == [
+        f"resumed from  mine step-00000002 (step 2, epoch 1) in {where}",
+        f"resumed from  mine step-00000004 (step 4, epoch 2) in {where}",
+    ]
+    assert lines["data"][1:] == ["train  list(2); 2 batches"]
+    own = sections(command("show", "runs/mine").stdout)["lineage"]
+    assert own[1].endswith("resumed from  mine step-00000002 (step 2, epoch 1)")
+
+
+def test_lineage_and_data_that_make_no_sense_are_ignored(command, tmp_path):
+    workdir = tmp_path / "runs" / "odd"
+    workdir.mkdir(parents=True)
+    facts = {"format": 1, "status": "finished", "name": "odd", "lineage": [3, {"kind": "weights", "tensors": 2}]}
+    odd = {"class": "a\x1b[31m", "inputs": [3, {"class": 3}, {"class": "b"}, {"class": "c", "length": 1}]}
+    facts["data"] = {"train": {"graph": odd, "batches": "x"}, "val": 3, "other": {}}
+    (workdir / "run.json").write_text(json.dumps(facts))
+    text = command("show", "runs/odd").stdout
+    assert "weights of  2 tensors of unknown origin" in text
+    assert "\x1b" not in text
+    assert "< [b, c(1)]" in text

@@ -11,6 +11,7 @@ import click
 from hookpoint.cli.ctl_list import is_paused, pending_commands
 from hookpoint.cli.output import Column, coloured_status, heading, print_json, print_lines, table, width
 from hookpoint.cli.run_argument import readable_run_argument
+from hookpoint.cli.show_lineage import data_rows, lineage_rows
 from hookpoint.run_folder.checkpoint_list import Listed
 from hookpoint.run_folder.describe_event import describe_event
 from hookpoint.run_folder.formatting import counted, duration, moment, moment_of, number, shown, size
@@ -31,7 +32,7 @@ Rows = Sequence[tuple[str, ...]]
 @click.option("-n", "--events", type=click.IntRange(0), default=10, show_default=True, help="Number of events to show.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 def show(run: RunFolder, events: int, as_json: bool) -> None:
-    """Show the status, command, settings, versions, best and last values, newest events, checkpoints and sizes of RUN.
+    """Show the status, lineage, settings, data, versions, best and last values, events, checkpoints and sizes of RUN.
 
     \b
     Examples:
@@ -75,10 +76,12 @@ def _summary(run: RunFolder, limit: int | None) -> list[str]:
 
 
 def _sections(run: RunFolder, events: int) -> Iterator[tuple[str, Sequence[Column], Rows]]:
+    yield "lineage", (Column(drop=1), Column(), Column(wraps=True)), lineage_rows(run)
     yield "best", VALUES, _best(run)
     yield "last values", VALUES, _last(run)
     for title, name in (("config", "config"), ("settings", "hyper"), ("objects", "objects")):
         yield title, (Column(min_width=12), Column(wraps=True)), _settings(run.facts.get(name))
+    yield "data", NAMED, data_rows(run)
     callbacks = ", ".join(map(shown, as_list(run.facts.get("callbacks"))))
     yield "callbacks", (Column(wraps=True),), [(callbacks,)] if callbacks else []
     yield "versions", NAMED, _versions(run)

@@ -25,6 +25,7 @@ def checkpoint_options(
     workdir: Any,
     model: Any,
     optimizer: Any,
+    init_weights: Mapping[str, Any] | None = None,
     *,
     seed: int | None = None,
     allow_world_change: bool = False,
@@ -50,7 +51,10 @@ def checkpoint_options(
         # A run without a workdir does not need these imports.
         from hookpoint.parallel.checkpoint.team_store import TeamStore
         from hookpoint.storage.checkpoint_store import CheckpointStore
+        from hookpoint.storage.lineage import lineage_of_init
 
+        if init_weights is not None:
+            options["lineage"] = lineage_of_init(init_weights)
         store = CheckpointStore(workdir, allow_world_change=allow_world_change, key=key)
         per_rank = strategy if isinstance(strategy, PerRankModel) else None
         options["store"] = TeamStore(store, per_rank) if world_size() > 1 else store

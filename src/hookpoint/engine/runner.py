@@ -149,7 +149,7 @@ class Runner:
             floats=device_floats,
             **self._distribution.loop_options,
             **checkpoint_options(
-                *(workdir, model, optimizer),
+                *(workdir, model, optimizer, init_weights),
                 seed=seed,
                 allow_world_change=allow_world_change,
                 checkpoint_key=checkpoint_key,

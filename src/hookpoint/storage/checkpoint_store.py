@@ -36,6 +36,7 @@ from hookpoint.storage.checkpoint.manifest import File, Manifest
 from hookpoint.storage.checkpoint.snapshot import Snapshots
 from hookpoint.storage.disk import disk
 from hookpoint.storage.disk.hashing_writer import Segment
+from hookpoint.storage.lineage import lineage_of_resume
 from hookpoint.storage.run_file import RunFile
 from hookpoint.storage.workdir import best_links, named_links, open_workdir
 from hookpoint.storage.workdir.catalog import entries, places
@@ -107,7 +108,8 @@ class CheckpointStore(ResumableStore):
                 self._lock.release()
                 raise
         self._is_open = True
-        self._run_file = RunFile(self.workdir)
+        lineage = [] if checkpoint is None else lineage_of_resume(Path(checkpoint.path), self.workdir)
+        self._run_file = RunFile(self.workdir, lineage)
         return checkpoint
 
     def check(self, state: Mapping[str, Any]) -> None:

@@ -23,6 +23,7 @@ from hookpoint.storage.checkpoint.load_shards import filled
 from hookpoint.storage.checkpoint.state_files import unreadable_if_failing
 from hookpoint.storage.checkpoint.tree import is_tensor, memory_of, named_tensors
 from hookpoint.storage.disk import disk
+from hookpoint.storage.lineage import lineage_of_weights, with_lineage
 from hookpoint.storage.workdir.find_checkpoint import search
 
 AVERAGES = ("averages", "statistics")  # keys in the state of a callback that averages weights; "statistics" is for batch norm
@@ -39,6 +40,8 @@ def load_weights(
 
     `averaged=True` returns the weights that a callback has averaged instead of the training weights. If more than one callback
     averages weights, pass the callback's name.
+
+    The weights remember where they come from: a run that starts with `Runner(init_weights=...)` records it in run.json.
 
     `key` specifies the key for encrypted checkpoints: a file, or "env:NAME" for an environment variable.
 
@@ -57,11 +60,12 @@ def load_weights(
     resolved = Path(os.path.realpath(path))
     if disk.is_folder(resolved):
         folder = resolved if is_like_a_checkpoint(resolved) else _newest_good(resolved)
-        return dict(plain_state(_averaged_weights(folder, averaged) if averaged else _read_checkpoint(folder)))
+        weights = plain_state(_averaged_weights(folder, averaged) if averaged else _read_checkpoint(folder))
+        return with_lineage(weights, lineage_of_weights(folder, averaged))
     if disk.is_file(resolved) and averaged:
         raise CannotResume(f"{path} is a weights file and contains no averages.", give="the checkpoint's folder")
     if disk.is_file(resolved):
-        return dict(plain_state(_read_file(resolved)))
+        return with_lineage(plain_state(_read_file(resolved)), lineage_of_weights(resolved, averaged))
     raise CannotResume(f"{path} does not exist.", give="a workdir, a checkpoint, or a .safetensors file")
 
 

@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from hookpoint.storage.disk import disk
 logger = logging.getLogger("hookpoint")
 
 NAME = "run.json"
+LINEAGE = "lineage"  # the key in run.json
 FORMAT = 1
 STATUSES = ("running", "finished", "stopped", "failed")
 MAX_BYTES = 16 * 2**20  # larger files are not read
@@ -23,6 +24,8 @@ MAX_BYTES = 16 * 2**20  # larger files are not read
 class RunFile:
     """Update run.json atomically. A resumed run keeps its id, its first start time, and the reasons why it is inexact.
 
+    `lineage` says which checkpoints the state of the run came from, if it resumes; otherwise, the facts may say it.
+
     >>> disk.make_folder(Path("runs/mine"))
     >>> file = RunFile("runs/mine")
     >>> file.update({"name": "mine", "status": "running", "started": "2026-11-15T12:00:00+00:00"})
@@ -30,8 +33,8 @@ class RunFile:
     'running'
     """
 
-    def __init__(self, workdir: str | os.PathLike[str]) -> None:
-        self._path = Path(workdir) / NAME
+    def __init__(self, workdir: str | os.PathLike[str], lineage: Sequence[Mapping[str, Any]] = ()) -> None:
+        self._path, self._lineage = Path(workdir) / NAME, list(lineage)
         self._facts: dict[str, Any] | None = None
 
     def update(self, facts: Mapping[str, Any]) -> None:
@@ -57,6 +60,9 @@ class RunFile:
         if isinstance(earlier.get("started"), str):
             merged |= {"started": earlier["started"], "resumed": [*resumed, facts.get("started")]}
             merged |= {"id": earlier["id"]} if isinstance(earlier.get("id"), str) else {}
+        lineage = self._lineage or as_list(facts.get(LINEAGE))
+        if lineage:
+            merged[LINEAGE] = [*lineage[:-1], {**lineage[-1], "at": facts.get("started")}]
         inexact = [*as_list(earlier.get("inexact")), *as_list(facts.get("inexact"))]
         return {**merged, "inexact": inexact} if inexact else merged
 

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from hookpoint.core.checkpoint.randomness import PlainRandomness
+from hookpoint.core.data.data_graph import graph_of
 from hookpoint.core.data.samples import length_of
 from hookpoint.core.errors import CannotResume
 from hookpoint.core.logger import logger
@@ -53,6 +54,10 @@ class Positions:
     def visit(self, loader: Iterable[Any]) -> Iterator[Any]:
         """Return `iter(loader)` for a pass other than training. Such a pass is never resumed midway."""
         return iter(loader)
+
+    def describe(self, loader: Any) -> dict[str, Any]:
+        """Return what is known about a loader's data without reading it, as plain values for the run's record."""
+        return {"graph": graph_of(loader), "batches": length_of(loader)}
 
     def exhaust(self, loader: Iterable[Any], source: Iterator[Any]) -> None:
         """Request the batch after the last one, which ends the iterator: only then do some loaders count the pass."""

@@ -120,7 +120,9 @@ def _components(objects: RunObjects, options: LoopOptions, agreement: Agreement 
         agree=agree,
         signals=signals,
         steps=StepHooks(run, clocks, has_host=host is not None),
-        record=RunRecord(run, clocks, saving.resumable, crashes),
+        record=RunRecord(
+            *(run, clocks, saving.resumable, crashes), describe_data=objects.positions.describe, lineage=options.lineage
+        ),
         missing=missing,
         model_stop=ModelStop(has_user_callbacks=any(map(could_log_anything, hooks.entries))),
         control=control,

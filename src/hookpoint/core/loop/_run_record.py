@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
 from time import monotonic
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from hookpoint.core.checkpoint.crashes import Crashes
     from hookpoint.core.checkpoint.store import ResumableStore
     from hookpoint.core.hooks.hooks import Hooks
+    from hookpoint.core.loop.passes import Pass
     from hookpoint.core.run.run import Run
     from hookpoint.core.schedule.clocks import Clocks
 
@@ -36,8 +37,20 @@ class RunRecord:
     Secrets in the config, the command, the error and the stop reason are masked.
     """
 
-    def __init__(self, run: Run, clocks: Clocks, store: ResumableStore | None, crashes: Crashes) -> None:
+    def __init__(
+        self,
+        run: Run,
+        clocks: Clocks,
+        store: ResumableStore | None,
+        crashes: Crashes,
+        *,
+        describe_data: Callable[[Any], dict[str, Any]],
+        lineage: Sequence[Mapping[str, Any]],
+    ) -> None:
         self._run, self._clocks, self._crashes = run, clocks, crashes
+        self._describe_data, self._lineage = describe_data, list(lineage)
+        self._data: dict[str, Any] = {}
+        self._described_loader: Any = None
         self._describe = getattr(store, "describe", None)
         self._next_costs = 0.0
         self._first_iteration = 0  # the first iteration in this process: costs are measured per process
@@ -45,7 +58,7 @@ class RunRecord:
     def begin(self, identity: Mapping[str, Any], inexact: list[str]) -> None:
         if self._describe is None:
             return
-        run = self._run
+        run, self._data = self._run, self._described_data()
         self._first_iteration = self._clocks.iteration
         self._write(
             id=uuid4().hex,
@@ -64,10 +77,31 @@ class RunRecord:
             callbacks=[masked(entry.name) for entry in run.hooks.entries],
             schedule=_schedule(run.hooks),
             identity=identity,
+            **({"lineage": self._lineage} if self._lineage and not run.resuming else {}),
+            **({"data": self._data} if self._data else {}),
             **({"inexact": [masked(reason) for reason in inexact]} if inexact else {}),
             **({"crashes": self._crashes.rows} if self._crashes.rows else {}),
             **self._status(),
         )
+
+    def begin_pass(self, pass_: Pass) -> None:
+        """Write what is known about the training data, unless it is written already."""
+        if self._describe is not None and pass_.is_train and self._run.train_loader is not self._described_loader:
+            before = self._data
+            self._data = self._described_data()
+            if self._data != before:
+                self._write(data=self._data)
+
+    def _described_data(self) -> dict[str, Any]:
+        """Return what is known about the data without reading it."""
+        run, data = self._run, dict[str, Any]()
+        self._described_loader = run.train_loader
+        for name, loader in (("train", run.train_loader), ("val", run.val_loader)):
+            try:
+                data |= {name: self._describe_data(loader)} if loader is not None else {}
+            except Exception as error:  # in a user's loader or dataset
+                logger.warning("the %s data could not be described: %s", name, error)
+        return data
 
     def end_epoch(self) -> None:
         """Write the costs of callbacks, at most once per second because epochs may be short."""
@@ -107,7 +141,7 @@ class RunRecord:
         except Exception as error:  # the device of a logged value may have failed
             logger.warning("the final status of %s is unknown: %s", self._run.name, error)
             facts = {}
-        facts |= {"costs": self._costs(), **crashes}
+        facts |= {"costs": self._costs(), **({"data": data} if (data := self._described_data()) else {}), **crashes}
         self._write(status=status, reason=masked(reason), ended=_now(), **facts)
         if self._describe is not None:
             end_workdir(self._run.hooks)

@@ -145,6 +145,7 @@ class Machine:
         scopes.close_above(pass_)
         self.watch.enter(pass_)
         resuming.enter_data(pass_)
+        self.record.begin_pass(pass_)
         if self.options.prepare is not None:
             pass_.source = map(self.options.prepare, pass_.source)
         return True

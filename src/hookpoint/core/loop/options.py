@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -56,6 +56,7 @@ class LoopOptions:
     data_timeout_seconds: float | None = None
 
     identity: Callable[[], Mapping[str, Any]] = dict
+    lineage: Sequence[Mapping[str, Any]] = ()  # of the weights that a new run starts from
     randomness: PlainRandomness | None = None
     positions: Callable[[PlainRandomness], Positions] = Positions
     after_load: Callable[[Run], None] | None = None

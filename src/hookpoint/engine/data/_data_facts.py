@@ -86,16 +86,23 @@ def compared(saved: Mapping[str, Any], now: Mapping[str, Any], *, in_epoch: bool
     return table(rows)
 
 
-def _named(dataset: Any) -> str:
-    """Return the class name of a dataset and, for a TensorDataset, the shapes of its tensors and a digest of some rows."""
-    name = type(dataset).__name__
+def digest_of(dataset: Any) -> str | None:
+    """Return a digest of some rows of a TensorDataset; None for any other dataset."""
     if type(dataset) is not TensorDataset:
-        return name
+        return None
     digest = hashlib.sha256()
     for tensor in dataset.tensors:
         if tensor.device.type == "cpu" and tensor.layout is torch.strided and tensor.dim() and tensor.numel():
             some = torch.linspace(0, len(tensor) - 1, min(ROWS, len(tensor)), device="cpu").long()
             rows = tensor.detach()[some].flatten(1)[:, :COLUMNS] if tensor.dim() > 1 else tensor.detach()[some]
             digest.update(rows.contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:8]
+
+
+def _named(dataset: Any) -> str:
+    """Return the class name of a dataset and, for a TensorDataset, the shapes of its tensors and a digest of some rows."""
+    name, digest = type(dataset).__name__, digest_of(dataset)
+    if digest is None:
+        return name
     shapes = ", ".join(str(tuple(tensor.shape[1:])) for tensor in dataset.tensors)
-    return f"{name} of {shapes} ({digest.hexdigest()[:8]})"
+    return f"{name} of {shapes} ({digest})"

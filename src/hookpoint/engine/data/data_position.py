@@ -23,11 +23,12 @@ from torch.utils.data import DataLoader
 
 from hookpoint.core.checkpoint.positions import Entered, Positions, skip_batches
 from hookpoint.core.checkpoint.randomness import PlainRandomness
+from hookpoint.core.data.data_graph import graph_of
 from hookpoint.core.data.samples import length_of
 from hookpoint.core.errors import CannotResume
 from hookpoint.core.logger import logger
 from hookpoint.engine.data import _loader_state
-from hookpoint.engine.data._data_facts import batch_size_of, compared, facts_of, facts_of_order
+from hookpoint.engine.data._data_facts import batch_size_of, compared, digest_of, facts_of, facts_of_order
 from hookpoint.engine.data._loader_record import LoaderRecord, batches_ahead, has_index, has_iterator, is_stateful, is_wrapper
 from hookpoint.engine.data._repartition import State, as_team_state, rest_of, unknown_order
 from hookpoint.engine.data._resumed_iterator import (
@@ -80,6 +81,10 @@ class TorchPositions(Positions):
         if not self.remembers:
             return iter(loader)
         return self._iterator(loader, *self._record_of(loader, trains=False))
+
+    def describe(self, loader: Any) -> dict[str, Any]:
+        data = loader.data if isinstance(loader, PaddedLoader) else loader
+        return {"graph": graph_of(data, digest_of), "batches": length_of(loader), **facts_of(data)}
 
     def exhaust(self, loader: Iterable[Any], source: Iterator[Any]) -> None:
         if not has_index(loader) and not is_stateful(loader):  # those do not count passes
