@@ -183,7 +183,7 @@ class Controller:
         return self._ask("resume", timeout)
 
     def save(self, tag: str = "manual", *, timeout: float = TIMEOUT) -> ControlAnswer:
-        """Save a checkpoint with this tag. Return the answer, which includes the path, once the checkpoint is on disk."""
+        """Save a checkpoint with this tag. Wait until it is on disk, and return the answer with its path."""
         return self._ask("save", timeout, tag=tag)
 
     def validate(self, *, timeout: float = TIMEOUT) -> ControlAnswer:

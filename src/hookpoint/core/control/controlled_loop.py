@@ -76,7 +76,10 @@ class Agrees(Protocol):
 
 
 class HostLimits(Protocol):
-    """The trainer from another library that drives the loop. `cannot` maps what it does not support to the reason."""
+    """The trainer from another library that drives the loop.
+
+    `cannot` maps each command that the trainer does not support to the reason.
+    """
 
     @property
     def name(self) -> str: ...
