@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+import json
 
-from hookpoint import Callback, Every, Hooks, LambdaCallback, callbacks
-from hookpoint.core.hooks.costs import FIRST_SAMPLE, Cost, StepShare
+import pytest
+import torch
+
+from hookpoint import Callback, Every, Hooks, LambdaCallback, Runner, callbacks
+from hookpoint.core.hooks.costs import FIRST_SAMPLE, STEP_POINTS, Cost, StepShare
 from hookpoint.core.loop.loop import Loop
 
 
@@ -80,6 +83,62 @@ def test_iterations_are_sampled_and_rarer_points_always_measured(train):
 def test_validation_is_not_sampled_with_the_training_step(train):
     run = train([Watch()], batches=range(2), val=range(80))
     assert {one.point for one in run.hooks.costs()} == {"on_run_begin", "on_epoch_end", "on_run_end"}
+
+
+def test_the_points_of_validation_are_sampled_even_if_it_is_short(train):
+    run = train([LambdaCallback(on_val_iter_end=lambda: None)], batches=range(2), val=range(3), epochs=2)
+    assert [(one.point, one.calls) for one in run.hooks.costs()] == [("on_val_iter_end", 2)]
+
+
+def test_the_points_of_the_optimizer_step_are_sampled_with_the_iteration():
+    weight = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    with Loop([LambdaCallback(on_step_begin=lambda: None, on_step_end=lambda: None)], optimizer=optimizer) as run:
+        for _ in run.epochs(1):
+            for _ in run.batches(range(128)):
+                optimizer.step()
+        optimizer.step()  # outside an iteration
+    assert {one.point: one.calls for one in run.hooks.costs()} == {"on_step_begin": 2, "on_step_end": 2}
+
+
+def test_all_points_of_a_training_step_are_sampled(tmp_path):
+    points = ["on_iter_begin", "on_train_iter_begin", *STEP_POINTS, "on_train_iter_end", "on_iter_end"]
+    model = torch.nn.Linear(1, 1)
+    data = [(torch.ones(1, 1), torch.ones(1, 1))] * 80
+    watch = LambdaCallback(**dict.fromkeys(points, lambda: None), name="watch")
+    loss, optimizer = torch.nn.functional.mse_loss, torch.optim.SGD(model.parameters(), lr=0.1)
+    runner = Runner(model, optimizer, loss, callbacks=[watch], workdir=tmp_path)
+    runner.fit(data, epochs=1)
+    rows = [row for row in json.loads((tmp_path / "run.json").read_text())["costs"] if row["callback"] == "watch"]
+    assert {row["point"]: row["calls"] for row in rows} == dict.fromkeys(points, 2)
+    assert all(row["estimated_seconds"] == pytest.approx(row["seconds"] * 40) for row in rows)
+
+
+def test_a_handler_that_fails_in_a_sampled_step_is_named():
+    def fail(run):
+        if run.iteration == FIRST_SAMPLE - 1:
+            raise ZeroDivisionError
+
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    with (
+        pytest.raises(ZeroDivisionError) as raised,
+        Loop([LambdaCallback(on_step_begin=fail, name="fails")], optimizer=optimizer) as run,
+    ):
+        for _ in run.epochs(1):
+            for _ in run.batches(range(10)):
+                optimizer.step()
+    assert raised.value.__notes__ == ["in callback fails at on_step_begin (step 7, rank 0)"]
+
+
+@pytest.mark.parametrize(
+    ("point", "calls"), [("on_iter_end", 50.0), ("on_step_end", 50.0), ("on_val_iter_end", 10.0), ("on_epoch_end", 1.0)]
+)
+def test_a_sample_stands_for_all_calls_of_its_mode(point, calls):
+    share = StepShare()
+    for mode in ("train", "train", "val"):
+        share.add(mode, 1.0)
+    share.add_pass("val", 10)
+    assert share.calls_per_sample(point, iterations=100) == calls
 
 
 def test_what_was_never_called_costs_nothing(train):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 SAMPLE_EVERY = 64
-FIRST_SAMPLE = 8  # the first sampled iteration: earlier ones only warm up caches
-IN_THE_STEP = ("on_iter_begin", "on_train_iter_begin", "on_train_iter_end", "on_iter_end")  # sampled together with the step
+FIRST_SAMPLE = 8  # the first sampled iteration of a training pass: earlier ones only warm up caches
+FIRST_SAMPLE_IN_EVALUATION = 2  # validation data may have only a few batches
+STEP_POINTS = ("on_backward_begin", "on_backward_end", "on_step_begin", "on_step_end")
+IN_THE_STEP = ("on_iter_begin", "on_train_iter_begin", *STEP_POINTS, "on_train_iter_end", "on_iter_end")
+IN_EVALUATION = {f"on_{mode}_iter_{end}": mode for mode in ("val", "pred") for end in ("begin", "end")}
 
 
 @dataclass(slots=True, eq=False)
@@ -31,7 +35,7 @@ class Cost:
 
 
 class StepShare:
-    """Find callbacks that take more than a tenth of the step time, and report each of them once.
+    """Find callbacks that take more than a tenth of the step time, and report each of them once. Count the sampled iterations.
 
     The first measured step and the first call of each callback are warm-up and do not count. A callback that takes less than
     `MIN_SECONDS` per step is never reported.
@@ -45,6 +49,28 @@ class StepShare:
         self._steps = -1
         self._step_seconds = 0.0
         self._reported: set[str] = set()
+        self._samples: Counter[str] = Counter()
+        self._batches: Counter[str] = Counter()
+
+    def add(self, mode: str, seconds: float) -> None:
+        """Add a sampled iteration of a pass in this mode."""
+        self._samples[mode] += 1
+        if mode == "train":
+            self.add_step(seconds)
+
+    def add_pass(self, mode: str, batches: int) -> None:
+        """Count the batches of a pass that ended."""
+        self._batches[mode] += batches
+
+    def calls_per_sample(self, point: str, iterations: int) -> float:
+        """Return how many times a point fired for each time that it was sampled.
+
+        `iterations` is the number of training iterations in this process.
+        """
+        if point in IN_THE_STEP:
+            return max(1.0, iterations / (self._samples["train"] or 1))
+        mode = IN_EVALUATION.get(point, "")
+        return max(1.0, self._batches[mode] / (self._samples[mode] or 1))
 
     def add_step(self, seconds: float) -> None:
         self._steps += 1

@@ -17,7 +17,7 @@ number in a traceback identifies the call that failed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -108,19 +108,29 @@ class Call:
         return by_clock and getattr(self.entry.subject, "saves", False) and not self.entry.declared("reads")
 
 
-def compile_dispatch(label: str, calls: Sequence[Call], *, timed: bool) -> Dispatch | None:
-    """Return one function that makes the calls in order, or None if there are no calls."""
+def compile_dispatch(
+    label: str, calls: Sequence[Call], *, timed: Collection[str] = (), only_samples: bool = False
+) -> Dispatch | None:
+    """Return one function that makes the calls in order, or None if there are no calls.
+
+    The function measures the time of the handlers for the points in `timed`. With `only_samples`, it does so only in
+    sampled iterations.
+    """
     if not calls:
         return None
     names: dict[str, Any] = {"clock": perf_counter}
-    lines_of = [_lines(call, number, names, timed) for number, call in enumerate(calls)]
-    lines = [line for of_call in lines_of for line in of_call]
+    lines = [(line, call) for number, call in enumerate(calls) for line in _lines(call, number, names, call.point in timed)]
+    if only_samples:
+        plain = [(line, call) for number, call in enumerate(calls, len(calls)) for line in _lines(call, number, names, False)]
+        indented = [[(f"    {line}", call) for line, call in branch] for branch in (lines, plain)]
+        lines = [("if run._now.is_sampled:", calls[0]), *indented[0], ("else:", calls[0]), *indented[1]]
     head = [f"def {label}(run):", "    try:"]
     tail = ["    except BaseException as error:", "        blame(error, run)", "        raise"]
-    names["blame"] = _blame([call for call, its in zip(calls, lines_of, strict=True) for _ in its], first_line=len(head) + 1)
+    names["blame"] = _blame([call for _, call in lines], first_line=len(head) + 1)
+    body = [line for line, _ in lines]
     if any(call.agrees for call in calls):
-        lines.append("run._loop.agree_on_skips()")
-    source = "\n".join([*head, *(f"        {line}" for line in lines), *tail])
+        body.append("run._loop.agree_on_skips()")
+    source = "\n".join([*head, *(f"        {line}" for line in body), *tail])
     exec(compile(source, f"<hookpoint {label}>", "exec"), names)
     dispatch: Dispatch = names[label]
     return dispatch

@@ -20,7 +20,7 @@ from hookpoint.core.hooks._explain import explain
 from hookpoint.core.hooks._order import Order
 from hookpoint.core.hooks._returned import may_return, report
 from hookpoint.core.hooks.asynchronous import check_asynchronous, send_payload
-from hookpoint.core.hooks.costs import Cost
+from hookpoint.core.hooks.costs import IN_THE_STEP, Cost
 from hookpoint.core.hooks.dispatch import Call, compile_dispatch
 from hookpoint.core.hooks.entry import MAIN, MONITOR, Entry, call_run, entries_of, is_not_empty
 from hookpoint.core.logger import logger
@@ -60,7 +60,7 @@ class Hooks:
         self.sources: dict[str, Callable[[], str]] = {}  # maps a title to a function that returns an iteration's source code
         self._logged_moves: set[str] = set()
         self._calls = self._ordered()
-        self._dispatches: dict[tuple[tuple[str, ...], str | None, bool], Dispatch | None] = {}
+        self._dispatches: dict[tuple[tuple[str, ...], str | None, bool, bool], Dispatch | None] = {}
         self._by_point: dict[str, Dispatch] = {
             name: partial(self._compile_and_fire, name)
             for name in BY_NAME
@@ -82,12 +82,19 @@ class Hooks:
         self._by_point[point] = dispatch = self.dispatch(point, timed=True) or _do_nothing
         dispatch(run)
 
-    def dispatch(self, *points: str, mode: str | None = None, timed: bool = False) -> Dispatch | None:
-        """Return one function that calls the handlers for these points in order, or None if there are no handlers."""
-        key = (points, mode, timed)
+    def dispatch(self, *points: str, mode: str | None = None, timed: bool = False, sampled: bool = False) -> Dispatch | None:
+        """Return one function that calls the handlers for these points in order, or None if there are no handlers.
+
+        With `timed`, the function measures the time of each handler. With `sampled`, it does so only in sampled iterations.
+        """
+        key = (points, mode, timed, sampled)
         if key not in self._dispatches:
             calls = [call for point in points for call in self._calls.get(point, ()) if mode == "train" or not call.train_only]
-            self._dispatches[key] = compile_dispatch("_and_".join(points), calls, timed=timed)
+            # Validation also fires on_iter_begin and on_iter_end, whose cost is compared with a training step.
+            measured = {call.point for call in calls} - ({*IN_THE_STEP} if mode in ("val", "pred") else set())
+            self._dispatches[key] = compile_dispatch(
+                "_and_".join(points), calls, timed=measured if timed or sampled else (), only_samples=sampled
+            )
             for watcher in self._watchers:
                 self._dispatches[key] = watcher.around_points(points, self._dispatches[key])
         return self._dispatches[key]
@@ -107,7 +114,7 @@ class Hooks:
         errors: list[Exception] = []
         for call in self._calls.get(point, ()):
             if monitors is None or (call.entry.kind == MONITOR) is monitors:
-                single = compile_dispatch(point, [call], timed=True)
+                single = compile_dispatch(point, [call], timed=(point,))
                 assert single is not None
                 try:
                     around(call.entry.name, partial(single, run))

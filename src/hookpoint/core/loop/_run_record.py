@@ -15,7 +15,7 @@ from uuid import uuid4
 from hookpoint.core.checkpoint.stateful import OBJECTS
 from hookpoint.core.checkpoint.workdir_callbacks import end_workdir
 from hookpoint.core.errors import BadArgument
-from hookpoint.core.hooks.costs import IN_THE_STEP
+from hookpoint.core.hooks.costs import StepShare
 from hookpoint.core.logger import logger
 from hookpoint.core.points import BY_NAME
 from hookpoint.core.run.verdicts import Reached
@@ -53,13 +53,13 @@ class RunRecord:
         self._described_loader: Any = None
         self._describe = getattr(store, "describe", None)
         self._next_costs = 0.0
-        self._first_iteration = 0  # the first iteration in this process: costs are measured per process
+        self.share = StepShare()
+        self._first_iteration: int | None = None  # in this process, because costs are measured per process
 
     def begin(self, identity: Mapping[str, Any], inexact: list[str]) -> None:
         if self._describe is None:
             return
         run, self._data = self._run, self._described_data()
-        self._first_iteration = self._clocks.iteration
         self._write(
             id=uuid4().hex,
             name=run.name,
@@ -86,6 +86,8 @@ class RunRecord:
 
     def begin_pass(self, pass_: Pass) -> None:
         """Write what is known about the training data, unless it is written already."""
+        if self._first_iteration is None:
+            self._first_iteration = self._clocks.iteration
         if self._describe is not None and pass_.is_train and self._run.train_loader is not self._described_loader:
             before = self._data
             self._data = self._described_data()
@@ -110,16 +112,15 @@ class RunRecord:
             self._next_costs = monotonic() + 1.0
 
     def _costs(self) -> list[dict[str, Any]]:
-        """Return the measured costs. Inside the training step, only some iterations are sampled, so estimate the total."""
+        """Return the measured costs. Inside iterations, only some calls are measured, so estimate the total."""
         rows = self._run.hooks.costs()
         names = ("callback", "point", "calls", "seconds")
-        samples = max((row.calls for row in rows if row.point in IN_THE_STEP), default=1)
-        factor = max(1.0, (self._clocks.iteration - self._first_iteration) / samples)
+        iterations = self._clocks.iteration - (self._first_iteration or 0)
         return [
             {
                 **{name: getattr(row, name) for name in names},
                 "callback": masked(row.callback),
-                "estimated_seconds": row.seconds * (factor if row.point in IN_THE_STEP else 1.0),
+                "estimated_seconds": row.seconds * self.share.calls_per_sample(row.point, iterations),
             }
             for row in rows
         ]

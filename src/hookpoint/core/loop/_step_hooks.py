@@ -25,8 +25,8 @@ class StepHooks:
         self.are_reported = has_host or self._optimizer is not None  # otherwise, each training batch counts as a step
 
     def install(self) -> None:
-        self._begin = self._run.hooks.dispatch("on_step_begin", mode="train")
-        self._end = self._run.hooks.dispatch("on_step_end", mode="train")
+        self._begin = self._run.hooks.dispatch("on_step_begin", mode="train", sampled=True)
+        self._end = self._run.hooks.dispatch("on_step_end", mode="train", sampled=True)
         if self._optimizer is not None:
             if self._begin is not None:
                 self._handles.append(self._optimizer.register_step_pre_hook(self.before_step))

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.core.callback.current import CURRENT_CALL, enter_run, leave_run
 from hookpoint.core.data.samples import count_samples, counter
 from hookpoint.core.errors import OutsideRun, StopRun
-from hookpoint.core.hooks.costs import SAMPLE_EVERY, StepShare
+from hookpoint.core.hooks.costs import SAMPLE_EVERY
 from hookpoint.core.logger import logger
 from hookpoint.core.loop._ending import PassEnd, errors_of, is_handled
 from hookpoint.core.loop.passes import END, Pass
@@ -52,7 +52,7 @@ class Machine:
         self.signals, self.steps, self.model_stop = components.signals, components.steps, components.model_stop
         self.record, self.missing, self.watch = components.record, components.missing, components.watch
         self.control, self.agree = components.control, components.agree
-        self._share, self._samples_of, self._is_over = StepShare(), counter(options.samples), False
+        self._samples_of, self._is_over = counter(options.samples), False
         self.scopes.end_pass, self.scopes.end_epoch = self.end_pass, self.end_epoch
         self.pass_end = PassEnd(self.verdicts, self.signals, self.saving, self.scopes)
         self.saving.announce = lambda saved: self._fire("on_save", path=saved.path, tags=tuple(saved.tags))
@@ -201,9 +201,9 @@ class Machine:
         set_now(run, now)
         if pass_.is_timed and pass_.batches_seen == pass_.sampled_next:
             pass_.sampled_next += SAMPLE_EVERY
-            pass_.is_sampled, pass_.began = True, perf_counter()
+            now.is_sampled, pass_.began = True, perf_counter()
         if pass_.begin is not None:
-            (pass_.timed[0] or pass_.begin if pass_.is_sampled else pass_.begin)(run)
+            (pass_.timed[0] or pass_.begin if now.is_sampled else pass_.begin)(run)
             if self.scopes.passes[-1] is not pass_:  # a handler exited its own pass with a break
                 self.scopes.close_above(pass_)
 
@@ -220,12 +220,12 @@ class Machine:
                 if not self.steps.are_reported:
                     clocks.count_step()
             if pass_.end is not None:
-                (pass_.timed[1] or pass_.end if pass_.is_sampled else pass_.end)(run)
+                (pass_.timed[1] or pass_.end if now.is_sampled else pass_.end)(run)
                 if self.scopes.passes[-1] is not pass_:
                     self.scopes.close_above(pass_)
-            if pass_.is_timed and pass_.is_sampled:
-                pass_.is_sampled = False
-                self._share.add_step(perf_counter() - pass_.began)
+            if pass_.is_timed and now.is_sampled:
+                now.is_sampled = False
+                self.record.share.add(pass_.mode, perf_counter() - pass_.began)
             # Do what is due: a log step and, in training, agreement between ranks, commands and saves.
             if pass_.is_train and self.options.log_every:
                 if clocks.step >= self.logbook.next_log_step:
@@ -268,8 +268,7 @@ class Machine:
         except BaseException:
             pass_.is_closing = False
             raise
-        pass_.is_open, pass_.abandoned, pass_.is_done = False, False, True
-        scopes = self.scopes
+        scopes, pass_.is_open, pass_.abandoned, pass_.is_done = self.scopes, False, False, True
         try:
             # A user may end validation early. If a stop ends it, the epoch and its metrics are incomplete.
             scopes.cut_short |= not complete and (pass_.is_train or self.verdicts.stop)
@@ -288,7 +287,8 @@ class Machine:
             if not scopes.passes and not pass_.is_side:
                 self.saving.add_pass(pass_.results, pass_.batches_seen)
             pass_.leave(self.run)
-            self.scopes.cleanup.leave(pass_)
+            self.record.share.add_pass(pass_.mode, pass_.batches_seen)
+            scopes.cleanup.leave(pass_)
         if pass_.opened_epoch:
             self.end_epoch()
             self.saving.begin_body()
@@ -308,7 +308,7 @@ class Machine:
         self.logbook.flush()
         run.put_event("epoch_end", complete=run.epoch_complete)  # monitors have now received all values of the epoch
         run.monitors.raise_errors()
-        for line in self._share.heavy(self.hooks.costs(of_users=True)):
+        for line in self.record.share.heavy(self.hooks.costs(of_users=True)):
             logger.warning("%s", line)
         self.control.at_boundary()
         self.saving.at_epoch_end()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.data.samples import length_of
 from hookpoint.core.errors import HookpointWarning, TooManyRetries
-from hookpoint.core.hooks.costs import FIRST_SAMPLE
+from hookpoint.core.hooks.costs import FIRST_SAMPLE, FIRST_SAMPLE_IN_EVALUATION, IN_THE_STEP
 from hookpoint.core.run.iteration import NO_ITERATION, Iteration
 from hookpoint.core.run.run import Run, now_of, set_now
 from hookpoint.core.run.run_loop import Progress
@@ -52,7 +52,6 @@ class Pass:
     # The current iteration
     now: Iteration = field(default_factory=Iteration)
     in_iteration: bool = False
-    is_sampled: bool = False
     batches_seen: int = 0
     retries: int = 0
     steps_before: int = 0
@@ -63,12 +62,12 @@ class Pass:
     begin: Dispatch | None = None
     end: Dispatch | None = None
     timed: tuple[Dispatch | None, Dispatch | None] = (None, None)
-    is_timed: bool = False  # whether to time some of the iterations: only in training, if there are handlers
+    is_timed: bool = False  # whether to time the handlers in some of the iterations
     fetch: tuple[Dispatch | None, Dispatch | None] | None = None
 
     def __post_init__(self) -> None:
         self.is_train, self.total = self.mode == "train", length_of(self.loader)
-        self.sampled_next = FIRST_SAMPLE
+        self.sampled_next = FIRST_SAMPLE if self.is_train else FIRST_SAMPLE_IN_EVALUATION
 
     def skip(self, known: Mapping[str, Any]) -> None:
         """Use the saved results of a pass that ended before the checkpoint."""
@@ -87,8 +86,8 @@ class Pass:
         begin, end = ("on_iter_begin", f"on_{mode}_iter_begin"), (f"on_{mode}_iter_end", "on_iter_end")
         self.begin, self.end = hooks.dispatch(*begin, mode=mode), hooks.dispatch(*end, mode=mode)
         self.timed = hooks.dispatch(*begin, mode=mode, timed=True), hooks.dispatch(*end, mode=mode, timed=True)
-        self.is_timed = self.is_train and (self.begin is not None or self.end is not None)
-        fetch = hooks.dispatch("on_batch_fetch_begin"), hooks.dispatch("on_batch_fetch_end")
+        self.is_timed = any(map(hooks.calls, IN_THE_STEP if self.is_train else (begin[1], end[0])))
+        fetch = hooks.dispatch("on_batch_fetch_begin", timed=True), hooks.dispatch("on_batch_fetch_end", timed=True)
         self.fetch = fetch if fetch != (None, None) else None
 
     def leave(self, run: Run) -> None:
@@ -116,7 +115,7 @@ class Pass:
                 text = f"skip_{skips} was requested, but the body of the loop did not read run.skipped"
                 warnings.warn(text, HookpointWarning, stacklevel=5)
             return False
-        self.is_sampled = False
+        now.is_sampled = False
         return True
 
     def drop(self) -> None:

@@ -12,11 +12,12 @@ VALUES = ("batch", "batch_idx", "loss", "outputs", "samples", "targets")
 class Iteration:
     """The values of one iteration, and requests to skip or retry it. A pass reuses one object. `clear` drops all references."""
 
-    __slots__ = (*VALUES, "has_ended", "has_requests", "retry", "skipped", "skips_were_read")
+    __slots__ = (*VALUES, "has_ended", "has_requests", "is_sampled", "retry", "skipped", "skips_were_read")
 
     def __init__(self) -> None:
         self.batch_idx = -1
         self.samples = 1
+        self.is_sampled = False  # whether the time of the callbacks in this iteration is measured
         self.reset_requests()
         self.clear()
 
@@ -60,6 +61,7 @@ class NoIteration:
     __slots__ = ()
 
     samples = 1
+    is_sampled = False
     skipped: frozenset[str] = frozenset()
 
     def __getattr__(self, name: str) -> NoReturn:

@@ -14,6 +14,7 @@ import torch
 from hookpoint.core.callback.main_callback import overrides
 from hookpoint.core.data.array_batches import BatchSize
 from hookpoint.core.errors import BadArgument, BadLoop
+from hookpoint.core.hooks.costs import STEP_POINTS
 from hookpoint.core.hooks.hooks import Hooks
 from hookpoint.core.hooks.specialize import settled_values, specialize
 from hookpoint.core.log.logbook import Logbook
@@ -35,7 +36,6 @@ SETTLED = (
     *("self._divide_by", "self._scaler", "self._merge", "self._clip", "self._counts_steps", "self._clocks", "self._begin"),
     *("self._end", "self._step_begin", "self._step_end", "self._after_step"),
 )
-STEP_POINTS = ("on_backward_begin", "on_backward_end", "on_step_begin", "on_step_end")
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -78,7 +78,7 @@ class TorchStepper(Stepper):
         self._scaler = torch.amp.GradScaler(device.type) if precision == "fp16" else None
         self._validate = self.forward_of(hooks, "val")
         self._begin, self._end, self._step_begin, self._step_end = (
-            hooks.dispatch(point, mode="train") for point in STEP_POINTS
+            hooks.dispatch(point, mode="train", sampled=True) for point in STEP_POINTS
         )
         self._counts_steps = False
         self._clocks: Clocks
