@@ -119,7 +119,6 @@ class Hookpoint:
         saver = cb.ModelSaver(max_to_keep=2, keep_checkpoint_every_n_hours=None, **options)
         self._loop = Loop([saver.when(Every(steps=1))], model=model, optimizer=optimizer, workdir=workdir, extra_callbacks=[])
         self._optimizer = optimizer
-        self._workdir = workdir
         self._run = self._loop.__enter__()
         self._batches = iter(self._run.batches([None] * 1000))
         next(self._batches)
@@ -136,15 +135,11 @@ class Hookpoint:
         return taken + time.perf_counter_ns() - began
 
     def _wait(self) -> None:
-        """Wait until the checkpoint of this step is there and the older ones are gone."""
-        folder = self._workdir / "checkpoints"
-        while True:
-            names = [one.name for one in folder.iterdir() if one.name != "last"] if folder.exists() else []
-            is_there = any(one.startswith(f"step-{self._run.step:08d}") for one in names)
-            if is_there and not any(one.startswith(".") for one in names):
-                time.sleep(0.2)
-                return
-            time.sleep(0.02)
+        """Wait until the checkpoint of this step is written and the older ones are deleted. Then the save reports itself."""
+        saving = machine_of(self._run).saving
+        while saving.is_writing and not saving.is_due:
+            time.sleep(0.005)
+        time.sleep(0.1)  # let its thread end
 
     def close(self) -> None:
         del self._batches

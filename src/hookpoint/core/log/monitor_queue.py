@@ -17,7 +17,7 @@ Item = TypeVar("Item")
 
 
 class MonitorQueue(Generic[Item]):
-    """Deliver records to one monitor in order, on a thread that starts with the first record.
+    """Deliver records to one monitor in order, on a thread. `start` starts it; without that, the first record does.
 
     `receive` gets all queued records at once or, with `one_by_one`, a list with one of them; it may empty the list.
 
@@ -50,6 +50,12 @@ class MonitorQueue(Generic[Item]):
         self._change = threading.Condition()
         self._thread: threading.Thread | None = None
 
+    def start(self) -> None:
+        """Start the thread, unless it is running."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name=f"hookpoint {self.name}", daemon=True)
+            self._thread.start()
+
     def put(self, record: Item, seconds: float) -> bool:
         """Add a record. If the queue is full and `drops` is not set, wait up to `seconds`.
 
@@ -68,9 +74,7 @@ class MonitorQueue(Generic[Item]):
                     self._change.wait(min(0.1, seconds))  # wakes up regularly, so that Ctrl-C works
             if self.error is None:
                 self._records.append(record)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name=f"hookpoint {self.name}", daemon=True)
-                self._thread.start()
+            self.start()
             if len(self._records) == 1 or self._is_half_full():
                 self._change.notify_all()
             return self.is_blocked and not was_blocked

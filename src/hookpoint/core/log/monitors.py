@@ -73,6 +73,11 @@ class Monitors:
         """Send an event to the monitors."""
         self._run.put_event(name, **fields)
 
+    def start(self) -> None:
+        """Start the threads of the monitors, so that no step has to."""
+        for queue in self._queues:
+            queue.start()
+
     def put(self, kind: Kind, values: dict[str, Any], *, at: str = "value", mode: str | None = None) -> None:
         """Send a record to every monitor, except those currently disabled by a wrapper such as EnableCallbackIf."""
         if self.is_muted:

@@ -146,6 +146,7 @@ class Machine:
         self.watch.enter(pass_)
         resuming.enter_data(pass_)
         self.record.begin_pass(pass_)
+        run.monitors.start()  # after the loader has forked its workers
         if self.options.prepare is not None:
             pass_.source = map(self.options.prepare, pass_.source)
         return True
@@ -370,8 +371,7 @@ class Machine:
         run.monitors.drain(is_leaving=self.signals.is_leaving)
         if failure is None and self.logbook.loss_check is not None:
             self.logbook.loss_check.check_pending()
-        problems += run.monitors.take_errors()
-        problems += run.monitors.end_run(is_leaving=self.signals.is_leaving) if fires else []
+        problems += run.monitors.take_errors() + (run.monitors.end_run(is_leaving=self.signals.is_leaving) if fires else [])
         if fires and failure is None and not self.verdicts.stop:
             self.missing.warn_at_end(run)
         return problems + self.hooks.leave(failure or self.signals.ending() or next(iter(problems), None))
