@@ -205,7 +205,7 @@ class TorchStepper(Stepper):
             self._apply(run)
 
     def adjust_lr(self, run: Run) -> None:
-        """Step each scheduler. A plateau scheduler steps only if its metric has a new value."""
+        """Step each scheduler. After an epoch, a plateau scheduler steps only if its metric has a new value."""
         for scheduler in run.schedulers:
             if not isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
                 scheduler.step()
