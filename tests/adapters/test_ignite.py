@@ -269,7 +269,7 @@ def test_what_ignite_cannot_do_is_refused():
     ]:
         with pytest.raises(NotUnderHost, match=text):
             Training(callback)
-    with pytest.raises(NotUnderHost, match=r"run\.skip_step\(\) does not work under ignite: it makes every step"):
+    with pytest.raises(NotUnderHost, match=r"run\.skip_step\(\) does not work under ignite: it performs every step"):
         Training(on("on_train_iter_begin")(lambda run: run.skip_step())).run()
     with pytest.raises(BadArgument, match="Linear is not an ignite Engine: it has no add_event_handler"):
         adapters.ignite(torch.nn.Linear(1, 1), [])

@@ -195,7 +195,7 @@ def test_an_encrypted_run_is_refused_before_its_first_step_if_the_key_is_not_giv
     with pytest.raises(HookpointError, match="training failed; see above"):
         hookpoint.prove(trainings.encrypts, workdir=tmp_path / "proof", key=tmp_path / "other.key")
     printed = capfd.readouterr().err
-    assert "prove: the run encrypts its checkpoints with the key with fingerprint" in printed
+    assert "prove: the run encrypts its checkpoints with a key that was not given" in printed
     assert "--key to the command" in printed
     assert not list((tmp_path / "proof").rglob("step-*"))
     with pytest.raises(BadLoop, match=r"key: .*none.key cannot be read"):

@@ -132,7 +132,7 @@ POINTS: tuple[Point, ...] = (
     ),
     Point(
         "on_iter_end",
-        "after each iteration, in every mode; batch, outputs and loss are cleared after it",
+        "after each iteration, in every mode; batch, outputs and loss are cleared afterwards",
         STEP,
         EVERY_MODE,
         spellings=(orca("after_iter"),),

@@ -55,7 +55,7 @@ def _found(run: Run, parts: Mapping[str, Any], workdir: Path | None, resume: Res
         if all(team.gather(isinstance(found, Found))):
             return found  # type: ignore[no-any-return]
         time.sleep(SECONDS_BETWEEN)
-    what = f"the checkpoints of {workdir or resume} are deleted faster than they can be read."
+    what = f"the checkpoints in {workdir or resume} are deleted faster than they can be read."
     raise CannotResume(what, keep="more of them, with the saver's max_to_keep=")
 
 

@@ -24,9 +24,10 @@ class Loop(core.Loop):
 
     The constructor compiles the callbacks, so mistakes in them raise an error before training starts. In the main thread,
     entering the loop installs handlers for Ctrl-C, SIGTERM and SIGHUP, and leaving the loop restores the previous handlers. The
-    first signal ends the run at the next boundary, the second ends it immediately. Entering a loop again starts a new run.
+    first signal ends the run at the next boundary; the second ends it immediately. Entering a loop again starts a new run.
 
-    samples: A function that returns the number of samples in a batch. By default, it is read from the tensors in the batch.
+    samples: A function that returns the number of samples in a batch. By default, the number is read from the tensors in the
+        batch.
     max_crashes: How often a run in a workdir may fail with the same exception at the same point in training. After that, the
         run refuses to start. None means no limit.
     checkpoint_key: Path of a file with the key to encrypt checkpoints with, or "env:NAME" for a key in an environment variable.

@@ -41,7 +41,8 @@ def plot(
     log: Use a log scale for the values.
     x: "step", "epoch" or "time".
     width, height: Size in screen pixels. A PNG file has twice as many pixels in each direction.
-    landscape: Draw the loss landscape of a run with the callback `LossLandscape` instead, to landscape.png by default.
+    landscape: Draw the run's loss landscape instead of its curves. The run must have used the callback `LossLandscape`. `path`
+        then defaults to landscape.png.
 
     Each run has its own colour. Needs the extra `plot`, but no display.
 
@@ -78,7 +79,7 @@ def _plot_landscape(
 
 
 def landscape_picture_of(run: RunFolder) -> Path:
-    """Return the default path of the picture of a loss landscape."""
+    """Return the default path for a plot of this run's loss landscape."""
     return Path(LANDSCAPE_PICTURE) if run.is_remote else run.path / LANDSCAPE_PICTURE
 
 

@@ -77,18 +77,18 @@ def prove(
     commands: Commands | None = None,
     key: str | os.PathLike[str] | None = None,
 ) -> Proof:
-    """Check that killing and resuming a training run does not change its weights, state and records, bit for bit.
+    """Check that killing and resuming a training run does not change a single bit of its weights, state or records.
 
-    make_runner: Function that takes a workdir. It either returns a Runner and the arguments for `fit` as a tuple, or trains in
-        its own loop and returns None. It must save checkpoints; frequent checkpoints reduce the work that is repeated. It runs
-        in new processes, so it must be a module-level function.
+    make_runner: Function that takes a workdir. It either returns a tuple of a Runner and a dict of arguments for `fit`, or
+        trains in its own loop and returns None. It must save checkpoints; frequent checkpoints reduce the work that is
+        repeated. It runs in new processes, so it must be a module-level function.
     kill_at: Steps after which a process is killed (SIGKILL). Defaults to a quarter, a half and three quarters of the run.
     workdir: A new folder to store the runs in.
     commands: Live-control commands to send after a step, such as `{40: ("set", {"values": {"learning_rate": 0.01}})}`. A
         resumed run replays the commands that were sent after its checkpoint.
     key: The file with the key, or "env:NAME", if the run encrypts its checkpoints.
 
-    `prove` compares the lines of scalars.jsonl and the state in the last checkpoint, except for times.
+    `prove` compares both runs: the lines of scalars.jsonl, and the state in the last checkpoint. Times are ignored.
 
         def make_runner(workdir):
             torch.manual_seed(0)
@@ -145,7 +145,7 @@ def _check_key(keys: Sequence[str], run: Run) -> None:
     """Raise before the first step if the run encrypts checkpoints that could not be compared afterwards."""
     fingerprint = getattr(machine_of(run).saving.store, "key_fingerprint", None)
     if fingerprint is not None and fingerprint not in keys:
-        what = f"prove: the run encrypts its checkpoints with the key with fingerprint {fingerprint}, which was not given."
+        what = f"prove: the run encrypts its checkpoints with a key that was not given (fingerprint {fingerprint})."
         raise BadArgument(what, give="key= to prove, or --key to the command", set=f"{FILE_VARIABLE} to the file with the key")
 
 

@@ -220,7 +220,7 @@ def test_it_runs_only_on_its_ranks(monkeypatch):
         (lambda run: run.log(x=1), "run.log is not available"),
         (lambda run: hookpoint.log("x", 1), "run.log is not available"),
         (lambda run: run.request_stop(), "run.request_stop is not available"),
-        (lambda run: run.model, "uses run.model, which may have changed when an asynchronous callback runs"),
+        (lambda run: run.model, "uses run.model, which may have changed by the time an asynchronous callback runs"),
         (lambda run: run.store, "uses run.store, which may have changed"),
         (lambda run: run.batch, "uses run.batch, which is copied only for handlers that name it"),
         (lambda run: run.nothing, "uses run.nothing, which its run does not have"),

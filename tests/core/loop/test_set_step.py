@@ -60,5 +60,5 @@ def test_a_step_cannot_be_set_after_training_has_begun():
         def on_epoch_begin(self, run):
             run.set_step(3)
 
-    with pytest.raises(errors.BadLoop, match=r"run.set_step\(3\): training has begun.\n  call      it at on_run_begin"):
+    with pytest.raises(errors.BadLoop, match=r"run.set_step\(3\): training has already begun.\n  call      it at on_run_begin"):
         train([TooLate()])

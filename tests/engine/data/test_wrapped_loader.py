@@ -100,5 +100,5 @@ def test_a_run_resumes_in_the_middle_of_a_pass(kind, stop_after, tmp_path, caplo
 
 def test_another_batch_size_in_the_middle_of_a_pass_is_refused(tmp_path):
     train(prepared("global"), tmp_path, 2)
-    with pytest.raises(CannotResume, match="Prepared differs in batch size"):
+    with pytest.raises(CannotResume, match="Prepared cannot resume in the middle of an epoch with a different batch size"):
         train(prepared("global", batch_size=6), tmp_path)

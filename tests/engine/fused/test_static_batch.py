@@ -106,7 +106,7 @@ def test_tensors_left_on_another_device_are_refused():
     with pytest.raises(BadData) as error:
         StaticBatch((torch.zeros(2),)).check_device(torch.device("cuda", 0))
     expected = (
-        "cuda_graph=True cannot capture a batch with a tensor on 'cpu' after it was moved.\n"
+        "cuda_graph=True cannot capture a batch that still has a tensor on 'cpu' after it was moved to the GPU.\n"
         "  give      tensors that `batch.to(device)` moves"
     )
     assert str(error.value) == expected

@@ -580,7 +580,7 @@ def test_a_skip_inside_the_optimizers_step_comes_too_late(runner, batches, main,
     with pytest.raises(BadLoop) as caught:
         runner(main, ask("on_step_begin", "skip_step"), **options).fit(batches, epochs=1)
     assert str(caught.value) == (
-        "the step cannot be skipped at on_step_begin with fp16 or a custom on_iter_backward: it has begun.\n"
+        "the step cannot be skipped at on_step_begin with fp16 or a custom on_iter_backward: it has already begun.\n"
         "  request   it at on_backward_end"
     )
 

@@ -95,7 +95,7 @@ def test_a_rank_that_is_busy_elsewhere_is_named_with_its_place(launch):
 
     chief, other = launch(train).results
     assert chief["step"] == other["step"] == 6
-    assert re.search(r"(?s)rank 1 \(process \d+ on .*\) is at batch .*, in\n.* in .*busy_elsewhere", chief["reports"][0])
+    assert re.search(r"(?s)rank 1 \(process \d+ on .*\) has been at batch .*, in\n.* in .*busy_elsewhere", chief["reports"][0])
     assert not other["reports"]
 
 

@@ -20,7 +20,7 @@ from hookpoint.core.log.monitor_queue import MonitorQueue
 from hookpoint.core.logger import logger
 from hookpoint.core.run.run import Run
 
-CAPACITY = 16  # calls, each with its copies
+CAPACITY = 16  # number of queued calls, each with copies of its arguments
 LINGER_SECONDS = 0.02
 CALL_SECONDS = 60.0  # how long a run waits for one call
 LEAVE_SECONDS = 1.0  # the same after a second signal, and for a callback that is already blocked
@@ -42,8 +42,9 @@ class BackgroundCalls:
     """The queues of a run's asynchronous callbacks.
 
     A full queue makes the training thread wait up to 60 seconds for room; for a callback with `outside = True`, the oldest call
-    is dropped and counted instead. A callback whose call takes longer is blocked: the run reports it once and no longer waits
-    for it. `wake` is called, on the callback's thread, when an error is to be raised on the training thread.
+    is dropped and counted instead. A callback is blocked if one of its calls takes longer than that: the run reports it once
+    and no longer waits for it. If a call fails, `wake` is called on the callback's thread, so that the training thread raises
+    the error.
     """
 
     def __init__(self, run: Run, entries: Sequence[Entry]) -> None:
@@ -69,7 +70,7 @@ class BackgroundCalls:
     # On the training thread
 
     def send(self, entry: Entry, point: str, function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> None:
-        """Copy the arguments, and queue the call. A value that cannot be copied is a failure of the callback."""
+        """Copy the arguments, and queue the call. If a value cannot be copied, the callback fails."""
         if (entry in self._failed or entry.disabled) and point not in LAST_POINTS:
             return
         try:
@@ -83,7 +84,7 @@ class BackgroundCalls:
             self._report_blocked(entry)
 
     def call(self, entry: Entry, point: str, function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> None:
-        """Call the function now, with a read-only run that has its objects."""
+        """Call the function now, with a read-only run that includes the model and the other objects."""
         call = self._call(entry, point, function, args, kwargs, has_objects=True)
         function(*call.args, **call.kwargs)
 
@@ -92,7 +93,7 @@ class BackgroundCalls:
         return [self._errors.popleft() for _ in range(len(self._errors))]
 
     def settle(self) -> None:
-        """Wait until all calls so far are made, so that a checkpoint contains the state after them."""
+        """Wait until all calls so far have returned, so that a checkpoint contains the state after them."""
         for entry, queue in self._queues.items():
             if queue.drops and not entry.has_own_state:
                 continue
@@ -102,7 +103,7 @@ class BackgroundCalls:
             entry.is_blocked = queue.is_blocked
 
     def drain(self, *, is_leaving: bool) -> None:
-        """Wait for the remaining calls at the end of the run; log how many are lost."""
+        """Wait for the remaining calls at the end of the run. Log how many were lost."""
         for queue in self._queues.values():
             queue.hurry()
         for entry, queue in self._queues.items():
@@ -144,7 +145,7 @@ class BackgroundCalls:
                 where,
             )
 
-    # On the thread of a callback
+    # On a callback's thread
 
     def _make(self, entry: Entry, calls: list[Call]) -> None:
         call = calls.pop()
@@ -166,19 +167,19 @@ class BackgroundCalls:
 
 
 def background_calls(run: Run, entries: Sequence[Entry]) -> BackgroundCalls | None:
-    """Return what calls the asynchronous callbacks of a run; None if there are none."""
+    """Return the background calls for a run's asynchronous callbacks, or None if it has no such callbacks."""
     asynchronous = [entry for entry in entries if entry.is_asynchronous]
     return BackgroundCalls(run, asynchronous) if asynchronous else None
 
 
 def _flat(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-    """Return the arguments, and the values of a payload among them."""
+    """Return all arguments. If an argument is a dict, such as a payload, also return its values."""
     values = [*args, *kwargs.values()]
     return values + [item for value in values if type(value) is dict for item in value.values()]
 
 
 def _finish(queue: MonitorQueue[Call], seconds: float) -> int:
-    """Wait until all calls are made, as long as one ends every few `seconds`; return the number of calls left."""
+    """Wait until all calls have returned, or until no call returns for `seconds`. Return the number of calls left."""
     left, before = queue.drain(0.0), 0
     while left and left != before:
         before, left = left, queue.drain(monotonic() + seconds)

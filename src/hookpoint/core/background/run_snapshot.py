@@ -46,10 +46,10 @@ class MetricsSnapshot(Mapping[str, float]):
 
 
 class RunSnapshot:
-    """A read-only run: clocks, place among the ranks, and names. It makes no requests and logs nothing.
+    """A read-only run: clocks, ranks and names. It cannot make requests or log values.
 
-    `copied` copies metrics and hyper-parameters; without it, they are not included. `has_objects` includes the model and the
-    other objects of the run, which are not copied: it is for points before training.
+    `copied` is a function that copies metrics and hyper-parameters. If it is None, they are not included. `has_objects` adds
+    the run's model, optimizer and other objects. They are not copied, so use it only at points before training.
     """
 
     def __init__(self, reader: str, run: Run, copied: Callable[[Any], Any] | None = None, *, has_objects: bool = False) -> None:
@@ -87,7 +87,7 @@ class RunSnapshot:
             argument = OF_ITERATION.get(name, "run")
             cures = {"name": f"the argument: def on_iter_end(self, run{'' if argument == 'run' else ', ' + argument})"}
         elif name in OBJECTS or of_run is not None:
-            why = "which may have changed when an asynchronous callback runs"
+            why = "which may have changed by the time an asynchronous callback runs"
             cures = {"remove": "asynchronous = True, or read it at on_run_begin"}
         raise NotOffered(reader, f"run.{name}", [known for known in vars(self) if not known.startswith("_")], why, **cures)
 
@@ -99,7 +99,7 @@ class RunSnapshot:
 
 
 def logs_snapshot(run: Run, copied: Callable[[Any], Any]) -> MetricsSnapshot:
-    """Return the `logs` of this moment."""
+    """Return a copy of the run's current `logs`."""
     return _metrics(run, run.logs, copied)
 
 

@@ -25,7 +25,7 @@ class ValueSnapshot:
         self._on_gpu: list[Any] = []
 
     def replace(self, value: Any, by: Any) -> None:
-        """Use another object instead of a copy of this one."""
+        """Use the object `by` wherever a copy of `value` would be used."""
         self._done[id(value)] = by
 
     def of(self, value: Any) -> Any:
@@ -37,7 +37,10 @@ class ValueSnapshot:
         return self._done[id(value)]
 
     def ready(self) -> Callable[[], None] | None:
-        """Return a function that a thread calls before it reads the copies; None if they are on the host. Does not wait."""
+        """Return a function that a thread must call before it reads the copies, or None if they are on the host.
+
+        This method does not wait.
+        """
         self._done.clear()
         tensors = self._on_gpu
         if not tensors:
@@ -49,7 +52,7 @@ class ValueSnapshot:
             copied[device].record(cuda.current_stream(device))
 
         def wait() -> None:
-            """Make the thread's work on the device run after the copies, and keep their memory until that work is done."""
+            """Make this thread's device work run after the copies, and keep the copies in memory until that work is done."""
             cuda.set_device(tensors[0].device)  # a new thread would use the first GPU
             for device, event in copied.items():
                 cuda.current_stream(device).wait_event(event)

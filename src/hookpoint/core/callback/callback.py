@@ -123,7 +123,7 @@ class Callback:
         return self
 
     def set_chief_only(self, chief_only: bool = True) -> Self:
-        """Choose between running on the chief only and on all ranks, as in tensorpack. Return the callback."""
+        """Set whether the callback runs on the chief only or on all ranks, as in tensorpack. Return the callback."""
         object.__setattr__(self, "chief_only", chief_only)
         return self
 

@@ -18,7 +18,7 @@ def enter_run(run: Any) -> None:
 
 
 def leave_run(run: Any) -> None:
-    """Close a run. The last opened run that is still open becomes the current run. Runs may end in any order."""
+    """Close a run. The most recently opened run that is still open becomes the current run. Runs may end in any order."""
     still_open = tuple(other for other in OPEN_RUNS.get() if other is not run)
     OPEN_RUNS.set(still_open)
     CURRENT.set(still_open[-1] if still_open else None)

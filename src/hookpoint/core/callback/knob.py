@@ -16,7 +16,7 @@ TYPES = (float, int, bool, str)
 class Knob:
     """A callback setting that live control can change. `name` is the name of the callback's attribute.
 
-    kind: float, int, bool or str. A whole number is accepted for float.
+    kind: float, int, bool or str. float also accepts integers.
     low, high: The smallest and the largest allowed value.
     choices: The allowed values.
     about: A one-line description.

@@ -41,7 +41,10 @@ class Crashes:
         self.rows = _rows(facts.get("crashes"))[-MAX_ROWS:]
 
     def check(self, name: str, resume: str) -> None:
-        """Raise CannotResume if the run has crashed too often in the same way. The error suggests `resume` to start anyway."""
+        """Raise CannotResume if the run has crashed too often in the same way.
+
+        `resume` is the argument that the message suggests to start the run anyway.
+        """
         if self.limit is None or all(row["count"] < self.limit for row in self.rows):
             return
         shown = "".join(f"\n  {_shown(row)}" for row in self.rows)

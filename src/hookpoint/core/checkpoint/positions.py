@@ -60,7 +60,7 @@ class Positions:
         return {"graph": graph_of(loader), "batches": length_of(loader)}
 
     def exhaust(self, loader: Iterable[Any], source: Iterator[Any]) -> None:
-        """Request the batch after the last one, which ends the iterator: only then do some loaders count the pass."""
+        """Exhaust the iterator after the last batch, because some loaders count a pass only then."""
         if self.remembers and not isinstance(loader, Sequence):
             next(source, END)
 
@@ -103,7 +103,9 @@ class Positions:
     def _compare_length(self, loader: Iterable[Any]) -> None:
         length, expected = length_of(loader), self._expected_length
         if expected is not None and length is not None and length != expected:
-            self.notes.append(f"the training data has {length} batches, but had {expected}; is it the same data?")
+            self.notes.append(
+                f"the training data has {length} batches, but had {expected} in the checkpoint; is it the same data?"
+            )
         self._expected_length = None
         self._length_varies |= self._length is not None and length != self._length
         self._length = length

@@ -81,7 +81,7 @@ def _redistributed(state: dict[str, Any], ranks: Sequence[Mapping[str, Any]], ra
 
 
 def _summed_logbook(logbooks: Sequence[Mapping[str, Any]], *, is_chief: bool) -> dict[str, Any]:
-    """Return the chief's logbook. On the chief, its sums include all ranks; on other ranks, they are empty."""
+    """Return the chief's logbook with the sums over all ranks. On ranks other than the chief, leave out the sums."""
     result = dict(logbooks[0])
     for page in ("window", "whole", "put", "late"):  # older checkpoints have no "put" and "late"
         names = dict.fromkeys(name for logbook in logbooks for name in logbook.get(page, ()))

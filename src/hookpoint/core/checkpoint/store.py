@@ -87,14 +87,14 @@ class ResumableStore(Store, Protocol):
     Two methods are optional. `fill(checkpoint, parts)` is for stores whose `open` does not read all tensors. The loop calls it
     before it restores anything, with the result of `open` and the run's objects, which may be sharded. It returns the
     checkpoint with all of its tensors. `described(resume)` is called before `open`. It returns `has_checkpoint`, and the
-    `crashes` that earlier starts passed to `describe`.
+    `crashes` that earlier starts of the run passed to `describe`.
     """
 
     def open(self, resume: Resume, identity: Mapping[str, Any]) -> Checkpoint | None:
         """Lock the location. Return the checkpoint to resume from, or None for a new run."""
 
     def check(self, state: Mapping[str, Any]) -> None:
-        """Raise an error if part of the state could not be loaded again, and name that part. Called before the first step."""
+        """Raise an error that names any part of the state that could not be loaded again. Called before the first step."""
 
     def write(self, state: Mapping[str, Any], *, step: int, elapsed: float, request: Request) -> Saved | None:
         """Store the state. Return None if the write continues in the background."""

@@ -113,7 +113,7 @@ class ControlledLoop:
 
     @property
     def counts_differ(self) -> bool:
-        """Whether the run resumed with a different number of ranks or other data, so that iteration numbers differ."""
+        """Whether the run resumed with different data or a different number of ranks, so that iteration numbers differ."""
         return self._resuming.moved is not None or self._resuming.has_other_data or bool(self._objects.positions.notes)
 
     @property
@@ -137,7 +137,7 @@ class ControlledLoop:
         self._saving.is_due = True
 
     def gather(self, value: Any, what: str) -> list[Any]:
-        """Return the values of all ranks, in rank order. This does not change when ranks agree on other requests."""
+        """Return the values of all ranks, in rank order. This call does not affect when ranks exchange other requests."""
         return [value] if self._agreement is None else self._agreement.gather(value, what, counts=False)
 
     @property
@@ -149,7 +149,7 @@ class ControlledLoop:
         self._logbook.set_log_every(steps, moves_next=moves_next)
 
     def save(self, tag: str) -> tuple[Any, str]:
-        """Write a checkpoint now. Return its path, and the reason if it was not written."""
+        """Write a checkpoint now. Return its path and "", or None and the reason why it was not written."""
         return self._saving.save_now(tag)
 
     def check_save(self) -> None:

@@ -15,7 +15,7 @@ AUTO: Literal["auto"] = "auto"
 
 
 def check_data(data: Any, batch_size: BatchSize = AUTO) -> None:
-    """Raise BadData unless the data is an iterable of batches, or arrays or a dataset of samples with a batch size."""
+    """Raise BadData unless the data is an iterable of batches, or a tuple of arrays or a dataset with a batch size."""
     if batch_size not in (None, AUTO) and (not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1):
         raise BadData(f"batch_size must be an integer >= 1, got {batch_size!r}.")
     if not isinstance(data, tuple):

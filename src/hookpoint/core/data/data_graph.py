@@ -1,4 +1,4 @@
-"""The graph of a loader: the objects that its data passes through, for people who read about a run later."""
+"""The graph of a loader: the objects that its data passes through. It is stored in the run's record."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ MAX_DEPTH, MAX_INPUTS, MAX_INDICES = 8, 16, 100_000
 
 
 def graph_of(data: Any, digest: Callable[[Any], str | None] = lambda data: None, depth: int = 0) -> dict[str, Any]:
-    """Return the class, length and inputs of a loader or dataset, and a digest if it is cheap.
+    """Return the class, length and inputs of a loader or dataset, and a digest if it is cheap to compute.
 
-    No data is loaded. `digest` returns a digest for datasets that it knows.
+    No data is loaded. `digest` returns a dataset's digest, or None if it does not support the dataset.
 
     >>> graph_of([1, 2, 3])
     {'class': 'list', 'length': 3}

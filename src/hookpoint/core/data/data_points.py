@@ -1,4 +1,4 @@
-"""Data points: on_sample and on_batch_made. They are called without a run, in the process that loads the data."""
+"""Data points: on_sample and on_batch_made. They fire in the process that loads the data, where there is no run."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class DataSettings:  # not a Mapping, because a checkpoint would then store the 
         return self._of_pass
 
     def of_batch(self, number: int, *, trains: bool) -> Mapping[str, Any]:
-        """Return the settings for a batch. If the batch was begun before the run resumed, these are the saved settings."""
+        """Return the settings for a batch. If its loading began before the checkpoint, these are the saved settings."""
         if not trains:
             return copy.deepcopy(self._values)
         if number < self._begun:

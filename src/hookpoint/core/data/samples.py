@@ -16,7 +16,7 @@ PLAIN = (dict, list, tuple)
 def count_samples(batch: Any) -> int:
     """Return the number of samples in a batch.
 
-    For an array (anything with a `shape`), this is its first dimension. For a pair whose first item, the inputs, is an array,
+    For an array (anything with a `shape`), this is its first dimension. For a pair whose first item (the inputs) is an array,
     it is the first dimension of that array. Any other tuple, list, mapping or dataclass is searched at any depth. The count
     comes from the first rule that applies:
 

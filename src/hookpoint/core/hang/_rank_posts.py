@@ -55,7 +55,7 @@ class RankPosts:
             return [f"rank {rank} has not started its run"]
         who = f"rank {rank} (process {note['pid']} on {note['host']})"
         if self._answers(rank):
-            return [f"{who} is {note['where']}, for {note['waited']:.0f} s, in", *(f"  {line}" for line in note["stack"])]
+            return [f"{who} has been {note['where']} for {note['waited']:.0f} s, in", *(f"  {line}" for line in note["stack"])]
         state = state_of_process(note["pid"]) if note["host"] == self._host else "not responding"
         return [f"{who} is {state}; it was last seen {note['where']}"]
 

@@ -33,10 +33,10 @@ class HangWatch:
     """Watch one run. The thread starts with the first pass that can hang: a pass with workers, in a team, or with a timeout.
 
     After `report_seconds` without progress, the watch logs a report. The interval doubles after each report. After
-    `data_seconds`, `signals` interrupts a wait for data. `workers` finds the worker processes of a framework's loaders, like
-    TorchLoaderWorkers, or is None. `passes` contains the open passes, innermost last. `fetching` returns whether a stack frame
-    fetches a batch from a loader; the local variable `pass_` of that frame is the pass. `loop_folder` is the folder of the
-    loop's code.
+    `data_seconds`, `signals` interrupts a wait for data. `workers`, such as TorchLoaderWorkers, inspects the worker processes
+    of a framework's loaders. It may be None. `passes` contains the open passes, innermost last. `fetching` returns whether a
+    stack frame fetches a batch from a loader; the local variable `pass_` of that frame is the pass. `loop_folder` is the folder
+    of the loop's code.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class HangWatch:
         self._training_thread = threading.get_ident()
         if self._data_seconds is not None and not self._signals.can_interrupt():
             cure = "the loop in the main thread, or pass timeout= to the DataLoader instead"
-            raise BadArgument("data_timeout_seconds interrupts the main thread with a signal.", run=cure)
+            raise BadArgument("data_timeout_seconds needs a signal handler, but this run installs none.", run=cure)
         if self._posts is not None and self._report_seconds:
             self._posts.exchange(self._where(), [], 0.0, reads=False)
             self._start()

@@ -1,4 +1,4 @@
-"""Background: what calls asynchronous callbacks in a run."""
+"""Background: the protocol for calling the handlers of asynchronous callbacks."""
 
 from __future__ import annotations
 

@@ -51,12 +51,12 @@ def _trigger_calls(entry: Entry, handler: Handler) -> Iterator[Call]:
 
 
 def gates_of(entry: Entry, point: str) -> tuple[ArmedSchedule, ...]:
-    """Return the conditions that wrappers of a callback set and that apply at this point."""
+    """Return the conditions that a callback's wrappers set for this point."""
     return () if point in NEVER_GATED else entry.gates()
 
 
 def check_reads(calls: list[Call]) -> None:
-    """Make each callback that reads metrics check that they exist, if a callback that writes them runs earlier at this point.
+    """Make each callback check that a metric it reads exists, if a callback that writes the metric runs earlier at this point.
 
     Begin points are exempt, because callbacks only prepare there. In the last epoch, a missing metric does not raise an error,
     because training is already done.

@@ -1,4 +1,4 @@
-"""Options: `on_error` and `ranks` of a callback, its class, its marks or its wrappers."""
+"""Options: find the `on_error` and `ranks` that a callback, its class, its marks or its wrappers set."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def marked_options(function: Any) -> Mark:
 
 
 def option_of(name: str, option: str, options: Any, known: tuple[str, ...], *, default: str) -> str:
-    """Return the value of an option, or the default if only the base class Callback sets it. Raise if it is unknown."""
+    """Return an option's value, or the default if only the base class Callback sets it. Raise BadOption if it is invalid."""
     value: str | None = getattr(options, option, None)
     if value is None or (value is getattr(Callback, option) and not _sets(options, option)):
         value = default

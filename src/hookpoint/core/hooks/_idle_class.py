@@ -41,13 +41,19 @@ def fetches_in_step(subject: Any) -> bool:
 
 
 def fetches_of(callback: Any) -> Any:
-    """Return a callback that fetches the values for these methods. Its class is in a higher layer, so import it here."""
+    """Return a callback that fetches the values for `_before_run` and `_after_run`.
+
+    Its class is in a higher layer, so import it here.
+    """
     ranks = "chief" if getattr(callback, "chief_only", False) else callback.ranks
     return import_module("hookpoint.callbacks.tensors._step_fetches").StepFetches(callback, ranks)
 
 
 def reject_idle_class(subject: Any, callback: type) -> None:
-    """Raise NotACallback if a run would never call a method of this subclass of `callback`, defined or inherited."""
+    """Raise NotACallback if a run would call none of the methods of this callback's class, including inherited ones.
+
+    Methods of the base class `callback` do not count.
+    """
     own = [cls for cls in type(subject).__mro__ if cls not in (callback, object)]
     is_ours = type(subject).__module__.startswith("hookpoint.")  # such as Callback(), or LambdaCallback() without functions
     if is_ours or fetches_in_step(subject) or any(name in vars(owner) for owner in (subject, *own) for name in CALLED):

@@ -34,7 +34,7 @@ REFUSED = {
 
 
 def check_asynchronous(entry: Entry) -> None:
-    """Raise if a callback has `asynchronous = True` but does more than read."""
+    """Raise CompileError if a callback has `asynchronous = True` but does more than read."""
     for pipeline in entry.path:
         if getattr(pipeline, "asynchronous", False):
             name = type(pipeline).__name__
@@ -48,7 +48,7 @@ def check_asynchronous(entry: Entry) -> None:
 def _problems(entry: Entry) -> Iterator[tuple[str, dict[str, str]]]:
     subject = entry.subject
     if isinstance(subject, MainCallback):
-        yield "is the MainCallback, which makes the step", {}
+        yield "is the MainCallback, which computes the step", {}
     if isinstance(subject, Watcher):
         yield "observes the calls of other callbacks", {}
     for flag, why in REFUSED.items():
@@ -87,7 +87,7 @@ def deferred(entry: Entry, handler: Handler, point: str) -> Callable[..., None]:
 
 
 def send_payload(background: Background, entry: Entry, handler: Handler, point: str, payload: Mapping[str, Any]) -> None:
-    """Send the call of a custom point's handler to the background, with those values of the payload that it names."""
+    """Call a custom point's handler in the background, with the payload items that it names."""
     named = {parameter.source for parameter in handler.parameters}
     if "logs" in payload or "logs" not in named:  # otherwise, the payload itself is passed as `logs`
         payload = {name: value for name, value in payload.items() if name in named}
@@ -95,7 +95,7 @@ def send_payload(background: Background, entry: Entry, handler: Handler, point: 
 
 
 def _reader(entry: Entry, handler: Handler, point: str, function: Callable[..., Any]) -> Callable[..., None]:
-    """Return a handler's function with the error policy applied. StopRun and the like, which make requests, become errors."""
+    """Return a handler's function with the error policy applied. StopRun and similar exceptions become BadLoop."""
 
     def read(*args: Any, **kwargs: Any) -> None:
         try:

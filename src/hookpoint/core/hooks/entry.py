@@ -58,14 +58,14 @@ class Entry:
     schedule: When | None
     armed: dict[str, ArmedSchedule] = field(default_factory=dict)
     disabled: bool = False
-    is_blocked: bool = False  # set if this is a monitor whose on_records does not return
+    is_blocked: bool = False  # set while a monitor or an asynchronous callback does not return from a call
     has_run: bool = False
     failures: int = 0
     reported: set[tuple[str, str]] = field(default_factory=set)  # points and methods whose return values were reported
     watchers: tuple[Watcher, ...] = ()
     is_in_team: bool = False
     catches_stops: bool = False  # turn StopRun into a request, so that it does not reach a host or end only this rank
-    background: Background | None = None  # what calls the handlers of an asynchronous callback, in a run
+    background: Background | None = None  # in a run, calls the handlers of an asynchronous callback
     carried: Mapping[str, Any] = field(default_factory=dict)  # saved state that the class cannot load, or cannot save again
 
     @property
@@ -351,7 +351,7 @@ def _handlers(subject: Any) -> list[Handler]:
 
 
 def overrides_run(subject: Any) -> bool:
-    """Return whether a class overrides `run`, and so receives its points through it."""
+    """Return whether a callback's class overrides `run`, so that all points are passed to that method."""
     own = type(subject).run if isinstance(subject, Callback) and run_method(subject) is not None else Callback.run
     return own not in (Callback.run, CallbackPipeline.run, ProxyCallback.run)
 

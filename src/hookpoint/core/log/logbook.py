@@ -43,7 +43,7 @@ def renamed(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
 
 @dataclass(slots=True, eq=False)
 class Page:
-    """The values of one pass: for each name, the means since the last log step and over the whole pass, and the last value put.
+    """The values of one pass, by name: means since the last log step, means over the pass, and the last values from `put`.
 
     `is_side` marks a pass whose values do not become metrics. `is_shared` marks a pass whose means are computed over all
     ranks. `recent` maps the name that a caller uses to the list to which further values are appended.

@@ -1,4 +1,4 @@
-"""MonitorQueue: a bounded queue and a thread for each monitor or asynchronous callback, so that a slow one stalls no step."""
+"""MonitorQueue: a bounded queue and a thread for each monitor or asynchronous callback, so that none stalls training."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Item = TypeVar("Item")
 class MonitorQueue(Generic[Item]):
     """Deliver records to one monitor in order, on a thread. `start` starts it; without that, the first record does.
 
-    `receive` gets all queued records at once or, with `one_by_one`, a list with one of them; it may empty the list.
+    `receive` gets a list of all queued records or, with `one_by_one`, a list with one record. It may modify the list.
 
-    If the queue is full, `put` waits. If `drops` is set, it drops the oldest record and counts it instead. An error in
-    `receive` ends delivery. It is stored in `error`, and the training thread raises it.
+    If the queue is full, `put` waits. If `drops` is set, it drops and counts the oldest record instead. An error in `receive`
+    ends delivery. It is stored in `error`, and the training thread raises it.
 
     `is_blocked` is set when `wait` or `put` has waited too long for the monitor. From then on, the run does not wait for the
     monitor, and a full queue drops its oldest records until the monitor catches up. The thread is a daemon, so the process can

@@ -28,7 +28,7 @@ END_SECONDS = 60.0  # how long a run waits for a local monitor's on_run_end, whi
 
 
 class Calls(Protocol):
-    """The calls of asynchronous callbacks, which are waited for like records."""
+    """The calls of asynchronous callbacks. The run waits for them as it does for records."""
 
     def take_errors(self) -> list[Exception]: ...
     def settle(self) -> None: ...
@@ -62,7 +62,7 @@ class Monitors:
         return self._metrics.history(name)
 
     def put_scalar(self, name: str, value: Any) -> None:
-        """Log a single value under exactly this name, even in validation. Unlike `run.log`, do not average it."""
+        """Log a single value under exactly this name, even in validation. Unlike `run.log`, this does not average values."""
         self._run.put_scalar(name, value)
 
     def put_image(self, name: str, image: Any) -> None:
@@ -139,7 +139,7 @@ class Monitors:
     def settle(self) -> None:
         """Wait until the local monitors have received their records, so that a checkpoint contains their current state.
 
-        A blocked monitor is reported once. The run never waits for it again, so its state in the checkpoint may be outdated.
+        A blocked monitor is reported once. Until it catches up, the run does not wait for it, and checkpoints omit its state.
         """
         local = [queue for queue in self._queues if not queue.drops]
         for queue in local:
@@ -152,7 +152,7 @@ class Monitors:
         self.settle_calls()
 
     def settle_calls(self) -> None:
-        """Wait until asynchronous callbacks have been called for everything so far, so that their state can be read."""
+        """Wait until all calls of asynchronous callbacks so far have returned, so that the callbacks' state can be read."""
         if self.calls is not None:
             self.calls.settle()
 

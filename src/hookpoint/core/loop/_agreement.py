@@ -1,11 +1,11 @@
 """Agreement: a request from any rank takes effect on all ranks, at the same step.
 
 In a team, a verdict is pending until all ranks have received it. At the end of each training iteration, a rank announces
-whether it has requests, and continues training while the answer is in flight. At the end of the next iteration, the rank
-learns whether any rank has requests. Only then do the ranks exchange their requests and apply them. The same message keeps the
-run's elapsed time in sync. Between passes and epochs, and in an iteration with another collective call, requests are exchanged
-and applied immediately. Signal handlers only set flags, because they may run during a collective call. With a `lag`, ranks can
-be at different steps, and requests take that many steps instead of one.
+whether it has requests, and continues training while the answer is in flight. At the end of the next iteration, the rank learns
+whether any rank has requests. Only then do the ranks exchange their requests and apply them. The same message keeps the run's
+elapsed time in sync. Between passes and epochs, and in an iteration with another collective call, requests are exchanged and
+applied immediately. Signal handlers only set flags, because they may run during a collective call. With a `lag`, ranks can be
+at different steps, and requests take effect after that many steps instead of one.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class Agreement:
                 self._collectives_seen = self._team.count
 
     def _has_stepped(self) -> bool:
-        """Return whether this rank has made a step since the last call.
+        """Return whether this rank has stepped since the last call.
 
         Until it has, other ranks may be waiting for its gradient.
         """

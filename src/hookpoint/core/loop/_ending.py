@@ -62,7 +62,7 @@ class PassEnd:
         return stops or pass_.wants_end or (verdicts.stop_epoch and pass_.is_train)
 
     def prevents(self, pass_: Pass, *, has_host: bool) -> bool:
-        """Return whether a stop request prevents a pass from opening. A host still makes its planned passes after a stop."""
+        """Return whether a stop request prevents a pass from opening. A host still runs its planned passes after a stop."""
         if has_host or not self.is_due(pass_):
             return False
         pass_.was_cut = True

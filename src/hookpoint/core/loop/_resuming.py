@@ -1,13 +1,13 @@
 """Resuming: return a run to the position of a checkpoint.
 
-A checkpoint is made between epochs or inside a training pass. The run first returns to that position. Meanwhile,
-`run.resuming` is set, nothing is logged, and finished epochs and passes are skipped. Everything is restored when the next
-epoch opens or, for a checkpoint inside a pass, when the pass is open again: first the state, then the position in the data,
-and last the random generators. This undoes changes that the user's code made in the meantime.
+A checkpoint is saved between epochs or inside a training pass. The run first returns to that position. Meanwhile,
+`run.resuming` is set, nothing is logged, and finished epochs and passes are skipped. Everything is restored when the next epoch
+opens or, for a checkpoint inside a pass, when the pass is open again: first the state, then the position in the data, and last
+the random generators. This undoes changes that the user's code made in the meantime.
 
-The state is therefore loaded twice. The first load happens before on_load and before the user's code, which may read the
-model. It receives a copy of the state. The second load undoes the changes that this code and the repeated begin points have
-made since then.
+The state is therefore loaded twice. The first load happens before on_load and before the user's code, which may read the model.
+The first load receives a copy of the state. The second load undoes the changes that this code and the repeated begin points
+have made since then.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class Resuming:
     def is_over(self) -> bool:
         """Return whether a pass outside `run.epochs()` belongs to an epoch that ended before the checkpoint.
 
-        Passes in the script after the checkpoint run normally.
+        The script's later passes run normally.
         """
         if not self.has_resumed:
             return False
@@ -174,12 +174,12 @@ class Resuming:
         return None
 
     def enter_epoch(self) -> None:
-        """If the checkpoint was made between epochs, restore everything before the next epoch opens or the run ends."""
+        """If the checkpoint was saved between epochs, restore everything before the next epoch opens or the run ends."""
         if self._checkpoint is not None and not self.is_returning:
             self._load_and_finish(self._checkpoint.state)
 
     def leave_epochs(self) -> None:
-        """Restore everything when all epochs are done, unless the checkpoint was made later, at the end of the run."""
+        """Restore everything when all epochs are done, unless the checkpoint was saved later, at the end of the run."""
         if not self.place.get("is_end"):
             self.enter_epoch()
 
@@ -208,7 +208,7 @@ class Resuming:
             self._report_data()
 
     def exhaust_data(self, pass_: Pass) -> None:
-        """Let the loader of a pass that has seen all batches end as it does in a pass that is not stopped."""
+        """Exhaust the loader of a stopped pass that has already seen all batches, as in a pass that is not stopped."""
         if not pass_.is_side:
             self._objects.positions.exhaust(pass_.loader, pass_.source)
 
@@ -227,7 +227,7 @@ class Resuming:
         return Entered(positions.begin(loader, self._clocks.epoch), 0) if entered is None else entered
 
     def _report_data(self) -> None:
-        """Report how a resumed run's data differs from the data before the checkpoint."""
+        """Report how the run's data differs from the data before the checkpoint."""
         notes, self._objects.positions.notes = self._objects.positions.notes, []
         self.has_other_data = True
         for note in notes:

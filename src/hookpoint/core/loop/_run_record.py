@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 
 class RunRecord:
-    """Write to the store what the run is, how many epochs it has, and how it ended. An error in the store does not end the run.
+    """Write facts about a run to the store: its setup, its progress and how it ended.
 
-    Secrets in the config, the command, the error and the stop reason are masked.
+    An error in the store does not end the run. Secrets in the config, the command, the error and the stop reason are masked.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class RunRecord:
         )
 
     def begin_pass(self, pass_: Pass) -> None:
-        """Write what is known about the training data, unless it is written already."""
+        """Write what is known about the training data, unless it has already been written."""
         if self._first_iteration is None:
             self._first_iteration = self._clocks.iteration
         if self._describe is not None and pass_.is_train and self._run.train_loader is not self._described_loader:
@@ -106,7 +106,7 @@ class RunRecord:
         return data
 
     def end_epoch(self) -> None:
-        """Write the costs of callbacks, at most once per second because epochs may be short."""
+        """Write the costs of callbacks, but at most once per second, because epochs may be short."""
         if self._describe is not None and monotonic() >= self._next_costs:
             self._write(costs=self._costs())
             self._next_costs = monotonic() + 1.0
@@ -193,7 +193,7 @@ class RunRecord:
 
 
 def _schedule(hooks: Hooks) -> list[dict[str, str]]:
-    """Return when callbacks run: a row for each callback and point, in the order of the points."""
+    """Return a row for each callback at each point, which says when the callback runs. Rows are in the order of the points."""
     return [
         {
             "callback": masked(call.entry.name),

@@ -90,11 +90,11 @@ class Saving:
         self.is_due = True
 
     def mark(self, tag: str, keep: Keep | None, measured: Mapping[str, Any]) -> None:
-        """Add a tag to the checkpoint at this moment, if a saver requests one."""
+        """If a saver requests a checkpoint at this moment, add a tag to that checkpoint."""
         self._marks[tag] = (self._clocks.moment, keep, measured)
 
     def wake(self) -> None:
-        """Make the next boundary report what another thread did: a background save has finished, or a call has failed."""
+        """Make the next boundary report that a background save has finished, or that a background call has failed."""
         self.is_due = True
 
     def request_by_signal(self) -> None:
@@ -195,7 +195,7 @@ class Saving:
             self._place = {"in_epoch": False, "is_end": True}
 
     def at_end(self, failure: BaseException | None) -> None:
-        """Write the last checkpoint or, after a failure, the one requested for it. Wait for background saves."""
+        """Write the last checkpoint or, after a failure, the one that was requested for it. Wait for background saves."""
         if failure is None:
             self._agree("the end of the run")
             self.wait()  # if a background save has failed, the last checkpoint replaces it
@@ -274,11 +274,14 @@ class Saving:
         return place
 
     def add_pass(self, results: Mapping[str, Any], batches: int) -> None:
-        """Record a finished pass of this epoch. A resumed run skips the pass, and restores the random generators instead."""
+        """Record a finished pass of this epoch. A resumed run skips it and only restores the random generators."""
         self.passes_done.append({"results": results, "batches": batches, "rng": self._rng()})
 
     def begin_body(self) -> None:
-        """Record the state of the random generators before the user's code in an epoch. A resumed run repeats that code."""
+        """Record the state of the random generators before the user's code for an epoch runs.
+
+        A resumed run repeats this code.
+        """
         self.rng_of_body = self._rng()
 
     def _rng(self) -> dict[str, Any] | None:
@@ -300,7 +303,7 @@ class Saving:
         self._agree("the requests before a checkpoint")  # first, because the checkpoint must include these requests
         request, self._request, self._newest = self._request, Request(), None
         if self._has_stopped:  # the run resumes at the stop: a later checkpoint would skip batches
-            logger.warning("%s is not saved: the run wrote its last checkpoint when it stopped", ", ".join(request.tags))
+            logger.warning("not saving (%s): the run wrote its last checkpoint when it stopped", ", ".join(request.tags))
             return
         for tag, (moment, keep, measured) in self._marks.items():
             if moment.is_same(self._clocks.moment):
@@ -373,7 +376,7 @@ class Saving:
         logger.error("step %d could not be saved: %s; the last good checkpoint is %s", step, error, last)
         self._run.put_event("save_failed", reason=str(error), in_a_row=self._failures)
         if self._failures >= FAILURES_IN_A_ROW or self._is_last_chance:
-            cures = {"last": f"good checkpoint: {self._last or 'none of this run'}"}
+            cures = {"last": f"good checkpoint: {self._last or 'none from this run'}"}
             if error.errno == errno.ENOMEM:
                 cures["free"] = "memory, or pass async_save=False so that the saver needs no copy; then start again to resume"
             else:

@@ -33,7 +33,7 @@ class StepHooks:
             self._handles.append(self._optimizer.register_step_post_hook(self.after_step))
 
     def remove(self) -> None:
-        """Stop observing. Called at the end of the run, or if a stepper makes and counts every step itself."""
+        """Stop observing. Called at the end of the run, or if a stepper counts every step itself."""
         while self._handles:
             self._handles.pop().remove()
 

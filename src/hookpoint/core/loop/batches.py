@@ -93,7 +93,7 @@ class BatchLoop:
 
     @staticmethod
     def _drive(machine: Machine, pass_: Pass, keeps: object = None) -> Generator[Any, None, None]:
-        """Open the pass and yield its batches. At the end, if the last accumulation window is incomplete, make a step."""
+        """Open the pass and yield its batches. At the end, step if the last accumulation window is incomplete."""
         while pass_.is_open or machine.begin_pass(pass_):  # a finished pass does not open again
             complete = yield from iterations(machine, pass_)
             if pass_.is_open:

@@ -1,4 +1,4 @@
-"""Evaluation: a validation pass that the run itself makes, outside the user's loop."""
+"""Evaluation: a validation pass that the run itself starts, outside the user's loop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOADER_CHECK = "that the loader is neither empty nor an exhausted generator"
 
 
 def evaluate(machine: Machine, data: Any, *, is_side: bool = False, **options: Unpack[EvaluateOptions]) -> Mapping[str, Any]:
-    """Make a validation pass. Return the means of the values logged in it, or the result of the `results` function.
+    """Run a validation pass. Return the means of its logged values, or the result of the `results` function.
 
     A side pass does not affect the run: its values do not become metrics, random generators are restored, and an earlier stop
     request does not end the pass. The result is empty if every batch was skipped, or if a stop or a signal ended the pass

@@ -25,7 +25,7 @@ RARELY = {
     "retry": "it proceeds to the next batch",
     "skip_batch": "it computes every batch",
     "skip_backward": "it computes every gradient",
-    "skip_step": "it makes every step",
+    "skip_step": "it performs every step",
 }
 
 
@@ -204,7 +204,7 @@ class HostDriver:
         return pass_.in_iteration
 
     def finish_iteration(self, *, outputs: Any = None, loss: Any = None, log: Mapping[str, Any] | None = None) -> None:
-        """End the iteration. A loss is logged, as in `Runner`."""
+        """End the iteration. If a loss is given, it is logged, as in `Runner`."""
         pass_, machine = self._pass, self._machine
         if pass_ is None or machine is None or not pass_.in_iteration:
             raise self._not_in_iteration()
@@ -223,7 +223,7 @@ class HostDriver:
         (self._machine or self._running()).steps.before_step()
 
     def finish_step(self) -> None:
-        """Report that the optimizer has stepped. Do not report skipped steps."""
+        """Report that the optimizer has stepped. The host must not report skipped steps."""
         (self._machine or self._running()).steps.after_step()
 
     def fire(self, point: str) -> None:
@@ -244,7 +244,7 @@ class HostDriver:
 
     @property
     def wants_stop(self) -> bool:
-        """Whether the run should stop. If so, start no further iteration."""
+        """Whether the run should stop. If so, the host must not start another iteration."""
         return self._machine is not None and self._machine.verdicts.stop
 
     @property

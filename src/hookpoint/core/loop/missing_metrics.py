@@ -29,7 +29,7 @@ class Read(NamedTuple):
 
 
 class MissingMetrics:
-    """Check that the metrics that are read get logged: before the run, after its first epochs, and at its end.
+    """Check that every metric that is read is also logged: before the run, after its first epochs, and at its end.
 
     Before the run, an unknown name raises an error if nothing could log it. Otherwise, a likely typo causes a warning. During
     the run, a metric is missing once everything that could log it has run: scheduled callbacks have been called and, for a
@@ -126,7 +126,10 @@ class MissingMetrics:
         return not has_validated and _is_of_validation(metric)
 
     def _has_measured(self, run: Run) -> bool:
-        """Return whether a user's loop validates without a pass: it has logged other validation metrics in this epoch."""
+        """Return whether the user's loop has validated without a validation pass.
+
+        This is the case if it has logged other validation metrics in this epoch.
+        """
         logged = run.metrics.of_epoch(run.epoch) if self._names.validates is None else []
         return any(_is_of_validation(name) and not self._writers(name) for name in logged)
 
@@ -134,7 +137,7 @@ class MissingMetrics:
         return [entry for entry in self._local if metric in entry.declared("writes")]
 
     def _warn_no_validation(self, run: Run, read: Read) -> None:
-        """Warn once that a user's loop has not validated yet. This is not an error, because loops may validate less often."""
+        """Warn once that a user's loop has not validated yet. It may validate only every few epochs."""
         if self._names.validates is None and not self._has_warned and run.is_chief and read.metric not in run.metrics:
             self._has_warned = True
             logger.warning("%s reads '%s', but no validation has run yet", read.reader, read.metric)

@@ -73,7 +73,9 @@ class Services:
         if run.resuming:
             return  # ignored, like all changes that a script makes before the state is restored
         if machine.resuming.has_resumed or clocks.epoch or clocks.iteration:
-            raise BadLoop(f"run.set_step({step}): training has begun.", call="it at on_run_begin, or before the first epoch")
+            raise BadLoop(
+                f"run.set_step({step}): training has already begun.", call="it at on_run_begin, or before the first epoch"
+            )
         if len(set(self.gather(step, "run.set_step()"))) > 1:
             raise BadLoop(f"run.set_step({step}): other ranks set a different step.", set="the same step on all ranks")
         clocks.step = step

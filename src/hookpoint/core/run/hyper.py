@@ -41,7 +41,7 @@ class ObjAttrParam:
 
     @property
     def identity(self) -> object:
-        """Identifies the attribute that this param changes. Two params for the same attribute have equal identities."""
+        """The identity of the attribute that this param changes. Two params for the same attribute have equal identities."""
         return id(self._obj), self._attribute
 
     def get_value(self) -> Any:
@@ -154,7 +154,7 @@ class Hyper(MutableMapping[str, Any]):
         return sum(1 for _ in self)
 
     def frozen(self, copied: Callable[[Any], Any]) -> FrozenHyper:
-        """Return the settings with their present values, copied by this function. They cannot be set."""
+        """Return a read-only snapshot of the settings. The function `copied` copies each value."""
         optimizers, is_mapping = self._optimizer, isinstance(self._optimizer, Mapping)
         if is_mapping or isinstance(optimizers, list | tuple):
             pairs = optimizers.items() if is_mapping else enumerate(optimizers)
@@ -214,7 +214,7 @@ class Hyper(MutableMapping[str, Any]):
 
 
 class FrozenHyper(Hyper):
-    """The settings of one moment. Setting one raises."""
+    """A snapshot of the settings. Setting one raises NotAssignable."""
 
     def __init__(self, optimizer: Any, values: Mapping[str, Any]) -> None:
         super().__init__(optimizer)
@@ -234,7 +234,7 @@ class FrozenHyper(Hyper):
 
 
 def _settings(optimizer: Any, copied: Callable[[Any], Any]) -> Any:
-    """Return the parameter groups of an optimizer without their parameters."""
+    """Return a stand-in for an optimizer, with copies of its parameter groups but without the parameters."""
     groups = getattr(optimizer, "param_groups", None) or []
     return SimpleNamespace(
         param_groups=[{key: copied(value) for key, value in group.items() if key != "params"} for group in groups]

@@ -132,7 +132,7 @@ def put(group: dict[str, Any], key: str, value: Any) -> None:
 
 
 def as_stored(rate: Any, value: Any) -> Any:
-    """Return the value that is read back after storing it in this rate, because a tensor may have less precision."""
+    """Return the value as this rate would store it, because a tensor may have less precision."""
     return float(rate.new_full((), value, device="cpu")) if hasattr(rate, "new_full") else value
 
 

@@ -73,11 +73,14 @@ class Run(PeerNames):
         self._stepper.forward(self)
 
     def backward(self) -> None:
-        """Compute the gradients of `run.loss`. Fire on_backward_begin before this, and on_backward_end after it."""
+        """Compute the gradients of `run.loss`.
+
+        Fires on_backward_begin before the backward pass and on_backward_end after it.
+        """
         self._stepper.backward(self)
 
     def optimizer_step(self) -> None:
-        """Step the optimizer if a step is due. Fire on_step_begin before this, and on_step_end after it."""
+        """Step the optimizer if a step is due. Fires on_step_begin before the step and on_step_end after it."""
         self._stepper.step(self)
 
     def adjust_lr(self) -> None:
@@ -121,7 +124,7 @@ class Run(PeerNames):
         self._loop.skip("step")
 
     def retry(self) -> None:
-        """Run this batch again from on_iter_begin, up to `max_retries` times. For this attempt, on_iter_skip fires."""
+        """Run this batch again from on_iter_begin, up to `max_retries` times. The current attempt fires on_iter_skip."""
         self._loop.retry()
 
     def save(
@@ -167,7 +170,7 @@ class Run(PeerNames):
                 self._logbook.log(name, value, self._now.samples)
 
     def put_scalar(self, name: str, value: Any) -> None:
-        """Log a single value under exactly this name, even in validation. Unlike `run.log`, do not average it."""
+        """Log a single value under exactly this name, even in validation. Unlike `run.log`, this does not average values."""
         self._loop.settle()
         self._logbook.put({name: value}, self._now.samples)
 
@@ -207,12 +210,12 @@ class Run(PeerNames):
     def at_log_step(self, function: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
         """Register a function that receives the values sent at a log step.
 
-        The values that it returns are sent with them, and may still be pending.
+        The values that it returns are sent with them. All of these values may still be on a device.
         """
         self._logbook.at_log_step.append(function)
 
     def at_leave(self, function: Callable[[], object]) -> None:
-        """Call a function once, when the current pass ends, exits with a `break`, or fails. Outside a pass, see `Cleanup`."""
+        """Call a function once, when the current pass ends, is left with a `break`, or fails. Outside a pass, see `Cleanup`."""
         self._loop.at_leave(function)
 
     def summary(self, name: str, function: Callable[[], Any]) -> None:
@@ -235,13 +238,13 @@ class Run(PeerNames):
     @overload
     def callback(self, key: str) -> Any: ...
     def callback(self, key: str | type[Any]) -> Any:
-        """Return the callback with this name, or the only callback of this class. Raise UnknownCallback if there is none."""
+        """Return the callback with this name, or the only one of this class. Raise UnknownCallback if none or several match."""
         return find_callback(self.hooks, key)
 
     # Custom points
 
     def fire(self, point: str, **payload: Any) -> Any:
-        """Fire a point. Each handler is called with the arguments that it names, from the payload."""
+        """Fire a point. Each handler receives the items of the payload that it names."""
         self._loop.settle()
         if point in BY_NAME and not payload:
             return self.hooks.fire(point, self)

@@ -70,7 +70,7 @@ class RunLoop(Protocol):
     def evaluate(self, data: Any, **options: Unpack[EvaluateOptions]) -> Mapping[str, Any]: ...
 
     def at_leave(self, function: Callable[[], object]) -> None:
-        """Call a function once, when the open pass ends, exits with a `break`, or fails."""
+        """Call a function once, when the open pass ends, is left with a `break`, or fails."""
 
     def set_step(self, step: int) -> None: ...
 

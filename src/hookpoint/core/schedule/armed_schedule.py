@@ -42,7 +42,7 @@ class ArmedSchedule(ABC):
         """Start from the current clocks, so that past ticks are not due."""
 
     def take(self, run: RunView, moment: str | None = None, allowed: bool = True) -> bool:
-        """Return whether the schedule is due now, and advance it. A counter tick advances even if it may not fire."""
+        """Return whether the schedule is due now, and advance it. Counter ticks advance even if `allowed` is False."""
         due = allowed and self.ready(run, moment)
         self.settle(run, moment, due)
         if due:

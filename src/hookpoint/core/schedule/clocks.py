@@ -14,8 +14,8 @@ class Clocks:
     """The position of a run. Only training advances the counters.
 
     `epoch` is the current epoch, counted from 1. The other counters count finished epochs, steps, iterations and samples.
-    `elapsed` is the training time in seconds, which a resumed run continues to count. It does not advance before `start`,
-    after `stop` or during a pause. `commands` is the number of the last command that a resumed run would replay.
+    `elapsed` is the training time in seconds, which a resumed run continues to count. It does not advance before `start`, after
+    `stop` or during a pause. `commands` is the journal number of the last command that the run applied.
     """
 
     __slots__ = (*COUNTERS, "_elapsed", "_paused", "_paused_at", "_started")
@@ -32,7 +32,7 @@ class Clocks:
         return Moment(self.epoch, self.iteration, self.step)
 
     def count_step(self) -> None:
-        """Count an optimizer step. Only the code that makes or observes a step calls this."""
+        """Count an optimizer step. Only the code that performs or observes a step calls this."""
         self.step += 1
 
     def elapsed(self) -> float:

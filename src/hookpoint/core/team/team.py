@@ -16,7 +16,7 @@ class Team:
     `data_rank` is the index of this rank's data shard, and `model_rank` the index of its model shard. A model shard is part of
     each layer or, with `has_stages`, some of the layers. A request from one rank takes effect on all ranks `lag` steps later.
     `lag` is greater than 1 if ranks can be at different steps. `inexact` is the reason why the team's results are not
-    reproducible, or "" if they are. `notes` is an object through which ranks exchange notes, such as StoreNotes, or None.
+    reproducible, or "" if they are. `notes`, such as StoreNotes, lets ranks exchange notes. It may be None.
     """
 
     rank = local_rank = data_rank = model_rank = 0

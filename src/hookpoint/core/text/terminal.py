@@ -41,12 +41,12 @@ def few(names: Sequence[str], limit: int) -> str:
 
 
 def claim(show: Show) -> None:
-    """Print lines with this function until `release` is called. Code that draws on the terminal prints around its drawing."""
+    """Print lines with this function until `release` is called. A progress bar uses this to print lines above the bar."""
     _drawing.append(show)
 
 
 def release(show: Show) -> None:
-    """End a claim. Do nothing if there is no such claim."""
+    """Undo `claim` for this function. Do nothing if it has no claim."""
     if show in _drawing:
         _drawing.remove(show)
 

@@ -1,4 +1,4 @@
-"""Data facts: facts about the training data that a resumed run compares with its checkpoint, without reading all data."""
+"""Data facts: facts about the training data, for comparison with a checkpoint. They do not require reading all of the data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hookpoint.core.errors import CannotResume
 from hookpoint.parallel.data.distribute_loader import team_sampler_of
 from hookpoint.parallel.data.sampler import TeamBatchSampler
 
-ROWS, COLUMNS = 8, 64  # size of the part of each TensorDataset tensor that is hashed, enough to distinguish datasets
+ROWS, COLUMNS = 8, 64  # how much of each TensorDataset tensor is hashed: enough to distinguish datasets
 IN_ORDER, SHUFFLED = "in order", "shuffled"
 NAMES = {"SequentialSampler": IN_ORDER, "RandomSampler": SHUFFLED}
 WARNED = {
@@ -61,7 +61,7 @@ def batch_size_of(loader: Any) -> int | None:
 def compared(saved: Mapping[str, Any], now: Mapping[str, Any], *, in_epoch: bool) -> str:
     """Return a table of changed facts, or "" if nothing changed.
 
-    Raises CannotResume if a change makes it impossible to resume in the middle of an epoch. The batch size is not compared,
+    Raise CannotResume if a change makes it impossible to resume in the middle of an epoch. The batch size is not compared,
     because the rest of an epoch can be split into batches of any size.
     """
     changed = [name for name in WARNED if name in saved and name in now and saved[name] != now[name]]
@@ -87,7 +87,7 @@ def compared(saved: Mapping[str, Any], now: Mapping[str, Any], *, in_epoch: bool
 
 
 def digest_of(dataset: Any) -> str | None:
-    """Return a digest of some rows of a TensorDataset; None for any other dataset."""
+    """Return a digest of some rows of a TensorDataset, or None for any other dataset."""
     if type(dataset) is not TensorDataset:
         return None
     digest = hashlib.sha256()

@@ -95,7 +95,7 @@ def as_team_state(
 
 def unknown_order(loader: Any) -> CannotResume:
     return CannotResume(
-        f"the order of {type(loader).__name__} is unknown: a different number of ranks cannot resume within its epoch.",
+        f"{type(loader).__name__} cannot resume within an epoch with a different number of ranks: its order is unknown.",
         resume="from a checkpoint at the end of an epoch",
         use="a DataLoader without a sampler, or with a DistributedSampler, instead",
     )

@@ -316,8 +316,8 @@ def _facts_in(state: State) -> State:
 
 def _cannot_split(loader: Any) -> CannotResume:
     return CannotResume(
-        f"{type(loader).__name__} differs in batch size from the checkpoint, which was saved in the middle of an epoch, and"
-        " its samples cannot be split into different batches.",
+        f"{type(loader).__name__} cannot resume in the middle of an epoch with a different batch size: its samples cannot be"
+        " split into different batches.",
         give="the batch size of the checkpoint",
         resume="from a checkpoint at the end of an epoch: resume='.../checkpoints/step-...'",
     )

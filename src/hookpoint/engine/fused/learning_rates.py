@@ -23,8 +23,8 @@ class Settings(NamedTuple):
 class LearningRates:
     """Provide an optimizer's learning rates to a captured step.
 
-    The parameter groups keep their rates as floats, so schedulers, `run.hyper`, logs and checkpoints never see a tensor. Only
-    during a capture, the rates of a fused optimizer are tensors: its kernels compute the same bits with floats and tensors.
+    The parameter groups keep their rates as floats, so schedulers, `run.hyper`, logs and checkpoints never see a tensor. The
+    rates of a fused optimizer are tensors only during a capture: its kernels compute the same bits with floats and tensors.
     Other optimizers round differently with tensors, so their rates are captured as constants, like all other settings.
     """
 

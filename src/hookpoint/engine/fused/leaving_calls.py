@@ -39,7 +39,7 @@ class LeavingCalls:
         self._warn(self._always)
 
     def are_due(self, run: Any, *, steps: bool) -> bool:
-        """Return whether the next batch must run outside the graph. `steps` is whether the optimizer steps after this batch."""
+        """Return whether the next batch must run outside the graph. `steps` says whether the optimizer steps after it."""
         if self._always:
             return True
         if not (self._scheduled or self._declared):

@@ -77,7 +77,7 @@ class StaticBatch:
     def check_device(self, device: torch.device) -> None:
         """Raise BadData if a tensor is on another device, because its values would be captured as constants."""
         for other in self._devices - {device.type}:
-            what = f"cuda_graph=True cannot capture a batch with a tensor on {other!r} after it was moved."
+            what = f"cuda_graph=True cannot capture a batch that still has a tensor on {other!r} after it was moved to the GPU."
             raise BadData(what, give="tensors that `batch.to(device)` moves")
 
     def _buffer(self, tensor: torch.Tensor) -> torch.Tensor:

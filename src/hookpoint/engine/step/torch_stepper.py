@@ -44,8 +44,8 @@ class TorchStepper(Stepper):
 
     Each loss is divided by `accumulate`. The optimizer steps after every `accumulate`-th batch of an epoch and after the last
     batch. Gradients are cleared before the first backward of a window, so callbacks can read them until then. A request to skip
-    or retry takes effect if the part that it concerns has not begun. A request at on_step_begin drops the window's gradients
-    and skips the step.
+    or retry takes effect if the part that it concerns has not begun yet. A request at on_step_begin drops the window's
+    gradients and skips the step.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class TorchStepper(Stepper):
         self._values_read: dict[int, int] = {}
 
     def begin_run(self, run: Run) -> None:
-        """Choose the functions that compute forward and backward. If the MainCallback overrides one, it is used."""
+        """Choose the functions that compute forward and backward. Overrides in the MainCallback take precedence."""
         hooks, self._logbook = run.hooks, machine_of(run).logbook
         has_forward = overrides(hooks.main, "on_train_forward", "on_iter_forward")
         forward = hooks.dispatch("on_train_forward", mode="train") if has_forward else None
@@ -146,7 +146,7 @@ class TorchStepper(Stepper):
         self.in_precision(self.compute)(run)
 
     def forward_of(self, hooks: Hooks, mode: str) -> Dispatch:
-        """Return the forward for validation or prediction. If the MainCallback overrides the forward, it is used."""
+        """Return the forward for validation or prediction. An override in the MainCallback takes precedence."""
         point = f"on_{mode}_forward"
         is_default = not overrides(hooks.main, point, "on_iter_forward") and not hooks.is_watched
         return self.in_precision((None if is_default else hooks.dispatch(point, mode=mode)) or self.compute)
@@ -205,7 +205,7 @@ class TorchStepper(Stepper):
             self._apply(run)
 
     def adjust_lr(self, run: Run) -> None:
-        """Step each scheduler. A plateau scheduler steps only if its metric has a new value."""
+        """Step each scheduler. After an epoch, a plateau scheduler steps only if its metric has a new value."""
         for scheduler in run.schedulers:
             if not isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
                 scheduler.step()
@@ -339,7 +339,9 @@ class TorchStepper(Stepper):
                     return  # gradients overflowed, and the scaler skipped the step
             now = now_of(run)
             if now.has_requests and not wants(now, "step"):
-                what = "the step cannot be skipped at on_step_begin with fp16 or a custom on_iter_backward: it has begun."
+                what = (
+                    "the step cannot be skipped at on_step_begin with fp16 or a custom on_iter_backward: it has already begun."
+                )
                 raise BadLoop(what, request="it at on_backward_end")
         if self._after_step is not None:
             self._after_step(run)
