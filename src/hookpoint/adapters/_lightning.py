@@ -112,7 +112,7 @@ class LightningEvents:
         )
 
     def _progress(self, trainer: Any) -> dict[str, Any]:
-        """Return the state of a fit that continues from a checkpoint or from the same trainer's last fit."""
+        """Return the state or, if there is none, the clocks for a fit that continues from a checkpoint or from the last fit."""
         done, step = trainer.current_epoch, trainer.global_step
         state, self._loaded = self._loaded, None
         if state is None and trainer is self._trainer and (done or step):
@@ -295,7 +295,7 @@ def _rebuilt(callbacks: Any, last: bool, options: dict[str, Any]) -> Any:
 
 
 def _undivided(loss: Any, trainer: Any) -> Any:
-    """Return a batch's loss. With automatic optimization, Lightning has divided it by the number of batches per step."""
+    """Return a batch's own loss: undo Lightning's division by the number of batches per step (automatic optimization only)."""
     count = trainer.accumulate_grad_batches
     return loss * count if count > 1 and trainer.lightning_module.automatic_optimization else loss
 
