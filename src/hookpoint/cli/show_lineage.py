@@ -1,4 +1,4 @@
-"""Describe a run's lineage and data, as they are in run.json."""
+"""Describe a run's lineage and data, as recorded in run.json."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _source(entry: Mapping[str, Any], run: RunFolder) -> str:
 
 
 def data_rows(run: RunFolder) -> list[tuple[str, str]]:
-    """Return a row for the training data and one for the validation data: what they pass through, and their sizes."""
+    """Return a row for the training data and one for the validation data: the classes they pass through, and their sizes."""
     data = run.facts.get("data")
     return [(shown(name), shown(text)) for name, text in _described(data)] if isinstance(data, Mapping) else []
 
