@@ -21,11 +21,12 @@ SUMMARIES = {"ends": "q", "sizes": "q", "finite": "q", "means": "d"}  # arrays w
 
 
 class Bucket(NamedTuple):
-    """Consecutive values of a series. `low`, `high` and `mean` are computed from the finite values, and NaN if there are none.
+    """Consecutive values of a series.
 
-    Steps may decrease where a resumed run appended to the file, so `first_step` is the lowest step and `last_step` the highest.
-    `time` and `begin` are the time and the byte offset of the first record. `size` is the number of values, `finite` the number
-    of finite values.
+    `low`, `high` and `mean` are computed from the finite values; they are NaN if there are none. Steps may
+    decrease where a resumed run appended to the file, so `first_step` is the lowest step and `last_step` the highest. `time`
+    and `begin` are the time and the byte offset of the first record. `size` is the number of values, and `finite` is the
+    number of finite values.
     """
 
     first_step: int
