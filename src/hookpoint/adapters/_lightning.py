@@ -24,9 +24,9 @@ def lightning(callbacks: Any, *, last: bool = False, **options: Unpack[Options])
 
     `trainer.fit` is a run. `trainer.validate` and `trainer.predict` fire only the points of their pass. Metrics that the module
     logs become metrics of the run, under the same names. The callbacks' state is stored in the trainer's checkpoints, under a
-    key that contains `name`, so two lists in one trainer need different names. Savers call `trainer.save_checkpoint`. The files
-    are in the folder `lightning` in the workdir or, without one, in the trainer's default_root_dir. With multiple processes,
-    all ranks stop at the same step.
+    key that contains `name`, so two lists of callbacks in one trainer need different names. Savers call
+    `trainer.save_checkpoint`. Their files are in the folder `lightning` in the workdir or, without a workdir, in the trainer's
+    default_root_dir. With multiple processes, all ranks stop at the same step.
 
     last: Run after the module's own on_train_epoch_end, to see the metrics that the module logs there. This requires
         `Trainer(enable_checkpointing=True)`, because only Lightning's checkpoint callbacks run that late.

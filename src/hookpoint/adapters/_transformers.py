@@ -40,9 +40,9 @@ def transformers(trainer: Any, callbacks: Any, *, outputs: bool = True, **option
     `trainer.train` is a run. `trainer.evaluate` and `trainer.predict` fire only the points of their pass. Each micro-batch is
     an iteration. `loss` is not divided by the number of accumulated batches. In the run, the metric `eval_x` becomes `val_x`.
     All values that the trainer logs are sent to the monitors. The callbacks' state is stored in each `checkpoint-N`, and
-    `trainer.train(resume_from_checkpoint=...)` restores it. The file name contains `name`, so two lists in one trainer need
-    different names. If a callback changes the learning rate, all later rates from the trainer's scheduler are scaled by the
-    same factor.
+    `trainer.train(resume_from_checkpoint=...)` restores it. The file name contains `name`, so two lists of callbacks in one
+    trainer need different names. If a callback changes the learning rate, all later rates from the trainer's scheduler are
+    scaled by the same factor.
 
     outputs: Provide `run.outputs` in training. This keeps the model's outputs in memory until the iteration ends. Pass False if
         the outputs are too large.

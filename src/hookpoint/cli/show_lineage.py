@@ -15,7 +15,7 @@ MAX_DEPTH, MAX_INPUTS = 8, 16
 
 
 def lineage_rows(run: RunFolder) -> list[tuple[str, str, str]]:
-    """Return the time, the kind and the source of each step in a run's lineage, oldest first."""
+    """Return the time, the kind and the source of each entry in a run's lineage, oldest first."""
     return [
         (moment(moment_of(entry.get("at"))), KINDS[entry["kind"]], shown(_source(entry, run)))
         for entry in valid(run.facts.get(LINEAGE))

@@ -71,7 +71,7 @@ def _draw_loss(figure: Figure, axes: Axes, data: Landscape) -> None:
 
 
 def _levels(low: float, high: float, *, is_log: bool) -> list[float]:
-    """Return the values that separate colours, at least two and in order."""
+    """Return the values that separate the colours: at least two, in increasing order."""
     if not high > low:
         return [low - max(1e-12, abs(low) * 1e-6), low + max(1e-12, abs(low) * 1e-6)]
     if is_log:

@@ -119,7 +119,7 @@ class Series:
             self._averages.limit(buckets)
 
     def buckets(self) -> Iterator[Bucket]:
-        """Yield the buckets in order. Each value that is not in a bucket yet is yielded as a bucket of its own."""
+        """Yield the buckets in order. Each value that is not in a bucket yet is yielded as its own bucket."""
         steps, times, values, offsets = self.steps, self.times, self.values, self.offsets
         begin = 0
         for end, size, finite, mean in zip(self._ends, self._sizes, self._finite, self._means, strict=True):
