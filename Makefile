@@ -19,7 +19,7 @@ PINNED := pyproject.toml constraints.txt
 # --no-compile saves a minute for torch: Python compiles modules when they are first imported.
 PIP_INSTALL := -m pip install -qq --no-compile --disable-pip-version-check -c constraints.txt
 
-# Write bytecode even if the shell disables it. Otherwise every test process would compile all modules again.
+# Write bytecode even if the shell disables it. Otherwise, every test process would compile all modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
@@ -36,16 +36,16 @@ test: style ## check style and types, run the tests (9 minutes on two cores)
 	@$(PY) -m mypy & types=$$!; $(PY) -m pytest -n auto --dist worksteal; tests=$$?; \
 	wait $$types || { echo "mypy found errors: see above" >&2; exit 1; }; exit $$tests
 
-test-all: lint ## like test, with slow tests, all kill points and more generated examples
+test-all: lint ## like test, but with slow tests, all kill points and more generated examples
 	@$(PY) -m pytest -n auto --dist worksteal -m ''
 
-faults: $(VENV)/.stamp-dev ## run all fault tests: kills, full disks, damage, signals (30 minutes; test runs a sample)
+faults: $(VENV)/.stamp-dev ## run all fault tests: kills, full disks, damage, signals (30 minutes; make test runs a sample)
 	@HOOKPOINT_FAULTS=all $(PY) -m pytest -n auto --dist worksteal -m '' tests/faults
 
-test-parallel: $(VENV)/.stamp-dev ## run all tests of distributed training, including kills (test runs a sample)
+test-parallel: $(VENV)/.stamp-dev ## run all tests of distributed training, including kills (make test runs a sample)
 	@HOOKPOINT_FAULTS=all $(PY) -m pytest -m '' tests/parallel tests/examples/test_parallel.py
 
-test-adapters: $(VENV)/.stamp-dev ## run callbacks in and from other trainers, in an environment each (LOWEST=1: lowest versions)
+test-adapters: $(VENV)/.stamp-dev ## test the adapters for other trainers, each in its own environment (LOWEST=1: lowest versions)
 	@for host in $(HOSTS); do $(PY) tests/adapters/environment.py $$host $(if $(LOWEST),--lowest) || exit; done
 
 test-remote: $(VENV)/.stamp-dev ## test the mirror against an S3 server on this machine, with kills during uploads (2 minutes)
@@ -64,7 +64,7 @@ endif
 test-gpu: ## test compile= and cuda_graph= on a GPU (3 minutes)
 	@$(GPU_PY) -m tests.gpu
 
-bench-gpu: ## benchmark a training step on a GPU: bare, compiled, as a CUDA graph (5 minutes)
+bench-gpu: ## benchmark a training step on a GPU: bare, as a CUDA graph, compiled and as a CUDA graph (5 minutes)
 	@$(GPU_PY) benchmarks/fused_step.py
 
 page: web/node_modules/.stamp ## build the board's page from web/ (needs node and npm)
@@ -144,7 +144,7 @@ $(VENV)/.stamp-board: $(VENV)/.stamp-dev
 	@$(PY) $(PIP_INSTALL) playwright
 	@touch $@
 
-# Not `npm ci`: it refuses a lock file without the packages of every platform.
+# Not `npm ci`, which refuses a lock file that does not list the packages for every platform.
 web/node_modules/.stamp: web/package.json web/package-lock.json
 	@cd web && npm install --no-save --loglevel=error
 	@touch $@

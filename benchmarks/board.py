@@ -1,8 +1,8 @@
 """The board in a real browser: seconds until the first curve, idle CPU and memory, with many runs and with a long file.
 
-Chromium and the server run on the same machine. A first curve is there when the page has drawn a chart, counted from the
-navigation. "Cold" is a server that has just started, "warm" a page that is loaded again. Run it with `make bench-board`; it
-needs Linux, chromium and playwright.
+Chromium and the server run on the same machine. The time until the first curve is measured from the navigation until the page
+has drawn a chart. "Cold" means that the server has just started, and "warm" that the page is reloaded. Run the benchmark with
+`make bench-board`; it needs Linux, chromium and playwright.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ IDLE_SECONDS = 30.0
 SPIKE = 9.0
 WARM_LOADS = 3
 PANNED_RUNS, PANNED_CHARTS, PANNED_STEPS = 5, 20, 2_000
-PAN_VIEW = {"width": 2_560, "height": 1_500}  # all charts are on the screen
+PAN_VIEW = {"width": 2_560, "height": 1_500}  # large enough to show all charts
 PAN = """async (seconds) => {
     const over = document.querySelector(".u-over"), gaps = [];
     const options = { deltaY: 0, bubbles: true, cancelable: true, clientX: over.getBoundingClientRect().left + 50 };
@@ -76,7 +76,7 @@ def write_run(folder: Path, number: int, lines: int) -> None:
 
 
 def write_long_run(folder: Path, lines: int) -> None:
-    """Write a run of many lines with one spike, without a run.json."""
+    """Write a run with many lines and one spike, but no run.json."""
     folder.mkdir(parents=True)
     values = random.Random(0)
     with open(folder / "scalars.jsonl", "w") as file:
@@ -87,7 +87,7 @@ def write_long_run(folder: Path, lines: int) -> None:
 
 
 class Server:
-    """`hookpoint board` as a process, its CPU time and its memory."""
+    """A `hookpoint board` process, with its CPU time and memory."""
 
     def __init__(self, folder: Path, cache: Path) -> None:
         command = [sys.executable, "-m", "hookpoint", "board", str(folder), "--port", "0", "--no-open"]
@@ -196,7 +196,7 @@ def measure_long(browser: Any, folder: Path, lines: int) -> list[Figure]:
 
 
 def write_panned_runs(folder: Path) -> None:
-    """Write runs whose every value differs: each pixel of a curve has a mean and a band."""
+    """Write runs in which all values differ, so that each pixel of a curve has a mean and a band."""
     for number in range(PANNED_RUNS):
         (folder / f"run-{number}").mkdir(parents=True)
         noise = random.Random(number)
@@ -208,13 +208,13 @@ def write_panned_runs(folder: Path) -> None:
 
 
 def browser_cpu_seconds() -> float:
-    """Return the CPU time of all processes of the browser, which does not depend on what else the machine does."""
+    """Return the CPU time of all browser processes. It does not depend on what else the machine is doing."""
     parents: dict[int, tuple[int, str, float]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             text = path.read_text()
         except OSError:
-            continue  # it has ended
+            continue  # the process has ended
         name, fields = text.partition("(")[2].rpartition(")")[0], text.rpartition(")")[2].split()
         parents[int(path.parent.name)] = int(fields[1]), name, (int(fields[11]) + int(fields[12])) / TICKS
 
@@ -225,7 +225,7 @@ def browser_cpu_seconds() -> float:
 
 
 def measure_pan(browser: Any, folder: Path, seconds: float = 4.0) -> list[Figure]:
-    """Pan all charts by the wheel in each frame, at a zoom to half of the run."""
+    """Zoom in on half of the run, and pan all charts with the wheel in each frame."""
     write_panned_runs(folder / "panned")
     with serving(folder / "panned", folder / "cache-panned") as server:
         page = browser.new_page(viewport=PAN_VIEW)
@@ -261,11 +261,11 @@ def spread(values: list[float]) -> Spread:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=1_000, help="number of runs")
-    parser.add_argument("--lines", type=int, default=5_000_000, help="lines of the long file; five million are 650 MB")
-    parser.add_argument("--rounds", type=int, default=3, help="how often a server is started")
-    parser.add_argument("--quick", action="store_true", help="50 runs and 200,000 lines: rough figures")
+    parser.add_argument("--lines", type=int, default=5_000_000, help="lines in the long file; five million take 650 MB")
+    parser.add_argument("--rounds", type=int, default=3, help="how many times to start a server")
+    parser.add_argument("--quick", action="store_true", help="use 50 runs and 200,000 lines: gives rough figures")
     parser.add_argument("--pan", action="store_true", help="measure panning only")
-    parser.add_argument("--no-write", action="store_true", help="write no file under benchmarks/results")
+    parser.add_argument("--no-write", action="store_true", help="do not write a file to benchmarks/results")
     options = parser.parse_args()
     from playwright.sync_api import sync_playwright
 
@@ -275,7 +275,7 @@ def main() -> None:
         "machine": machine(),
         "runs": runs,
         "lines": lines,
-        "load": os.getloadavg(),  # of the machine, before the benchmark: figures are wall times
+        "load": os.getloadavg(),  # the machine's load before the benchmark, because figures are wall times
     }
     with TemporaryDirectory() as place, sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)

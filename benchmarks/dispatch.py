@@ -1,6 +1,6 @@
-"""What a point costs: beside a bare loop over bound methods, and beside pluggy, blinker and ignite where they are installed.
+"""The cost of a point, compared with a bare loop over bound methods and, if installed, with pluggy, blinker and ignite.
 
-Run it with `make bench`, or with `make bench-peers` to have ignite in it too.
+Run the benchmark with `make bench`, or with `make bench-peers` to include ignite.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ QUICK = Effort(rounds=15, nanoseconds=150_000, interpreters=3)
 COUNTS = (0, 1, 3, 10)
 BARE = "bare loop over bound methods"
 EMPTY = "empty method call"
-END = ("on_train_iter_end", "on_iter_end")  # what a pass joins into one call
+END = ("on_train_iter_end", "on_iter_end")  # a pass combines these points into one call
 
 
 class Listener(Callback):
@@ -46,7 +46,7 @@ class Empty:
 
 
 class Array:
-    """What a batch is made of: something with a shape."""
+    """A batch element, which only needs a shape."""
 
     shape = (32, 8)
 
@@ -56,7 +56,7 @@ PAIR = (Array(), Array())
 
 @contextmanager
 def iteration() -> Iterator[Run]:
-    """Be in the first iteration of a training pass."""
+    """Yield a run in the first iteration of a training pass."""
     with Loop() as run:
         batches = run.batches([PAIR, PAIR])
         next(batches)
@@ -142,7 +142,7 @@ def of_unheard(effort: Effort) -> Group:
     with iteration() as run:
         group.add(EMPTY, "empty.on_iter_end(run)", empty=Empty(), run=run)
         one = machine_of(run).scopes.passes[-1]
-        group.add("in the loop", "if one.end is not None: one.end(run)", one=one, run=run)  # as Machine does
+        group.add("in the loop", "if one.end is not None: one.end(run)", one=one, run=run)  # the same check as in Machine
         group.add("hooks.fire(name, run)", "hooks.fire('on_iter_end', run)", hooks=hooks, run=run)
         group.add("run.fire(name)", "run.fire('on_iter_end')", run=run)
         return group.measure(effort)
@@ -199,7 +199,7 @@ def of_iteration(effort: Effort) -> Group:
 
 
 class Batches:
-    """Time the iterations of whoever iterates over it, but for the first and the last, where passes open and close."""
+    """Batches that time the loop over them, except for the first and last iteration, in which the pass begins and ends."""
 
     taken = 0.0
 
@@ -261,7 +261,7 @@ def of_log(effort: Effort) -> Group:
 
 
 def of_import(effort: Effort) -> Group:
-    """Time interpreters from start to end. The first of each kind does not count: it leaves the bytecode for the others."""
+    """Time interpreters from start to exit. The first run of each program is ignored, because it compiles the bytecode."""
     group = Group("a fresh interpreter")
     programs = {
         "empty": "",
@@ -281,7 +281,7 @@ def of_import(effort: Effort) -> Group:
     return group
 
 
-# What is promised, and what else is worth knowing
+# Figures with a limit, and other figures
 
 
 def promises(groups: dict[str, Group]) -> list[Figure]:
@@ -338,11 +338,11 @@ def print_all(groups: dict[str, Group], promised: list[Figure], found: list[Figu
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="few short rounds: seconds, and rough figures")
-    parser.add_argument("--no-write", action="store_true", help="write no file under benchmarks/results")
+    parser.add_argument("--quick", action="store_true", help="run a few short rounds: takes seconds, gives rough figures")
+    parser.add_argument("--no-write", action="store_true", help="do not write a file to benchmarks/results")
     options = parser.parse_args()
     effort = QUICK if options.quick else THOROUGH
-    logging.getLogger("hookpoint").addHandler(logging.NullHandler())  # callbacks take much of an empty step, and it says so
+    logging.getLogger("hookpoint").addHandler(logging.NullHandler())  # hides the warning that callbacks dominate an empty step
 
     about = {"versions": versions("hookpoint", "pluggy", "blinker", "pytorch-ignite"), "machine": machine()}
     print(", ".join(f"{name} {value}" for name, value in about["versions"].items() if value))

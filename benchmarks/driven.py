@@ -1,6 +1,6 @@
-"""What an iteration costs that another library's trainer drives, beside one of your own loop.
+"""The cost of an iteration that another library's trainer drives, compared with an iteration of your own loop.
 
-Run it with `make bench`.
+Run the benchmark with `make bench`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Listener(Callback):
 
 
 class Array:
-    """What a batch is made of: something with a shape."""
+    """A batch element, which only needs a shape."""
 
     shape = (32, 8)
 
@@ -41,7 +41,7 @@ PAIR = (Array(), Array())
 
 
 class Batches:
-    """Time the iterations of whoever iterates over it, but for the first and the last, where passes open and close."""
+    """Batches that time the loop over them, except for the first and last iteration, in which the pass begins and ends."""
 
     taken = 0.0
 
@@ -128,11 +128,11 @@ def figures(group: Group) -> list[Figure]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="few short rounds: seconds, and rough figures")
-    parser.add_argument("--no-write", action="store_true", help="write no file under benchmarks/results")
-    parser.add_argument("--results", type=Path, help="write the file to this folder")
+    parser.add_argument("--quick", action="store_true", help="run a few short rounds: takes seconds, gives rough figures")
+    parser.add_argument("--no-write", action="store_true", help="do not write a file to benchmarks/results")
+    parser.add_argument("--results", type=Path, help="folder for the result file")
     options = parser.parse_args()
-    logging.getLogger("hookpoint").addHandler(logging.NullHandler())  # callbacks take much of an empty step, and it says so
+    logging.getLogger("hookpoint").addHandler(logging.NullHandler())  # hides the warning that callbacks dominate an empty step
 
     about = {"versions": versions("hookpoint"), "machine": machine()}
     print(", ".join(f"{name} {value}" for name, value in about["versions"].items()))

@@ -1,4 +1,4 @@
-"""Evaluation timed side by side: validation and prediction with a Runner or an own loop, and the bare loops they replace."""
+"""Time validation and prediction side by side: with a Runner, in your own loop, and in the bare loops that they replace."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BARE_PRED = "bare prediction"
 
 
 def bare_validation(job: Job) -> Took:
-    """Average the loss over the samples, with the loop that everyone writes."""
+    """Average the loss over the samples, in a standard validation loop."""
     model, _, criterion = job.make()
     batches = job.clocked()
     model.eval()

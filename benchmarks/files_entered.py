@@ -1,6 +1,6 @@
-"""How many of hookpoint's files one training step enters, and one save: what a reader has to open to follow it.
+"""Count the hookpoint source files that a training step and a save execute, which a reader must open to follow them.
 
-Run it with `python benchmarks/files_entered.py`. A step is quiet: nothing is due in it, neither a log step nor a save.
+Run it with `python benchmarks/files_entered.py`. In a quiet step, nothing is due: neither a log step nor a save.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ QUIET, SAVING = 3, 5
 
 
 class Watched:
-    """Batches that note, while one of them is worked on, which files are entered. From one `next` to the next is a step."""
+    """Batches that record which files each step enters. A step lasts from one `next` call to the next."""
 
     def __init__(self, batches: Iterable[Any]) -> None:
         self.batches = list(batches)
@@ -50,7 +50,7 @@ class Watched:
 
 
 def measured() -> dict[int, list[str]]:
-    """Return the files that each step of a short fit entered, by the number of the step."""
+    """Return the files that each step of a short fit entered, keyed by step number."""
     torch.manual_seed(0)
     model = torch.nn.Linear(2, 1)
     data = Watched((torch.rand(4, 2), torch.rand(4, 1)) for _ in range(8))
@@ -72,7 +72,7 @@ def measured() -> dict[int, list[str]]:
 
 def main() -> None:
     entered = measured()
-    for number, what in ((QUIET, "a quiet training step"), (SAVING, "a step with a save of a default ModelSaver")):
+    for number, what in ((QUIET, "a quiet training step"), (SAVING, "a step in which a default ModelSaver saves")):
         print(f"{what} enters {len(entered[number])} files")
         for file in entered[number]:
             print(f"  {file}")

@@ -1,4 +1,4 @@
-"""The models of the fused step's benchmark: a small MLP, ResNet-50 and a GPT of 124 million parameters."""
+"""The models for the benchmark of the fused step: a small MLP, ResNet-50, and a GPT with 124 million parameters."""
 
 from __future__ import annotations
 

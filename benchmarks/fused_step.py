@@ -1,6 +1,7 @@
-"""A whole training step on a GPU, four ways: bare, compiled, as a CUDA graph, and both; by hand and under a Runner.
+"""A whole training step on a GPU: bare, as a CUDA graph, and as a compiled CUDA graph, by hand and with a Runner.
 
-Each way trains in a thread of its own and gets the GPU in turns. Needs a CUDA device; run it with `make bench-gpu`.
+Each variant trains in its own thread, and the variants take turns on the GPU. Needs a CUDA device. Run the benchmark with
+`make bench-gpu`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Train = Callable[["Turns"], None]
 
 
 class Turns:
-    """The data of one way to train: it yields batches while it has its turn, and takes the time of each turn."""
+    """The data for one variant. It yields batches when it is the variant's turn, and times each turn."""
 
     def __init__(self, batches: list[Any], steps: int) -> None:
         self.batches, self.steps = batches, steps
@@ -49,7 +50,7 @@ class Turns:
             self._done.set()
 
     def take(self) -> None:
-        """Give the GPU to this way for one turn."""
+        """Let this variant train for one turn."""
         self._done.clear()
         self._go.set()
         while not self._done.wait(1):
@@ -84,7 +85,7 @@ class Job:
             optimizer.step()
 
     def graph(self, turns: Turns, *, compiled: bool = False) -> None:
-        """The same as a CUDA graph, by hand."""
+        """Train with a CUDA graph, captured by hand."""
         model, optimizer = self.parts()
         forward = self._forward(model, compiled)
         batches = iter(turns)
@@ -168,12 +169,12 @@ def jobs(steps: int) -> dict[str, Job]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--steps", type=int, default=30, help="steps of a turn; ten times as many for the small model")
+    parser.add_argument("--steps", type=int, default=30, help="steps per turn; the small model runs ten times as many")
     parser.add_argument("--only", default="", help="measure only models whose title contains this")
     parser.add_argument("--no-write", action="store_true")
     options = parser.parse_args()
     if not torch.cuda.is_available():
-        print("no GPU: the fused step is not measured")
+        print("no GPU: skipping the benchmark of the fused step")
         return 0
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     figures, times = [], {}
@@ -217,7 +218,7 @@ def _limit(name: str, job: Job, kind: str) -> float | None:
 
 
 def measure(ways: dict[str, Train], job: Job, rounds: int) -> dict[str, list[float]]:
-    """Let each way train in turns; return the seconds of each turn, those of the first two left out."""
+    """Let the variants train in turns, and return the seconds that each turn took, without the first two turns."""
     turns = {name: Turns(job.batches, job.steps) for name in ways}
     threads = []
 
@@ -232,7 +233,8 @@ def measure(ways: dict[str, Train], job: Job, rounds: int) -> dict[str, list[flo
         threads[-1].start()
     shuffle = random.Random(0).sample
     for _ in range(rounds + 2):
-        for turn in shuffle(list(turns.values()), len(turns)):  # a GPU at its power limit slows down those that come later
+        # In random order, because a GPU at its power limit slows down later turns.
+        for turn in shuffle(list(turns.values()), len(turns)):
             turn.take()
     for turn, thread in zip(turns.values(), threads, strict=True):
         turn.end()

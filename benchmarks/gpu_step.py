@@ -1,6 +1,6 @@
-"""A training step on a GPU: bare and under a Runner, and how often each makes the host wait for the device.
+"""A training step on a GPU, bare and with a Runner, and how often each makes the host wait for the device.
 
-Needs a CUDA device. Run it with `python benchmarks/gpu_step.py` from the project's folder.
+Needs a CUDA device. Run the benchmark with `python benchmarks/gpu_step.py` from the project's folder.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def jobs(steps: int) -> dict[str, Job]:
 
 
 def count_waits(train: Callable[[], Any], steps: int) -> Counter[str]:
-    """Return how often the host waited for the device while training, by the name of the call, the timing's own left out."""
+    """Return how often the host waited for the device during training, by the name of the call."""
     train()
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as trace:
         train()
@@ -79,7 +79,7 @@ def main() -> int:
     parser.add_argument("--no-write", action="store_true")
     options = parser.parse_args()
     if not torch.cuda.is_available():
-        print("there is no CUDA device here; benchmarks/step_overhead.py measures the same on a CPU", file=sys.stderr)
+        print("no CUDA device; benchmarks/step_overhead.py measures the same on the CPU", file=sys.stderr)
         return 2
     groups, figures, waits = [], [], {}
     with tempfile.TemporaryDirectory() as workdir:

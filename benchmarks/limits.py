@@ -1,6 +1,6 @@
-"""Many callbacks and many metrics: seconds to compile 1,000 callbacks, seconds and memory to log 100,000 names.
+"""Many callbacks and many metrics: the time to compile 1,000 callbacks, and the time and memory to log 100,000 names.
 
-Each is a process of its own. Run it with `make bench`.
+Each measurement runs in its own process. Run the benchmark with `make bench`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ COMPILE, TWICE, LOG, MEMORY = "compile", "compile twice as many / compile", "log
 
 
 def compile_seconds(number: int) -> float:
-    """Return the seconds to compile so many callbacks, each second of which reads what the next one writes."""
+    """Return the seconds that it takes to compile callbacks in pairs, each of which reads what the next one writes."""
     from hookpoint import Callback, Hooks
 
     class Listens(Callback):
@@ -40,7 +40,7 @@ def compile_seconds(number: int) -> float:
 
 
 def log_names(names: int, *, traced: bool) -> float:
-    """Log so many names in each of a few steps; return the seconds, or the bytes that stay allocated."""
+    """Log this many names in each of a few steps. Return the seconds or, with `traced`, the bytes that stay allocated."""
     from hookpoint import Loop
 
     values = {f"metric {one}": 1.0 for one in range(names)}
@@ -54,13 +54,13 @@ def log_names(names: int, *, traced: bool) -> float:
 
 
 def in_process(*words: object) -> float:
-    """Return what `--only` with these words prints in a process of its own."""
+    """Run this script with `--only` and these words in a new process, and return the number that it prints."""
     command = [sys.executable, __file__, "--only", *map(str, words)]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def measure(callbacks: int, names: int, rounds: int) -> dict[str, list[float]]:
-    """Return each figure of each round."""
+    """Return the value of each figure in each round."""
     found: dict[str, list[float]] = {COMPILE: [], TWICE: [], LOG: [], MEMORY: []}
     for _ in range(rounds):
         once, twice = in_process("compile", callbacks), in_process("compile", 2 * callbacks)
@@ -83,8 +83,8 @@ def figures_of(found: dict[str, list[float]]) -> list[Figure]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a hundredth of it: seconds, and rough figures")
-    parser.add_argument("--no-write", action="store_true", help="write no file under benchmarks/results")
+    parser.add_argument("--quick", action="store_true", help="1 % of the size: takes seconds, gives rough figures")
+    parser.add_argument("--no-write", action="store_true", help="do not write a file to benchmarks/results")
     parser.add_argument("--only", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.only:

@@ -1,7 +1,7 @@
-"""Live control: how long a command takes from `hookpoint.control` to its answer, and what control costs without commands.
+"""Live control: the time from a command in `hookpoint.control` to its answer, and the cost of control without commands.
 
-A training with steps of 10 ms runs in a process of its own, and is sent settings at random times: first on an otherwise idle
-machine, then while every core is busy with another process. Run it with `make bench`.
+A run with steps of 10 ms trains in its own process and receives settings at random times: first on an otherwise idle machine,
+then while other processes keep every core busy. Run the benchmark with `make bench`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WATCHER = "hookpoint live control"
 
 
 def train(workdir: Path) -> None:
-    """Train with steps of 10 ms until the run is stopped; a line on stdin is answered with the watcher's CPU seconds."""
+    """Train with steps of 10 ms until the run is stopped. For each line on stdin, print the watcher's CPU seconds."""
     from hookpoint import Loop
 
     with Loop(workdir=workdir, extra_callbacks=[], monitors=[], log_every=50) as run:
@@ -74,7 +74,7 @@ def busy_cores() -> Iterator[None]:
 
 
 def latencies(folder: Path, commands: int) -> list[float]:
-    """Return the seconds from each command to its answer. Commands come at random times."""
+    """Return the seconds from each command to its answer. Commands are sent at random times."""
     from hookpoint import control
 
     ctl, chance, seconds = control(folder), random.Random(0), []
@@ -87,7 +87,7 @@ def latencies(folder: Path, commands: int) -> list[float]:
 
 
 def watcher_milliseconds(process: subprocess.Popen[str], seconds: float) -> float:
-    """Return the milliseconds of CPU that the watcher takes per second, without commands."""
+    """Return how many milliseconds of CPU time the watcher uses per second, without commands."""
 
     def cpu_seconds() -> float:
         assert process.stdin is not None
@@ -102,7 +102,7 @@ def watcher_milliseconds(process: subprocess.Popen[str], seconds: float) -> floa
 
 
 def opcodes(workdir: Path, *, control: bool, first: int = 20, last: int = 40) -> float:
-    """Return the opcodes that hookpoint executes per iteration, on the training thread."""
+    """Return the number of opcodes that hookpoint executes per iteration, on the training thread."""
     from hookpoint import Loop
 
     count = 0
@@ -143,8 +143,8 @@ def figures_of(found: dict[str, list[float]]) -> list[Figure]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a few commands: seconds, and rough figures")
-    parser.add_argument("--no-write", action="store_true", help="write no file under benchmarks/results")
+    parser.add_argument("--quick", action="store_true", help="send a few commands: takes seconds, gives rough figures")
+    parser.add_argument("--no-write", action="store_true", help="do not write a file to benchmarks/results")
     parser.add_argument("--train", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.train:
@@ -153,9 +153,8 @@ def main() -> None:
     commands, seconds = (3, 0.5) if options.quick else (COMMANDS, WATCHED_SECONDS)
     load = os.getloadavg()[0]
     about: dict[str, Any] = {"versions": versions("hookpoint"), "machine": machine(), "commands": commands}
-    about["load_before"] = round(
-        load, 1
-    )  # of other processes: the "idle" figures are of a machine that is not idle if it is high
+    # If other processes cause a high load, the "idle" figures do not come from an idle machine.
+    about["load_before"] = round(load, 1)
     print(", ".join(f"{name} {value}" for name, value in about["versions"].items() if value))
     figures = figures_of(measure(commands, seconds))
     title = f"{commands} commands, steps of {STEP_SECONDS * 1000:g} ms, load {load:.1f}"

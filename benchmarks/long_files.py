@@ -1,7 +1,8 @@
 """The command line on the files of a long run: seconds and peak memory for ten million lines of scalars.jsonl.
 
-Each command is a process of its own; so is the resume of a run whose last line was torn. Python's own start is in the figures.
-CPU time is that of the process, wall time depends on what else the machine does. It needs Linux. Run it with `make bench`.
+Each command runs in its own process, and so does a run that resumes with an incomplete last line. The figures include the
+start of Python. CPU time is the process's own; wall time depends on what else the machine is doing. Needs Linux. Run the
+benchmark with `make bench`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ LIMITS = {"show": (1.0, None), "runs": (1.0, None), "plot": (None, 100), "plot -
 
 
 def write_scalars(path: Path, lines: int) -> None:
-    """Write what a run logs that logs three values at every step, all of them before its first epoch: a resume keeps them."""
+    """Write records of three values per step, all with epoch 0, so that a resumed run keeps them."""
     values = random.Random(0)
     with open(path, "a") as file:
         for step in range(1, lines + 1):
@@ -43,7 +44,7 @@ def write_scalars(path: Path, lines: int) -> None:
 
 
 def resume(workdir: str, epochs: int, lines: int) -> None:
-    """Train an epoch of two steps, or resume and train one more; write the long file in the middle of the first."""
+    """Train an epoch of two steps, or resume and train another epoch. Write the long file in the middle of the first one."""
     from hookpoint import callbacks as cb
     from hookpoint.presets.loop import Loop
 
@@ -56,7 +57,7 @@ def resume(workdir: str, epochs: int, lines: int) -> None:
 
 
 def measured(command: list[str]) -> dict[str, float]:
-    """Run a command as a process; return its seconds and its peak memory."""
+    """Run a command in a process. Return its CPU time, wall time and peak memory."""
     began = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
@@ -68,11 +69,11 @@ def measured(command: list[str]) -> dict[str, float]:
 
 
 def measure(folder: Path, lines: int) -> dict[str, dict[str, float]]:
-    """Return what each command takes with a file of so many lines."""
+    """Return the time and memory that each command takes with a file of this many lines."""
     run = folder / "runs" / "mine"
     own = [sys.executable, __file__, "--only"]
     subprocess.run([*own, json.dumps([str(run), 1, lines])], check=True, stderr=subprocess.DEVNULL)
-    (run / "run.json").rename(folder / "run.json")  # so that the best value is not known from there
+    (run / "run.json").rename(folder / "run.json")  # so that commands do not read the best value from run.json
     found = {}
     for name, arguments in COMMANDS.items():
         places = [one.replace("RUN", str(run)).replace("FOLDER", str(folder)) for one in arguments]
@@ -101,16 +102,16 @@ def figures_of(found: dict[str, dict[str, float]]) -> list[Figure]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--lines", type=int, default=10_000_000, help="how long the file is; ten million are 1.7 GB")
-    parser.add_argument("--quick", action="store_true", help="20,000 lines: seconds, and rough figures")
-    parser.add_argument("--no-write", action="store_true", help="write no file under benchmarks/results")
+    parser.add_argument("--lines", type=int, default=10_000_000, help="lines in the file; ten million take 1.7 GB")
+    parser.add_argument("--quick", action="store_true", help="use 20,000 lines: takes seconds, gives rough figures")
+    parser.add_argument("--no-write", action="store_true", help="do not write a file to benchmarks/results")
     parser.add_argument("--only", type=json.loads, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.only:
         resume(*options.only)
         return
     if sys.platform != "linux":
-        print("peaks are in kilobytes on Linux only", file=sys.stderr)
+        print("this benchmark needs Linux: on other systems, the peak memory is not in kilobytes", file=sys.stderr)
         return
     lines = 20_000 if options.quick else options.lines
     about: dict[str, Any] = {"versions": versions("hookpoint", "matplotlib"), "machine": machine(), "lines": lines}

@@ -1,8 +1,8 @@
-"""What a run keeps in memory: how much a long one grows by, and its peak beside a bare loop's.
+"""The memory of a run: how much a long run grows, and its peak compared with that of a bare loop.
 
-Growth is that of resident memory and of Python's objects, from the end of a warm-up, a fifth of the run, to the most after it.
-Peaks are counted twice: the tensors' by torch's allocator, to the byte, and the whole process's by the system. It needs Linux.
-Run it with `make bench`.
+Growth is measured for resident memory and for the number of Python objects, from the end of the warm-up, after a fifth of the
+run, to the maximum after that. Peaks are measured in two ways: for tensors by torch's allocator, to the byte, and for the whole
+process by the system. Needs Linux. Run the benchmark with `make bench`.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from hookpoint import Callback
 from hookpoint.presets.runner import Runner
 
 MEGABYTE = 1e6
-WARM_UP = 0.2  # of the steps
+WARM_UP = 0.2  # fraction of the steps
 KINDS = ("bare", "quiet", "default")
 
 
 def resident_bytes() -> int:
-    """Return how much memory of this process is in RAM now."""
+    """Return the resident memory of this process."""
     return _status("VmRSS")
 
 
 def peak_bytes() -> int:
-    """Return the most memory this process had in RAM. `getrusage` would not do: it begins with the peak of the parent."""
+    """Return the peak resident memory of this process. `getrusage` cannot be used: it starts at the parent's peak."""
     return _status("VmHWM")
 
 
@@ -56,7 +56,7 @@ def _status(field: str) -> int:
 
 
 class Watch(Callback):
-    """Note the memory and the number of objects every so many iterations."""
+    """Record the memory and the number of objects every `every` iterations."""
 
     def __init__(self, every: int) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Watch(Callback):
 
 
 class Endless:
-    """The same few batches again and again, so that data takes no memory of its own."""
+    """The same few batches over and over, so that the data does not add to the growth."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -85,7 +85,7 @@ class Endless:
 
 
 def grown(steps: int, epochs: int) -> list[tuple[int, int, int]]:
-    """Train with the default callbacks and return what was noted: iteration, bytes, objects."""
+    """Train with the default callbacks, and return a list of (iteration, bytes, objects)."""
     watch = Watch(max(100, steps // 20))
     with TemporaryDirectory() as workdir, open(os.devnull, "w") as nowhere, redirect_stderr(nowhere):
         runner = Runner(*make(), callbacks=[watch], workdir=workdir)
@@ -97,7 +97,7 @@ def grown(steps: int, epochs: int) -> list[tuple[int, int, int]]:
 
 
 def make_big(width: int) -> tuple[nn.Module, torch.optim.Optimizer, nn.Module]:
-    """Make a model whose weights, gradients and activations are most of a process's memory."""
+    """Make a model whose weights, gradients and activations take up most of the process's memory."""
     torch.manual_seed(0)
     layers: list[nn.Module] = []
     for _ in range(4):
@@ -107,7 +107,7 @@ def make_big(width: int) -> tuple[nn.Module, torch.optim.Optimizer, nn.Module]:
 
 
 def train(kind: str, width: int) -> None:
-    """Train for a few steps; the bare loop clears gradients where Runner does, before the backward."""
+    """Train for a few steps. The bare loop clears the gradients where Runner does, just before the backward pass."""
     model, optimizer, criterion = make_big(width)
     batches = [(torch.randn(width // 4, width), torch.randint(0, 10, (width // 4,))) for _ in range(4)] * 2
     if kind != "bare":
@@ -123,9 +123,9 @@ def train(kind: str, width: int) -> None:
 
 
 def tensor_peak(kind: str, width: int) -> int:
-    """Return the most bytes that torch's allocator had given out at a time, by its own count.
+    """Return the most bytes that torch's allocator had allocated at any time, by its own count.
 
-    Ask once in a process: the count goes on from the last profile's, and what was freed since then is not taken off.
+    Call this once per process: the count continues from the last profile, without subtracting what was freed since then.
     """
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as trace:
         train(kind, width)
@@ -141,7 +141,7 @@ def process_peak(kind: str, width: int) -> int:
     return peak_bytes()
 
 
-# Each measurement has a process of its own, so that none finds what another has left behind
+# Each measurement runs in its own process, so that none is affected by what another has left behind
 
 
 def apart(what: str, *arguments: Any) -> Any:
@@ -167,7 +167,7 @@ def exactly(value: float) -> Spread:
 
 def figures_of(seen: list[list[int]], tensors: dict[str, int], processes: Group) -> list[Figure]:
     warm = [one for one in seen if one[0] >= seen[-1][0] * WARM_UP]
-    most_bytes, most_objects = (max(one[what] for one in warm) - warm[0][what] for what in (1, 2))  # also where it fell again
+    most_bytes, most_objects = (max(one[what] for one in warm) - warm[0][what] for what in (1, 2))  # even if it fell later
     bare = processes["bare"]
     return [
         Figure("resident memory grows by", "MB", exactly(most_bytes / MEGABYTE), 2, digits=3),
@@ -181,8 +181,8 @@ def figures_of(seen: list[list[int]], tensors: dict[str, int], processes: Group)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="few steps and a small model: seconds, and rough figures")
-    parser.add_argument("--no-write", action="store_true", help="write no file under benchmarks/results")
+    parser.add_argument("--quick", action="store_true", help="few steps, small model: takes seconds, gives rough figures")
+    parser.add_argument("--no-write", action="store_true", help="do not write a file to benchmarks/results")
     parser.add_argument("--only", type=json.loads, help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -192,7 +192,7 @@ def main() -> None:
         print(json.dumps({"grown": grown, "tensor_peak": tensor_peak, "process_peak": process_peak}[what](*arguments)))
         return
     if sys.platform != "linux":
-        print("memory is read from /proc, which only Linux has", file=sys.stderr)
+        print("this benchmark needs Linux: it reads memory from /proc", file=sys.stderr)
         return
 
     steps, epochs, repetitions, width = (400, 2, 1, 64) if options.quick else (100_000, 4, 9, 2048)

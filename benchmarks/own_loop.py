@@ -1,11 +1,11 @@
-"""Where the time goes that your own loop takes beyond a bare one: each row adds one thing to a row above it.
+"""What your own loop costs compared with a bare one, part by part: each row adds one part to an earlier row.
 
-The loop is that of step_overhead.py. Its code is cold after each torch kernel, so a part costs several times what it costs in a
-tight loop; only a row in the same run tells what it really costs. It needs nothing but torch:
+The loop is the one in step_overhead.py. After each torch kernel, Python's code is no longer in the CPU's caches, so a part
+costs several times as much as in a tight loop. Its true cost can be measured only within the same loop. Only torch is needed:
 
     PYTHONPATH=src taskset -c 3 python3 benchmarks/own_loop.py
 
-Pinned to one core, a step takes a fifth less time than without, and the rounds differ less.
+Pinning the process to one core makes a step a fifth faster and reduces the differences between rounds.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from hookpoint.presets.loop import Loop
 
 ITEM = "bare loop with loss.item()"
 CORE, CORE_LOGS, WORKDIR = "core Loop", "core Loop with run.log", "Loop with a workdir, no defaults, run.log"
-# What is added, from which row to which.
+# What is added, and the rows without and with it.
 PARTS = {
     "the noise: the same loop twice": (BARE, AGAIN),
     "reading the loss, as every loop that logs it does": (BARE, ITEM),
@@ -66,16 +66,16 @@ def candidates(job: Job, workdir: str) -> dict[str, Callable[[], Took]]:
 
 
 def parts_of(cpu: Group) -> list[Figure]:
-    """Return what each part adds, in microseconds."""
+    """Return the CPU time that each part adds to a step, in microseconds."""
     added = {part: cpu[after].beyond(cpu[before]) for part, (before, after) in PARTS.items()}
     return [Figure(part, "us", Spread(*(value / 1e3 for value in (m.median, m.low, m.high)))) for part, m in added.items()]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="few short rounds: seconds, and rough figures")
-    parser.add_argument("--no-write", action="store_true", help="write no file under benchmarks/results")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="where to write the file")
+    parser.add_argument("--quick", action="store_true", help="run a few short rounds: takes seconds, gives rough figures")
+    parser.add_argument("--no-write", action="store_true", help="do not write a file to benchmarks/results")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder for the result file")
     options = parser.parse_args()
     rounds, steps = (3, 60) if options.quick else (151, 200)
     torch.set_num_threads(1)

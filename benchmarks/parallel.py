@@ -1,7 +1,7 @@
-"""What a step of two processes costs under a Runner, beside the loop with DistributedDataParallel that everyone writes.
+"""The cost of a step on two processes with a Runner, compared with a standard DistributedDataParallel loop.
 
-An MLP 256-512-512-10 with batches of 64 on each of two processes of this machine, which talk over gloo and have one thread
-each. It starts them itself: `python benchmarks/parallel.py`, or `make bench-parallel`.
+Two processes on this machine train an MLP 256-512-512-10 with batches of 64 per process. They communicate over gloo, and each
+has one thread. The script starts them: `python benchmarks/parallel.py`, or `make bench-parallel`.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ def candidates(steps: int, workdir: str) -> dict[str, Callable[[], Took]]:
 
 
 def _new(workdir: str) -> str:
-    """Return a folder that is new, and the same one on every process."""
+    """Return a new folder, the same on every process."""
     made = [mkdtemp(dir=workdir) if dist.get_rank() == 0 else None]
     dist.broadcast_object_list(made)
     return str(made[0])
 
 
 def train(rounds: int, steps: int, workdir: str) -> None:
-    """Measure, as one of the processes; the chief says what came of it."""
+    """Run the measurement in one of the processes. The first rank reports the results."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere), warnings.catch_warnings():

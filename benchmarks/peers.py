@@ -1,6 +1,6 @@
-"""The same steps under other trainers: each with the least it can do ("quiet"), and as it comes ("default").
+"""The same steps with other trainers: with everything optional turned off ("quiet"), and with their defaults ("default").
 
-A peer that is not installed, or fails, is a line in the table and nothing more. Nothing is imported before it is asked for.
+If a peer is not installed or fails, the table only shows the reason. Each peer is imported only when it is used.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from steps import Job, Took
 
-Peer = Callable[[Job], Callable[[], Took]]  # imports what it needs, and returns what trains once
+Peer = Callable[[Job], Callable[[], Took]]  # imports its library, and returns a function that trains once
 
 
 def ignite_quiet(job: Job) -> Callable[[], Took]:
@@ -82,7 +82,7 @@ def lightning_quiet(job: Job) -> Callable[[], Took]:
 
 
 def torchtnt_quiet(job: Job) -> Callable[[], Took]:
-    sys.modules.setdefault("pkg_resources", ModuleType("pkg_resources"))  # it imports what setuptools has dropped
+    sys.modules.setdefault("pkg_resources", ModuleType("pkg_resources"))  # torchtnt imports it, but setuptools has dropped it
     from torchtnt.framework import State, TrainUnit
     from torchtnt.framework import train as train_unit
 
@@ -162,7 +162,7 @@ def hugging_face_quiet(job: Job) -> Callable[[], Took]:
 
 
 def keras(job: Job, **options: Any) -> Callable[[], Took]:
-    """Keras looks at a first batch long before it trains: a callback of its own keeps the time."""
+    """Time the epoch with a Keras callback, because Keras fetches a first batch long before it trains."""
     os.environ.setdefault("KERAS_BACKEND", "torch")
     import keras
 
@@ -208,7 +208,7 @@ PACKAGES = ("pytorch-ignite", "torchtnt", "lightning", "transformers", "accelera
 
 
 def tried(job: Job) -> tuple[dict[str, Callable[[], Took]], dict[str, str]]:
-    """Return the peers that can train the job, and of the others why not."""
+    """Return the peers that can train the job, and the reasons why the others cannot."""
     works: dict[str, Callable[[], Took]] = {}
     fails: dict[str, str] = {}
     for name, peer in PEERS.items():

@@ -1,4 +1,4 @@
-"""Report: what a benchmark says, as tables for people and as a dated file for later."""
+"""Report: print a benchmark's results as tables, and write them to a dated file."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ RESULTS = Path(__file__).parent / "results"
 
 @dataclass(slots=True)
 class Figure:
-    """One comparison, in times ("x") or in a unit, and the most it may be, where something is promised.
+    """A figure, either a ratio ("x") or a value with a unit, and its limit, if it has one.
 
-    What counts against the limit is the median, or the lower end of the interval.
+    The median or, with `counts="low"`, the lower end of the interval must not exceed the limit.
     """
 
     name: str
@@ -47,26 +47,26 @@ class Figure:
 
 
 def print_table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print rows under a title, the first column to the left and the others to the right."""
+    """Print rows under a title. The first column is left-aligned, and the others are right-aligned."""
     print(f"\n{title:<50}" + "".join(f"{head:>16}" for head in heads))
     for name, *cells in rows:
         print((f"  {name:<48}" + "".join(f" {cell:>15}" for cell in cells)).rstrip())
 
 
 def in_words(timing: Timing, *, digits: int = 0, per: float = 1) -> str:
-    """Say the median and, in brackets, the minimum, in nanoseconds or in units of `per` nanoseconds."""
+    """Format the median and, in parentheses, the minimum, in units of `per` nanoseconds."""
     return f"{timing.spread.median / per:.{digits}f} ({timing.minimum / per:.{digits}f})"
 
 
 def versions(*packages: str) -> dict[str, str | None]:
-    """Return the version of Python and of each package, None for one that is not installed."""
+    """Return the versions of Python and of each package, or None for a package that is not installed."""
     found: dict[str, str | None] = {"python": platform.python_version()}
     for package in packages:
         try:
             found[package] = version(package)
         except PackageNotFoundError:
             found[package] = None
-    if "hookpoint" in packages and found["hookpoint"] is None:  # not installed, but on PYTHONPATH
+    if "hookpoint" in packages and found["hookpoint"] is None:  # hookpoint is on PYTHONPATH but not installed
         from hookpoint import __version__
 
         found["hookpoint"] = __version__
@@ -74,7 +74,7 @@ def versions(*packages: str) -> dict[str, str | None]:
 
 
 def machine() -> dict[str, Any]:
-    """Describe the machine by what matters to a measurement, and by nothing that says whose it is."""
+    """Describe the machine: what matters for measurements, but nothing that identifies its owner."""
     if sys.platform == "darwin":
         asked = subprocess.run(["sysctl", "-n", "machdep.cpu.brand_string"], capture_output=True, text=True, check=False)
         cpu, system = asked.stdout.strip(), f"macOS {platform.mac_ver()[0]}"
@@ -94,7 +94,7 @@ def write(
     *,
     folder: Path | None = None,
 ) -> Path:
-    """Write a dated file, by default under results/; a second one of the same day, Python and suffix replaces the first."""
+    """Write a dated file, by default to results/. It replaces a file with the same date, Python version and suffix."""
     today = date.today().isoformat()
     result = {
         "benchmark": name,

@@ -1,7 +1,7 @@
-"""Rounds: candidates timed in turns, so that what slows the machine down for a while slows all of them down.
+"""Rounds: time the candidates in turns, so that a temporary slowdown of the machine affects all of them.
 
-Figures compare two candidates round by round and take the median of that; their interval is the 95 % one of the median by
-order statistics, which supposes nothing of how the noise is spread.
+Figures compare two candidates round by round and use the median of the results. The interval is the median's 95 % confidence
+interval from order statistics, which assumes nothing about the distribution of the noise.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from statistics import median
 from time import perf_counter_ns
 from typing import Any
 
-Sample = Callable[[int], float]  # the nanoseconds that so many repetitions take
+Sample = Callable[[int], float]  # returns the nanoseconds that this many repetitions take
 
 NOTHING = "nothing"
 
 
 @dataclass(slots=True)
 class Spread:
-    """A median over rounds and the interval it lies in."""
+    """A median over rounds, and its confidence interval."""
 
     median: float
     low: float
@@ -39,7 +39,7 @@ class Spread:
 
 @dataclass(slots=True)
 class Timing:
-    """Nanoseconds per repetition of one candidate, one value per round."""
+    """A candidate's nanoseconds per repetition, one value per round."""
 
     rounds: list[float] = field(default_factory=list)
 
@@ -52,29 +52,29 @@ class Timing:
         return Spread.of(self.rounds)
 
     def over(self, other: Timing) -> Spread:
-        """Return how many times the other it takes."""
+        """Return the ratio of this candidate's time to the other's."""
         return Spread.of([own / its for own, its in zip(self.rounds, other.rounds, strict=True)])
 
     def beyond(self, other: Timing) -> Spread:
-        """Return how much more than the other it takes."""
+        """Return how much longer this candidate takes than the other."""
         return Spread.of([own - its for own, its in zip(self.rounds, other.rounds, strict=True)])
 
 
 @dataclass(slots=True)
 class Effort:
-    """How long to measure: so many rounds of about so many nanoseconds per candidate, and so many fresh interpreters."""
+    """How long to measure: rounds, approximate nanoseconds per candidate in each round, and fresh interpreters per program."""
 
     rounds: int
     nanoseconds: int
     interpreters: int
 
     def in_fewer_rounds(self, factor: int) -> Effort:
-        """Return the same effort in fewer and longer rounds."""
+        """Return the same effort with fewer but longer rounds."""
         return Effort(max(5, self.rounds // factor), self.nanoseconds * factor, self.interpreters)
 
 
 class Group:
-    """Candidates that are compared with each other, and are therefore timed in the same rounds."""
+    """Candidates that are timed in the same rounds, because they are compared with each other."""
 
     def __init__(self, title: str) -> None:
         self.title = title
@@ -83,7 +83,7 @@ class Group:
         self._is_net: set[str] = set()
 
     def add(self, name: str, statement: str, /, **names: Any) -> None:
-        """Add a statement, repeated in a function whose locals are `names`; the repetition's own cost is taken off."""
+        """Add a statement to repeat in a function with the locals `names`. The cost of the loop itself is subtracted."""
         self._samples[name] = repeated(statement, names)
         self._is_net.add(name)
 
@@ -105,7 +105,7 @@ class Group:
                     taken[name].append(samples[name](times[name]) / times[name])
         finally:
             gc.enable()
-        repeating = min(taken[NOTHING])  # not each round's own: a disturbance in it would tilt the whole round
+        repeating = min(taken[NOTHING])  # not per round: a disturbance of the empty loop would distort the whole round
         for name in self._samples:
             self.timings[name] = Timing([one - repeating * (name in self._is_net) for one in taken[name]])
         return self
@@ -115,7 +115,7 @@ class Group:
 
 
 def repeated(statement: str, names: dict[str, Any]) -> Sample:
-    """Return what times repetitions of a statement, written out in a loop as timeit does it."""
+    """Return a function that times repetitions of a statement in a generated loop, as timeit does."""
     source = "\n".join(
         [
             f"def sample({', '.join(['times', 'clock', *names])}):",
@@ -132,7 +132,7 @@ def repeated(statement: str, names: dict[str, Any]) -> Sample:
 
 
 def _times(sample: Sample, nanoseconds: int) -> int:
-    """Return how many repetitions take about so long; asking for them warms the candidate up, too."""
+    """Return how many repetitions take about this long. This also warms up the candidate."""
     times = 50
     while True:
         taken = max(1.0, min(sample(times) for _ in range(3)))

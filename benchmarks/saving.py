@@ -1,9 +1,10 @@
-"""What a checkpoint keeps a training loop waiting for: in the background, as by default, and synchronously, beside others.
+"""How long a save blocks the training loop: in the background (the default), synchronously, and in other libraries.
 
-The model has 100 million parameters, and SGD a momentum for each: 800 MB. Time counts from the end of one step's body to the
-begin of the next, so that everything a save does to the loop is in it; what happens beside the loop is waited for and does not
-count. The measure is a copy of the same state into host memory that is kept. Run it with `make bench`, or where nothing but
-torch, numpy and safetensors is installed: `PYTHONPATH=src python3 benchmarks/saving.py --results FOLDER`.
+The model has 100 million parameters, and SGD has a momentum for each: 800 MB in total. Time is measured from the end of one
+step's body to the beginning of the next, so it includes everything that a save does to the loop. The benchmark waits for work
+in the background, but does not count it. Times are compared with a copy of the same state to preallocated host memory. Run the
+benchmark with `make bench` or, if only torch, numpy and safetensors are installed, with
+`PYTHONPATH=src python3 benchmarks/saving.py --results FOLDER`.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ from hookpoint.storage.disk.fs_calls import Operation, intercepted
 
 MILLISECOND = 1e6
 DEFAULT, AT_ONCE = "hookpoint, default saver", "hookpoint, async_save=False"
-LIMITS = {DEFAULT: 1.2, AT_ONCE: 12.0}  # copies
+LIMITS = {DEFAULT: 1.2, AT_ONCE: 12.0}  # relative to a copy
 
-Save = Callable[[Path], float]  # saves into a new folder, and returns the nanoseconds the caller had to wait
+Save = Callable[[Path], float]  # saves to a new folder, and returns how many nanoseconds the caller had to wait
 
 
 def make(parameters: int) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """Make a model of about so many parameters in ten layers, and an optimizer that has stepped."""
+    """Make a model with ten layers and about this many parameters, and an optimizer that has already stepped."""
     torch.manual_seed(0)
     width = round((parameters / 10) ** 0.5)
     model = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(10)))
@@ -62,7 +63,7 @@ def tensors_of(tree: Any) -> Iterator[torch.Tensor]:
 
 
 class Copies:
-    """Copy the state into memory that is kept: what a background save cannot do without."""
+    """Copy the state to preallocated memory, which is the least that a background save must do."""
 
     def __init__(self, state: dict[str, Any]) -> None:
         self._pairs = [(torch.empty_like(tensor), tensor) for tensor in tensors_of(state)]
@@ -95,11 +96,11 @@ def safetensors_save(state: dict[str, Any]) -> Save:
 
 
 def dcp_async_save(state: dict[str, Any]) -> Save:
-    """torch.distributed.checkpoint in one process, with a copy that is kept where this version of torch offers one."""
+    """Save with torch.distributed.checkpoint in one process. On a GPU machine, reuse the buffers for the copy."""
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
-    writer_options: dict[str, Any] = {"cache_staged_state_dict": torch.cuda.is_available()}  # it needs pinned memory
+    writer_options: dict[str, Any] = {"cache_staged_state_dict": torch.cuda.is_available()}  # reuse needs pinned memory
 
     def save(folder: Path) -> float:
         writer = FileSystemWriter(folder / "dcp", **writer_options)
@@ -113,7 +114,7 @@ def dcp_async_save(state: dict[str, Any]) -> Save:
 
 
 class Hookpoint:
-    """A loop of one's own with a saver, one checkpoint per step; it lives as long as the measurement."""
+    """A Loop with a saver that saves a checkpoint at every step. It runs until the measurement ends."""
 
     def __init__(self, model: nn.Module, optimizer: Any, workdir: Path, **options: Any) -> None:
         saver = cb.ModelSaver(max_to_keep=2, keep_checkpoint_every_n_hours=None, **options)
@@ -127,19 +128,19 @@ class Hookpoint:
         self._optimizer.step()
         self._run.log(loss=1.0)
         began = time.perf_counter_ns()
-        next(self._batches)  # ends the step that asks for a checkpoint, and begins the next
+        next(self._batches)  # ends the step that requests a checkpoint, and begins the next
         taken = time.perf_counter_ns() - began
         self._wait()
         began = time.perf_counter_ns()
-        machine_of(self._run).saving.at_boundary()  # what the end of a later step finds out about it
+        machine_of(self._run).saving.at_boundary()  # at the end of a later step, the loop collects the finished save
         return taken + time.perf_counter_ns() - began
 
     def _wait(self) -> None:
-        """Wait until the checkpoint of this step is written and the older ones are deleted. Then the save reports itself."""
+        """Wait until this step's checkpoint is complete and older ones are deleted. The store then wakes the loop."""
         saving = machine_of(self._run).saving
         while saving.is_writing and not saving.is_due:
             time.sleep(0.005)
-        time.sleep(0.1)  # let its thread end
+        time.sleep(0.1)  # until the thread has ended
 
     def close(self) -> None:
         del self._batches
@@ -162,12 +163,12 @@ def candidates(parameters: int, folder: Path) -> Iterator[dict[str, Save]]:
             "DCP async_save": dcp_async_save(state),
         }
     finally:
-        at_once.close()  # the inner one first: each restores the signal handlers that it found
+        at_once.close()  # close the inner loop first: each loop restores the signal handlers that it replaced
         background.close()
 
 
 class Operations:
-    """Note when the operations on the files of checkpoints take place. Files are written in threads: their times overlap."""
+    """Record when operations on checkpoint files run. Files are written on several threads, so the operations overlap."""
 
     def __init__(self) -> None:
         self._times: list[tuple[str, int, int]] = []
@@ -181,7 +182,7 @@ class Operations:
                 self._times.append((operation.name, began, time.perf_counter_ns()))
 
     def spans(self) -> dict[str, tuple[float, float]]:
-        """Return, by operation, when the first one begins and the last one ends, in milliseconds from the first of all."""
+        """Return when the first operation of each kind begins and the last one ends, in milliseconds after the first of all."""
         first = min(began for _, began, _ in self._times)
         spans = {}
         for name in dict.fromkeys(name for name, _, _ in self._times):
@@ -192,7 +193,7 @@ class Operations:
 
 
 def measure(parameters: int, rounds: int, operations: Operations | None = None) -> Group:
-    """Time all ways to save. At last, save synchronously once more, and note its `operations`."""
+    """Time all ways to save. At the end, save synchronously once more and record the file operations in `operations`."""
     group = Group("time a save keeps the loop waiting for")
     with (
         TemporaryDirectory(dir=Path.cwd(), prefix=".saving-") as folder,
@@ -207,8 +208,8 @@ def measure(parameters: int, rounds: int, operations: Operations | None = None) 
                 target.mkdir(exist_ok=True)
                 taken = save(target)
                 shutil.rmtree(target)
-                os.sync()  # what one has left to be written does not slow the next one down
-                if number:  # the first of each makes its memory
+                os.sync()  # so that unwritten data from one save does not slow down the next
+                if number:  # the first save of each kind allocates memory
                     group[name].rounds.append(taken)
             print(f"round {number} of {rounds}", file=sys.__stderr__, flush=True)
         if operations is not None:
@@ -228,9 +229,9 @@ def figures_of(group: Group) -> list[Figure]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a small model and few rounds: seconds, and rough figures")
-    parser.add_argument("--no-write", action="store_true", help="write no result file")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="where to write the file")
+    parser.add_argument("--quick", action="store_true", help="small model, few rounds: takes seconds, gives rough figures")
+    parser.add_argument("--no-write", action="store_true", help="do not write a result file")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder for the result file")
     options = parser.parse_args()
     logging.getLogger("hookpoint").setLevel(logging.CRITICAL)
     parameters, rounds = (1_000_000, 3) if options.quick else (100_000_000, 9)

@@ -1,8 +1,8 @@
-"""What a script waits for before its first step: the imports of Loop and Runner, and the first fit.
+"""How long a script takes before its first step: importing Loop and Runner, and starting the first fit.
 
-Each program runs in fresh interpreters, all programs in turns, and prints the wall time, the CPU time and the new modules of
-its last part. The first round does not count: it leaves the bytecode for the others. Run it with `make bench`, or without
-installing anything but torch: `PYTHONPATH=src python3 benchmarks/start.py`.
+The programs take turns, each time in a fresh interpreter. Each prints the wall time, the CPU time and the number of new modules
+of its measured part. The first round is ignored, because it compiles the bytecode. Run the benchmark with `make bench` or, if
+only torch is installed, with `PYTHONPATH=src python3 benchmarks/start.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rounds import Group, Spread, Timing
 
 MILLISECOND = 1e6
 
-# What is prepared, and what is measured.
+# A program: {prepared} runs first, and only {measured} is measured.
 MEASURED = """
 import sys, time
 {prepared}
@@ -65,7 +65,7 @@ PROGRAMS = {
 
 
 def started(prepared: str, measured: str) -> tuple[float, float, int]:
-    """Run a program in a fresh interpreter; return the wall and CPU nanoseconds and the new modules of its measured part."""
+    """Run a program in a fresh interpreter. Return its measured part's wall and CPU nanoseconds and number of new modules."""
     program = MEASURED.format(prepared=prepared, measured=measured)
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
@@ -76,7 +76,7 @@ def started(prepared: str, measured: str) -> tuple[float, float, int]:
 
 
 def measure(rounds: int, programs: dict[str, tuple[str, str]]) -> tuple[Group, Group, dict[str, int]]:
-    """Return the wall times, the CPU times and the numbers of modules of all programs."""
+    """Return the wall time, the CPU time and the number of new modules of each program."""
     wall, cpu = Group("wall time"), Group("CPU time")
     wall.timings, cpu.timings = ({name: Timing() for name in programs} for _ in range(2))
     modules = {}
@@ -93,7 +93,7 @@ def measure(rounds: int, programs: dict[str, tuple[str, str]]) -> tuple[Group, G
 
 
 def figures_of(wall: Group, cpu: Group) -> list[Figure]:
-    """Return what is promised, in wall time. CPU time depends less on what else the machine does."""
+    """Return the figures in wall time and in CPU time, which depends less on what else the machine is doing."""
     figures = []
     for kind, group in (("wall", wall), ("CPU", cpu)):
         loop, runner, fit = group[IMPORT_LOOP].spread, group[IMPORT_RUNNER].spread, group[FIRST_FIT].beyond(group[BARE_LOOP])
@@ -109,10 +109,10 @@ def figures_of(wall: Group, cpu: Group) -> list[Figure]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=21, help="fresh interpreters per program (default: 21)")
-    parser.add_argument("--quick", action="store_true", help="three rounds: rough figures")
-    parser.add_argument("--no-write", action="store_true", help="write no result file")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="where to write the file")
+    parser.add_argument("--rounds", type=int, default=21, help="number of interpreters per program (default: 21)")
+    parser.add_argument("--quick", action="store_true", help="run three rounds: gives rough figures")
+    parser.add_argument("--no-write", action="store_true", help="do not write a result file")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder for the result file")
     options = parser.parse_args()
     rounds = 3 if options.quick else options.rounds
     wall, cpu, modules = measure(rounds, PROGRAMS)

@@ -1,8 +1,8 @@
-"""What a training step costs under a Runner, under a loop of one's own and under other trainers, beside a bare torch loop.
+"""The cost of a training step with a Runner, in your own loop and with other trainers, compared with a bare torch loop.
 
-An MLP 32-64-10 with batches of 32, SGD and one thread: small enough for everything around it to be seen. Run it with
-`make bench`, or with `make bench-peers` to have the other trainers in it. `--judged` runs only the rows with a limit, and
-validation and prediction; it needs nothing but torch:
+The model is an MLP 32-64-10, trained with batches of 32, SGD and one thread. It is small enough to make the overhead visible.
+Run the benchmark with `make bench`, or with `make bench-peers` to include the other trainers. `--judged` measures only the rows
+with a limit, validation and prediction, and needs only torch:
 
     PYTHONPATH=src python3 benchmarks/step_overhead.py --judged
 """
@@ -56,7 +56,7 @@ LIMITS = {
     LIST: 1.10,
     HANGING: 1.05,
 }
-OPTIONAL = {"tensorboard": "the defaults write no event files", "rich": "there is no bar to draw in a terminal"}
+OPTIONAL = {"tensorboard": "the default monitors write no event files", "rich": "there is no bar to draw in a terminal"}
 
 
 def make() -> tuple[nn.Module, torch.optim.Optimizer, nn.Module]:
@@ -71,7 +71,7 @@ def job_of(steps: int) -> Job:
 
 
 def bare_with_none(job: Job) -> Took:
-    """Train with the bare loop, but for the way the gradients are cleared, and where: after the forward."""
+    """Train with the bare loop, but clear the gradients as Runner does: to None, after the forward pass."""
     model, optimizer, criterion = job.make()
     batches = job.clocked()
     for inputs, targets in batches:
@@ -83,7 +83,7 @@ def bare_with_none(job: Job) -> Took:
 
 
 def own_loop(job: Job, loop: Any) -> Took:
-    """Train with the bare body in a loop of one's own."""
+    """Train with the body of the bare loop in your own loop."""
     model, optimizer, criterion = job.make()
     batches = job.clocked()
     with loop as run:
@@ -126,7 +126,7 @@ def own(job: Job, workdir: str) -> dict[str, Callable[[], Took]]:
 
 @contextmanager
 def unseen() -> Iterator[None]:
-    """Let nothing of what is trained reach the tables: bars draw themselves as they do in a file."""
+    """Hide all output of the training runs. Progress bars behave as if they were written to a file."""
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -134,7 +134,7 @@ def unseen() -> Iterator[None]:
 
 @contextmanager
 def terminal() -> Iterator[None]:
-    """Make stderr a terminal that another process reads."""
+    """Redirect stderr to a terminal that another process reads."""
     ours, theirs = pty.openpty()
     reader = subprocess.Popen(["cat"], stdin=ours, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     os.close(ours)
@@ -153,7 +153,7 @@ def in_a_terminal(job: Job, workdir: str) -> Took:
 
 
 def with_list(job: Job, workdir: str) -> Took:
-    """Train with all that tensorpack's guide lists for a ResNet; what it does at the end of the epoch is not timed."""
+    """Train with all callbacks that tensorpack's guide lists for a ResNet. Their work at the end of the epoch is not timed."""
     callbacks = [
         cb.ModelSaver(),
         cb.MinSaver("val-error-top1"),
@@ -167,12 +167,12 @@ def with_list(job: Job, workdir: str) -> Took:
         cb.GPUUtilizationTracker(),
         cb.InjectShell(shell="python"),
     ]
-    with TemporaryDirectory(dir=workdir) as own_place:  # in one place the second run would find the first one finished
+    with TemporaryDirectory(dir=workdir) as own_place:  # in a shared workdir, only the first run would train
         return job.under_runner(callbacks, workdir=own_place)
 
 
 def with_hanging_notifiers(job: Job, workdir: str) -> Took:
-    """Train beside a command that sleeps for half a minute, and a server that takes connections and never answers."""
+    """Train with a notifier whose command sleeps for 30 s, and a monitor whose server accepts connections but never answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"http://127.0.0.1:{server.getsockname()[1]}"
         callbacks = [
@@ -183,7 +183,7 @@ def with_hanging_notifiers(job: Job, workdir: str) -> Took:
 
 
 def figures_of(cpu: Group, wall: Group, against: dict[str, float], *, bare: str = BARE) -> list[Figure]:
-    """Return how many times the bare loop each candidate takes, and how many microseconds more, by both clocks."""
+    """Return each candidate's time divided by the bare loop's, and the microseconds that it adds, in CPU and wall time."""
     pairs = [(clock, group, name) for clock, group in (("CPU", cpu), ("wall", wall)) for name in group.timings if name != bare]
     times = [
         Figure(f"{c}: {name}", "x", group[name].over(group[bare]), against.get(name), digits=3) for c, group, name in pairs
@@ -193,7 +193,7 @@ def figures_of(cpu: Group, wall: Group, against: dict[str, float], *, bare: str 
 
 
 def print_group(title: str, cpu: Group, wall: Group, *, bare: str = BARE) -> None:
-    """Print what a step takes, how many times the bare loop that is, and how much more, by both clocks."""
+    """Print the time per step, its ratio to the bare loop's, and the time added, in CPU and wall time."""
     rows = []
     for name in cpu.timings:
         cells = [name]
@@ -210,13 +210,13 @@ def print_group(title: str, cpu: Group, wall: Group, *, bare: str = BARE) -> Non
 
 
 def skipped() -> list[str]:
-    """Say what is not measured because a package is not installed."""
+    """Return lines that say what is not measured because a package is not installed."""
     missing = [(name, why) for name, why in OPTIONAL.items() if find_spec(name) is None]
     return [f"{name} is not installed: {why}" for name, why in missing]
 
 
 def judge(options: argparse.Namespace) -> tuple[list[Group], list[Figure]]:
-    """Measure the rows with a limit, and validation and prediction."""
+    """Measure the rows with a limit, validation and prediction."""
     job = job_of(options.steps)
     with TemporaryDirectory() as workdir, unseen():
         rows = {name: run for name, run in own(job, workdir).items() if name in LIMITS or name in (BARE, AGAIN, CLEARS)}
@@ -235,13 +235,13 @@ def judge(options: argparse.Namespace) -> tuple[list[Group], list[Figure]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="few short rounds: seconds, and rough figures")
-    parser.add_argument("--no-write", action="store_true", help="write no file under benchmarks/results")
-    parser.add_argument("--no-peers", action="store_true", help="leave out other trainers, also those that are installed")
-    parser.add_argument("--judged", action="store_true", help="only the rows with a limit, and validation and prediction")
-    parser.add_argument("--rounds", type=int, help="with --judged: how many rounds, 151 unless told")
-    parser.add_argument("--steps", type=int, help="with --judged: steps in a round, 200 unless told")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="where to write the file")
+    parser.add_argument("--quick", action="store_true", help="run a few short rounds: takes seconds, gives rough figures")
+    parser.add_argument("--no-write", action="store_true", help="do not write a file to benchmarks/results")
+    parser.add_argument("--no-peers", action="store_true", help="leave out other trainers, even if they are installed")
+    parser.add_argument("--judged", action="store_true", help="measure only the rows with a limit, validation and prediction")
+    parser.add_argument("--rounds", type=int, help="with --judged: number of rounds (default: 151)")
+    parser.add_argument("--steps", type=int, help="with --judged: steps per round (default: 200)")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder for the result file")
     options = parser.parse_args()
     rounds, steps = (3, 60) if options.quick else (151, 200)
     options.rounds, options.steps = options.rounds or rounds, options.steps or steps
@@ -297,7 +297,7 @@ def main() -> None:
 
 
 def finish(options: argparse.Namespace, suffix: str, about: dict[str, Any], groups: list[Group], figures: list[Figure]) -> None:
-    """Print the verdicts, and write everything to a file."""
+    """Print the verdicts, and write all results to a file."""
     promised = [figure for figure in figures if figure.limit is not None]
     heads = ["figure", "95 % interval", "at most", "verdict"]
     print_table("must hold, by the median", heads, [figure.cells() for figure in promised])

@@ -1,4 +1,4 @@
-"""Training steps timed side by side: a bare torch loop and the same steps under a Runner, in turns, in one process."""
+"""Time training steps side by side: in a bare torch loop and with a Runner, in turns, in one process."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Took = tuple[int, int]  # nanoseconds of this thread's CPU time, and of the wall
 
 
 class Clocked:
-    """Batches that time whoever iterates over them, from when the first is asked for until the last is: all steps but one.
+    """Batches that time the loop over them, from the request for the first batch to that for the last: all steps but one.
 
-    What comes before and after, such as making a model or opening a progress bar, is left out. A batch costs no more than
-    from the list itself. Whoever fetches a batch ahead is timed for one step less.
+    Work before and after that, such as making a model or opening a progress bar, is not timed. Fetching a batch costs no more
+    than fetching it from the list itself. If a loop prefetches a batch, one step less is timed.
     """
 
     def __init__(self, batches: Sequence[Any], wait: Callable[[], None]) -> None:
@@ -58,7 +58,7 @@ class NoOp(Callback):
 
 @dataclass(slots=True)
 class Job:
-    """What is trained: how to make it, on which batches, and how to wait for the device."""
+    """What to train: how to make the model, the batches, and how to wait for the device."""
 
     make: Make
     batches: Sequence[Any]
@@ -66,11 +66,11 @@ class Job:
     precision: str = "32"
 
     def clocked(self) -> Clocked:
-        """Return the batches, to be iterated over once."""
+        """Return the batches with a clock. Iterate over them only once."""
         return Clocked(self.batches, self.wait)
 
     def bare(self) -> Took:
-        """Train with the loop that everyone writes."""
+        """Train with a standard torch loop."""
         model, optimizer, criterion = self.make()
         device = next(model.parameters()).device.type
         batches = self.clocked()
@@ -90,7 +90,7 @@ class Job:
         return batches.took
 
     def under_runner(self, callbacks: Iterable[Any] = (), **options: Any) -> Took:
-        """Train the same with a Runner; `extra_callbacks=[], monitors=[]` makes it a quiet one."""
+        """Train with a Runner. With `extra_callbacks=[], monitors=[]`, the Runner is quiet."""
         model, optimizer, criterion = self.make()
         batches = self.clocked()
         options = {"device": next(model.parameters()).device.type, "precision": self.precision, **options}
@@ -109,7 +109,7 @@ def measure(title: str, candidates: dict[str, Callable[[], Took]], *, rounds: in
         candidate()
     order, shuffle = list(candidates), random.Random(0).shuffle
     gc.collect()
-    gc.freeze()  # what is imported by now need not be looked at between any two
+    gc.freeze()  # later collections need not scan what has been imported so far
     for _ in range(rounds):
         shuffle(order)
         for name in order:

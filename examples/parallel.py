@@ -36,7 +36,7 @@ STRATEGIES: dict[str, Any] = {
 
 
 def with_wide_head(model: nn.Module) -> nn.Module:
-    """Replace the head by two layers worth splitting, with nearly as many weights as the convolutions."""
+    """Replace the head with two layers worth splitting, with nearly as many weights as the convolutions."""
     model.set_submodule(
         "4", nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 2048), nn.ReLU(), nn.Linear(2048, 10))
     )

@@ -191,7 +191,7 @@ def test_a_fit_that_starts_later_without_a_state_has_the_counters(tmp_path, capl
     learner.fit(3, start_epoch=2)
     assert record.rows[0][:4] == ("on_run_begin", 2, 6, 6)
     assert record.rows[-1][:4] == ("on_run_end", 3, 9, 9)
-    assert "does not exist, but fastai starts epoch 3: callbacks start without it" in caplog.text
+    assert "does not exist, but fastai starts epoch 3: callbacks start from scratch" in caplog.text
 
 
 def test_what_fastai_cannot_do_is_refused():

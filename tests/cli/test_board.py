@@ -18,7 +18,7 @@ def test_a_folder_that_is_none(command, tmp_path):
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.2", "example.org"])
 def test_other_machines_need_a_token_file(command, host):
     message = command("board", "--host", host, code=2).stderr
-    assert f"--host {host} lets other machines connect, and needs --token-file FILE; ssh -L" in message
+    assert f"--host {host} lets other machines connect, so it needs --token-file FILE; a tunnel (ssh -L" in message
 
 
 def test_a_token_file_that_others_can_read(command, tmp_path):

@@ -106,7 +106,7 @@ def test_ctrl_c_withdraws(tmp_path, steered, until):
             until(control(live.workdir).pending)
             process.send_signal(signal.SIGINT)
             said = process.communicate(timeout=60)
-        assert (said, process.returncode) == (("", "hookpoint: withdrawn: its sender took it back\n"), 75)
+        assert (said, process.returncode) == (("", "hookpoint: withdrawn: its sender withdrew it\n"), 75)
         assert control(live.workdir).pending() == []
         live.gate.set()
     assert set(live.tunable.alphas) == {0.5}

@@ -63,7 +63,7 @@ def test_the_board_is_open_while_the_demo_trains_and_until_an_interrupt():
         host = address.split("/")[2]
         assert "digits finished: 1 epochs" in next(line for line in lines if "finished" in line)
         for line in iter(process.stderr.readline, ""):
-            if "the board is still open" in line:
+            if "the board is still running" in line:
                 break
         with socket.create_connection(("127.0.0.1", int(host.split(":")[1])), timeout=30):
             pass

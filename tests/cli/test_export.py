@@ -118,7 +118,7 @@ def test_the_runs_own_files_are_not_written_over(command, train_run, tmp_path):
     before = path.read_text()
     (tmp_path / "link.jsonl").symlink_to(path)
     for name in ("runs/mine/scalars.jsonl", "link.jsonl"):
-        assert "is a file of the run" in command("export", "mine", "-o", name, code=73).stderr
+        assert "belongs to the run" in command("export", "mine", "-o", name, code=73).stderr
     assert path.read_text() == before
 
 

@@ -46,7 +46,7 @@ def test_where_there_are_none_it_says_so(tmp_path):
     with pytest.raises(CannotResume, match=r"has no averages.\n  leave"):
         load_weights(tmp_path / "plain", averaged=True)
     fit(tmp_path / "early", SwapEMAWeights(start=99))
-    with pytest.raises(CannotResume, match="was saved before SwapEMAWeights started to average"):
+    with pytest.raises(CannotResume, match="was saved before SwapEMAWeights started averaging"):
         load_weights(tmp_path / "early", averaged=True)
     with pytest.raises(CannotResume, match="is a weights file and contains no averages"):
         load_weights(tmp_path / "plain" / "checkpoints" / "last" / "model.safetensors", averaged=True)

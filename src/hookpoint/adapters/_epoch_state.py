@@ -16,8 +16,8 @@ from hookpoint.storage.disk import disk
 class EpochState:
     """A file that is written after each epoch, and read by a fit that resumes after that epoch.
 
-    The file from the epoch before is kept too: a process may be killed after this file was written, and before the trainer
-    has saved its own state. Without a workdir, nothing is written or read.
+    The previous epoch's file is also kept, because the process may be killed after it has written this file but before the
+    trainer has saved its own state. Without a workdir, nothing is written or read.
     """
 
     def __init__(self, hosted: HostedRun, workdir: str | os.PathLike[str] | None) -> None:
@@ -33,7 +33,7 @@ class EpochState:
             self._hosted.write_state(path)
 
     def after(self, epoch: int) -> bytes | None:
-        """Return the state that was saved after this epoch. Otherwise, warn that it is missing or from another epoch."""
+        """Return the state that was saved after this epoch. If it is missing or from another epoch, warn and return None."""
         if not self._paths or not epoch:
             return None
         found: list[int] = []
@@ -42,12 +42,12 @@ class EpochState:
             try:
                 done = None if state is None else unpacked(state, str(path))["clocks"]["epochs_done"]
             except DamagedCheckpoint as error:
-                logger.warning("%s The callbacks cannot resume from it", error)
+                logger.warning("%s The callbacks cannot resume from this file", error)
                 continue
             if done == epoch:
                 return state
             found += [] if done is None else [done]
         which = "does not exist" if not found else f"is from epoch {found[0]}"
         trainer = self._hosted.driver.host.name
-        logger.warning("%s %s, but %s starts epoch %d: callbacks start without it", self._paths[0], which, trainer, epoch + 1)
+        logger.warning("%s %s, but %s starts epoch %d: callbacks start from scratch", self._paths[0], which, trainer, epoch + 1)
         return None

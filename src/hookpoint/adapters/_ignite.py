@@ -113,7 +113,7 @@ class IgniteAdapter(Attachment):
         return result
 
     def _add_handlers(self) -> None:
-        """Add the handlers when training starts, so that they run after the user's handlers, which may evaluate the epoch."""
+        """Add the handlers when training starts, so that they run after the user's handlers, which may run evaluations."""
         events = self._events
         for event, handler in {
             events.STARTED: self._begin,
@@ -238,9 +238,9 @@ class IgniteAdapter(Attachment):
             engine.terminate_epoch()
 
     def _catch_up(self) -> None:
-        """End the run's iteration and pass if the engine has ended its own.
+        """End the run's iteration and pass if the engine has already ended its own.
 
-        A user's handler may evaluate or save before our handler is called.
+        A user's handler that runs before ours may evaluate or save at this point.
         """
         event, trainer = self._trainer.last_event_name, self._trainer
         if event in (self._events.ITERATION_COMPLETED, self._events.EPOCH_COMPLETED):
@@ -253,7 +253,7 @@ class IgniteAdapter(Attachment):
     def _evaluate(self, name: str, engine: Any, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run a pass. Outside training, only the points of this pass fire."""
         if self._is_training:
-            # This evaluation is before or after the run.
+            # The evaluation is not part of the run: it happens before the run begins or after it ends.
             if not self.hosted.is_running or self._trainer.last_event_name == self._events.COMPLETED:
                 return method(*args, **kwargs)
             self._catch_up()

@@ -24,9 +24,9 @@ def lightning(callbacks: Any, *, last: bool = False, **options: Unpack[Options])
 
     `trainer.fit` is a run. `trainer.validate` and `trainer.predict` fire only the points of their pass. Metrics that the module
     logs become metrics of the run, under the same names. The callbacks' state is stored in the trainer's checkpoints, under a
-    key that contains `name`, so two lists in one trainer need different names. Savers call `trainer.save_checkpoint`. The files
-    are in the folder `lightning` in the workdir or, without one, in the trainer's default_root_dir. With multiple processes,
-    all ranks stop at the same step.
+    key that contains `name`, so two lists of callbacks in one trainer need different names. Savers call
+    `trainer.save_checkpoint`. Their files are in the folder `lightning` in the workdir or, without a workdir, in the trainer's
+    default_root_dir. With multiple processes, all ranks stop at the same step.
 
     last: Run after the module's own on_train_epoch_end, to see the metrics that the module logs there. This requires
         `Trainer(enable_checkpointing=True)`, because only Lightning's checkpoint callbacks run that late.
@@ -112,7 +112,7 @@ class LightningEvents:
         )
 
     def _progress(self, trainer: Any) -> dict[str, Any]:
-        """Return the state of a fit that continues from a checkpoint or from the same trainer's last fit."""
+        """Return the state or, if there is none, the clocks for a fit that continues from a checkpoint or from the last fit."""
         done, step = trainer.current_epoch, trainer.global_step
         state, self._loaded = self._loaded, None
         if state is None and trainer is self._trainer and (done or step):
@@ -295,7 +295,7 @@ def _rebuilt(callbacks: Any, last: bool, options: dict[str, Any]) -> Any:
 
 
 def _undivided(loss: Any, trainer: Any) -> Any:
-    """Return a batch's loss. With automatic optimization, Lightning has divided it by the number of batches per step."""
+    """Return a batch's own loss: undo Lightning's division by the number of batches per step (automatic optimization only)."""
     count = trainer.accumulate_grad_batches
     return loss * count if count > 1 and trainer.lightning_module.automatic_optimization else loss
 

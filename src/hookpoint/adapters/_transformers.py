@@ -40,9 +40,9 @@ def transformers(trainer: Any, callbacks: Any, *, outputs: bool = True, **option
     `trainer.train` is a run. `trainer.evaluate` and `trainer.predict` fire only the points of their pass. Each micro-batch is
     an iteration. `loss` is not divided by the number of accumulated batches. In the run, the metric `eval_x` becomes `val_x`.
     All values that the trainer logs are sent to the monitors. The callbacks' state is stored in each `checkpoint-N`, and
-    `trainer.train(resume_from_checkpoint=...)` restores it. The file name contains `name`, so two lists in one trainer need
-    different names. If a callback changes the learning rate, all later rates from the trainer's scheduler are scaled by the
-    same factor.
+    `trainer.train(resume_from_checkpoint=...)` restores it. The file name contains `name`, so two lists of callbacks in one
+    trainer need different names. If a callback changes the learning rate, all later rates from the trainer's scheduler are
+    scaled by the same factor.
 
     outputs: Provide `run.outputs` in training. This keeps the model's outputs in memory until the iteration ends. Pass False if
         the outputs are too large.
@@ -241,7 +241,7 @@ class TransformersAdapter(Attachment):
     # An evaluation
 
     def _evaluate(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Evaluate. With several datasets, the trainer calls this method once more for each dataset."""
+        """Evaluate. With several datasets, the trainer's method calls this method again for each dataset."""
         self._evaluations += 1
         try:
             result = method(*args, **kwargs)
@@ -307,8 +307,8 @@ class TransformersAdapter(Attachment):
     def _save_model(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Write the state right after the weights of a checkpoint.
 
-        The trainer writes trainer_state.json last. After a kill before that, it cannot resume from this checkpoint; after a
-        kill later, our state is there too.
+        The trainer writes trainer_state.json last. If the process is killed before that, the trainer cannot resume from this
+        checkpoint; if it is killed afterwards, our state is already there.
         """
         result = method(*args, **kwargs)
         trainer = self._trainer
@@ -319,7 +319,7 @@ class TransformersAdapter(Attachment):
 
     @guarded
     def save(self, args: Any, state: Any, control: Any) -> None:
-        """Write the state, unless it is there: a custom trainer may save checkpoints without calling save_model."""
+        """Write the state if it is not already there, because a custom trainer may save checkpoints without save_model."""
         if self._saved_at != state.global_step:
             self._write_state(state, control, _folder(args, state))
 

@@ -37,7 +37,10 @@ class Indexer:
         return index_path(self._cache, path)
 
     def request(self, path: Path, progress: Progress, done: Done) -> None:
-        """Index a file. Call `progress` with the number of bytes read so far and, at the end, `done` with True on success."""
+        """Add a file to the queue.
+
+        `progress` is called with the number of bytes read so far, and `done` is called at the end, with True on success.
+        """
         with self._lock:
             if self._thread is None:
                 self._thread = Thread(target=self._work, name="hookpoint-indexer", daemon=True)

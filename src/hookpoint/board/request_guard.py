@@ -32,14 +32,14 @@ FROM_A_LINK = "This page does not open from a link on another page: copy the add
 
 
 class SingleUseToken:
-    """A token that signs in once, for the command line of a browser, which all users of the machine can see."""
+    """A token that works only once. It is for the browser's command line, which all users of the machine can see."""
 
     def __init__(self) -> None:
         self.value = secrets.token_urlsafe(24)
         self._is_used = False
 
     def use(self, given: str) -> bool:
-        """Return whether this is the token, and its first use."""
+        """Return whether this is the token and it has not been used before."""
         if self._is_used or not _is_equal(given, self.value):
             return False
         self._is_used = True
@@ -65,8 +65,8 @@ class RequestGuard:
     """Refuse requests from other pages, for other hosts, or without the token. Add security headers to every response.
 
     A request needs an exact Host header, which stops DNS rebinding. A foreign Origin or Sec-Fetch-Site is refused: cookies are
-    shared by all ports, so a page from another server on this machine would send ours. `/?token=` exchanges the token for a
-    cookie, and so does `/?once=`, the first time. Commands also need JSON and a custom header.
+    shared by all ports, so a page from another server on this machine would send our cookie. `/?token=` exchanges the token
+    for a cookie, and so does `/?once=`, but only the first time. Commands also need JSON and a custom header.
     """
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
@@ -149,7 +149,7 @@ class RequestGuard:
         if self._access.read_only:
             return PlainTextResponse("this board is read-only", 403)
         if headers.get(OWN_HEADER) != "1" or headers.get("content-type", "").partition(";")[0] != "application/json":
-            return PlainTextResponse(f"a command needs the header {OWN_HEADER}: 1 and a body of JSON", 403)
+            return PlainTextResponse(f"a command needs the header {OWN_HEADER}: 1 and a JSON body", 403)
         length = headers.get("content-length", "")
         if not length.isdecimal():
             return PlainTextResponse("a command needs a Content-Length", 411)

@@ -1,4 +1,4 @@
-"""RunTable: keep an up-to-date row for each run below some folders."""
+"""RunTable: keep an up-to-date row for each run below the given folders."""
 
 from __future__ import annotations
 
@@ -53,8 +53,9 @@ class _Entry:
 
 
 class RunTable:
-    """The runs below some folders. Each run has a key, which is a digest of its path, so that requests never contain paths.
+    """The runs below the given folders.
 
+    Each run has a key, which is a digest of its path, so that requests never contain paths.
     `update` reads only the files of runs that have changed. Other threads may read the rows meanwhile.
     """
 

@@ -34,11 +34,11 @@ def serve(
     cache: Path | None = None,
     on_ready: Callable[[str, str], None],
 ) -> None:
-    """Serve the runs below some folders until Ctrl-C. Call `on_ready` once the server answers.
+    """Serve the runs below the given folders until Ctrl-C is pressed. Call `on_ready` once the server answers.
 
-    Its arguments are the address with the token, and one that works only once, for the command line of a browser.
+    `on_ready` receives the address with the token, and an address that works only once, for the browser's command line.
 
-    Without `port`, the server uses port 8787, or a free port if 8787 is taken. Raises OSError if it cannot use `port`.
+    Without `port`, the server uses port 8787, or a free port if 8787 is taken. Raises OSError if `port` cannot be used.
     """
     listening = _bound(host, port)
     own_port = listening.getsockname()[1]

@@ -66,7 +66,7 @@ class StreamWatcher:
         table.listen(self._publish_changes)
 
     def subscribe(self, keys: Iterable[str]) -> Subscription:
-        """Start collecting messages about some runs. Call this in the server's event loop."""
+        """Start collecting messages about the runs with these keys. Call this in the server's event loop."""
         subscription = Subscription(keys)
         with self._changed:
             self._subscriptions.add(subscription)

@@ -47,8 +47,8 @@ def board(
     except ImportError as error:
         raise CommandError(f"the board needs {error.name}: pip install 'hookpoint[board]'", USAGE) from None
     if not is_loopback(host) and token_file is None:
-        what = f"--host {shown(host)} lets other machines connect, and needs --token-file FILE"
-        raise CommandError(f"{what}; ssh -L 8787:127.0.0.1:8787 HOST needs neither", USAGE)
+        what = f"--host {shown(host)} lets other machines connect, so it needs --token-file FILE"
+        raise CommandError(f"{what}; a tunnel (ssh -L 8787:127.0.0.1:8787 HOST) needs neither", USAGE)
     token = None if token_file is None else read_token(token_file)
 
     def announce(url: str, url_for_browser: str) -> None:
@@ -70,7 +70,7 @@ def _open(url: str) -> None:
 
 
 def _has_browser() -> bool:
-    """Return whether a browser can probably open on the user's screen."""
+    """Return whether a browser window can probably be opened on the user's screen."""
     if not sys.stdout.isatty() or os.environ.get("SSH_CONNECTION"):
         return False
     return sys.platform != "linux" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

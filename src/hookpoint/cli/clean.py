@@ -99,7 +99,7 @@ def _is_confirmed() -> bool:
     click.echo("delete? [y/N] ", nl=False, err=True)
     answer = sys.stdin.readline()
     if not answer:
-        raise CommandError("no answer, nothing was deleted; --yes deletes without asking", USAGE)
+        raise CommandError("no answer, so nothing was deleted; --yes deletes without asking", USAGE)
     return answer.strip().lower() in ("y", "yes")
 
 

@@ -166,7 +166,10 @@ def _is_renamed_manifest(name: str) -> bool:
 
 
 def _in_checkpoints(run: Path, *, damaged: bool) -> Iterator[Deletion]:
-    """Yield Deletions of what a kill left in checkpoints/ and, with `damaged`, of damaged checkpoints, links and the folder."""
+    """Yield Deletions of what a killed process left in checkpoints/.
+
+    With `damaged`, also yield Deletions of damaged checkpoints, links, and the folder itself.
+    """
     folder = run / layout.CHECKPOINTS
     for name in _names(folder):
         original = name.removeprefix(layout.DAMAGED).partition(".")[0]

@@ -64,7 +64,7 @@ def demo(workdir: str, epochs: int, from_scratch: bool, has_board: bool) -> int:
         if board is not None and board.poll() is None:
             sys.stdout.flush()
             with suppress(KeyboardInterrupt):
-                note("the board is still open; Ctrl-C ends it.")
+                note("the board is still running; Ctrl-C ends it.")
                 board.wait()
     return 0
 

@@ -64,7 +64,7 @@ def export(run: RunFolder, output: str, form: str | None) -> None:
 def _format(output: str, form: str | None) -> str:
     extension = os.path.splitext(output)[1].lower().removeprefix(".")
     if form is None and extension not in WRITERS and output != STDOUT:
-        raise CommandError(f"unknown format of {shown(output)}; use .csv, .json or .jsonl, or pass --format", USAGE)
+        raise CommandError(f"unknown format: {shown(output)}; use .csv, .json or .jsonl, or pass --format", USAGE)
     return form or (extension if extension in WRITERS else "csv")
 
 
@@ -118,7 +118,7 @@ def _refuse_own_files(run: RunFolder, output: Path) -> None:
     for name in RUN_FILES:
         own = run.path / name
         if os.path.exists(own) and os.path.exists(output) and os.path.samefile(own, output):
-            raise CommandError(f"{shown(output)} is a file of the run; choose another", NOT_WRITTEN)
+            raise CommandError(f"{shown(output)} belongs to the run; choose another file", NOT_WRITTEN)
 
 
 @contextmanager

@@ -37,7 +37,7 @@ ROWS = (MIN_ROWS, 200, "rows")
 )
 @click.option("--log", is_flag=True, help="Use a log scale for the values.")
 @click.option("--x", type=click.Choice(["step", "epoch", "time"]), default="step", show_default=True, help="The x axis.")
-@click.option("--landscape", is_flag=True, help="Draw the loss landscape of a run with LossLandscape.")
+@click.option("--landscape", is_flag=True, help="Draw the loss landscape; the run must have used LossLandscape.")
 @click.option("--width", type=int, metavar="N", help="Width in pixels, or in terminal columns.")
 @click.option("--height", type=int, metavar="N", help="Height in pixels, or in terminal rows per panel.")
 def plot(
@@ -115,7 +115,7 @@ def _landscape(run: RunFolder, output: str | None, width: int | None, height: in
 
 
 def _target(default: Path, output: str | None) -> Path:
-    """Return the file to write. Raises before anything is read if it cannot be a picture."""
+    """Return the file to write. Raise CommandError if its extension is unknown or matplotlib is not installed."""
     from hookpoint.plots.matplotlib_backend import NoPictures, NoSuchFormat, check
 
     target = default if output is None else Path(output)

@@ -22,9 +22,10 @@ from hookpoint.run_folder.formatting import shown
 def prove(what: str, kill_at: tuple[int, ...], workdir: Path | None, key: str | None) -> int:
     """Train twice, the second time with kills and resumes, and compare the results bit for bit.
 
-    MAKE_RUNNER is a function in MODULE that takes a folder. It returns a Runner and a tuple of arguments for its fit, or trains
-    in its own loop. It must save checkpoints. Without --kill-at, training is killed after a quarter, a half and three quarters
-    of its steps. MODULE is imported; the current folder is searched first. The exit code is 1 if anything differs.
+    MAKE_RUNNER is a function in MODULE that takes a folder. It either returns a tuple of a Runner and a dict of arguments for
+    fit, or trains in its own loop and returns None. It must save checkpoints. Without --kill-at, training is killed after a
+    quarter, a half and three quarters of its steps. MODULE is imported; the current folder is searched first. The exit code is
+    1 if anything differs.
 
     \b
     Examples:

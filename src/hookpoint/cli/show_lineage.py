@@ -1,4 +1,4 @@
-"""Describe a run's lineage and data, as they are in run.json."""
+"""Describe a run's lineage and data, as recorded in run.json."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_DEPTH, MAX_INPUTS = 8, 16
 
 
 def lineage_rows(run: RunFolder) -> list[tuple[str, str, str]]:
-    """Return the time, the kind and the source of each step in a run's lineage, oldest first."""
+    """Return the time, the kind and the source of each entry in a run's lineage, oldest first."""
     return [
         (moment(moment_of(entry.get("at"))), KINDS[entry["kind"]], shown(_source(entry, run)))
         for entry in valid(run.facts.get(LINEAGE))
@@ -37,7 +37,7 @@ def _source(entry: Mapping[str, Any], run: RunFolder) -> str:
 
 
 def data_rows(run: RunFolder) -> list[tuple[str, str]]:
-    """Return a row for the training data and one for the validation data: what they pass through, and their sizes."""
+    """Return a row for the training data and one for the validation data: the classes they pass through, and their sizes."""
     data = run.facts.get("data")
     return [(shown(name), shown(text)) for name, text in _described(data)] if isinstance(data, Mapping) else []
 

@@ -26,7 +26,9 @@ AT = {"step": "     ", "epoch": "mean ", "value": "value"}
 @run_argument
 @click.option("-n", "--lines", "count", type=click.IntRange(0), default=10, show_default=True, help="Lines to print first.")
 @click.option("--follow/--no-follow", default=True, help="Wait for new lines until the run ends.")
-@click.option("--every", "seconds", type=click.FloatRange(0.05, 3600), default=0.5, show_default=True, help="Seconds per poll.")
+@click.option(
+    "--every", "seconds", type=click.FloatRange(0.05, 3600), default=0.5, show_default=True, help="Seconds between polls."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
 def tail(run: RunFolder, count: int, follow: bool, seconds: float, as_json: bool) -> None:
     """Print the newest records and events of RUN, then new ones as they are written.

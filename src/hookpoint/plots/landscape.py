@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Stop(NamedTuple):
-    """Where the weights of a step are on the plane."""
+    """The position of a step's weights on the plane."""
 
     step: int
     x: float
@@ -18,7 +18,7 @@ class Stop(NamedTuple):
 class Landscape:
     """`loss[row][column]` is the loss at `y[row]`, `x[column]`; NaN where it is not finite.
 
-    The last weights are at (0, 0). `explained` has the share of the weights' movement along each axis, if known.
+    The last weights are at (0, 0). `explained` contains the fraction of the weights' movement along each axis, if known.
     """
 
     title: str

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 SIZE = (760, 600)  # pixels
 LEVELS = 24
-MAX_MARKS = 7  # round values with a line
-MIN_LOG_RATIO = 20  # of the highest loss to the lowest
+MAX_MARKS = 7  # maximum number of contour lines, which are drawn at round values
+MIN_LOG_RATIO = 20  # from this ratio of the highest loss to the lowest, the scale is logarithmic
 CAP_SHARE = 0.98  # higher losses have the colour of this quantile: a landscape often has steep walls
 
 
@@ -61,7 +61,7 @@ def _draw_loss(figure: Figure, axes: Axes, data: Landscape) -> None:
         from matplotlib.colors import LogNorm
 
         options["norm"] = LogNorm(levels[0], levels[-1])
-    axes.set_facecolor("#dddddd")  # where the loss is not finite
+    axes.set_facecolor("#dddddd")  # shows where the loss is not finite
     filled = axes.contourf(data.x, data.y, masked, cmap="viridis", **options)
     lines = axes.contour(data.x, data.y, masked, levels=marks, colors="white", linewidths=0.6, alpha=0.6)
     axes.clabel(lines, fontsize=7, fmt=lambda value: number_text(value))
@@ -71,7 +71,7 @@ def _draw_loss(figure: Figure, axes: Axes, data: Landscape) -> None:
 
 
 def _levels(low: float, high: float, *, is_log: bool) -> list[float]:
-    """Return the values that separate colours, at least two and in order."""
+    """Return the values that separate the colours: at least two, in increasing order."""
     if not high > low:
         return [low - max(1e-12, abs(low) * 1e-6), low + max(1e-12, abs(low) * 1e-6)]
     if is_log:

@@ -95,7 +95,7 @@ def columns_of(width: int | None) -> int:
 def draw(data: FigureData, path: str | os.PathLike[str], *, width: int | None = None, height: int | None = None) -> None:
     """Write a figure to a .png, .svg or .pdf file, atomically.
 
-    `width` and `height` are in screen pixels; a PNG file has twice as many pixels in each direction. The figure becomes higher
+    `width` and `height` are in screen pixels; a PNG file has twice as many pixels in each direction. The figure becomes taller
     if the panels do not fit. With the same matplotlib version, the same figure always produces the same bytes. Raises
     NoPictures if matplotlib is not installed.
     """
@@ -103,7 +103,7 @@ def draw(data: FigureData, path: str | os.PathLike[str], *, width: int | None = 
 
 
 def save_figure(make: Callable[[], Figure], path: str | os.PathLike[str]) -> None:
-    """Write the figure that `make` returns to a file, atomically and with the look of all our pictures."""
+    """Write the figure that `make` returns to a file, atomically and in hookpoint's plot style."""
     target, kind = Path(path), check(path)
     import matplotlib
 

@@ -21,11 +21,12 @@ SUMMARIES = {"ends": "q", "sizes": "q", "finite": "q", "means": "d"}  # arrays w
 
 
 class Bucket(NamedTuple):
-    """Consecutive values of a series. `low`, `high` and `mean` are computed from the finite values, and NaN if there are none.
+    """Consecutive values of a series.
 
-    Steps may decrease where a resumed run appended to the file, so `first_step` is the lowest step and `last_step` the highest.
-    `time` and `begin` are the time and the byte offset of the first record. `size` is the number of values, `finite` the number
-    of finite values.
+    `low`, `high` and `mean` are computed from the finite values; they are NaN if there are none. Steps may
+    decrease where a resumed run appended to the file, so `first_step` is the lowest step and `last_step` the highest. `time`
+    and `begin` are the time and the byte offset of the first record. `size` is the number of values, and `finite` is the
+    number of finite values.
     """
 
     first_step: int
@@ -118,7 +119,7 @@ class Series:
             self._averages.limit(buckets)
 
     def buckets(self) -> Iterator[Bucket]:
-        """Yield the buckets in order. Each value that is not in a bucket yet is yielded as a bucket of its own."""
+        """Yield the buckets in order. Each value that is not in a bucket yet is yielded as its own bucket."""
         steps, times, values, offsets = self.steps, self.times, self.values, self.offsets
         begin = 0
         for end, size, finite, mean in zip(self._ends, self._sizes, self._finite, self._means, strict=True):

@@ -24,7 +24,7 @@ class FilePosition:
         self.offset = offset
 
     def advance(self, lines: Sequence[bytes], size_bytes: int) -> None:
-        """Move past lines that were read, given without their newlines. `size_bytes` is their size with newlines."""
+        """Move past lines that have been read. `lines` have no newlines, but `size_bytes` includes them."""
         self.offset += size_bytes
         last = b"".join([line[-MARK_BYTES:] + b"\n" for line in lines[-MARK_BYTES:]])
         self.mark = (self.mark + last)[-MARK_BYTES:]

@@ -1,4 +1,4 @@
-"""Curve columns: the values of each curve in some records."""
+"""Curve columns: the values of each curve in a batch of records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Column(NamedTuple):
     offsets: Sequence[int]
 
     def part(self, begin: int, end: int | None = None) -> Column:
-        """Return the values from an index on, or up to another one."""
+        """Return the values from index `begin` up to, but not including, index `end`, or up to the last value if it is None."""
         fields: list[Any] = [field[begin:end] for field in self]
         return Column(*fields)
 
@@ -53,7 +53,7 @@ class Column(NamedTuple):
 
 
 def columns_of(tables: Iterable[Table], offsets: Sequence[int], names: Collection[str] | None = None) -> dict[Key, Column]:
-    """Return the values of each curve, keyed by name and `at`. `offsets` has the byte offset of each line."""
+    """Return the values of each curve, keyed by name and `at`. `offsets` contains the byte offset of each line."""
     found: dict[Key, list[Column]] = {}
     for columns, indices in tables:
         places = array("q", map(offsets.__getitem__, indices))

@@ -85,7 +85,7 @@ class CurveReader:
         return False
 
     def _find_position(self, file: BinaryIO) -> None:
-        """Go back to the last known place before which the file is unchanged."""
+        """Go back to the last stored position before which the file is unchanged."""
         if not self._position.is_in(file):
             self._return(file)
 

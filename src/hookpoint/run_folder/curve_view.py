@@ -19,8 +19,8 @@ from hookpoint.run_folder.curve_reader import CurveReader
 from hookpoint.run_folder.json_records import tables_of
 
 MAX_BYTES = 16 * 2**20  # limit for bytes to read again for a range of steps
-PLACES = 300  # of a preview
-PLACE_BYTES = 8_192
+PLACES = 300  # number of places that a preview samples
+PLACE_BYTES = 8_192  # bytes that it reads at each place
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class _Range:
         inside = [(one, end) for one, end in zip(buckets, ends, strict=True) if one.first_step <= high and one.last_step >= low]
         unsure = [(one, end) for one, end in inside if one.size > 1]
         if unsure and _size(inside) <= MAX_BYTES:
-            unsure = inside  # single values, too: one span is quicker than many
+            unsure = inside  # read single values again too: one long span is faster than many short ones
         elif _size(unsure) > MAX_BYTES:
             unsure = [(one, end) for one, end in unsure if one.first_step < low or one.last_step > high]
         kept = [one for one, _ in inside]
@@ -139,7 +139,7 @@ def _read_again(path: str, names: Collection[str], spans: Iterable[tuple[int, in
 
 
 def thinned_values(column: Column, pixels: int) -> list[Bucket]:
-    """Return the buckets that `thinned` makes of single values, in a fraction of the time."""
+    """Return the same buckets as `thinned` for single values, in a fraction of the time."""
     steps, count = column.steps, len(column.steps)
     if count <= pixels:
         bounds: list[int] = list(range(count + 1))
@@ -201,7 +201,9 @@ def merged(buckets: Sequence[Bucket]) -> Bucket:
 def preview_of(
     path: str | os.PathLike[str], *, places: int = PLACES, place_bytes: int = PLACE_BYTES
 ) -> dict[Key, list[Bucket]]:
-    """Return one bucket per curve and place in the file. Extremes between places are missing.
+    """Sample the file at several places, and return one bucket for each curve at each place.
+
+    Extremes between these places are missing.
 
     Reads at most `places` * `place_bytes` bytes. Raises OSError if the file cannot be read.
     """

@@ -12,9 +12,10 @@ MAX_PAIRS = 500
 
 
 def epoch_ends_of(curves: Mapping[Key, Series]) -> list[tuple[int, int]]:
-    """Return (step, epoch) pairs: the last step of each epoch, in order. At most about 500 pairs, spread over the run.
+    """Return (step, epoch) pairs: the last step of each epoch, in order.
 
-    Reads only the longest curve for each value of `at`. The last epoch may be in progress.
+    For a run with many epochs, return at most about 500 pairs, evenly spaced. Reads only the longest curve for
+    each value of `at`. The last epoch may be in progress.
     """
     longest: dict[str, Series] = {}
     for (_, at), series in list(curves.items()):

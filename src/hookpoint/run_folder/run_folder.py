@@ -24,7 +24,7 @@ from hookpoint.storage.workdir.lock import Holder, holder_of
 RUNNING, FINISHED, STOPPED, FAILED, KILLED, UNKNOWN = "running", "finished", "stopped", "failed", "killed", "unknown"
 ALL_STATUSES = (RUNNING, FINISHED, STOPPED, FAILED, KILLED, UNKNOWN)
 SCALARS, EVENTS = "scalars.jsonl", "events.jsonl"
-MAX_EVENTS = 20_000  # the best value may be many saves ago
+MAX_EVENTS = 20_000  # how far back to search for the best value, in events
 
 
 class RunFolder:
@@ -179,7 +179,7 @@ class RunFolder:
         """The checkpoint with the best value of each metric: the newest one whose manifest has the metric's best-… tag."""
         return {
             str(value.get("metric")): checkpoint.path.name
-            for checkpoint in sorted(self.checkpoints, key=lambda checkpoint: not checkpoint.is_best)  # steps override best-…
+            for checkpoint in sorted(self.checkpoints, key=lambda checkpoint: not checkpoint.is_best)  # step-… overrides best-…
             for tag, value in checkpoint.measured.items()
             if tag.startswith(BEST)
         }

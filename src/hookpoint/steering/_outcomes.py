@@ -1,4 +1,4 @@
-"""Outcomes: send exactly one event and one answer per command, even after a kill."""
+"""Outcomes: send exactly one event and one answer per command, even if the process is killed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Outcomes:
             logger.warning("the answer to a command could not be written: %s", error)
 
     def retry(self, folder: ControlFolder) -> None:
-        """Write the answers that could not be written before, such as on a full disk."""
+        """Write the answers that could not be written before, for example because the disk was full."""
         with suppress(Exception):  # logged when the answer could not be written the first time
             for command_id in list(self._unwritten):
                 self._write(folder, command_id)

@@ -106,7 +106,7 @@ def _check(name: str, status: os.stat_result, max_bytes: int) -> None:
     if status.st_uid != os.geteuid():
         raise BadControlFile(f"{name} belongs to user {status.st_uid}, not to user {os.geteuid()}.")
     if status.st_nlink != 1:
-        raise BadControlFile(f"{name} has {status.st_nlink} names; expected one.")
+        raise BadControlFile(f"{name} has {status.st_nlink} hard links; expected one.")
     if status.st_size > max_bytes:
         raise BadControlFile(f"{name} is larger than {max_bytes} bytes.")
 

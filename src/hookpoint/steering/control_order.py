@@ -69,7 +69,7 @@ class ControlOrder:
         """Withdraw the command. If this returns True, the command is never applied. If False, the run has already taken it."""
         answer = self.answer()
         if answer is None or not answer.is_final:
-            self._remove("its sender took it back")
+            self._remove("its sender withdrew it")
         return self._final is not None and self._final.status == WITHDRAWN
 
     def _remove(self, reason: str) -> bool:

@@ -24,7 +24,7 @@ from hookpoint.steering.control_folder import ControlFolder, is_supported
 from hookpoint.steering.live_record import LiveRecord
 from hookpoint.storage.workdir.lock import Holder
 
-BEAT_SECONDS, PUBLISH_SECONDS = 0.25, 1.0  # intervals between messages of paused ranks, and between updates of live.json
+BEAT_SECONDS, PUBLISH_SECONDS = 0.25, 1.0  # intervals between paused ranks' messages, and between updates of live.json
 AFTER_A_PAUSE = ("validate", "trace")  # commands that wait until a paused run resumes
 T = TypeVar("T")
 LIMIT = 5  # maximum number of commands that the log line about a replay lists
@@ -47,7 +47,7 @@ class Steering:
         self._settings = Settings(loop)
         self._recorder = TraceRecorder(run, new_profile, writes=run.is_chief)
         self._plans = Plans(loop, self._settings, self._recorder)
-        self._folder: ControlFolder | None = None  # of the chief
+        self._folder: ControlFolder | None = None  # open on the chief only
         self._watch: InboxWatch | None = None
         self._outcomes = Outcomes(run)
         self._attempt = secrets.token_hex(16)
@@ -115,7 +115,8 @@ class Steering:
         listed = ", ".join(f"{one.number}: {one.do} at iteration {one.iteration}" for one in entries)
         more = f" and {len(self._replay) - LIMIT} more" if len(self._replay) > LIMIT else ""
         count = f"{len(self._replay)} command{'s' * (len(self._replay) > 1)}"
-        say(f"Replaying {count} given after the checkpoint ({listed}{more}). hookpoint ctl RUN forget NUMBER takes one back.")
+        forget = "While no process is training, hookpoint ctl RUN forget NUMBER removes one."
+        say(f"Replaying {count} given after the checkpoint ({listed}{more}). {forget}")
 
     def end(self) -> None:
         if self._watch is not None:
@@ -133,7 +134,7 @@ class Steering:
                 self._outcomes.retry(self._folder)
                 self._publish(ended=True)
             except (OSError, BadControlFile) as error:
-                logger.warning("live control could not end properly: %s", error)
+                logger.warning("live control could not shut down cleanly: %s", error)
         self._close()
 
     def _close(self) -> None:

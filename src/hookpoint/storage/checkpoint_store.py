@@ -50,7 +50,7 @@ SHARE_OF_FREE_MEMORY = 0.8  # the largest share of the available memory that a c
 
 
 class CheckpointStore(ResumableStore):
-    """Store a run's checkpoints in `workdir/checkpoints`. Checkpoints stay valid even if the process is killed at any moment.
+    """Store a run's checkpoints in `workdir/checkpoints`. Checkpoints stay valid no matter when the process is killed.
 
     A checkpoint is a folder that is created atomically. A new checkpoint is read back before an old one is deleted. Only one
     store owns a workdir at a time, from `open` to `close`. For a background save, the caller waits only until the state is

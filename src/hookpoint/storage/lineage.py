@@ -1,8 +1,8 @@
-"""Lineage: which checkpoints the state of a run came from, oldest first.
+"""Lineage: the checkpoints that a run's state came from, oldest first.
 
 Each entry is a plain dict: `kind` ("resume" or "weights"), the `run` that the state was taken from (`id`, `name`, `workdir`),
-its `checkpoint`, `step` and `epoch`, and `at`, the time. The entries of that run come before it, so that the chain is complete
-even if the run is deleted.
+its `checkpoint`, `step` and `epoch`, and `at`, the time. That run's own lineage precedes the entry, so the chain is complete
+even if that run is deleted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hookpoint.storage.checkpoint.checkpoint_folder import is_like_a_checkpoint,
 from hookpoint.storage.checkpoint.layout import CHECKPOINTS, WEIGHTS
 from hookpoint.storage.run_file import LINEAGE, as_list, read_run_file
 
-ATTRIBUTE = "_lineage"  # of loaded weights: an OrderedDict, like torch's own state dicts, takes attributes
+ATTRIBUTE = "_lineage"  # set on loaded weights, which are an OrderedDict, because a plain dict cannot have attributes
 MAX_ENTRIES = 100
 RESUME, GIVEN = "resume", "weights"
 TEXTS, NUMBERS = ("kind", "checkpoint", "at", "sha256", "averaged"), ("step", "epoch", "tensors")
@@ -41,23 +41,27 @@ def lineage_of_weights(path: Path, averaged: bool | str) -> list[dict[str, Any]]
 
 
 def with_lineage(weights: Mapping[str, Any], lineage: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the weights as a dict that remembers its lineage."""
+    """Return the weights as a dict that stores their lineage in an attribute."""
     result = OrderedDict(weights)
     setattr(result, ATTRIBUTE, lineage)
     return result
 
 
 def lineage_of_init(weights: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the lineage of a run that starts from these weights. For weights of unknown origin, it only says so."""
+    """Return the lineage of a run that starts from these weights.
+
+    If their origin is unknown, the lineage has a single entry, which names no checkpoint.
+    """
     known = [weights, *(part for part in weights.values() if isinstance(part, Mapping))]
     found = [entry for part in known for entry in getattr(part, ATTRIBUTE, ())]
     return valid(found) or [{"kind": GIVEN, "tensors": len(weights)}]
 
 
 def valid(entries: Any) -> list[dict[str, Any]]:
-    """Return the valid parts of a lineage in a run.json, which may come from elsewhere. At most 100 entries are kept.
+    """Return the valid entries of a lineage from a run.json, which may be untrusted.
 
-    Of a longer lineage, only the last of a run's own resumes is kept.
+    At most 100 entries are returned. If there are more, only the last of consecutive resumes of the same run is kept, and then
+    only the newest 100 entries.
     """
     found = [entry for entry in map(_valid, as_list(entries)) if entry]
     if len(found) > MAX_ENTRIES:
@@ -81,7 +85,7 @@ def _valid(entry: Any) -> dict[str, Any]:
 
 
 def _source_of(folder: Path, workdir: Path | None) -> Path | None:
-    """Return the workdir that a checkpoint is in; None if it is a copy outside a workdir."""
+    """Return the workdir that contains a checkpoint, or None if the checkpoint is a copy outside a workdir."""
     folder = Path(os.path.realpath(folder))
     if folder.parent.name != CHECKPOINTS:
         return None
@@ -98,7 +102,7 @@ def _extended(folder: Path, kind: str, *, source: Path | None, **more: Any) -> l
     entry["checkpoint"] = folder.name if source is not None else os.fspath(folder)
     try:
         manifest = read_manifest(folder)
-    except (DamagedCheckpoint, OSError):  # deleted since it was read
+    except (DamagedCheckpoint, OSError):  # the checkpoint was deleted after it was read
         return [*valid(facts.get(LINEAGE)), {**entry, **more}]
     entry |= {"step": manifest.step, "epoch": manifest.moment.epoch, **more}
     if kind == GIVEN and WEIGHTS in manifest.files:

@@ -113,7 +113,7 @@ def _averaged_weights(folder: Path, callback: bool | str) -> dict[str, Any]:
         raise CannotResume(f"{folder} has {'multiple' if len(names) > 1 else 'no'} {wanted}.", **cure)
     name = names[0]
     if not states[name]["averages"]:
-        raise CannotResume(f"{folder} was saved before {name} started to average.", give="a later checkpoint")
+        raise CannotResume(f"{folder} was saved before {name} started averaging.", give="a later checkpoint")
     # With pipeline stages, each rank has averaged its own layers. With replicas, the result is the mean over all ranks.
     others = [rank.get("callbacks", {}).get(name, {}).get("state", {}) for rank in state.get("ranks", ())[1:]]
     averages = [

@@ -24,7 +24,7 @@ MAX_BYTES = 16 * 2**20  # larger files are not read
 class RunFile:
     """Update run.json atomically. A resumed run keeps its id, its first start time, and the reasons why it is inexact.
 
-    `lineage` says which checkpoints the state of the run came from, if it resumes; otherwise, the facts may say it.
+    `lineage` is the lineage of a run that resumes. For a run that starts from given weights, the facts contain it.
 
     >>> disk.make_folder(Path("runs/mine"))
     >>> file = RunFile("runs/mine")

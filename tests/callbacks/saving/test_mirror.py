@@ -150,7 +150,7 @@ def test_going_back_to_an_earlier_checkpoint_withdraws_the_later_ones(train, tmp
     assert "step-00000004" in checkpoints(folder)
     assert max(checkpoints(folder)) < "step-00000008"
     assert (folder / "checkpoints" / "step-00000008" / "retired-manifest.json").exists()
-    assert "no longer counts" in caplog.text
+    assert "so it was retired" in caplog.text
 
 
 def test_the_best_checkpoint_comes_along(tmp_path, folder):

@@ -96,7 +96,7 @@ class LightningCallback(Adopted):
             self._load(run)
 
     def _load(self, run: Run) -> None:
-        """Call the methods for the start of training. If the run resumes, it first restores the state, as Lightning does."""
+        """Call the methods for the start of training. If the run resumes, the state is already restored, as in Lightning."""
         self._call(run, "on_fit_start")
         self._call(run, "on_train_start")
 

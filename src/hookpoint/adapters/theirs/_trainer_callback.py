@@ -87,7 +87,7 @@ class TrainerCallback(Adopted):
             self._load(run)
 
     def _load(self, run: Run) -> None:
-        """Call the method for the start of training. If the run resumes, it first restores the state, as the Trainer does."""
+        """Call the method for the start of training. If the run resumes, the state is already restored, as in the Trainer."""
         self._call(run, "on_train_begin")
 
     def _epoch_begin(self, run: Run) -> None:

@@ -46,7 +46,7 @@ class IgniteEngines(Callback):
             self.on_load(run)
 
     def on_load(self, run: Run) -> None:
-        """Fire the event STARTED. If the run resumes, it first restores the state."""
+        """Fire the event STARTED. If the run resumes, the state is already restored."""
         self._fire(run, self.trainer, "STARTED")
 
     def on_epoch_begin(self, run: Run) -> None:
@@ -62,7 +62,7 @@ class IgniteEngines(Callback):
             self._fire(run, self.trainer, "GET_BATCH_COMPLETED", run.iteration)
 
     def _has_another_batch(self, run: Run) -> bool:
-        """Return whether a training batch is being fetched and the data has not ended."""
+        """Return whether this is a training pass whose data has not ended."""
         total = run.progress.total if run.progress is not None else None
         return run.mode == "train" and (total is None or run.batch_idx < total)
 
@@ -150,7 +150,7 @@ class IgniteEngines(Callback):
             stateful[name].load_state_dict(state[name])
 
     def _stateful(self) -> dict[str, Any]:
-        """Return the handlers that have a state. Their keys are class names, numbered in the order in which they were added."""
+        """Return the handlers that have a state, keyed by engine, class and number, such as `trainer/EarlyStopping#1`."""
         found: dict[str, Any] = {}
         for place, engine in (("trainer", self.trainer), ("evaluator", self.evaluator)):
             for owner in engine.owners:

@@ -17,7 +17,7 @@ Item = TypeVar("Item")
 
 
 class MonitorQueue(Generic[Item]):
-    """Deliver records to one monitor in order, on a thread. `start` starts it; without that, the first record does.
+    """Deliver records to one monitor in order, on a thread. The thread starts when `start` is called, or with the first record.
 
     `receive` gets a list of all queued records or, with `one_by_one`, a list with one record. It may modify the list.
 
@@ -51,7 +51,7 @@ class MonitorQueue(Generic[Item]):
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the thread, unless it is running."""
+        """Start the thread, unless it is already running."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name=f"hookpoint {self.name}", daemon=True)
             self._thread.start()

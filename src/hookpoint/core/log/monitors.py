@@ -74,7 +74,7 @@ class Monitors:
         self._run.put_event(name, **fields)
 
     def start(self) -> None:
-        """Start the threads of the monitors, so that no step has to."""
+        """Start the monitors' threads, so that no step has to start them."""
         for queue in self._queues:
             queue.start()
 

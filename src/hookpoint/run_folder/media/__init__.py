@@ -1,1 +1,1 @@
-"""Readers of what a run has drawn or measured besides curves: images, histograms, loss landscapes."""
+"""Read a run's images, histograms and loss landscape."""

@@ -19,7 +19,7 @@ MAX_SIZE = 1_000
 
 
 def read_landscape(run: RunFolder) -> Landscape:
-    """Return the landscape of a run. Raises CommandError if there is none, or the file is not valid."""
+    """Return the landscape of a run. Raises CommandError if there is none, or if the file is invalid."""
     path = run.path / LANDSCAPE / LANDSCAPE_FILE
     try:
         with open_plain(path) as file:
@@ -36,7 +36,7 @@ def _parsed(title: str, facts: Any) -> Landscape:
     x, y = (_ticks(facts[axis]) for axis in "xy")
     loss = [[_number(value) for value in row] for row in facts["loss"]]
     if len(loss) != len(y) or any(len(row) != len(x) for row in loss):
-        raise ValueError("the loss does not fit the grid")
+        raise ValueError("the shape of the loss does not match the axes")
     if not any(math.isfinite(value) for row in loss for value in row):
         raise ValueError("no loss is finite")
     path = [Stop(int(stop["step"]), _finite(stop["x"]), _finite(stop["y"])) for stop in facts["path"]]
@@ -48,7 +48,7 @@ def _parsed(title: str, facts: Any) -> Landscape:
 def _ticks(values: Any) -> list[float]:
     ticks = [_finite(value) for value in values]
     if not 2 <= len(ticks) <= MAX_SIZE or any(left >= right for left, right in pairwise(ticks)):
-        raise ValueError("an axis is not in order")
+        raise ValueError(f"an axis must have 2 to {MAX_SIZE} increasing values")
     return ticks
 
 

@@ -17,7 +17,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 HEAD = struct.Struct("<Q4x")  # a record's length, followed by a checksum of the length
 TAIL_BYTES = 4  # a checksum of the record, after its data
 MAX_RECORD_BYTES = 64 * 2**20
-MAX_BYTES = 2**30  # of all files
+MAX_BYTES = 2**30  # limit for all files together
 
 
 class NoTensorBoard(HookpointError, ImportError):

@@ -56,8 +56,8 @@ def write_checkpoint(
     `describe(files=...)` returns the manifest. The function returns the manifest and the segments of each file, which
     `verify_written` needs.
 
-    All files are written to a hidden folder and synced, the manifest last. Then the folder is renamed. After a failure at any
-    point, either the complete checkpoint exists or no checkpoint with this name.
+    All files are written to a hidden folder and synced, the manifest last. Then the folder is renamed. If this fails at any
+    point, either the complete checkpoint exists, or no checkpoint with this name exists.
     """
     staging = new_staging(target) if staged is None else staged.folder
     with saving_to(target):

@@ -1,10 +1,10 @@
 """Encryption: encrypt the files of a checkpoint with AES-256-GCM, from the package `cryptography`.
 
 An encrypted file begins with MAGIC and a random salt. The file's own key is derived from the checkpoint key and this salt.
-Then follow pieces of PIECE_BYTES, each with an authentication tag. A piece's nonce consists of its number and a flag for the
-last piece. Any attempt to change, move, repeat or cut off a piece is therefore detected. The file's name is authenticated too.
-`manifest.json` is not encrypted. It contains the key's fingerprint and the digests of the encrypted files, so a checkpoint can
-be verified, listed and deleted without the key.
+The rest of the file consists of pieces of PIECE_BYTES, each with an authentication tag. A piece's nonce consists of its number
+and a flag for the last piece. Any attempt to change, move, repeat or cut off a piece is therefore detected. The file's name is
+authenticated too. `manifest.json` is not encrypted. It contains the key's fingerprint and the digests of the encrypted files,
+so a checkpoint can be verified, listed and deleted without the key.
 
 A key is read from a file or an environment variable. The process keeps the keys in memory, by fingerprint. Keys are never
 written anywhere, and messages never contain them.

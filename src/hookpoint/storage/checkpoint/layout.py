@@ -33,7 +33,7 @@ MANIFEST, WEIGHTS = "manifest.json", "model.safetensors"
 SHARDS, SHARD = ".metadata", ".distcp"  # the index of sharded tensors, and the suffix of their files
 TENSOR_DUMPS = "tensor-dumps"
 LANDSCAPE, LANDSCAPE_FILE, LANDSCAPE_PICTURE = "landscape", "landscape.json", "landscape.png"
-# Callback state, for trainers that cannot store it in their own checkpoints: the current one, and that of the epoch before.
+# Callback state, for trainers that cannot store it in their own checkpoints: from the last epoch, and from the one before.
 HOST_STATE, HOST_STATE_BEFORE = "host.state", "host-before.state"
 JOURNAL = ".control/journal.jsonl"  # the commands sent to the run
 SCALARS, EVENTS = "scalars.jsonl", "events.jsonl"

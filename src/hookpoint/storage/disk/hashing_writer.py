@@ -35,7 +35,7 @@ class NewFile:
     """Write a new file sequentially, and compute its size and SHA-256 digest. Use it in a `with` statement.
 
     When the block ends without an error, the file is synced to disk. If a write fails, later writes are dropped, and the error
-    is raised at the end of the block. If it were raised earlier, torch.save would replace it with an error of its own.
+    is raised at the end of the block. If it were raised earlier, torch.save would replace it with its own error.
     """
 
     def __init__(self, path: Path) -> None:

@@ -26,8 +26,8 @@ def is_url(name: str) -> bool:
 class RemoteFolder:
     """A folder in remote storage. Each method makes one or a few requests, and raises OSError if the storage fails.
 
-    `options` are passed to fsspec's file system, such as `{"endpoint_url": "http://127.0.0.1:9000"}`. Their values never appear
-    in messages. Nothing is cached.
+    `options`, such as `{"endpoint_url": "http://127.0.0.1:9000"}`, are passed to fsspec's file system. Their values never
+    appear in messages. Nothing is cached.
     """
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:

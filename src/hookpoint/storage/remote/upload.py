@@ -1,4 +1,7 @@
-"""Upload: copy a workdir's checkpoints and logs to its mirror. A kill at any moment leaves only valid checkpoints there."""
+"""Upload: copy a workdir's checkpoints and logs to its mirror.
+
+The mirror's checkpoints stay valid no matter when the process is killed.
+"""
 
 from __future__ import annotations
 
@@ -126,7 +129,10 @@ class Upload:
             self.remote.write(f"{CHECKPOINTS}/{name}/{RETIRED}", data)
             self.remote.remove(manifest)
             logger.warning(
-                "%s/%s is newer than this run and no longer counts: its manifest is now %s", self.remote.url, name, RETIRED
+                "%s/%s is newer than this run's checkpoints, so it was retired: its manifest is now %s",
+                self.remote.url,
+                name,
+                RETIRED,
             )
 
 

@@ -53,9 +53,10 @@ def point_last(checkpoint: Path) -> None:
 
 
 def heal(workdir: Path, found: Sequence[Entry]) -> None:
-    """Repair the best-… folders after a kill. Each folder then links to the newest valid checkpoint with its tag.
+    """Repair the best-… folders after a run was killed.
 
-    If no checkpoint has the tag, an intact folder is kept, and a damaged folder is renamed.
+    Each folder then links to the newest valid checkpoint with its tag. If no checkpoint has the tag, an intact
+    folder is kept, and a damaged folder is renamed.
     """
     newest = {best_name(tag): tag for entry in found if entry.manifest for tag in entry.manifest.tags if tag.startswith(BEST)}
     for name, tag in newest.items():

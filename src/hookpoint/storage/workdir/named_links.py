@@ -1,4 +1,7 @@
-"""Named links: symbolic links to checkpoints, with names from a saver's template. Like `last`, hookpoint never reads them."""
+"""Named links: symbolic links to checkpoints, with names from a saver's template.
+
+They are for users only, like `last`: hookpoint never reads them.
+"""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def prepare(
 ) -> Checkpoint | None:
     """Prepare the workdir for writing, and return the checkpoint to resume from, or None for a new run.
 
-    An earlier run's files are moved only after all checks have passed, so that this run can start.
+    An earlier run's files are moved only after all checks have passed, that is, when this run can start.
     """
     for folder in (workdir, checkpoints(workdir)):
         if disk.is_folder(folder, follow=True):
