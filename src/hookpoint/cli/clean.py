@@ -40,9 +40,9 @@ def clean(
     """Delete old checkpoints of RUN. First print what would be deleted and the space this frees, then ask for confirmation.
 
     The command keeps the newest valid checkpoint, which it verifies first. It also keeps the newest checkpoint with each
-    best-... tag, the best-... folders, checkpoints that are damaged or were saved after an exception, checkpoints whose tag
-    does not come from a saver, such as "manual", and files that hookpoint did not create. The command fails if a process is
-    writing to the run.
+    best-... tag, the best-... folders, checkpoints that are damaged or were saved after an exception, checkpoints with no
+    tag or with a tag that no saver manages, such as "manual", and files that hookpoint did not create. The command fails if a
+    process is writing to the run.
 
     \b
     Examples:

@@ -28,7 +28,7 @@ COMMANDS = {  # each command's short help; the command's module in hookpoint.cli
     "explain": "Explain which callback runs when, and why.",
     "points": "List the points of a run.",
     "launch": "Run a script in multiple processes, with torchrun.",
-    "prove": "Check that training resumes exactly after a kill.",
+    "prove": "Check that training resumes exactly after it was killed.",
 }
 
 EPILOG = """\

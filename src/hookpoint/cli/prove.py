@@ -1,4 +1,4 @@
-"""`hookpoint prove`: check that training resumes exactly after a kill."""
+"""`hookpoint prove`: check that training resumes exactly after it was killed."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from hookpoint import Loop as PublicLoop
 from hookpoint.core.errors import BadLoop, DataTimeout
 from hookpoint.core.loop.loop import Loop
 
@@ -129,6 +130,17 @@ def test_a_timeout_needs_the_main_thread():
     thread.start()
     thread.join()
     assert "run       the loop in the main thread" in str(raised[0])
+
+
+def test_a_timeout_needs_a_signal_that_is_not_ignored(tmp_path):
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    try:
+        with pytest.raises(BadLoop, match="without ignoring SIGINT"), PublicLoop(workdir=tmp_path, data_timeout_seconds=1):
+            pass
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @pytest.mark.parametrize("name", ["hang_report_seconds", "data_timeout_seconds"])

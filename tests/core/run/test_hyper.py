@@ -50,6 +50,18 @@ def test_the_learning_rate_is_set_in_all_groups_by_their_ratios_under_either_nam
     assert [group["lr"] for group in optimizer.param_groups] == [0.5, 0.5 * (0.01 / 0.1)]
 
 
+def test_a_rate_that_ranks_have_not_agreed_on_yet_is_read_under_either_name(hyper):
+    requests = []
+    hyper.request = lambda name, value: requests.append((name, value))
+    hyper["lr"] = 0.5
+    assert (hyper["lr"], hyper["learning_rate"]) == (0.5, 0.5)
+    hyper["learning_rate"] = 0.25
+    assert (hyper["lr"], hyper["learning_rate"]) == (0.25, 0.25)
+    assert requests == [("lr", 0.5), ("learning_rate", 0.25)]
+    hyper.apply_agreed({"lr": 0.125})
+    assert (hyper["lr"], hyper["learning_rate"]) == (0.125, 0.125)
+
+
 @pytest.mark.parametrize(("name", "value", "groups"), [("lr@1", 0.5, [0.1, 0.5]), ("learning_rate@0", 0.5, [0.5, 0.01])])
 def test_one_group_is_set_by_its_number(hyper, optimizer, name, value, groups):
     hyper[name] = value

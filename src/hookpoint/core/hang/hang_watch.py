@@ -68,7 +68,7 @@ class HangWatch:
         """Record which thread trains. In a team, start the watch on every rank, because other ranks may wait for this one."""
         self._training_thread = threading.get_ident()
         if self._data_seconds is not None and not self._signals.can_interrupt():
-            cure = "the loop in the main thread, or pass timeout= to the DataLoader instead"
+            cure = "the loop in the main thread, without ignoring SIGINT, or pass timeout= to the DataLoader instead"
             raise BadArgument("data_timeout_seconds needs a signal handler, but this run installs none.", run=cure)
         if self._posts is not None and self._report_seconds:
             self._posts.exchange(self._where(), [], 0.0, reads=False)

@@ -64,15 +64,18 @@ class Signals:
         return None if self.received is None else _ending(self.received)
 
     def can_interrupt(self) -> bool:
-        """Return whether this run handles any signal, so that it can interrupt its own main thread."""
-        return any(self._is_ours(number) for number in self._previous)
+        """Return whether this run handles a signal with which it can interrupt its own main thread."""
+        return self._for_interrupts() is not None
 
     def interrupt(self, check: Callable[[FrameType | None], None]) -> None:
         """Interrupt a wait in the main thread, and call `check` there. An exception from `check` ends the wait."""
-        number = next((number for number in self._previous if number in WATCHED and self._is_ours(number)), None)
+        number = self._for_interrupts()
         if number is not None:
             self._check = check
             signal.pthread_kill(threading.main_thread().ident or 0, number)
+
+    def _for_interrupts(self) -> signal.Signals | None:
+        return next((number for number in WATCHED if number in self._previous and self._is_ours(number)), None)
 
     def _is_ours(self, number: signal.Signals) -> bool:
         return getattr(signal.getsignal(number), "__self__", None) is self

@@ -112,7 +112,8 @@ class Hyper(MutableMapping[str, Any]):
         return found
 
     def __getitem__(self, name: str) -> Any:
-        return self._pending[name] if name in self._pending else self._param(name).get_value()
+        pending = self._pending_name(name)
+        return self._param(name).get_value() if pending is None else self._pending[pending]
 
     def __setitem__(self, name: str, value: Any) -> None:
         self.set(name, value)
@@ -132,12 +133,17 @@ class Hyper(MutableMapping[str, Any]):
         if isinstance(param, GroupParam | ObjAttrParam):
             checked(name, value, param.get_value())
         self.request(name, value)
+        self._pending.pop(self._pending_name(name) or name, None)
         self._pending[name] = value
+
+    def _pending_name(self, name: str) -> str | None:
+        """Return the name under which a setting is pending, such as `lr` for `learning_rate`, or None if it is not pending."""
+        return next((pending for pending in self._pending if split_name(pending) == split_name(name)), None)
 
     def apply_agreed(self, values: Mapping[str, Any]) -> None:
         """Set the values that all ranks have agreed on."""
         for name, value in values.items():
-            self._pending.pop(name, None)
+            self._pending.pop(self._pending_name(name) or name, None)
             self._param(name).set_value(value)
 
     def __delitem__(self, name: str) -> None:
