@@ -137,7 +137,7 @@ class SwapEMAWeights(AveragedWeights):
     def on_run_end(self, run: Run) -> None:
         super().on_run_end(run)
         if (steps := self._steps(run)) < self.start:
-            logger.warning("%s: the run ended at step %d, before averaging begins at step %d", self.name, steps, self.start)
+            logger.warning("%s: the run ended at step %d, but averaging begins at step %d", self.name, steps, self.start)
 
     def reset(self) -> None:
         super().reset()
