@@ -29,7 +29,7 @@ WandbMode = Literal["online", "offline"]
 MODES = ("online", "offline")
 EXIT_CODES = {"finished": 0, "failed": 1, "killed": 255}  # 255 is wandb's code for Ctrl-C
 SERVICE = "WANDB_SERVICE"  # set while wandb's process is running
-FLUSH_SECONDS = 1.0  # time between writes to wandb's file; a kill loses the values since the last write
+FLUSH_SECONDS = 1.0  # time between writes to wandb's file; a killed process loses the values since the last write
 SETTINGS: dict[str, Any] = {
     "console": "off",
     "disable_code": True,
@@ -140,7 +140,7 @@ class WandbMonitor(Tracker):
     mode: "online" or "offline". Defaults to the environment variable WANDB_MODE, then to online if there is an API key. Without
         a key, the monitor logs once that it writes offline. Offline mode needs no account and no network: the run is written to
         `wandb/offline-run-...` in the workdir, and `wandb sync` can send it later.
-    params: Settings to add to wandb's config, in addition to the optimizer's settings. Values that look like secrets are
+    params: Settings to store in wandb's config, in addition to the optimizer's settings. Values that look like secrets are
         masked.
     settings: Additional wandb settings, such as `{"x_disable_stats": False}`.
 
@@ -206,12 +206,15 @@ class WandbMonitor(Tracker):
         return str(workdir.absolute())
 
     def current_mode(self) -> WandbMode:
-        """Return the mode that the user has set, here or in WANDB_MODE. By default, return "online" if there is an API key."""
+        """Return the mode that the user has set, here or in WANDB_MODE.
+
+        If it is not set, return "online" if there is an API key, otherwise "offline".
+        """
         mode = self.mode or os.environ.get("WANDB_MODE")
         return cast(WandbMode, mode) if mode in MODES else "online" if self._has_key() else "offline"
 
     def _has_key(self) -> bool:
-        """Return whether wandb finds an API key: in its settings, a variable or the file that `wandb login` writes."""
+        """Return whether wandb finds an API key in its settings, in a variable or in the file that `wandb login` writes."""
         settings, variables = self.settings, os.environ
         if settings.get("api_key") or variables.get("WANDB_API_KEY") or variables.get("WANDB_IDENTITY_TOKEN_FILE"):
             return True
