@@ -76,7 +76,7 @@ class PerRankModel(Protocol):
         """Return the checkpoint entries for this rank, such as {"model": ...} with this rank's state dict."""
 
     def full_state(self, parts: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the checkpoint entries with the model as in a single process.
+        """Return the checkpoint entries with the full model, as a single process would save it.
 
         All ranks must call this method, but only the chief's result is used.
         """
@@ -99,7 +99,7 @@ class Pipelined(Protocol):
         """Return a string that describes where the model is split."""
 
     def full_model(self, model: Any) -> Any:
-        """Return a model with the names and shapes of all stages. Its tensors need no data."""
+        """Return a model that has the tensors of all stages, with their names and shapes. These tensors need no data."""
 
 
 @runtime_checkable

@@ -67,7 +67,9 @@ class TensorParallel(StrategyDefaults):
     def team(self) -> Team:
         if world_size() % self.model_size:
             cure = f"{self.model_size} ranks, or a multiple of that"
-            raise BadStrategy(f"TensorParallel: {world_size()} ranks are not a multiple of size={self.size}.", start=cure)
+            raise BadStrategy(
+                f"TensorParallel: the number of ranks, {world_size()}, is not a multiple of size={self.size}.", start=cure
+            )
         return join_team(model_size=self.model_size)
 
     def setup(self, model: Any, optimizer: Any, device: torch.device) -> Any:
