@@ -68,7 +68,7 @@ class StartProcOrThread(Callback):
         for worker in self._workers:
             if _processes.was_started(worker):
                 raise BadLoop(
-                    f"{owner}: {_processes.described(worker)} was started before and cannot be started again.",
+                    f"{owner}: {_processes.described(worker)} was already started and cannot be started again.",
                     give="a function that creates one for each run: StartProcOrThread(lambda: Process(target=work))",
                 )
 

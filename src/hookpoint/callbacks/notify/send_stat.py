@@ -72,7 +72,7 @@ class SendStat(Sender):
         if (command is None) == (url is None):
             raise BadArgument(f"{owner} takes either a command or url=.")
         if url is not None and shell:
-            raise BadArgument(f"{owner}: shell=True is for a command.", leave="it out")
+            raise BadArgument(f"{owner}: shell=True needs a command, not url=.", leave="it out")
         self._command, self._url, self._shell = command, url, shell
         self.check_transport()
         self.reads = self.names
