@@ -41,8 +41,8 @@ class EarlyStopping(MetricWatcher):
 
     The best weights are stored in host memory and in the checkpoint. The last checkpoint contains the last weights, so that you
     can resume the run with more epochs. EarlyStopping itself requests no checkpoint for a new best value. If a saver writes a
-    checkpoint at that moment, that checkpoint is also available as `checkpoints/best-<metric>/`. Its manifest contains the
-    value, and no retention limit deletes it.
+    checkpoint at that moment, that checkpoint is also available as `checkpoints/best-<metric>/`. The checkpoint's manifest
+    contains the value, and no retention limit deletes the checkpoint.
 
     Reads `monitor` and sends the event "stop". If you resume a stopped run, EarlyStopping stops it again unless you raise
     `patience`.

@@ -102,7 +102,7 @@ def _principal(snapshots: WeightSnapshots, steps: Sequence[int]) -> Plane:
 
 
 def _given(snapshots: WeightSnapshots, steps: Sequence[int], directions: Sequence[Direction]) -> Plane:
-    """Return the plane that two directions span. Its path has the point on the plane that is closest to each step's weights."""
+    """Return the plane that two directions span. The path has the point on the plane that is closest to each step's weights."""
     import torch
 
     u, v = ({name: tensor.detach().cpu().float() for name, tensor in direction.items()} for direction in directions)
