@@ -28,7 +28,7 @@ ROWS_AT_ONCE = 1000
 
 
 def write_embedding(folder: Path, name: str, embedding: Embedding) -> None:
-    """Write an embedding, and add it to the configuration. It replaces an earlier embedding with the same name."""
+    """Write an embedding, and add it to the configuration. The new embedding replaces an earlier one with the same name."""
     matrix = to_array(embedding.matrix)
     if matrix.dtype.kind not in "biuf":
         raise BadValue(f"embedding '{name}' has type {matrix.dtype}; expected real numbers.")

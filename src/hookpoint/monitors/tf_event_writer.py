@@ -143,8 +143,8 @@ def _open(folder: Path, purge_step: int | None) -> SummaryWriter:
     """Return a writer with a new file, which makes TensorBoard discard older files' values from `purge_step` on.
 
     TensorBoard reads files in the order of their names: a time in seconds, then numbers of any length. If the new file's name
-    sorted before an older file's name, its values would be purged as well. In this case, wait for the next second, on the
-    monitor's thread.
+    sorted before an older file's name, the new file's values would be purged as well. In this case, wait for the next second,
+    on the monitor's thread.
     """
     from torch.utils.tensorboard import SummaryWriter
 

@@ -147,7 +147,7 @@ class WandbMonitor(Tracker):
     Names and the x axis are the same as in TFEventWriter: `loss` for log steps and `epoch/loss` for epochs, plotted against the
     step. The latest event of each kind is stored in the summary, as in `hookpoint/stop`. `hookpoint/ending` says how the run
     ended. The exit code in wandb is 0, or 1 after an exception, or 255 after a signal. wandb prints nothing, and captures no
-    output, no signals and no system information. Its process ends with the run, unless other wandb runs are open.
+    output, no signals and no system information. wandb's process ends with the run, unless other wandb runs are open.
 
     A resumed run continues the wandb run that its checkpoint names, or else the one in `wandb.json` in the workdir. A run that
     was killed before its first checkpoint also continues its wandb run when you start it again. A row that wandb already has is

@@ -190,7 +190,7 @@ class PipelineParallel(StrategyDefaults):
 
 
 class _ComputedLoss(torch.autograd.Function):
-    """A loss with precomputed gradients. Its backward adds them to the parameters' gradients."""
+    """A loss with precomputed gradients. Its backward pass adds these gradients to the parameters' gradients."""
 
     @staticmethod
     def forward(
@@ -211,7 +211,7 @@ class _ComputedLoss(torch.autograd.Function):
 
 
 def _train_only(optimizer: Any, own: Mapping[int, torch.Tensor]) -> None:
-    """Remove all parameters from an optimizer except those in `own`. Its groups remain, even if they become empty."""
+    """Remove all parameters from an optimizer except those in `own`. The parameter groups remain, even if they become empty."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if id(parameter) not in own:

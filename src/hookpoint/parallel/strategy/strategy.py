@@ -19,8 +19,8 @@ class Strategy(Protocol):
     """Define how multiple ranks train one model. All ranks must call the same methods in the same order.
 
     The model stays the same object and is called as usual. In training, its gradients are those of the global batch. The
-    `state_dict` of the model and of the optimizer may contain DTensors. Their `load_state_dict` also accepts full tensors,
-    which every rank must have. Methods with a body are defaults that most strategies use.
+    model's and the optimizer's `state_dict` may contain DTensors. Their `load_state_dict` also accepts full tensors, which
+    every rank must have. Methods with a body are defaults that most strategies use.
     """
 
     def team(self) -> Team:

@@ -119,7 +119,7 @@ def _matches(pattern: str, name: str) -> bool:
 
 
 def _can_split(module: nn.Module) -> bool:
-    """Return whether torch can split a layer. It must be a Linear or Embedding with a plain weight."""
+    """Return whether torch can split a layer. The layer must be a Linear or Embedding with a plain weight."""
     if isinstance(module, nn.Embedding):
         if module.max_norm is not None or module.sparse:  # max_norm changes weights in forward; gradients must be dense
             return False
