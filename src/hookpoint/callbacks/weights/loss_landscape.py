@@ -265,7 +265,7 @@ class LossLandscape(Callback):
         return target
 
     def _ticks(self, coordinates: Sequence[float]) -> list[float]:
-        """Return the grid's coordinates along one axis, from -1 to 1 at least unless the directions are from PCA."""
+        """Return the grid's coordinates along one axis. They cover at least -1 to 1, unless the directions are from PCA."""
         given = () if self.directions == PCA else (-1.0, 1.0)
         low, high = min(*coordinates, *given), max(*coordinates, *given)
         room = self.margin * (high - low)
