@@ -2,8 +2,8 @@
 
 An embedding has a folder with `tensors.tsv` and, if given, `metadata.tsv` and `sprite.png`. `projector_config.pbtxt` names
 these files. Each file is replaced atomically. If an embedding's entry changes, for example because its shape does, the old
-entry is removed before the files are written. The configuration therefore never names files that do not match, even if the
-process is killed.
+entry is removed before the files are written. The configuration therefore never names files with different numbers of rows,
+even if the process is killed.
 """
 
 from __future__ import annotations
