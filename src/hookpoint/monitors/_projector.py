@@ -1,8 +1,9 @@
 """Projector: the files of TensorBoard's embedding projector.
 
 An embedding has a folder with `tensors.tsv` and, if given, `metadata.tsv` and `sprite.png`. `projector_config.pbtxt` names
-these files. Each file is replaced atomically. An embedding whose shape or labels change is removed from the configuration
-first, so that the configuration never names files that do not fit each other, even after a kill.
+these files. Each file is replaced atomically. If an embedding's entry changes, for example because its shape does, the old
+entry is removed before the files are written. The configuration therefore never names files with different numbers of rows,
+even if the process is killed.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ ROWS_AT_ONCE = 1000
 
 
 def write_embedding(folder: Path, name: str, embedding: Embedding) -> None:
-    """Write an embedding, and name it in the configuration. It replaces an earlier one of the same name."""
+    """Write an embedding, and add it to the configuration. The new embedding replaces an earlier one with the same name."""
     matrix = to_array(embedding.matrix)
     if matrix.dtype.kind not in "biuf":
         raise BadValue(f"embedding '{name}' has type {matrix.dtype}; expected real numbers.")
@@ -62,7 +63,7 @@ def _entry(name: str, place: str, shape: tuple[int, int], files: Mapping[str, by
 
 
 def _configure(folder: Path, name: str, entry: Any, *, unless: Any = None) -> None:
-    """Set or remove the entry of an embedding. Do nothing if the entry is already there, or is equal to `unless`."""
+    """Set or remove an embedding's entry. Do nothing if the current entry is already correct or equal to `unless`."""
     from google.protobuf import text_format
     from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
 
@@ -93,7 +94,7 @@ def _write_matrix(path: Path, matrix: Any) -> None:
 
 
 def _table(metadata: Any) -> bytes:
-    """Return labels as lines. TensorBoard expects a header if there is more than one column, and none otherwise."""
+    """Return labels as lines. TensorBoard expects a header only if there is more than one column."""
     columns = metadata if isinstance(metadata, Mapping) else {"label": metadata}
     header = [tuple(columns)] if len(columns) > 1 else []
     rows = [*header, *zip(*columns.values(), strict=True)]

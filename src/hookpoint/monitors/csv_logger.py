@@ -150,7 +150,7 @@ class CSVLogger(Callback):
 
 
 def before_row(rows: list[Row], row: Row, number: str) -> list[Row]:
-    """Return the rows without trailing rows whose epoch or step is equal to the one in `row`, or later."""
+    """Return the rows without those at the end that have the same epoch or step as `row`, or a later one."""
     end = len(rows)
     while end and rows[end - 1][number].isdecimal() and int(rows[end - 1][number]) >= int(row[number]):
         end -= 1

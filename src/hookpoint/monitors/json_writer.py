@@ -38,11 +38,10 @@ class JSONWriter(Callback):
     and infinity are written as the strings "nan", "inf" and "-inf"; `read_scalars` converts them back. A metric with the same
     name as another key gets the prefix `values/`, as in `values/time`.
 
-    Records are written in batches, without waiting for the disk. If a kill or a full disk leaves an incomplete line, it is
-    removed before the next line is written. A resumed run truncates `filename` to its size at the checkpoint, so that each
-    value appears once.
-    events.jsonl is a journal and is never truncated. Without a workdir, and for a validation or prediction pass outside a run,
-    the monitor does nothing.
+    Records are written in batches, without waiting for the disk. If a killed process or a full disk leaves an incomplete line,
+    that line is removed before the next one is written. A resumed run truncates `filename` to its size at the checkpoint, so
+    that each value appears once. events.jsonl is a journal and is never truncated. Without a workdir, and for a validation or
+    prediction pass outside a run, the monitor does nothing.
 
     >>> loop = Loop([JSONWriter()], workdir="runs/mine")
     """

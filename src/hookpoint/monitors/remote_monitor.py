@@ -65,7 +65,7 @@ class RemoteMonitor(Callback):
         self.headers = dict(headers or {})
         for name, value in self.headers.items():
             if not isinstance(name, str) or not isinstance(value, str) or not f"{name}{value}".isprintable():
-                raise BadArgument(f"RemoteMonitor: header {name!r} must be a line of text.")
+                raise BadArgument(f"RemoteMonitor: header {name!r} must be a single line of text.")
         self.send_as_json = send_as_json
         if isinstance(timeout_seconds, bool) or not 0 < timeout_seconds < math.inf:
             raise BadArgument(f"RemoteMonitor: timeout_seconds must be a number > 0, got {timeout_seconds!r}.")

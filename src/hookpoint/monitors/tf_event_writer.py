@@ -29,7 +29,7 @@ FORMATS = {2: "HW", 3: "HWC", 4: "NHWC"}  # TensorBoard's image formats, by numb
 FILES = "events.out.tfevents.*"
 MAX_WAIT_SECONDS = 1.5  # how long to wait for a file name that sorts after the other files
 _warned: set[str] = set()
-_written: set[Path] = set()  # files that this process has open
+_written: set[Path] = set()  # files that TFEventWriters in this process have created
 
 
 class TFEventWriter(Callback):
@@ -38,8 +38,8 @@ class TFEventWriter(Callback):
     The x axis is the step. Training values have two curves: `loss` for the mean at each log step, and `epoch/loss` for the mean
     over each epoch. Validation results and single values keep their names. Images have shape height x width or height x width x
     channels, or are a batch of the latter. Pixels range from 0 to 255 if they are integers or any is above 1, otherwise from 0
-    to 1. Histograms leave out nonfinite values. A text with a `graph_def` (a model's graph) is also written as a graph.
-    An embedding is written to the files of TensorBoard's projector, which show the newest one of each name.
+    to 1. Histograms leave out nonfinite values. A text with a `graph_def` (a model's graph) is also written as a graph. An
+    embedding is written to files for TensorBoard's projector, which shows only the newest embedding with each name.
 
     A resumed run truncates the files to their size at the checkpoint and deletes later ones, so that each value appears once.
     Without a workdir, and for a validation or prediction pass outside a run, the monitor does nothing. Without tensorboard or
@@ -117,8 +117,8 @@ class TFEventWriter(Callback):
 def truncate(folder: Path, sizes: Mapping[str, int]) -> None:
     """Truncate event files to these sizes, and delete all others.
 
-    Do nothing if none of the named files exists, because then the sizes belong to another folder. Files that other writers in
-    this process have open are not changed.
+    Do nothing if none of the named files exists, because then the sizes belong to another folder. Files that other code in this
+    process has created are not deleted.
     """
     files = {path.name: path for path in folder.glob(FILES)}
     if sizes and not sizes.keys() & files.keys():
@@ -140,11 +140,11 @@ def _is_installed() -> bool:
 
 
 def _open(folder: Path, purge_step: int | None) -> SummaryWriter:
-    """Return a writer with a new file. The file makes TensorBoard discard earlier values from `purge_step` on.
+    """Return a writer with a new file, which makes TensorBoard discard older files' values from `purge_step` on.
 
     TensorBoard reads files in the order of their names: a time in seconds, then numbers of any length. If the new file's name
-    sorted before an older file's name, its values would be purged as well. In this case, wait for the next second, on the
-    monitor's thread.
+    sorted before an older file's name, the new file's values would be purged as well. In this case, wait for the next second,
+    on the monitor's thread.
     """
     from torch.utils.tensorboard import SummaryWriter
 

@@ -29,7 +29,7 @@ WandbMode = Literal["online", "offline"]
 MODES = ("online", "offline")
 EXIT_CODES = {"finished": 0, "failed": 1, "killed": 255}  # 255 is wandb's code for Ctrl-C
 SERVICE = "WANDB_SERVICE"  # set while wandb's process is running
-FLUSH_SECONDS = 1.0  # time between writes to wandb's file; a kill loses the values since the last write
+FLUSH_SECONDS = 1.0  # time between writes to wandb's file; a killed process loses the values since the last write
 SETTINGS: dict[str, Any] = {
     "console": "off",
     "disable_code": True,
@@ -140,14 +140,14 @@ class WandbMonitor(Tracker):
     mode: "online" or "offline". Defaults to the environment variable WANDB_MODE, then to online if there is an API key. Without
         a key, the monitor logs once that it writes offline. Offline mode needs no account and no network: the run is written to
         `wandb/offline-run-...` in the workdir, and `wandb sync` can send it later.
-    params: Settings to add to wandb's config, in addition to the optimizer's settings. Values that look like secrets are
+    params: Settings to store in wandb's config, in addition to the optimizer's settings. Values that look like secrets are
         masked.
     settings: Additional wandb settings, such as `{"x_disable_stats": False}`.
 
     Names and the x axis are the same as in TFEventWriter: `loss` for log steps and `epoch/loss` for epochs, plotted against the
     step. The latest event of each kind is stored in the summary, as in `hookpoint/stop`. `hookpoint/ending` says how the run
     ended. The exit code in wandb is 0, or 1 after an exception, or 255 after a signal. wandb prints nothing, and captures no
-    output, no signals and no system information. Its process ends with the run, unless other wandb runs are open.
+    output, no signals and no system information. wandb's process ends with the run, unless other wandb runs are open.
 
     A resumed run continues the wandb run that its checkpoint names, or else the one in `wandb.json` in the workdir. A run that
     was killed before its first checkpoint also continues its wandb run when you start it again. A row that wandb already has is
@@ -206,12 +206,15 @@ class WandbMonitor(Tracker):
         return str(workdir.absolute())
 
     def current_mode(self) -> WandbMode:
-        """Return the mode that the user has set, here or in WANDB_MODE. By default, return "online" if there is an API key."""
+        """Return the mode that the user has set, here or in WANDB_MODE.
+
+        If it is not set, return "online" if there is an API key, otherwise "offline".
+        """
         mode = self.mode or os.environ.get("WANDB_MODE")
         return cast(WandbMode, mode) if mode in MODES else "online" if self._has_key() else "offline"
 
     def _has_key(self) -> bool:
-        """Return whether wandb finds an API key: in its settings, a variable or the file that `wandb login` writes."""
+        """Return whether wandb finds an API key in its settings, in a variable or in the file that `wandb login` writes."""
         settings, variables = self.settings, os.environ
         if settings.get("api_key") or variables.get("WANDB_API_KEY") or variables.get("WANDB_IDENTITY_TOKEN_FILE"):
             return True

@@ -209,7 +209,7 @@ def test_without_stop_at_last_it_goes_on(train_public):
 def test_what_was_started_cannot_be_started_again(train_public, make):
     callback = StartProcOrThread(make())
     train_public([callback])
-    with pytest.raises(ValueError, match=r"was started before and cannot be started again\.\n  give +a function that creates"):
+    with pytest.raises(ValueError, match=r"was already started and cannot be started again\.\n  give +a function that creates"):
         train_public([callback])
 
 

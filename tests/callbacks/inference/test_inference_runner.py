@@ -803,7 +803,7 @@ def test_two_that_write_one_name_are_refused_before_anything_runs():
             (),
             {"metrics": {"acc": 3}},
             TypeError,
-            "metrics['acc'] is not a metric, got 3.\n  give      a function",
+            "metrics['acc'] must be a function or a metric object, got 3.\n  give      a function",
         ),
         ((), {"metrics": {"acc": Accuracy}}, TypeError, "  give      Accuracy()"),
         ((), {"metrics": [Accuracy()]}, BadLoop, "metrics must map names to metrics, got list."),

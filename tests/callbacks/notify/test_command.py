@@ -117,12 +117,12 @@ def test_an_empty_script_is_refused(command):
 
 @pytest.mark.parametrize("command", [b"curl", ["curl", 3], [["curl"]], [None]])
 def test_what_is_no_text_is_refused(command):
-    with pytest.raises(TypeError, match="a command is a string or a list of strings, got"):
+    with pytest.raises(TypeError, match="the command must be a string or a list of strings, got"):
         command_of(command)
 
 
 def test_a_list_for_a_shell_is_refused():
-    with pytest.raises(ValueError, match="shell=True takes the command as one string"):
+    with pytest.raises(ValueError, match="with shell=True, the command must be one string"):
         command_of(["curl"], shell=True)
 
 

@@ -332,7 +332,7 @@ def test_no_thread_is_left(train, caplog):
     [
         ({}, r"^SendStat takes either a command or url=\."),
         ({"command": "true", "url": "ntfys://topic"}, r"^SendStat takes either a command or url=\."),
-        ({"url": "ntfys://topic", "shell": True}, "shell=True is for a command"),
+        ({"url": "ntfys://topic", "shell": True}, "shell=True needs a command, not url="),
         ({"command": "true", "timeout_seconds": 0}, r"SendStat: timeout_seconds must be a number > 0, got 0"),
         ({"command": "true", "timeout_seconds": math.inf}, r"SendStat: timeout_seconds must be a number > 0, got inf"),
         ({"command": "true", "names": ["loss", ""]}, r"SendStat: names must be a non-empty string, got ''"),

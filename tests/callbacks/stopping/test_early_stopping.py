@@ -176,7 +176,7 @@ def test_a_run_that_it_stopped_is_stopped_again(train_until_stopped, disk, caplo
     run = train_until_stopped(again, [2.0, 2.0, 1.0, 1.0], [ModelSaver()], store=disk, model=model)
     assert (run.epoch, run.step, model.weight) == (2, 4, 2)
     assert caplog.messages[-1].startswith("EarlyStopping(val_loss): no improvement over 2")
-    assert caplog.messages[-1].endswith(". The run was stopped for this reason before; raise patience to resume it")
+    assert caplog.messages[-1].endswith(". The run was already stopped for this reason; raise patience to resume it")
 
 
 def test_more_patience_goes_on(train_until_stopped, disk):

@@ -57,7 +57,7 @@ def test_labels_from_a_file_with_and_without_a_header(tmp_path, text, lines):
         ({"layers": "token"}, model(), r"'token' matches no module.\n  similar +tokens"),
         ({"layers": "0"}, nn.Sequential(nn.BatchNorm1d(3)), r"'0' has a weight of shape \(3,\)"),
         ({"layers": "0"}, nn.Sequential(nn.ReLU()), r"'0' has no weight"),
-        ({"metadata": {"toks": ["a"]}}, model(), r"metadata has 'toks', which is not collected.\n  known +tokens, bags"),
+        ({"metadata": {"toks": ["a"]}}, model(), r"has labels for 'toks', which is not collected.\n  known +tokens, bags"),
         ({"metadata": {"tokens": ["a"]}}, model(), r"'tokens' has 4 rows, but metadata has 1 labels"),
         ({"metadata": {"tokens": "none.tsv"}}, model(), r"none.tsv cannot be read: No such file"),
     ],
@@ -70,12 +70,12 @@ def test_what_cannot_be_collected_is_refused_before_the_run(arguments, net, text
 def test_a_file_with_uneven_lines_is_refused(tmp_path):
     (tmp_path / "labels.tsv").write_text("a\tb\n1\n")
     collector = callbacks.EmbeddingCollector(metadata={"tokens": tmp_path / "labels.tsv"})
-    with pytest.raises(errors.BadLoop, match="do not have the same number of columns"), Loop([collector], model=model()):
+    with pytest.raises(errors.BadLoop, match="have different numbers of columns"), Loop([collector], model=model()):
         pass
 
 
 @pytest.mark.parametrize(
-    ("arguments", "text"), [({"metadata": ["a"]}, "must be a mapping by module name"), ({"max_rows": 0}, "max_rows must be")]
+    ("arguments", "text"), [({"metadata": ["a"]}, "must map module names to labels"), ({"max_rows": 0}, "max_rows must be")]
 )
 def test_bad_arguments(arguments, text):
     with pytest.raises(errors.BadArgument, match=text):

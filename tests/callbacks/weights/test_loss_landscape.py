@@ -247,7 +247,7 @@ def broken(model, batch):
     [
         ({"loss": broken}, 4, "in the loss"),
         ({"loss": lambda model, batch: model(batch[0])}, 4, r"loss returned shape (20, 1); expected one number"),
-        ({}, 1, "the weights of 2 steps are too few for two directions"),
+        ({}, 1, "takes the weights of at least 3 steps, got 2"),
     ],
 )
 def test_a_failed_evaluation_is_logged_and_the_run_is_finished(tmp_path, caplog, options, epochs, text):
@@ -359,8 +359,8 @@ def test_batches_are_limited_and_read_once(tmp_path):
     [
         ({"loss": 3}, "loss must be a function"),
         ({"loss": lambda batch: 0}, "loss must take a model and a batch"),
-        ({"directions": "first"}, "directions must be two directions, got 'first'"),
-        ({"directions": ({}, [])}, "directions must be two directions"),
+        ({"directions": "first"}, "directions must be 'pca', 'random' or a pair of dicts, got 'first'"),
+        ({"directions": ({}, [])}, "directions must be 'pca', 'random' or a pair of dicts"),
         ({"size": 2}, "size must be an integer >= 3"),
         ({"size": 502}, "size must be at most 501, got 502"),
         ({"margin": -1}, "margin must be a finite number >= 0"),
@@ -380,11 +380,11 @@ def test_bad_arguments(arguments, text):
         ({}, {"workdir": None}, r"LossLandscape needs a workdir"),
         ({}, {"model": None}, r"LossLandscape needs a model with parameters"),
         ({}, {"criterion": None}, r"LossLandscape cannot compute a loss"),
-        ({"directions": ({"x": X}, {})}, {}, r"direction 1 has no parameter 'x'.\n  known +0.weight"),
+        ({"directions": ({"x": X}, {})}, {}, r"direction 1 contains 'x', which is not a parameter.\n  known +0.weight"),
         (
             {"directions": ({}, {"0.weight": X})},
             {},
-            r"'0.weight' of direction 2 has shape \(32, 3\)",
+            r"'0.weight' in direction 2 has shape \(32, 3\)",
         ),
     ],
 )

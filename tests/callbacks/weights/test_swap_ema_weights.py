@@ -131,7 +131,7 @@ def test_it_begins_with_the_weights_after_the_step_that_is_said_and_skips_steps(
 def test_a_run_that_ends_before_it_begins_says_so(caplog):
     ema = SwapEMAWeights(start=99)
     fit(ema, epochs=1)
-    assert "the run ended at step 6, before averaging begins at step 99" in caplog.text
+    assert "the run ended at step 6, but averaging begins at step 99" in caplog.text
     with pytest.raises(OutsideRun, match="SwapEMAWeights has no averages yet"):
         ema.weights()
 

@@ -305,7 +305,7 @@ def test_models_of_many_kinds_in_two_processes(launch):
     assert "'fc1' in the plan matches no module" in first["nothing"]
     assert "TensorParallel does not support precision='fp16'" in first["fp16"]
     assert "resumes only with the same number of ranks" in first["world"]
-    assert "2 ranks are not a multiple of size=3" in first["three"]
+    assert "the number of ranks, 2, is not a multiple of size=3" in first["three"]
 
 
 def exact(folder, kind, options):

@@ -15,9 +15,9 @@ MAX_PENDING = 48
 class AsyncScalars:
     """Collect tagged values and return them as floats, in order, once they are on the host.
 
-    Host values are available immediately. GPU values are collected until `start` is called or there are 48 of them. They are
-    then copied together, and the copy is queued behind the training work. Other devices have no event to query, so their values
-    are read once two later groups have started. `take(wait=True)` waits for all values.
+    Host values are available immediately. GPU values are collected until `start` is called or there are 48 of them. The
+    collected values are then copied together, and the copy is queued behind the training work. Other devices have no event to
+    query, so their values are read once two later groups have started. `take(wait=True)` waits for all values.
     """
 
     def __init__(self) -> None:

@@ -11,10 +11,10 @@ CHANNELS = (1, 3)
 
 
 def images_in(batch: Any) -> Any:
-    """Return up to 16 images from a batch as (image, height, width, channel), or None. Does not wait for a device.
+    """Return up to 16 images from a batch, as images x height x width x channels, or None. Does not wait for a device.
 
-    Only the first array is considered. It must have four dimensions, and its second or last dimension must have size 1 or 3. If
-    any value is negative, as in normalized data, all values are rescaled to 0..1.
+    Only the first array is considered. This array must have four dimensions, and its second or last dimension must have size 1
+    or 3. If any value is negative, as in normalized data, all values are rescaled to 0..1.
     """
     array = _first_array(batch)
     if array is None or array.ndim != 4 or 0 in array.shape:

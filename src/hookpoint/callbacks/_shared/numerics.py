@@ -41,7 +41,7 @@ def largest(values: Iterable[Any]) -> Any:
 
 
 def nonfinite_names(named: Iterable[tuple[str, Any]]) -> str:
-    """Return the names of values that contain NaN or infinity as one string, "" if there are none. Waits for the device."""
+    """Return the names of values that contain NaN or infinity as one string, or "" if there are none. Waits for the device."""
     magnitudes = AsyncScalars()
     for name, value in named:
         magnitudes.add(name, largest([value]))

@@ -77,7 +77,7 @@ class Saver(Callback):
         self._unconfirmed = {tag: moment for tag, moment in self._unconfirmed.items() if tag not in tags}
 
     def was_lost(self, run: Run, tag: str) -> bool:
-        """Return whether the last requested checkpoint failed to be written. Each failure is reported once.
+        """Return whether writing the last requested checkpoint failed. Each failure is reported once.
 
         A request in the middle of an accumulation window is served at the next step. While a checkpoint is still being written
         in the background, this returns False.
@@ -113,13 +113,13 @@ def is_claimed(run: Run, tag: str, besides: Callback) -> bool:
 
 
 def is_in_training(run: Run) -> bool:
-    """Return whether the current pass runs inside a training pass, such as a validation pass inside an iteration."""
+    """Return whether a training pass is open. Another pass, such as validation, may be running inside it."""
     passes = machine_of(run).scopes.passes
     return bool(passes) and passes[0].mode == "train"
 
 
 def reject_path(owner: str, argument: str, path: object) -> None:
-    """Raise if the user passes a path for checkpoints. They are always in the workdir, so that a run can resume from them."""
+    """Raise if the user passes a path for checkpoints, because a run resumes only from checkpoints in its workdir."""
     if path is not None:
         leave = f"{argument} out, and pass workdir={_folder(path)!r} to the Runner or Loop"
         raise BadArgument(f"{owner}: {argument} is not supported; checkpoints are in the workdir.", leave=leave)

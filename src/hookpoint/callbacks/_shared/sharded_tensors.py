@@ -33,7 +33,7 @@ def full_tensor(tensor: Any) -> Any:
 
 
 def full_state(state: Any) -> Any:
-    """Return a state dict, which may be nested, with every tensor in full. This is a collective call if any is sharded."""
+    """Return a state dict, which may be nested, with full tensors. This is a collective call if any tensor is sharded."""
     if isinstance(state, Mapping):
         return {name: full_state(value) for name, value in state.items()}
     return full_tensor(state)

@@ -21,7 +21,10 @@ def rank_suffix(run: Run) -> str:
 
 
 def file_problem(status: os.stat_result) -> str:
-    """Return why a file must not control the run, such as "is a symbolic link". Return "" for this user's regular files."""
+    """Return the reason why a file must not control the run, such as "is a symbolic link".
+
+    Return "" for this user's regular files.
+    """
     if stat.S_ISLNK(status.st_mode):
         return "is a symbolic link"
     if not stat.S_ISREG(status.st_mode):

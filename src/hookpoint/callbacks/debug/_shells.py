@@ -52,7 +52,7 @@ def python(run: Run) -> None:
 
 
 def ipython(run: Run) -> None:
-    """Open IPython's prompt. Its variables are the locals of this function."""
+    """Open IPython's prompt. The prompt's variables are this function's locals."""
     from IPython import embed
 
     trainer = run  # noqa: F841 - tensorpack's name

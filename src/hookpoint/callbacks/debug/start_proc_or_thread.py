@@ -23,8 +23,8 @@ class StartProcOrThread(Callback):
 
     - a multiprocessing.Process, a threading.Thread, an object with a `start` method, or a list of them;
     - a command as a list of strings: `["tensorboard", "--logdir", "runs"]`;
-    - a function without arguments that returns any of these. It is called for each run, because a process or thread can be
-      started only once.
+    - a function without arguments that returns any of these. The function is called for each run, because a process or thread
+      can be started only once.
 
     These processes do not receive Ctrl-C, unless they come from a fork server that was already running.
 
@@ -68,7 +68,7 @@ class StartProcOrThread(Callback):
         for worker in self._workers:
             if _processes.was_started(worker):
                 raise BadLoop(
-                    f"{owner}: {_processes.described(worker)} was started before and cannot be started again.",
+                    f"{owner}: {_processes.described(worker)} was already started and cannot be started again.",
                     give="a function that creates one for each run: StartProcOrThread(lambda: Process(target=work))",
                 )
 

@@ -129,7 +129,7 @@ class ValueSchedule:
             problem = f"has two values at {duplicates[0]}" if duplicates else "is empty"
             raise BadSchedule(f"the schedule {problem}.", write="[(30, 1e-2), (60, 1e-3)]")
         if pairs != unsorted:
-            logger.warning("The points of a schedule are not sorted; using %s", pairs)
+            logger.warning("The schedule's points are not sorted; using %s", pairs)
 
     def due(self, before: int, now: int) -> float | None:
         """Return the value to set when the clock has advanced from `before` to `now`, or None."""
@@ -150,5 +150,5 @@ def _point(pair: Any) -> tuple[int, float]:
     except (TypeError, ValueError):
         is_number = False
     if not is_number or at < 0:
-        raise BadSchedule(f"{pair!r} is not a point of a schedule.", write="(30, 1e-2): an integer >= 0 and a finite number")
+        raise BadSchedule(f"{pair!r} is not a valid schedule point.", write="(30, 1e-2): an integer >= 0 and a finite number")
     return at, value

@@ -21,7 +21,7 @@ class BinaryClassificationStats:
     and the targets are the labels. A prediction above `threshold` is positive: 0.5 suits probabilities and predictions of 0 or
     1, and 0 suits logits. A label above 0.5 is positive. Logs `<prefix>_precision`, `_recall`, `_true_positives`,
     `_false_positives`, `_false_negatives` and `_true_negatives`. Precision is 0.0 if there are no positive predictions, and
-    recall is 0.0 if there are no positive labels. Each update queues a few operations on the device and does not wait.
+    recall is 0.0 if there are no positive labels. Each update queues a few operations on the device and does not wait for them.
 
     >>> BinaryClassificationStats("is_fraud", prefix="fraud").names[:2]
     ('fraud_precision', 'fraud_recall')

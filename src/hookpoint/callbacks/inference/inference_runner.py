@@ -34,11 +34,11 @@ class InferenceRunner(Callback):
             targets and loss. By default, a Runner's MainCallback computes the batch. In your own loop, the Loop's model and
             criterion do.
 
-    Each trigger runs a validation pass in eval mode without gradients, and fires the validation points. Train or eval modes and
-    random number generators are restored afterwards. Values that other callbacks log during the pass are not added to the
-    metrics, unless a `ScalarStats` names them. If a signal interrupts the pass, nothing is logged. A run may have any number of
-    InferenceRunners. Writes the metrics that its inferencers name. In a distributed run, each rank evaluates its shard of the
-    data. Results are converted to floats when they are read, so no batch waits for the device.
+    Each trigger runs a validation pass in eval mode without gradients, and fires the validation points. The modules' train or
+    eval modes and the random number generators are restored afterwards. Values that other callbacks log during the pass are not
+    added to the metrics, unless a `ScalarStats` names them. If a signal interrupts the pass, nothing is logged. A run may have
+    any number of InferenceRunners. Writes the metrics that its inferencers name. In a distributed run, each rank evaluates its
+    shard of the data. Results are converted to floats when they are read, so no batch waits for the device.
 
     >>> odd = InferenceRunner([[1, 2], [3]], metrics={"odd": lambda outputs, targets: sum(outputs) / len(outputs)},
     ...                       forward=lambda batch: [number % 2 for number in batch])
@@ -153,7 +153,7 @@ class MetricStats:
         if not self._has_state and (not callable(metric) or isinstance(metric, type)):
             is_class = isinstance(metric, type)
             give = f"{metric.__name__}()" if is_class else "a function (outputs, targets) -> number, or a metric object"
-            raise BadValue(f"metrics[{name!r}] is not a metric, got {metric!r}.", give=give)
+            raise BadValue(f"metrics[{name!r}] must be a function or a metric object, got {metric!r}.", give=give)
         self.names = metric_objects.names_of(name, metric)
         self.writes_anything = self._has_state and metric_objects.returns_more(metric)
         self._name = name
@@ -191,7 +191,8 @@ class MetricStats:
             for name, value in metric_objects.computed(self._name, self._metric) if self._samples else ():
                 if name not in self._means:
                     give = "metrics that return a single number, or torchmetrics objects"
-                    raise BadValue(f"'{name}': in a distributed run, names must be known before compute().", give=give)
+                    what = f"'{name}': in a distributed run, the names of results must be known before compute()."
+                    raise BadValue(what, give=give)
                 self._means[name].add_mean(value, self._samples)
         for mean in self._means.values():
             mean.share(run)

@@ -44,9 +44,9 @@ class Command:
         is_line = isinstance(command, str)
         lines = [command] if isinstance(command, str) else list(command)
         if isinstance(command, bytes) or not all(isinstance(line, str) for line in lines):
-            raise BadArgument(f"a command is a string or a list of strings, got {command!r}.")
+            raise BadArgument(f"the command must be a string or a list of strings, got {command!r}.")
         if shell and not is_line:
-            raise BadArgument("shell=True takes the command as one string.", leave="shell=True out for a list")
+            raise BadArgument("with shell=True, the command must be one string.", leave="shell=True out for a list")
         self._fields: list[tuple[str, str]] = []
         if is_line and not shell:
             lines = [_without_redirection(lines[0])]

@@ -24,11 +24,11 @@ TEXTS = ("checkpoint", "run", "workdir")
 class SendStat(Sender):
     """Run a command with the latest metrics, or send them to notification services, for example to a phone.
 
-    A command is a list of arguments, or a string that is split as in a shell. Its fields are the metrics in `names`, `{epoch}`,
-    `{step}`, `{run}` (the run's name), `{workdir}` and `{checkpoint}` (the newest checkpoint; empty if there is none).
-    `{loss:.3f}` formats a number. Write `{{` for a brace. The command runs without a shell, so a value never becomes a command.
-    Shell syntax is not allowed, except for `> /dev/null 2>&1` at the end. Pass `shell=True` to use shell syntax; values are
-    then quoted. Values that a program passes on to another shell, as in `ssh host "echo {run}"`, are not quoted.
+    A command is a list of arguments, or a string that is split as in a shell. The command's fields are the metrics in `names`,
+    `{epoch}`, `{step}`, `{run}` (the run's name), `{workdir}` and `{checkpoint}` (the newest checkpoint; empty if there is
+    none). `{loss:.3f}` formats a number. Write `{{` for a brace. The command runs without a shell, so a value never becomes a
+    command. Shell syntax is not allowed, except for `> /dev/null 2>&1` at the end. Pass `shell=True` to use shell syntax;
+    values are then quoted. Values that a program passes on to another shell, as in `ssh host "echo {run}"`, are not quoted.
 
     `url` is an Apprise URL such as `"ntfys://topic"`, or a list of them (`pip install 'hookpoint[notify]'`). The message
     contains the run's name, the epoch, the step and the metrics.
@@ -72,7 +72,7 @@ class SendStat(Sender):
         if (command is None) == (url is None):
             raise BadArgument(f"{owner} takes either a command or url=.")
         if url is not None and shell:
-            raise BadArgument(f"{owner}: shell=True is for a command.", leave="it out")
+            raise BadArgument(f"{owner}: shell=True needs a command, not url=.", leave="it out")
         self._command, self._url, self._shell = command, url, shell
         self.check_transport()
         self.reads = self.names

@@ -41,10 +41,10 @@ FOLLOW = (
 class HookSpans:
     """Track the levels that are open on the run's thread: run, epoch, pass, iteration and the spans inside it.
 
-    A level ends at its end point, or when an enclosing level ends. If an exception interrupts a level, it ends together with
-    the handler it began in. `records` is True while iteration points and their handlers are recorded: in the first `steps`
-    steps, and for the same number of steps after each `every` steps. Callers check `records` first, because most steps are not
-    recorded.
+    A level ends at its end point, or when an enclosing level ends. If an exception interrupts a level, the level ends together
+    with the handler in which it began. `records` is True while iteration points and their handlers are recorded: for the first
+    `steps` steps and, with `every`, for the first `steps` of every `every` steps. Callers check `records` first, because most
+    steps are not recorded.
     """
 
     def __init__(self, run: Run, trace: ChromeTrace, began: int, steps: int | None, every: int | None) -> None:

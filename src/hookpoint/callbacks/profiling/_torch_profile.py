@@ -18,8 +18,8 @@ _open_profiles: set[int] = set()
 class TorchProfile:
     """Record the process and its device. `stop` may be called at any time.
 
-    torch has one profiler per process. `is_taken` returns whether it is in use. torch does not report a profiler that is
-    warming up, and starting a second one would crash the process, so our own profilers are tracked here.
+    torch has one profiler per process. `is_taken` returns whether this profiler is in use. torch does not report a profiler
+    that is warming up, and starting a second one would crash the process, so our own profilers are tracked here.
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:

@@ -30,8 +30,8 @@ class HookTrace(Watcher):
     `ProfilerTrace` to record the GPU.
 
     The first start of a run writes `profile/hooks-1.json` in the workdir, the next start `hooks-2.json`, and so on. Iterations
-    are recorded in the first `steps` steps after each start, and again for `steps` steps after each `every` steps; with
-    `steps=None`, all iterations are recorded. Epochs, passes and their points are always recorded. Recording ends after
+    are recorded for the first `steps` steps after each start and, with `every`, for the first `steps` of every `every` steps.
+    With `steps=None`, all iterations are recorded. Epochs, passes and their points are always recorded. Recording ends after
     `max_events` events of about 130 bytes each. Events are written after each pass and every 512 events, so a killed run leaves
     a trace. A full disk ends the trace, not the run.
 

@@ -29,10 +29,10 @@ class StepTimeout(Callback):
 
     - "log": the run continues.
     - "stop": the run stops when the step has ended, with a checkpoint if there is a saver.
-    - "raise": `StepTooSlow` is raised in the training thread as soon as that thread runs Python code. It cannot be raised while
-      the thread hangs in a driver or waits for a lock.
-    - "exit": the process exits immediately with exit code 75, without firing end points. A supervisor can start it again, and
-      the run resumes from its newest checkpoint.
+    - "raise": `StepTooSlow` is raised in the training thread as soon as that thread runs Python code. The error cannot be
+      raised while the thread hangs in a driver or waits for a lock.
+    - "exit": the process exits immediately with exit code 75, without firing end points. If a supervisor restarts it, the run
+      resumes from its newest checkpoint.
 
     A step is a training iteration, including the wait for its batch. Validation passes, checkpoints and the time between epochs
     do not count. `covers=["train", "val"]` also watches validation iterations. The first iteration of each pass, in which

@@ -13,7 +13,7 @@ from hookpoint.callbacks.progress._batch_signature import Flops
 
 
 class FlopCount:
-    """Count FLOPs between `start` and `stop`. Both may be called several times; the counts are added up."""
+    """Count FLOPs between `start` and `stop`. Both methods may be called several times; the counts are added up."""
 
     def __init__(self) -> None:
         self.flops = Flops()

@@ -20,7 +20,7 @@ class LapTimer(Callback):
     Validation, prediction, checkpoints, pauses and the time between passes do not count. Time that training spends waiting for
     a background checkpoint does count. A GPU works asynchronously, so the timer waits for it when a training pass ends or
     pauses and when a checkpoint is written. The GPU's work therefore counts towards the right lap. The checkpoint stores the
-    laps so far, and a resumed lap continues from there. The time to resume counts only if data has to be read again.
+    laps so far, and a resumed lap continues from there. Time spent on resuming counts only if data has to be read again.
     """
 
     ranks = "chief"
@@ -119,7 +119,7 @@ class TrainingTime:
 
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
         self.clock = clock
-        self.paused: Callable[[], float] = no_pause  # returns for how many seconds commands have paused the run
+        self.paused: Callable[[], float] = no_pause  # returns the number of seconds for which commands have paused the run
         self._seconds = 0.0
         self._since: float | None = None
         self.is_paused = False

@@ -14,8 +14,8 @@ from hookpoint.core.log.best import Best
 class MaxSaver(MetricSaver):
     """Save to `checkpoints/best-<metric>/` whenever a metric reaches a new maximum.
 
-    Otherwise it works like MinSaver: it reads `monitor_stat` and sends the event "best" with the fields `metric`, `value` and
-    `previous`.
+    Otherwise, MaxSaver works like MinSaver: it reads `monitor_stat` and sends the event "best" with the fields `metric`,
+    `value` and `previous`.
 
     >>> MaxSaver("val_accuracy", filename="model").tag
     'best-model'

@@ -42,7 +42,7 @@ class Mirror(Callback):
     so if the process is killed during an upload, the earlier checkpoints remain usable. Checkpoints that retention rules delete
     locally are also deleted in the mirror.
 
-    If the workdir has no checkpoints, or the mirror has newer ones from the same run, the newest checkpoint that verifies is
+    If the workdir has no checkpoints, or the mirror has newer ones from the same run, the newest intact checkpoint is
     downloaded before the run starts, with the logs and the best checkpoints. `resume="auto"` and `"must"` then resume from it.
     Raises if the mirror contains another run.
 
@@ -102,7 +102,7 @@ class Mirror(Callback):
         except Exception as error:  # each storage client raises its own exception classes
             text = remote.without_secrets(f"{type(error).__name__}: {error}")
             if local is not None:
-                logger.warning("%s cannot use %s for now; resuming from %s: %s", owner, remote.url, workdir, text)
+                logger.warning("%s cannot use %s at the moment; resuming from %s: %s", owner, remote.url, workdir, text)
                 self._check_later = check
                 return
             cures = {"check": "the URL, the credentials and the network", "train": "without Mirror"}
@@ -142,7 +142,7 @@ class Mirror(Callback):
     def on_run_begin(self, run: Run) -> None:
         owner, workdir = str(self.name or "Mirror"), run.workdir
         if self._remote is None or workdir is None:
-            raise BadLoop(f"{owner} works in a Runner or Loop only: other trainers write their own checkpoints.")
+            raise BadLoop(f"{owner} works only in a Runner or Loop: other trainers write their own checkpoints.")
         self._thread = MirrorThread(self._upload(self._remote, Path(workdir)), owner, self._remote.without_secrets)
         self._thread.start()
 

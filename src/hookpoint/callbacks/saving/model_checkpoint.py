@@ -41,10 +41,10 @@ class ModelCheckpoint(TrackingSaver):
     checkpoint contains the weights in a separate file. Instead of Orca's `by_epoch` and `interval`, write
     `.when(Every(epochs=n))`.
 
-    `filename` is a template such as `"{epoch:02d}-{val_loss:.3f}"`. Its fields are `epoch`, `step`, `iteration` and metric
-    names. Each checkpoint of this saver also gets a symbolic link with that name in `checkpoints/`. The link is deleted with
-    the checkpoint. If two checkpoints get the same name, the link points to the newer one. Characters that are not safe in file
-    names are replaced.
+    `filename` is a template such as `"{epoch:02d}-{val_loss:.3f}"`. The template's fields are `epoch`, `step`, `iteration` and
+    metric names. Each checkpoint of this saver also gets a symbolic link with that name in `checkpoints/`. The link is deleted
+    with the checkpoint. If two checkpoints get the same name, the link points to the newer one. Characters that are not safe in
+    file names are replaced.
 
     `append_info` is stored in the checkpoint's manifest. It may contain `"epoch_num"`, `"step_num"`, metric names, and dicts
     whose values are constants or functions of the run. `hookpoint show` prints it, `load_info` returns it, and on_load receives

@@ -41,8 +41,8 @@ class EarlyStopping(MetricWatcher):
 
     The best weights are stored in host memory and in the checkpoint. The last checkpoint contains the last weights, so that you
     can resume the run with more epochs. EarlyStopping itself requests no checkpoint for a new best value. If a saver writes a
-    checkpoint at that moment, that checkpoint is also available as `checkpoints/best-<metric>/`. Its manifest contains the
-    value, and no retention limit deletes it.
+    checkpoint at that moment, that checkpoint is also available as `checkpoints/best-<metric>/`. The checkpoint's manifest
+    contains the value, and no retention limit deletes the checkpoint.
 
     Reads `monitor` and sends the event "stop". If you resume a stopped run, EarlyStopping stops it again unless you raise
     `patience`.
@@ -118,7 +118,7 @@ class EarlyStopping(MetricWatcher):
 
     def on_load(self, run: Run) -> None:
         if self.stopped:
-            logger.warning("%s. The run was stopped for this reason before; raise patience to resume it", self._reason())
+            logger.warning("%s. The run was already stopped for this reason; raise patience to resume it", self._reason())
             run.stop(self._reason())
 
     def take(self, run: Run, moment: Moment, value: float) -> None:
@@ -187,7 +187,7 @@ class EarlyStopping(MetricWatcher):
 
 
 class Patience:
-    """Count consecutive values without progress. Patience runs out after `patience` such values, but never before the first.
+    """Count consecutive values without progress. Patience runs out after `patience` such values, or after one if it is 0.
 
     A value is progress if it beats the last value that was progress by more than `min_delta`. The first progress must beat
     `baseline`, if given. NaN is never progress. `best` is the best of all values, regardless of the baseline.

@@ -49,7 +49,7 @@ class StopAtThreshold(MetricWatcher):
 
     def on_load(self, run: Run) -> None:
         if self._reached is not None and self.is_enough(self._reached):
-            logger.warning("%s stopped this run before and stops it again", self.name)
+            logger.warning("%s has already stopped this run and stops it again", self.name)
             self._stop(run, self._reached)
 
     def _stop(self, run: Run, value: float) -> None:

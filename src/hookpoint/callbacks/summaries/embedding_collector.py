@@ -20,15 +20,15 @@ from hookpoint.core.text.terminal import few
 
 
 class EmbeddingCollector(Callback):
-    """Send the model's embedding tables to TensorBoard's projector when triggered: by default at the end of each epoch.
+    """Send the model's embedding tables to TensorBoard's projector when triggered, by default at the end of each epoch.
 
         layers: A pattern for the names of modules, such as "*.tok_embeddings", or a list of patterns. Each module needs a
             two-dimensional `weight`. By default, all `torch.nn.Embedding` and `EmbeddingBag` modules are sent.
-        metadata: Labels of the rows, by module name: a list, a mapping from column names to lists, or the path of a TSV file.
+        metadata: Maps module names to row labels: a list, a mapping from column names to lists, or the path of a TSV file.
             As in TensorBoard, a file with more than one column begins with a header.
-        max_rows: Only the first rows of a larger table are sent.
+        max_rows: Maximum number of rows to send per table. The first rows are sent.
 
-    The projector shows the newest table of each name. For other points, such as outputs of the model, call
+    The projector shows only the newest table with each name. To show other vectors, such as outputs of the model, call
     `run.put_embedding`. Sharded tables are gathered from all ranks. In a pipeline, the tables of the first stage are sent.
 
     >>> collector = EmbeddingCollector("tokens", metadata={"tokens": ["the", "a", "of"]}).when(Every(epochs=5))
@@ -48,7 +48,7 @@ class EmbeddingCollector(Callback):
         super().__init__(**options)
         if metadata is not None and not isinstance(metadata, Mapping):
             write = 'metadata={"module name": labels}'
-            raise BadArgument(f"EmbeddingCollector: metadata must be a mapping by module name, got {metadata!r}.", write=write)
+            raise BadArgument(f"EmbeddingCollector: metadata must map module names to labels, got {metadata!r}.", write=write)
         self.layers = None if layers is None else NamePattern("EmbeddingCollector", layers)
         self.metadata = dict(metadata or {})
         self.max_rows = integer("EmbeddingCollector", "max_rows", max_rows, least=1)
@@ -62,12 +62,12 @@ class EmbeddingCollector(Callback):
         for name, weight in tables.items():
             if getattr(weight, "ndim", None) != 2:
                 shape = "no weight" if weight is None else f"a weight of shape {tuple(weight.shape)}"
-                raise BadLoop(f"{owner}: {name!r} has {shape}; expected rows x dimensions.")
+                raise BadLoop(f"{owner}: {name!r} has {shape}; expected a two-dimensional weight.")
         for name, labels in self.metadata.items():
             if name in tables:
                 self._labels[name] = self._checked(owner, name, labels, len(tables[name]))
-            elif not run.team.has_stages:  # in a pipeline, it may be on another rank
-                raise BadLoop(f"{owner}: metadata has {name!r}, which is not collected.", known=few(list(tables), 8))
+            elif not run.team.has_stages:  # in a pipeline, the module may be on another rank
+                raise BadLoop(f"{owner}: metadata has labels for {name!r}, which is not collected.", known=few(list(tables), 8))
 
     def on_trigger(self, run: Run) -> None:
         for name, weight in self._tables(run).items():
@@ -111,6 +111,6 @@ def _read(owner: str, path: Path) -> Metadata:
     if not rows or len(rows[0]) == 1:
         return [row[0] for row in rows]
     if any(len(row) != len(rows[0]) for row in rows):
-        raise BadLoop(f"{owner}: the lines of {path} do not have the same number of columns.")
+        raise BadLoop(f"{owner}: the lines of {path} have different numbers of columns.")
     header, *values = rows
     return dict(zip(header, map(list, zip(*values, strict=True)), strict=True))

@@ -24,7 +24,7 @@ class MovingAverageSummary(Callback):
     """
 
     ranks = "chief"
-    keeps = "sums and weights"
+    keeps = "the moving averages"
     step_cost = "nothing; a log step takes a few microseconds per name"
 
     def __init__(self, names: Iterable[str] | None = None, decay: float = 0.95, **options: Unpack[Options]) -> None:

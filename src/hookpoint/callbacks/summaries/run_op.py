@@ -18,9 +18,9 @@ from hookpoint.core.text.terminal import printable, say
 class RunOp(Callback):
     """Call a function before training, when triggered, or after each step, as in tensorpack.
 
-    `op` takes no arguments, or the run as an argument named `run`. Its return value is ignored. `run_before` calls it when the
-    run starts or resumes, before any state is loaded. `run_step` calls it after each optimizer step, or after each batch in a
-    loop without an optimizer. `verbose` prints a line for each call.
+    `op` takes no arguments, or the run as an argument named `run`. The return value of `op` is ignored. `run_before` calls it
+    when the run starts or resumes, before any state is loaded. `run_step` calls it after each optimizer step, or after each
+    batch in a loop without an optimizer. `verbose` prints a line for each call.
 
     Listens to on_run_begin and, with `run_step`, to on_train_iter_end. Triggered at the end of each complete epoch, unless
     `run_as_trigger` is False or `.when(...)` says otherwise.

@@ -75,8 +75,8 @@ class AutomaticGc:
     """Disable this process's automatic collection while at least one holder exists.
 
     The last holder restores the previous state: whether collection was enabled, and which objects were frozen. Thresholds are
-    never changed. If other code has frozen objects, they stay frozen, and no others are added. A forked process, such as a
-    loader worker, collects as usual.
+    never changed. If other code has already frozen objects, they stay frozen, and no others are frozen. A forked process, such
+    as a loader worker, collects as usual.
     """
 
     def __init__(self) -> None:

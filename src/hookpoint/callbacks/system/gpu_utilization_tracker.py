@@ -17,8 +17,8 @@ class GPUUtilizationTracker(Callback):
 
     The metrics are named `GPUUtil/0` and so on, as in tensorpack. `devices` are this process's device numbers, in the order of
     CUDA_VISIBLE_DEVICES. None means all of them. The value is NVIDIA's figure for the whole device, including other processes:
-    the percentage of time in which at least one kernel was running. It is sampled every second during training passes, not
-    during validation. A pass shorter than a second has no sample. In a resumed epoch, the average includes the samples from
+    the percentage of time in which at least one kernel was running. The value is sampled every second during training passes,
+    not during validation. A pass shorter than a second has no sample. In a resumed epoch, the average includes the samples from
     before the interruption.
 
     Without nvidia-ml-py (extra `system`) or without a GPU, the callback does nothing. It logs a warning once if the package is

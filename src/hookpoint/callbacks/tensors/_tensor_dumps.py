@@ -96,7 +96,7 @@ class TensorDumper(TensorReader):
     """Write tensors to files named `<prefix>...<file_type>`. Subclasses build the files.
 
     `name_pattern` matches a file's name after the prefix, and captures its `epoch` or `step`. `package` is imported lazily. If
-    it is missing, the callback does nothing and logs one warning.
+    the package is missing, the callback does nothing and logs one warning.
     """
 
     name_pattern: ClassVar[str]

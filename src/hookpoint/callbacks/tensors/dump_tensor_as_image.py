@@ -114,7 +114,7 @@ class Images:
             return self._images
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        """Return up to 16 images of the first image's size for monitors, as images x height x width x channels."""
+        """Return up to 16 images that have the same size as the first, as images x height x width x channels, for monitors."""
         import numpy
 
         images = self.each()

@@ -22,7 +22,7 @@ UNSAFE = re.compile(r"[^\w .+=@()\[\]-]", re.ASCII)
 class DumpTensors(TensorDumper):
     """Write tensors to `tensor-dumps/DumpTensor-<step>.npz` in the workdir after each step.
 
-    `names` are the same as for `ProcessTensors`. They are the keys in the file, with `_` in place of characters such as a
+    `names` are the same as for `ProcessTensors`. The names are the keys in the file, with `_` in place of characters such as a
     colon. `numpy.load(path)` reads the file without pickle. bfloat16 and 8-bit floats, which numpy lacks, are stored as
     float32. For a sharded tensor, the file contains only the chief's shard; for a sparse tensor, only the values. A second
     DumpTensors needs another `prefix`.

@@ -21,8 +21,8 @@ class ProcessTensors(TensorReader):
     metrics. A mapping renames them, or maps names to functions of the run: `{"logits": lambda run: run.outputs[0]}`. An unknown
     name raises before the first step if possible, otherwise when it is first read.
 
-    Values are detached and stay on their device. They are not copied, except for gradients: clone a value to keep it.
-    Converting a value to a float waits for the device.
+    Values are detached and stay on their device. Only gradients are copied: clone any other value to keep it. Converting a
+    value to a float waits for the device.
 
     Triggered after each optimizer step, unless `.when(...)` says otherwise. If it is triggered at the end of an epoch, the
     function receives the values of the epoch's last iteration. Listens to on_train_iter_end and, for gradients, on_step_begin.

@@ -16,9 +16,9 @@ class SimpleMovingAverage(TensorReader):
     """Log the mean of the last `window_size` values as `<name>/SMA`, whenever the step is a multiple of `window_size`.
 
     `tensors` are names of metrics, or of one-element tensors as in `ProcessTensors`. Each optimizer step contributes one value;
-    with gradient accumulation, it is the value of the last batch. The mean is not averaged again over log steps, and a saver
-    may monitor it. If the callback missed the start of a window, as in a run that is resumed with this callback for the first
-    time, that window is skipped. A resumed run logs exactly the same means as an uninterrupted run.
+    with gradient accumulation, it is the value of the last batch. The mean is not averaged again over log steps. A saver may
+    monitor it. If the callback missed the start of a window, as in a run that is resumed with this callback for the first time,
+    that window is skipped. A resumed run logs exactly the same means as an uninterrupted run.
 
     Listens to on_train_iter_end and, for gradients, on_step_begin. Writes `<name>/SMA`.
 

@@ -1,4 +1,4 @@
-"""The loss of a model on a grid of weights. The model and all random generators are restored afterwards."""
+"""Compute a model's loss on a grid of weights. The model and all random number generators are restored afterwards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LossAt = Callable[[float, float], float]
 
 @contextmanager
 def loss_on_plane(model: Any, center: dict[str, Any], plane: Plane, batches: Sequence[Any], loss: Loss) -> Iterator[LossAt]:
-    """Yield a function that returns the mean loss over the batches at a point of the plane."""
+    """Yield a function that returns the mean loss over the batches at a point on the plane."""
     import torch
 
     parameters = {name: tensor for name, tensor in named_parameters(model) if name in center}
@@ -83,7 +83,7 @@ def _evaluating(model: Any) -> Iterator[None]:
 
 @contextmanager
 def same_randomness(data: Any) -> Iterator[None]:
-    """Restore every random generator afterwards, including that of a loader."""
+    """Restore all random number generators after the block, including the loader's."""
     import torch
 
     has_cuda = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
@@ -97,7 +97,7 @@ def _device_of(model: Any) -> Any:
 
 
 def _moved(batch: Any, device: Any) -> Any:
-    """Return a batch with the tensors in tuples, lists and dicts on the device."""
+    """Move a batch to a device, including tensors in tuples, lists and dicts."""
     if callable(getattr(batch, "to", None)) and not isinstance(batch, type):
         return batch.to(device)
     if type(batch) in (tuple, list):

@@ -1,4 +1,4 @@
-"""Plane: two directions in the space of the weights, and where a run passed through it."""
+"""Plane: two directions in weight space, and a run's path projected onto the plane that they span."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from hookpoint.core.text.terminal import few
 PCA, RANDOM = "pca", "random"
 Direction = Mapping[str, Any]  # a tensor for each parameter that the direction changes
 Directions = str | tuple[Direction, Direction]
-MIN_RATIO = 1e-12  # of the second variance to the first; below, the weights moved along a line
+MIN_RATIO = 1e-12  # if the second variance is smaller than this fraction of the first, the weights moved along a line
 
 
 @dataclass(frozen=True)
 class Plane:
-    """The plane through the last weights. `path` has the coordinates of each step; `explained` the directions' shares."""
+    """A plane through the last weights.
+
+    `path` has the coordinates of each step. `explained` is each direction's share of the variance.
+    """
 
     directions: tuple[dict[str, Any], dict[str, Any]]
     path: list[tuple[float, float]]
@@ -26,24 +29,25 @@ class Plane:
 
 
 def check_directions(directions: Any) -> None:
-    """Raise unless these are known directions."""
+    """Raise unless the directions are "pca", "random" or a pair of mappings."""
     if isinstance(directions, str) and directions in (PCA, RANDOM):
         return
     if isinstance(directions, tuple | list) and len(directions) == 2 and all(isinstance(one, Mapping) for one in directions):
         return
     write = 'directions="pca", "random", or a pair of dicts from parameter names to tensors'
-    raise BadArgument(f"LossLandscape: directions must be two directions, got {directions!r}.", write=write)
+    raise BadArgument(f"LossLandscape: directions must be 'pca', 'random' or a pair of dicts, got {directions!r}.", write=write)
 
 
 def check_shapes(owner: str, directions: Directions, parameters: Mapping[str, Any]) -> None:
-    """Raise unless the directions that were given fit the parameters."""
+    """Raise if a given direction does not match the model's parameters."""
     for number, direction in enumerate(directions if not isinstance(directions, str) else (), 1):
         for name, tensor in direction.items():
             if name not in parameters:
-                raise BadLoop(f"{owner}: direction {number} has no parameter {name!r}.", known=few(list(parameters), 8))
+                what = f"{owner}: direction {number} contains {name!r}, which is not a parameter."
+                raise BadLoop(what, known=few(list(parameters), 8))
             if tuple(tensor.shape) != tuple(parameters[name].shape):
-                shapes = f"{tuple(tensor.shape)}; the parameter has {tuple(parameters[name].shape)}"
-                raise BadLoop(f"{owner}: {name!r} of direction {number} has shape {shapes}.")
+                shapes = f"{tuple(tensor.shape)}; the parameter has shape {tuple(parameters[name].shape)}"
+                raise BadLoop(f"{owner}: {name!r} in direction {number} has shape {shapes}.")
 
 
 def plane_of(snapshots: WeightSnapshots, steps: Sequence[int], directions: Directions, seed: int) -> Plane:
@@ -57,12 +61,15 @@ def plane_of(snapshots: WeightSnapshots, steps: Sequence[int], directions: Direc
 
 
 def _principal(snapshots: WeightSnapshots, steps: Sequence[int]) -> Plane:
-    """Return the two directions in which the weights moved most: the principal components of their differences to the last."""
+    """Return the plane of the two directions in which the weights moved most.
+
+    These directions are the principal components of the differences between the earlier weights and the last ones.
+    """
     import torch
 
     if len(steps) < 3:
         raise BadLoop(
-            f"LossLandscape: the weights of {len(steps)} steps are too few for two directions.",
+            f"LossLandscape: finding two directions takes the weights of at least 3 steps, got {len(steps)}.",
             collect="weights more often, as in .when(Every(steps=100))",
             give='directions="random"',
         )
@@ -71,7 +78,7 @@ def _principal(snapshots: WeightSnapshots, steps: Sequence[int]) -> Plane:
         moved = values[:-1] - values[-1]
         products += moved @ moved.T
     if not products.isfinite().all():
-        raise BadValue("LossLandscape: some collected weights are NaN or infinite.", add="CheckNumerics, which stops it")
+        raise BadValue("LossLandscape: some collected weights are NaN or infinite.", add="CheckNumerics, which detects this")
     variances, vectors = torch.linalg.eigh(products)
     first, second = float(variances[-1]), float(variances[-2])
     if second <= MIN_RATIO * first:
@@ -95,7 +102,7 @@ def _principal(snapshots: WeightSnapshots, steps: Sequence[int]) -> Plane:
 
 
 def _given(snapshots: WeightSnapshots, steps: Sequence[int], directions: Sequence[Direction]) -> Plane:
-    """Return the plane of two directions. The path consists of the points of the plane that are closest to the weights."""
+    """Return the plane that two directions span. The path has the point on the plane that is closest to each step's weights."""
     import torch
 
     u, v = ({name: tensor.detach().cpu().float() for name, tensor in direction.items()} for direction in directions)
@@ -112,7 +119,7 @@ def _given(snapshots: WeightSnapshots, steps: Sequence[int], directions: Sequenc
 
 
 def _random(weights: Direction, seed: int) -> dict[str, Any]:
-    """Return a random direction with each filter as long as that of the weights; vectors, such as biases, do not change."""
+    """Return a random direction whose filters have the same norms as the weights' filters, without vectors such as biases."""
     import torch
 
     generator = torch.Generator().manual_seed(seed)

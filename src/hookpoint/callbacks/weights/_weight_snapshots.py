@@ -1,4 +1,4 @@
-"""WeightSnapshots: the weights of a model at several steps, each in a file."""
+"""WeightSnapshots: a model's weights at several steps, with one file per step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ CHUNK = 1 << 22  # elements of a tensor that are read from each file at a time
 
 
 class WeightSnapshots:
-    """Weights in a folder, written atomically: `step-00001200.safetensors`. Only a part of each file is in memory at a time."""
+    """Write and read weights in a folder, with one file per step, such as `step-00001200.safetensors`.
+
+    Files are written atomically. `chunks` holds only a part of each file in memory at a time.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -26,7 +29,7 @@ class WeightSnapshots:
         return self.folder / f"step-{step:08d}.safetensors"
 
     def steps(self) -> list[int]:
-        """Return the steps in the folder, in order."""
+        """Return the steps whose weights are in the folder, in order."""
         return sorted(int(match[1]) for match in map(_NAME.fullmatch, disk.names(self.folder)) if match)
 
     def write(self, step: int, weights: Mapping[str, Any]) -> None:
@@ -39,7 +42,7 @@ class WeightSnapshots:
         disk.sync_folder(self.folder)
 
     def remove_all_but(self, steps: Sequence[int]) -> None:
-        """Remove the other files, and what a kill has left behind."""
+        """Remove the weights of all other steps, and temporary files that a killed process has left."""
         for name in disk.names(self.folder):
             match = _NAME.fullmatch(name)
             if is_leftover(name) or (match and int(match[1]) not in steps):
@@ -52,7 +55,7 @@ class WeightSnapshots:
         return read_weights(self.path(step))
 
     def chunks(self, steps: Sequence[int]) -> Iterator[tuple[str, slice, Any]]:
-        """Yield the weights in pieces: a name, the piece of the flat tensor, and its values as a row per step (float64)."""
+        """Yield the weights in chunks: a name, a slice of the flattened tensor, and its float64 values, one row per step."""
         import torch
         from safetensors import safe_open
 

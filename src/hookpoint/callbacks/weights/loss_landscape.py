@@ -29,42 +29,44 @@ from hookpoint.storage.checkpoint.layout import LANDSCAPE, LANDSCAPE_FILE
 from hookpoint.storage.disk import disk
 
 FORMAT = 1
-PROGRESS_SECONDS = 5.0  # between two lines about the evaluation
+PROGRESS_SECONDS = 5.0  # between two progress lines
 MAX_SIZE = 501
 
 
 class LossLandscape(Callback):
-    """Collect the weights during a run, and evaluate the loss on a plane through them when it ends.
+    """Collect the weights during a run, and evaluate the loss on a plane through them when the run ends.
 
         data: Batches, or a tuple of arrays with `batch_size`. They are read once, when the evaluation begins.
         loss: Function of the model and a batch that returns the loss. By default, `criterion(model(inputs), targets)`.
-        directions: "pca" for the two directions in which the weights moved most, "random" for two random directions with
-            normalized filters, or a pair of dicts from parameter names to tensors.
+        directions: "pca" for the two directions in which the weights moved most, "random" for two random,
+            filter-normalized directions, or a pair of dicts from parameter names to tensors.
         size: The grid has `size` x `size` points. The loss is computed at each of them, over all batches.
-        margin: How far the grid extends beyond the path of the weights, relative to its extent.
+        margin: How far the grid extends beyond the path of the weights, relative to the path's extent.
         max_batches: Number of batches to use; None for all.
-        max_snapshots: Limit for the number of stored weights. When it is reached, every second one is removed, and from then on
-            only every second one is collected.
-        evaluate_at_end: With False, only collect the weights; call `evaluate` later.
-        seed: For random directions.
+        max_snapshots: Maximum number of stored snapshots of the weights. When there are more, every second snapshot is removed,
+            and from then on snapshots are taken half as often.
+        evaluate_at_end: If False, only collect the weights; call `evaluate` later.
+        seed: Seed for random directions.
 
-    `hookpoint plot --landscape` draws the result, `landscape/landscape.json`. The weights are collected at the start, when
-    triggered (by default at the end of each epoch) and at the end, as files in the folder `landscape`. A resumed run keeps
-    those up to its checkpoint. They are not encrypted, so a run with `checkpoint_key` is refused.
+    `hookpoint plot --landscape` draws the result, `landscape/landscape.json`. The weights are written to files in the folder
+    `landscape` when the run begins, when the callback is triggered (by default at the end of each epoch) and when the run ends.
+    A resumed run keeps the files up to its checkpoint. The files are not encrypted, so LossLandscape raises in a run with
+    `checkpoint_key`.
 
-    The evaluation takes place after the last checkpoint, in eval mode without gradients, and shows its progress. Weights,
-    buffers, modes and random numbers are restored. Buffers, such as batch norm statistics, are the same at each point. A run
-    that ends with an exception or a signal is not evaluated, and Ctrl-C ends the evaluation. If the evaluation fails, the run
-    still succeeds: the error is logged, and `evaluate` can be called later. It needs room for four copies of the weights.
+    The evaluation takes place after the last checkpoint, in eval mode without gradients, and prints its progress. Weights,
+    buffers, modes and random number generators are restored afterwards. Buffers, such as batch norm statistics, have the same
+    values at each point of the grid. A run that ends with an exception or a signal is not evaluated, and Ctrl-C ends the
+    evaluation. If the evaluation fails, the run still succeeds: the error is logged, and you can call `evaluate` later. The
+    evaluation needs memory for four copies of the weights.
 
-    Not available if the model is split over ranks. Otherwise, the chief collects and evaluates its weights.
+    Raises if the model is split over ranks. Otherwise, the chief collects and evaluates its own weights.
 
     >>> landscape = LossLandscape([([[1.0]], [[0.0]])], size=11).when(Every(epochs=2))
     """
 
     ranks = "chief"
-    keeps = "which weights have been collected; they are in the folder `landscape`"
-    step_cost = "nothing; a trigger writes the weights to disk and waits for it"
+    keeps = "which weights have been collected; the weights themselves are in the folder `landscape`"
+    step_cost = "nothing; a trigger writes the weights and waits until they are on disk"
     is_internal = True  # its time is not reported as step cost
 
     def __init__(
@@ -104,7 +106,7 @@ class LossLandscape(Callback):
     def _reset(self) -> None:
         self._collected: list[tuple[int, int]] = []  # step and epoch
         self._seen, self._stride = 0, 1
-        self._missing: list[int] = []  # steps whose files were not there on resume
+        self._missing: list[int] = []  # steps whose files were missing on resume
         self._removable: set[int] = set()  # steps that no later checkpoint needs
         self._removable_after_save: set[int] = set()
 
@@ -160,7 +162,7 @@ class LossLandscape(Callback):
             existing = set(self._snapshots.steps())
             missing = [step for step, _ in self._collected if step not in existing]
             if missing and missing != self._missing:
-                line = "%s: the weights of %d of %d steps are missing in %s; the others are used"
+                line = "%s: the weights of %d of %d steps are missing from %s; the others are used"
                 logger.warning(line, self._owner, len(missing), len(self._collected), self._snapshots.folder)
             self._missing = missing
             self._collected = [pair for pair in self._collected if pair[0] in existing]
@@ -219,7 +221,7 @@ class LossLandscape(Callback):
     def evaluate(self, workdir: str | os.PathLike[str], model: Any, criterion: Any = None) -> Path:
         """Evaluate the loss with the weights that a run has collected; return the path of landscape.json.
 
-        The weights in `model` do not matter, and are restored afterwards. `criterion` is needed only without `loss`.
+        The model's current weights do not matter. They are restored afterwards. `criterion` is needed only without `loss`.
         """
         snapshots = WeightSnapshots(Path(workdir) / LANDSCAPE)
         steps = snapshots.steps()
@@ -263,7 +265,7 @@ class LossLandscape(Callback):
         return target
 
     def _ticks(self, coordinates: Sequence[float]) -> list[float]:
-        """Return the coordinates of the grid along one axis. Given directions are shown from -1 to 1 at least."""
+        """Return the grid's coordinates along one axis. They cover at least -1 to 1, unless the directions are from PCA."""
         given = () if self.directions == PCA else (-1.0, 1.0)
         low, high = min(*coordinates, *given), max(*coordinates, *given)
         room = self.margin * (high - low)
@@ -295,7 +297,7 @@ class LossLandscape(Callback):
 
 
 class _Progress:
-    """Print how far the evaluation is, and how long it still takes."""
+    """Print the evaluation's progress and the estimated time left."""
 
     def __init__(self, total: int) -> None:
         self._done, self._total = 0, total
@@ -329,9 +331,9 @@ def _check_model(weights: dict[str, Any], model: Any) -> None:
     wrong = [name for name, tensor in weights.items() if parameters.get(name) != tuple(tensor.shape)]
     if wrong:
         shape = parameters.get(wrong[0])
-        has = "is missing in the model" if shape is None else f"has shape {shape} in the model"
+        has = "is missing from the model" if shape is None else f"has shape {shape} in the model"
         stored = f"{wrong[0]!r} has shape {tuple(weights[wrong[0]].shape)} in the collected weights and {has}"
-        raise BadLoop(f"LossLandscape: the model does not fit the collected weights: {stored}.")
+        raise BadLoop(f"LossLandscape: the model does not match the collected weights: {stored}.")
 
 
 def _plain(value: float) -> float | None:

@@ -36,9 +36,9 @@ class SwapEMAWeights(AveragedWeights):
     averaged from the next epoch on.
 
     In some runs, the step count never advances, because the run was not given the optimizer or its epochs have no batches. Such
-    a run counts changed weights as one step. It checks for changes at the end of an iteration, before a validation pass and at
-    the end of an epoch. A complete epoch counts as at least one step, because autograd does not see the changes that fused
-    optimizers make.
+    a run counts changed weights as one step. The callback checks for changes at the end of an iteration, before a validation
+    pass and at the end of an epoch. A complete epoch counts as at least one step, because autograd does not see the changes
+    that fused optimizers make.
 
     The averages take as much memory as the weights. A validation pass needs the same amount again.
 
@@ -137,7 +137,7 @@ class SwapEMAWeights(AveragedWeights):
     def on_run_end(self, run: Run) -> None:
         super().on_run_end(run)
         if (steps := self._steps(run)) < self.start:
-            logger.warning("%s: the run ended at step %d, before averaging begins at step %d", self.name, steps, self.start)
+            logger.warning("%s: the run ended at step %d, but averaging begins at step %d", self.name, steps, self.start)
 
     def reset(self) -> None:
         super().reset()

@@ -94,7 +94,7 @@ class ParameterServer:
     def _wait(self, worker: int, may_continue: Callable[[], bool]) -> None:
         is_ready = self._changed.wait_for(lambda: bool(self.failure) or may_continue(), self._wait_seconds)
         if self.failure:
-            raise OutOfStep(f"rank {worker} waits for the parameter server; {self.failure}.", see="its output")
+            raise OutOfStep(f"rank {worker} is waiting for the parameter server, but {self.failure}.", see="its output")
         if not is_ready:
             late = ", ".join(str(other) for other in self.rule.computing if other != worker)
             why = f"the parameter server, which got no gradient from rank {late}"
@@ -114,7 +114,8 @@ class RemoteServer:
         self._send(PULL)
         dist.recv(self._buffer.bytes, src=0, group=self._group)
         if self._buffer.number == NO_VERSION:
-            raise OutOfStep(f"rank {worker} waits for the parameter server; another rank has failed.", see="the others' output")
+            what = f"rank {worker} is waiting for the parameter server, but another rank has failed."
+            raise OutOfStep(what, see="the others' output")
         into([tensor for tensor in self._buffer.tensors() if tensor is not None])
         return self._buffer.number
 
@@ -191,7 +192,7 @@ class ServerRpc:
         except OutOfStep as error:
             self._server.fail(str(error))
         except Exception as error:  # the optimizer failed; the chief raises this error
-            self._server.fail(f"{type(error).__name__} when its gradient was applied: {error}")
+            self._server.fail(f"applying rank {worker}'s gradient failed with {type(error).__name__}: {error}")
 
 
 class TensorBuffer:

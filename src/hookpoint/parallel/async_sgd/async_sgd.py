@@ -124,7 +124,7 @@ class AsyncSGD(StrategyDefaults):
         self._is_computing = True
 
     def drop_batch(self) -> None:
-        """Tell the server that this rank sends no gradient, because the step was skipped."""
+        """Tell the server that this rank sends no gradient, because its step was skipped."""
         if self._is_computing:
             self._call_server(lambda server: server.drop(self._rank))
             self._is_computing = False
@@ -149,7 +149,7 @@ class AsyncSGD(StrategyDefaults):
         except RuntimeError as error:
             if self._rank == 0:
                 raise
-            message = f"rank {self._rank} waits for the parameter server; the chief is gone."
+            message = f"rank {self._rank} is waiting for the parameter server, but the chief is gone."
             raise OutOfStep(message, see="its output") from error
 
     def _replace_step(self, optimizer: torch.optim.Optimizer) -> None:
@@ -180,7 +180,7 @@ class AsyncSGD(StrategyDefaults):
             have_left = rpc.join(self.wait_seconds)
             if server.failure or not have_left:
                 why = server.failure or f"not all ranks arrived within {self.wait_seconds:.0f} s"
-                raise OutOfStep(f"the parameter server waits for the last gradients; {why}.", see="their output")
+                raise OutOfStep(f"the parameter server could not apply all gradients: {why}.", see="their output")
             self._version = server.rule.version
             server.copy_to_model()
         else:

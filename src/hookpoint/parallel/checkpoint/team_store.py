@@ -25,12 +25,12 @@ from hookpoint.parallel.team.torch_team import SECONDS
 
 
 class TeamStore(ResumableStore):
-    """Store checkpoints that contain the state of each rank, with the chief's store.
+    """Use the chief's store for checkpoints that contain the state of each rank.
 
     All ranks must call each method together, except `describe` and `close`, which do not communicate. An error on one rank is
-    raised on all ranks, so that no rank waits for a rank that has failed. Saves are synchronous, even if they were requested in
-    the background. The chief holds the lock and writes the checkpoint. The other ranks read checkpoints themselves, so all
-    ranks need access to the same workdir.
+    raised on all ranks, so that no rank waits for a rank that has failed. Saves are synchronous, even if background saves were
+    requested. The chief holds the lock and writes the checkpoint. The other ranks read checkpoints themselves, so all ranks
+    need access to the same workdir.
 
     Each rank writes its own shards of DTensors and reads only the shards that it needs, so no rank ever holds a full tensor.
     The chief renames the folder when the files of all ranks are on disk.
@@ -174,7 +174,7 @@ class TeamStore(ResumableStore):
     def _check_same_run(self, identity: Mapping[str, Any]) -> None:
         """Check that all ranks train the same model in the same way, before anything is written."""
         mine = {name: identity.get(name) for name in ("model", "optimizer", "seed", "accumulate", "precision")}
-        mine["checkpoint_key"] = self.key_fingerprint  # else a rank's shards could not be read with the chief's key
+        mine["checkpoint_key"] = self.key_fingerprint  # otherwise, a rank's shards could not be read with the chief's key
         for rank, other in enumerate(self.team.gather(mine)):
             for name, value in mine.items():
                 if other[name] != value:

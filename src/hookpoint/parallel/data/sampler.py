@@ -127,8 +127,8 @@ class TeamBatchSampler:
     def resume(self, state: Mapping[str, Any], batches: int) -> int:
         """Resume an epoch after the first `batches` batches of a sampler with this state.
 
-        Returns the number of this sampler's batches that are done. If the batch size or the number of ranks differs, this
-        number is computed from the number of samples that were used, and rounded up.
+        Return how many of this sampler's batches are done. If the batch size or the number of ranks differs, this number is
+        computed from the number of samples that were used, and rounded up.
         """
         self.load_order(state)
         self.start, self.first = state["start"], state["first"]

@@ -145,7 +145,7 @@ class ShapeInference:
     """Infer the shapes between stages on every rank, with fake tensors that have a shape, a dtype and a device but no data.
 
     torch itself infers shapes with a real forward pass, which would change batch norm statistics. This class computes nothing.
-    If a batch does not fit the model, it fails on all ranks at the same time.
+    If a batch does not fit the model, all ranks raise at the same time.
     """
 
     def __init__(self, model: nn.Module, stages: Sequence[nn.Module], device: torch.device) -> None:

@@ -38,7 +38,7 @@ class PipelineParallel(StrategyDefaults):
             the outputs in validation and prediction, are always sent to all ranks.
 
     `run.forward()` runs both the forward and backward passes of all microbatches. The gradients are added to the parameters'
-    gradients after on_backward_begin, or discarded if the backward is skipped.
+    gradients after on_backward_begin, or discarded if the backward pass is skipped.
 
     `run.model` stays the module you passed, but the parameters and buffers of other stages become None. The optimizer keeps
     only the parameters of its own stage. Call the model through run.forward(), not directly. In a single process,
@@ -138,7 +138,7 @@ class PipelineParallel(StrategyDefaults):
         return " | ".join(next((names[key] for key in owned_by(stage) if key in names), "-") for stage in stages)
 
     def full_model(self, model: Any) -> Any:
-        """Return a model with the names and shapes of all stages."""
+        """Return a model that has the tensors of all stages, with their names and shapes."""
         return model if self._model is None else self._inference.model
 
     def rank_state(self, parts: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -165,7 +165,7 @@ class PipelineParallel(StrategyDefaults):
         return {**parts, "model": full}
 
     def _owners(self) -> dict[str, int]:
-        """Return a dict from the names in the model's state dict to the stages of these tensors."""
+        """Return the stage of each tensor in the model's state dict, by name."""
         owners = {key: number for number, stage in enumerate(self._inference.stages) for key in owned_by(stage)}
         state = self._inference.model.state_dict(keep_vars=True)
         return {name: owners[id(tensor)] for name, tensor in state.items()}
@@ -190,7 +190,7 @@ class PipelineParallel(StrategyDefaults):
 
 
 class _ComputedLoss(torch.autograd.Function):
-    """A loss with precomputed gradients. Its backward adds them to the parameters' gradients."""
+    """A loss with precomputed gradients. Its backward pass adds these gradients to the parameters' gradients."""
 
     @staticmethod
     def forward(
@@ -211,7 +211,7 @@ class _ComputedLoss(torch.autograd.Function):
 
 
 def _train_only(optimizer: Any, own: Mapping[int, torch.Tensor]) -> None:
-    """Remove all parameters from an optimizer except those in `own`. Its groups remain, even if they become empty."""
+    """Remove all parameters from an optimizer except those in `own`. The parameter groups remain, even if they become empty."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if id(parameter) not in own:

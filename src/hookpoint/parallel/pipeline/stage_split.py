@@ -95,13 +95,13 @@ def _check_owners(model: nn.Module, stages: Sequence[nn.Module]) -> None:
                 what = f"PipelineParallel: {names[key]} is in stage {owners[key]} and in stage {number}, on different ranks."
                 raise BadStrategy(what, untie="it, or split elsewhere")
     if missing := [name for key, name in names.items() if key not in owners]:
-        raise BadStrategy(f"PipelineParallel: {', '.join(missing)} are not in any stage.", give="stages that cover the model")
+        raise BadStrategy(f"PipelineParallel: no stage contains {', '.join(missing)}.", give="stages that cover the model")
 
 
 def check_splittable(model: Any) -> nn.Module:
     """Return the model as a module. Raise BadStrategy for multiple models, and for module state that is not a tensor."""
     if not isinstance(model, nn.Module):
-        raise BadStrategy(f"PipelineParallel needs one nn.Module as model, got {type(model).__name__}.")
+        raise BadStrategy(f"PipelineParallel: the model must be a single nn.Module, got {type(model).__name__}.")
     for name, value in model.state_dict().items():
         if not isinstance(value, torch.Tensor):
             what = f"PipelineParallel: the state {name} is not a tensor and cannot be sent."

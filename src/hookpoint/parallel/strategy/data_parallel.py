@@ -31,8 +31,8 @@ class DataParallel(StrategyDefaults):
     nothing.
 
     Each rank computes a mean gradient over its own samples, and these gradients are averaged over all ranks. The result equals
-    the gradient of the global batch if all ranks have the same number of samples. This may not hold for the last batch of an
-    epoch.
+    the gradient of the global batch if all ranks have the same number of samples. In the last batch of an epoch, these numbers
+    may differ.
 
     >>> model = torch.nn.Linear(2, 1)
     >>> runner = Runner(model, torch.optim.SGD(model.parameters(), lr=0.1), torch.nn.MSELoss(), strategy=DataParallel())

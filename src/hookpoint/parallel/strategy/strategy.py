@@ -19,8 +19,8 @@ class Strategy(Protocol):
     """Define how multiple ranks train one model. All ranks must call the same methods in the same order.
 
     The model stays the same object and is called as usual. In training, its gradients are those of the global batch. The
-    `state_dict` of the model and of the optimizer may contain DTensors. Their `load_state_dict` also accepts full tensors,
-    which every rank must have. Methods with a body are defaults that most strategies use.
+    model's and the optimizer's `state_dict` may contain DTensors. Their `load_state_dict` also accepts full tensors, which
+    every rank must have. Methods with a body are defaults that most strategies use.
     """
 
     def team(self) -> Team:
@@ -76,7 +76,7 @@ class PerRankModel(Protocol):
         """Return the checkpoint entries for this rank, such as {"model": ...} with this rank's state dict."""
 
     def full_state(self, parts: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the checkpoint entries with the model as in a single process.
+        """Return the checkpoint entries with the full model, as a single process would save it.
 
         All ranks must call this method, but only the chief's result is used.
         """
@@ -99,7 +99,7 @@ class Pipelined(Protocol):
         """Return a string that describes where the model is split."""
 
     def full_model(self, model: Any) -> Any:
-        """Return a model with the names and shapes of all stages. Its tensors need no data."""
+        """Return a model that has the tensors of all stages, with their names and shapes. These tensors need no data."""
 
 
 @runtime_checkable

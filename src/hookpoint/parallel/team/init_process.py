@@ -101,7 +101,7 @@ def _destroy() -> None:
 
 
 def let_rest(seconds: float = REST_SECONDS) -> None:
-    """Wait up to `seconds` until all gloo threads are sleeping.
+    """Wait up to `seconds` for all gloo threads to go to sleep.
 
     A thread reports an operation as done before it releases its tensors, and needs the GIL to release them. If the interpreter
     exits in between, Python ends the thread inside C++ code and the process aborts. A destroyed group has no threads, but the

@@ -58,7 +58,7 @@ class MergedGradients:
                         _average(chunk, group)
 
     def clip(self, parameters: Iterable[torch.nn.Parameter], max_norm: float) -> None:
-        """Clip gradients by the norm of all full gradients. torch's own function does not support both shards and replicas."""
+        """Clip gradients by the norm of all full gradients. torch's own function cannot mix shards and replicas."""
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         if not gradients:
             return

@@ -94,7 +94,7 @@ def _default_plan(modules: Mapping[str, nn.Module], inside: set[int]) -> dict[st
         and (isinstance(module, nn.Linear) or direction == "rowwise")
     }
     if not found:
-        raise BadStrategy("TensorParallel: no layer has one of the common names, such as fc1 and fc2.", give=_example(modules))
+        raise BadStrategy("TensorParallel: no layer has one of the common names, such as fc1 or fc2.", give=_example(modules))
     return found
 
 
@@ -113,13 +113,13 @@ def _matched(plan: Plan, modules: Mapping[str, nn.Module]) -> dict[str, Parallel
 
 
 def _matches(pattern: str, name: str) -> bool:
-    """Match a pattern with a name, component by component, as torch's parallelize_module does."""
+    """Return whether a pattern matches a name, component by component, as in torch's parallelize_module."""
     expected, actual = pattern.split("."), name.split(".")
     return len(expected) == len(actual) and all(map(fnmatchcase, actual, expected))
 
 
 def _can_split(module: nn.Module) -> bool:
-    """Return whether torch can split a layer. It must be a Linear or Embedding with a plain weight."""
+    """Return whether torch can split a layer. The layer must be a Linear or Embedding with a plain weight."""
     if isinstance(module, nn.Embedding):
         if module.max_norm is not None or module.sparse:  # max_norm changes weights in forward; gradients must be dense
             return False
@@ -186,7 +186,7 @@ def _example(modules: Mapping[str, nn.Module]) -> str:
     names = [name for name, module in modules.items() if isinstance(module, nn.Linear) and name]
     if not names:
         return "another strategy: the model has no Linear layer"
-    return f'plan={{{names[0]!r}: "colwise", ...}}, of {", ".join(names[:8])}{", ..." * (len(names) > 8)}'
+    return f'plan={{{names[0]!r}: "colwise", ...}}, with names from {", ".join(names[:8])}{", ..." * (len(names) > 8)}'
 
 
 # Styles
@@ -214,7 +214,7 @@ def _styles(parent: nn.Module | None, layers: Sequence[Layer], size: int) -> dic
 
 
 def _pairs(parent: nn.Module, layers: Sequence[Layer]) -> dict[str, str]:
-    """Return a dict from each colwise layer to the rowwise layer that consumes its output."""
+    """Return a dict that maps each colwise layer to the rowwise layer that consumes its output."""
     if isinstance(parent, nn.Sequential):
         return _pairs_in_sequence(parent, layers)
     order = [name for name, _ in parent.named_children()]

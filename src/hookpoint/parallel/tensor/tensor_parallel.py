@@ -32,9 +32,9 @@ class TensorParallel(StrategyDefaults):
     `plan` maps module names to "colwise", "rowwise" or a style from torch.distributed.tensor.parallel, which is used unchanged.
     Names are matched component by component, with `*` as in torch. In a pair such as {"fc1": "colwise", "fc2": "rowwise"}, each
     rank computes some of the features between the two layers, and the second layer sums the partial results. The output of a
-    "colwise" layer stays sharded only where this is correct. It is gathered before a layer of a different width, a norm layer,
-    or an attention layer that counts its heads. Without a plan, layers with common names are split: fc1 and fc2, up_proj and
-    down_proj, q_proj and o_proj, embed_tokens and lm_head. All other layers are replicated on every rank.
+    "colwise" layer stays sharded only where this is correct. The output is gathered before a layer of a different width, a norm
+    layer, or an attention layer that counts its heads. Without a plan, layers with common names are split: fc1 and fc2, up_proj
+    and down_proj, q_proj and o_proj, embed_tokens and lm_head. All other layers are replicated on every rank.
 
     `size` ranks share one model and work on the same samples. By default, all ranks share one model. With a smaller `size`,
     such as 2 of 4 ranks, ranks that hold the same shard of the model work on different samples, and their gradients are
@@ -67,7 +67,9 @@ class TensorParallel(StrategyDefaults):
     def team(self) -> Team:
         if world_size() % self.model_size:
             cure = f"{self.model_size} ranks, or a multiple of that"
-            raise BadStrategy(f"TensorParallel: {world_size()} ranks are not a multiple of size={self.size}.", start=cure)
+            raise BadStrategy(
+                f"TensorParallel: the number of ranks, {world_size()}, is not a multiple of size={self.size}.", start=cure
+            )
         return join_team(model_size=self.model_size)
 
     def setup(self, model: Any, optimizer: Any, device: torch.device) -> Any:
