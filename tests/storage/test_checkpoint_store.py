@@ -14,7 +14,7 @@ import torch
 
 from hookpoint.core.checkpoint.store import Request, ResumableStore, Store
 from hookpoint.core.errors import CannotSave, NotFinite, NotSaveable, OutsideRun, WorkdirInUse
-from hookpoint.storage.checkpoint import available_memory
+from hookpoint.storage.checkpoint import available_memory, checkpoint_folder
 from hookpoint.storage.checkpoint.checkpoint_folder import read_checkpoint
 from hookpoint.storage.checkpoint_store import CheckpointStore
 from hookpoint.storage.disk.fs_calls import intercepted
@@ -374,6 +374,29 @@ def test_what_is_deleted_is_hidden_for_good_first(opened, write, failing):
     hidden = seen.index(("rename", str(store.workdir / "checkpoints" / "step-00000001")))
     assert seen[hidden + 1] == ("fsync", str(store.workdir / "checkpoints"))
     assert [name for name, _ in seen[hidden + 2 :]] == ["unlink", "unlink", "rmdir"]
+
+
+def test_a_large_checkpoint_is_deleted_while_training_continues(opened, write, monkeypatch):
+    monkeypatch.setattr(checkpoint_folder, "LARGE_BYTES", 0)
+    store, may_delete = opened(), threading.Event()
+
+    def hold(operation, proceed):
+        if operation.name == "unlink":
+            assert may_delete.wait(30)
+        return proceed()
+
+    def hidden():
+        return [name for name in os.listdir(store.workdir / "checkpoints") if name.startswith(".")]
+
+    for step in (1, 2):
+        write(store, step, last=KeepNewest(1))
+    with intercepted(hold):
+        assert write(store, 3, last=KeepNewest(1)).step == 3  # returns although the deletion has not finished
+        assert (steps(store), len(hidden())) == ([2, 3], 1)
+        may_delete.set()
+        write(store, 4, last=KeepNewest(1))  # waits for it
+    store.close()
+    assert (steps(store), hidden()) == ([3, 4], [])
 
 
 def test_nothing_is_deleted_before_the_new_one_was_read_back(opened, write, flip, caplog):

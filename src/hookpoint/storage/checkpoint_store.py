@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -23,6 +24,7 @@ from hookpoint.storage.checkpoint.background import Background
 from hookpoint.storage.checkpoint.checkpoint_folder import (
     Staged,
     discard,
+    is_large,
     new_staging,
     saving_to,
     verified,
@@ -80,6 +82,7 @@ class CheckpointStore(ResumableStore):
         self._rules: dict[str, Keep] = {}
         self._limits: set[str] = set()
         self._background = Background()
+        self._deleting: threading.Thread | None = None
         self.when_saved: Callable[[], object] | None = None  # called on another thread when a background save has finished
         self._snapshots = Snapshots()
         self._run_file = RunFile(self.workdir)
@@ -138,7 +141,7 @@ class CheckpointStore(ResumableStore):
         """
         self._refuse_if_closed()
         started = time.monotonic()
-        self._background.wait()
+        self._wait()
         self._rules |= request.rules
         self._limits.update(request.limits)
         self._rules |= {str(tag): keep for tag, keep in request.tags.items() if keep is not None}
@@ -160,7 +163,7 @@ class CheckpointStore(ResumableStore):
         )
         save = partial(self._save, snapshot, int(step), describe, files, started)
         if not in_background:
-            return save()
+            return save(deletes_later=True)
         self._background.start(save, self.when_saved)
         return None
 
@@ -189,7 +192,7 @@ class CheckpointStore(ResumableStore):
 
     def close(self) -> None:
         """Wait for background saves and release the workdir. This method may be called more than once."""
-        self._background.wait()
+        self._wait()
         for error in self._background.errors():
             logger.error("a checkpoint was not saved: %s", error)
         self._snapshots = Snapshots()
@@ -269,7 +272,14 @@ class CheckpointStore(ResumableStore):
             return folder / next_place(disk.names(folder), step).name
 
     def _save(
-        self, state: dict[str, Any], step: int, describe: Callable[..., Manifest], staged: Staged | None, started: float
+        self,
+        state: dict[str, Any],
+        step: int,
+        describe: Callable[..., Manifest],
+        staged: Staged | None,
+        started: float,
+        *,
+        deletes_later: bool = False,
     ) -> Saved:
         finite = state.pop("finite", None)
         if finite and isinstance(state.get("parts"), dict):
@@ -286,13 +296,18 @@ class CheckpointStore(ResumableStore):
             best_links.point_last(target)
         named_links.create(target, manifest.links)
         self._has_links |= bool(manifest.links)
-        self._delete_old()
+        hidden = self._hide_old()
+        if deletes_later and is_large(manifest):  # deleting 800 MB takes 0.2 s
+            self._deleting = threading.Thread(target=_discard_all, args=(hidden,), name="hookpoint-delete")
+            self._deleting.start()
+        else:
+            _discard_all(hidden)
         if self._has_links:
             named_links.remove_broken(self.workdir)
         return Saved(target, step, list(manifest.tags), time.monotonic() - started)
 
-    def _delete_old(self) -> None:
-        """Delete old checkpoints. Each one is first renamed to a hidden name, so no half-deleted checkpoint is ever visible."""
+    def _hide_old(self) -> list[Path]:
+        """Rename old checkpoints to hidden names, so that no half-deleted one is ever visible. Return the paths to delete."""
         folder = checkpoints(self.workdir)
         try:
             hidden = [folder / name for name in disk.names(folder) if is_being_deleted(name)]  # an earlier deletion failed
@@ -304,9 +319,14 @@ class CheckpointStore(ResumableStore):
                 disk.sync_folder(folder)
         except Exception as error:  # a retention rule may also fail; the next save tries again
             logger.warning("old checkpoints in %s could not be deleted: %s", folder, error)
-            return
-        for path in hidden:
-            discard(path)
+            return []
+        return hidden
+
+    def _wait(self) -> None:
+        """Wait until no checkpoint is being written or deleted."""
+        self._background.wait()
+        if self._deleting is not None and self._deleting.is_alive():
+            self._deleting.join()
 
     def _fits(self, state: Mapping[str, Any]) -> bool:
         """Return whether the host has enough memory for a copy of the state. If not, log a warning once."""
@@ -325,6 +345,11 @@ class CheckpointStore(ResumableStore):
     def _refuse_if_closed(self) -> None:
         if not self._is_open:
             raise OutsideRun(f"the store for {self.workdir} is not open.", call='store.open("auto", {}) before it is used')
+
+
+def _discard_all(paths: Sequence[Path]) -> None:
+    for path in paths:
+        discard(path)
 
 
 def _read_back(target: Path, segments: Mapping[str, Sequence[Segment]]) -> None:

@@ -66,8 +66,8 @@ def write_checkpoint(
                 disk.make_new_folder(staging)
             files = {} if staged is None else dict(staged.files)
             new = dict(files_of(state))
-            is_large = sum(tensor.nbytes for _, tensor in named_tensors(state)) >= LARGE_BYTES
-            threads = MAX_THREADS if is_large else 1
+            total = sum(tensor.nbytes for _, tensor in named_tensors(state))
+            threads = MAX_THREADS if total >= LARGE_BYTES else 1
             written = each_of(new, lambda name: _write_file(staging / name, new[name], key), threads)
             files |= {name: file for name, (file, _) in written.items()}
             manifest = describe(files=files, **({} if key is None else {"encryption": key.describe()}))
@@ -122,7 +122,7 @@ def verified(folder: Path, *, shards: bool = True) -> Manifest:
     def verify(name: str) -> None:
         verify_file(folder, name, manifest, content=shards or not name.endswith(SHARD))
 
-    each_of(manifest.files, verify, MAX_THREADS if _is_large(manifest) else 1)
+    each_of(manifest.files, verify, MAX_THREADS if is_large(manifest) else 1)
     return manifest
 
 
@@ -142,7 +142,7 @@ def verify_written(folder: Path, segments: Mapping[str, Sequence[Segment]]) -> N
             raise _damaged(folder, f"{name} changed after it was written")
 
     parts = [(name, number) for name in segments for number in range(len(segments[name]))]
-    each_of(parts, verify, min(MAX_READERS, os.cpu_count() or 1, len(parts)) if _is_large(manifest) else 1)
+    each_of(parts, verify, min(MAX_READERS, os.cpu_count() or 1, len(parts)) if is_large(manifest) else 1)
 
 
 def _complete_manifest(folder: Path) -> Manifest:
@@ -152,7 +152,8 @@ def _complete_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def _is_large(manifest: Manifest) -> bool:
+def is_large(manifest: Manifest) -> bool:
+    """Return whether a checkpoint is large enough to use several threads."""
     return sum(file.size for file in manifest.files.values()) >= LARGE_BYTES
 
 
