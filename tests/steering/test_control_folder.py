@@ -140,7 +140,7 @@ def test_links_and_pipes_are_refused_and_do_not_block(folder, tmp_path):
     (inbox / f"{symbolic}.json").symlink_to(real)
     os.mkfifo(inbox / f"{pipe}.json")
     (inbox / f"{directory}.json").mkdir()
-    for command_id, problem in ((one.id, "2 names"), (symbolic, "regular"), (pipe, "regular"), (directory, "regular")):
+    for command_id, problem in ((one.id, "2 hard links"), (symbolic, "regular"), (pipe, "regular"), (directory, "regular")):
         with pytest.raises(errors.BadControlFile, match=problem):
             folder.read(command_id)
         assert folder.claim(command_id)

@@ -115,8 +115,7 @@ class Steering:
         listed = ", ".join(f"{one.number}: {one.do} at iteration {one.iteration}" for one in entries)
         more = f" and {len(self._replay) - LIMIT} more" if len(self._replay) > LIMIT else ""
         count = f"{len(self._replay)} command{'s' * (len(self._replay) > 1)}"
-        forget = "While no process is training, hookpoint ctl RUN forget NUMBER removes one."
-        say(f"Replaying {count} given after the checkpoint ({listed}{more}). {forget}")
+        say(f"Replaying {count} given after the checkpoint ({listed}{more}). To drop one, stop the run and use ctl RUN forget.")
 
     def end(self) -> None:
         if self._watch is not None:

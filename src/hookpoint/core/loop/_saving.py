@@ -278,10 +278,7 @@ class Saving:
         self.passes_done.append({"results": results, "batches": batches, "rng": self._rng()})
 
     def begin_body(self) -> None:
-        """Record the state of the random generators before the user's code for an epoch runs.
-
-        A resumed run repeats this code.
-        """
+        """Record the state of the random generators before an epoch's user code, which a resumed run repeats."""
         self.rng_of_body = self._rng()
 
     def _rng(self) -> dict[str, Any] | None:
