@@ -317,4 +317,4 @@ def test_a_saver_without_a_workdir_is_refused_in_fit_and_not_in_validation():
 def test_a_run_that_was_stopped_because_it_diverged_ends_with_its_last_good_checkpoint(tmp_path, caplog):
     _diverging(tmp_path, callbacks.TerminateOnNaN())
     assert newest_good(tmp_path).manifest.step == 3
-    assert "step 4 is not saved" in caplog.text
+    assert "step 4 was not saved" in caplog.text

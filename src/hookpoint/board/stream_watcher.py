@@ -51,7 +51,7 @@ class Subscription:
 
 
 class StreamWatcher:
-    """Publish changes of the table, answers to commands, and new values and events of the runs that open pages show."""
+    """Publish changes to the table, answers to commands, and new values and events of the runs shown on open pages."""
 
     def __init__(self, table: RunTable, store: CurveStore) -> None:
         self._table = table

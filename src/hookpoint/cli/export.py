@@ -39,8 +39,8 @@ def export(run: RunFolder, output: str, form: str | None) -> None:
 
     The column "at" is "step" for means since the last log step, "epoch" for means over whole passes, and "value" for single
     values. Missing values are empty fields in CSV and missing keys in JSON. NaN and infinity are nan, inf and -inf; in JSON,
-    these are strings. In CSV, control characters in names are escaped, and names that look like a formula get a leading '. An
-    existing file is replaced once the new one is complete.
+    these are strings. In CSV, control characters in names are escaped, and names that look like formulas are prefixed with an
+    apostrophe. An existing file is replaced once the new one is complete.
 
     \b
     Examples:

@@ -235,7 +235,7 @@ def wandb_settings(extra: Mapping[str, Any]) -> Any:
 
 
 def _values(record: Record) -> dict[str, Any]:
-    """Return the values of a record in wandb's types, by name."""
+    """Return a record's values, converted to wandb's types and keyed by name."""
     import wandb
 
     if record.kind == "scalars":

@@ -68,7 +68,7 @@ class NoPictures(HookpointError, ImportError):
 
 
 class NoSuchFormat(HookpointError, ValueError):
-    """The file name does not have an image extension."""
+    """The file name does not have a supported image extension."""
 
 
 def check(path: str | os.PathLike[str]) -> str:

@@ -30,7 +30,8 @@ class Loop(core.Loop):
         batch.
     max_crashes: How often a run in a workdir may fail with the same exception at the same point in training. After that, the
         run refuses to start. None means no limit.
-    checkpoint_key: Path of a file with the key to encrypt checkpoints with, or "env:NAME" for a key in an environment variable.
+    checkpoint_key: Path of a file that contains the key for encrypting checkpoints, or "env:NAME" for a key in an
+        environment variable.
         Needs the extra `crypto`.
     wait_seconds: How long a rank waits for other ranks before it reports its position and raises an error.
     hang_report_seconds: Log a report if the run waits longer than this for data or for other ranks.

@@ -47,7 +47,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Proof:
-    """The result of `prove`: the steps and kills of the run, what was compared, and the differences."""
+    """The result of `prove`: the run's steps, where it was killed, what was compared, and the differences."""
 
     steps: int
     killed_at: tuple[int, ...]

@@ -42,7 +42,8 @@ class Runner(engine.Runner):
         without a graph if the step cannot be captured.
     strategy: How the ranks started by torchrun share the work: "auto" (DataParallel()), Sharded(), TensorParallel(),
         PipelineParallel(), ParameterAveraging() or AsyncSGD().
-    checkpoint_key: Path of a file with the key to encrypt checkpoints with, or "env:NAME" for a key in an environment variable.
+    checkpoint_key: Path of a file that contains the key for encrypting checkpoints, or "env:NAME" for a key in an
+        environment variable.
         Needs the extra `crypto`.
     hang_report_seconds: Log a report if the run waits longer than this for data or for other ranks.
     data_timeout_seconds: Raise an error if the run waits longer than this for data.

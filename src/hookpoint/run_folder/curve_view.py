@@ -59,7 +59,7 @@ def views_of(
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """The buckets of a curve in a range of steps, and the places in the file to read again, sorted."""
+    """The buckets of a curve in a range of steps, and the byte ranges of the file to read again, in file order."""
 
     buckets: list[Bucket]
     again: list[tuple[int, int]]

@@ -133,5 +133,5 @@ class CommandJournal:
 
 
 def now() -> str:
-    """Return the local time in ISO 8601 format, in seconds."""
+    """Return the local time in ISO 8601 format, to the second."""
     return datetime.now().astimezone().isoformat(timespec="seconds")

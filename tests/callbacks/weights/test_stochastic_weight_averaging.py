@@ -166,7 +166,7 @@ def test_groups_go_from_their_own_rates():
 
 def test_a_run_that_ends_before_the_first_epoch_says_so(caplog):
     model, watch, _ = fit(StochasticWeightAveraging(9, 0.1))
-    assert "the run ends without averages, because it completed no epoch from 9 on" in caplog.text
+    assert "the run ended without averages: no epoch from 9 onward was completed" in caplog.text
     assert same(model.state_dict(), watch.trained)
 
 

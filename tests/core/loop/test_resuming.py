@@ -492,7 +492,7 @@ def test_weights_that_are_not_finite_are_not_saved(caplog, disk):
     disk.fails = [None, NotFinite("weight holds nan")]
     assert steps(disk).step == 6
     assert [step for _, step, _ in disk.checkpoints] == [1, 3, 4, 5, 6, 6]
-    assert "step 2 is not saved: weight holds nan; the last good checkpoint is disk/1" in caplog.text
+    assert "step 2 was not saved: weight holds nan; the last good checkpoint is disk/1" in caplog.text
 
 
 def test_a_saver_without_a_place_is_refused_before_anything_runs():

@@ -106,7 +106,7 @@ class ScheduledHyperParamSetter(HyperParamSetter):
 
 
 class ValueSchedule:
-    """Return the value to set when a clock has advanced.
+    """A schedule of values. `due` returns the value to set after a clock has advanced.
 
     Each value applies from its point on. With "linear", values between two points are interpolated. There is no value before
     the first point. The last value applies indefinitely.

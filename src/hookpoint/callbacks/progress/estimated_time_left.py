@@ -13,7 +13,7 @@ from hookpoint.core.text.terminal import say
 
 
 class EstimatedTimeLeft(Callback):
-    """Print and log the remaining time of the run, estimated from its last `last_k_epochs` epochs.
+    """Print and log the time left in the run, estimated from its last `last_k_epochs` epochs.
 
     An epoch's time is measured from the end of the previous epoch, so it includes validation, checkpoints and callbacks. For a
     resumed epoch, the time before the interruption and after the resume counts, but not the time in between. The estimate uses

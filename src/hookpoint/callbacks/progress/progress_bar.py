@@ -21,7 +21,7 @@ from hookpoint.core.run.run_loop import Progress
 
 
 class ProgressBar(Callback):
-    """Show the progress of the run: epoch, batches, rate, remaining time of the epoch, latest loss and the metrics in `names`.
+    """Show the progress of the run: epoch, batches, rate, time left in the epoch, latest loss and the metrics in `names`.
 
     In a terminal, the bar is one line on stderr, redrawn at most every `refresh_seconds`. In a notebook, it is a cell output.
     If stderr is a file or a pipe, a line is printed every `plain_every_seconds` and at the end of longer epochs, so short runs

@@ -138,7 +138,7 @@ class StochasticWeightAveraging(AveragedWeights):
             self._measure(run)
         elif not self._has_failed:
             first = self._first or self._schedule.start
-            logger.warning("%s: the run ends without averages, because it completed no epoch from %s on", self.name, first)
+            logger.warning("%s: the run ended without averages: no epoch from %s onward was completed", self.name, first)
         super().on_run_end(run)
 
     def exchanged(self, model: Any) -> tuple[list[Any], list[Any]]:
@@ -156,7 +156,7 @@ class StochasticWeightAveraging(AveragedWeights):
         return [self._schedule.rate(old, self.lr, epoch=run.epoch, first=self._first) for old in self._rates]
 
     def _take(self, run: Run) -> None:
-        """Average the weights of this epoch, at most once. In the last epoch, measure the statistics for the averages."""
+        """Add this epoch's weights to the average, at most once. In the last epoch, measure the statistics for the averages."""
         if self._taken < run.epoch:
             if self.updates:
                 self.average.update(self.model_of(run), 1 / (self.updates + 1))

@@ -31,7 +31,7 @@ PAYLOAD: ContextVar[Mapping[str, Any]] = ContextVar("hookpoint_payload", default
 
 
 class ProxyHandler(Handler):
-    """A handler method of a wrapper. While it runs, the wrapped callback can name any argument of the point."""
+    """A handler method of a wrapper. It can pass the wrapped callback any argument of the point."""
 
     __slots__ = ()
 

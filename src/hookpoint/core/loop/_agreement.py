@@ -104,7 +104,7 @@ class Agreement:
         if call is None or not call.entry.may_skip:
             who = "the loop's body" if call is None else call.entry.name
             cure = "may_skip = True in its class" if call is not None else "a callback with may_skip = True, and skip there"
-            raise BadLoop(f"{who} calls skip_{what}(), which {self._team.size} ranks must agree on.", declare=cure)
+            raise BadLoop(f"{who} calls skip_{what}(), which all {self._team.size} ranks must agree on.", declare=cure)
         if call.point not in SKIP_POINTS:
             where = ", ".join(SKIP_POINTS)
             raise BadLoop(f"{call.entry.name} calls skip_{what}() at {call.point}.", call=f"it at {where}")

@@ -159,7 +159,7 @@ class Resuming:
         return self._epochs_over <= over
 
     def repeat_body(self) -> None:
-        """Restore the random generators for the user's code before the pass, because this code may shuffle the data."""
+        """Restore the random generators for the user's code that runs before the pass, which may shuffle the data."""
         if self.is_returning and self.place["rng"] is not None:
             self._objects.randomness.load_state_dict(self.place["rng"])
             self._saving.rng_of_body = dict(self.place["rng"])
@@ -184,7 +184,7 @@ class Resuming:
             self.enter_epoch()
 
     def restore_in_epoch(self) -> None:
-        """Restore everything in an epoch whose passes had ended. A host that resumes there ends the epoch without a pass."""
+        """If the passes of the epoch had ended, restore everything in it. A host that resumes there ends the epoch without a pass."""
         if self.is_returning and self._checkpoint is not None and self.place["batches"] is None:
             self._load_and_finish(self._checkpoint.state)
 

@@ -360,7 +360,7 @@ class Saving:
         last = self._last or "none"
         self._saved_at, self._problem = None, error
         if isinstance(error, NotFinite):
-            logger.error("step %d is not saved: %s; the last good checkpoint is %s", step, error, last)
+            logger.error("step %d was not saved: %s; the last good checkpoint is %s", step, error, last)
             self._run.put_event("save_refused", reason=str(error))
             if self._is_last_chance and not self._objects.verdicts.stop:  # a stopped run has already noticed the divergence
                 raise error

@@ -100,7 +100,7 @@ class Run(PeerNames):
 
     @as_stop_request
     def stop(self, reason: str = "run.stop() was called", *, alike: bool = False, same_on_all_ranks: bool = False) -> None:
-        """Stop the run at the next boundary. No further iteration starts, and the end points still fire.
+        """Stop the run at the next boundary. No further iteration starts, but the end points still fire.
 
         With multiple ranks, all ranks stop one step later. If every rank makes this request at this point, pass
         `same_on_all_ranks=True` to stop without this delay. The same applies to `stop_epoch` and `save`.

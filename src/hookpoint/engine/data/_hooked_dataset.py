@@ -69,7 +69,7 @@ class TaskSampler:
 
 
 class HookedDataset:
-    """A dataset for torch's fetchers. Indexing it with a task creates a batch; iterating over it creates samples.
+    """A dataset for torch's fetchers. Indexing it with a task returns a batch; iterating over it yields samples.
 
     All other attributes are those of the wrapped dataset, so that a `worker_init_fn` can read `get_worker_info().dataset`.
     """

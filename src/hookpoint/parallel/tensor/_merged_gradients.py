@@ -40,7 +40,7 @@ class MergedGradients:
 
     @contextmanager
     def accumulating(self) -> Iterator[None]:
-        """Do not average gradients inside a `with` block."""
+        """Suspend gradient averaging inside a `with` block."""
         self._is_accumulating = True
         try:
             yield

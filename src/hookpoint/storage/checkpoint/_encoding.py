@@ -88,7 +88,7 @@ def restored(value: Any) -> Any:
 def _are_ints(values: Collection[Any], max_bits: int) -> bool:
     """Return whether all values are integers of at most `max_bits` bits.
 
-    Such a list needs no conversion. This speeds up random number generators, whose states contain 625 integers.
+    Such a list needs no conversion. This speeds up the states of random number generators, which contain 625 integers.
     """
     return set(map(type, values)) == {int} and max(max(values).bit_length(), min(values).bit_length()) <= max_bits
 

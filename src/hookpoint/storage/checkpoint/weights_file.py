@@ -79,7 +79,7 @@ def _read_memory(data: bytes) -> dict[str, torch.Tensor]:
 
 
 def _deduplicated(weights: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """Return each tensor by its first name, and a dict from its other names to the first one.
+    """Return the tensors, keyed by the first name of each, and a dict that maps every other name to the first.
 
     For alignment, tensors with wider types are first.
     """

@@ -103,7 +103,7 @@ class RemoteFolder:
             self._system.rm(self._at(path), recursive=True)
 
     def without_secrets(self, text: object) -> str:
-        """Mask the credentials in a text: those in URLs, and the values of all storage options."""
+        """Mask the credentials in a string: those in URLs, and the values of all storage options."""
         clean = masked(str(text))
         for secret in self._secrets:
             clean = clean.replace(secret, MASK)

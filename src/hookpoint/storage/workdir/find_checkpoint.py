@@ -89,7 +89,7 @@ def at_path(path: Path) -> Found:
     try:
         return read(folder_at(path))
     except DamagedCheckpoint as error:
-        raise CannotResume(str(error), resume='with "auto" from the newest good checkpoint in a workdir') from error
+        raise CannotResume(str(error), resume='from the newest good checkpoint in a workdir: resume="auto"') from error
     except OSError as error:
         raise unreadable(path, error) from error
 

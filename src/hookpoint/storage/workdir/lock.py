@@ -102,7 +102,7 @@ class WorkdirLock:
             raise
 
     def release(self) -> None:
-        """Release the workdir. Do nothing if this object does not hold the lock, or in a forked child of the holder."""
+        """Release the workdir. Do nothing if this object does not hold the lock, or in a process forked from the holder."""
         if self._key is None or self._key[1] != os.getpid():
             return
         try:

@@ -19,7 +19,7 @@ logger = logging.getLogger("hookpoint")
 def move_run(workdir: Path) -> None:
     """Move an earlier run's files from this workdir to previous/001, or to the next unused number.
 
-    Checkpoints are moved first. If the process is killed meanwhile, no run can resume from them by mistake.
+    Checkpoints are moved first, so that no run resumes from them by mistake if the process is killed partway through.
     """
     moved = _move([workdir / name for name in layout.RUN_FILES], workdir)
     if moved is not None:
