@@ -291,7 +291,7 @@ def test_weights_that_are_not_finite_do_not_become_a_checkpoint(tmp_path, caplog
     with pytest.raises(NotFinite):
         _diverging(tmp_path)
     assert newest_good(tmp_path).manifest.step == 3
-    assert "is not saved" in caplog.text
+    assert "was not saved" in caplog.text
 
 
 def _diverging(workdir, *more):

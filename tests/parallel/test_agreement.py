@@ -270,7 +270,9 @@ def test_a_skip_that_is_not_declared_and_a_retry_are_refused(launch):
         return said
 
     for said in launch(refused).results:
-        assert said[0] == ("Skip calls skip_batch(), which all 2 ranks must agree on.\n  declare   may_skip = True in its class")
+        assert said[0] == (
+            "Skip calls skip_batch(), which all 2 ranks must agree on.\n  declare   may_skip = True in its class"
+        )
         assert said[1].startswith("run.retry() supports one rank; this run has 2")
         assert said[2].startswith("the loop's body calls skip_step()")
 

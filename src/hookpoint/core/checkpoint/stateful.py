@@ -66,7 +66,7 @@ def restore_gradients(model: Any, gradients: Mapping[str, Any]) -> None:
 
 
 def _placed(gradient: Any, parameter: Any) -> Any:
-    """Convert a full gradient to its parameter's layout. If the parameter is sharded across ranks, only the local shard is kept."""
+    """Convert a full gradient to its parameter's layout. For a sharded parameter, keep only this rank's shard."""
     if not hasattr(parameter, "placements"):
         return gradient
     distribute = sys.modules["torch.distributed.tensor"].distribute_tensor

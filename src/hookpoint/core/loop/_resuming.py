@@ -184,7 +184,7 @@ class Resuming:
             self.enter_epoch()
 
     def restore_in_epoch(self) -> None:
-        """If the passes of the epoch had ended, restore everything in it. A host that resumes there ends the epoch without a pass."""
+        """If the epoch's passes had ended, restore everything. A host that resumes there ends the epoch without a pass."""
         if self.is_returning and self._checkpoint is not None and self.place["batches"] is None:
             self._load_and_finish(self._checkpoint.state)
 
