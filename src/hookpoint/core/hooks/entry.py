@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.callback.callback import Callback
@@ -239,7 +240,7 @@ def _unique(name: str, last_number: dict[str, int]) -> str:
 
 
 def _leaves(callbacks: Iterable[Any], path: tuple[Callback, ...]) -> Iterator[tuple[Any, tuple[Callback, ...]]]:
-    if isinstance(callbacks, Callback) or not isinstance(callbacks, Iterable):
+    if isinstance(callbacks, Callback | str | Mapping) or not isinstance(callbacks, Iterable):
         callbacks = [callbacks]
     for callback in callbacks:
         if isinstance(callback, CallbackPipeline) and not overrides_run(callback):
@@ -271,6 +272,8 @@ def _entry(subject: Any, path: tuple[Callback, ...]) -> Entry:
         check_library(subject)
         raise
     if not handlers:
+        if isinstance(subject, str | Mapping | PathLike):
+            raise NotACallback.a_configuration(subject)
         if isinstance(subject, list | tuple):
             raise NotACallback("a list inside a list of callbacks.", write="*callbacks, or CallbackPipeline(...)")
         if not isinstance(subject, Callback):
