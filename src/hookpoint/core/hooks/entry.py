@@ -63,6 +63,7 @@ class Entry:
     has_run: bool = False
     failures: int = 0
     reported: set[tuple[str, str]] = field(default_factory=set)  # points and methods whose return values were reported
+    unreported: list[Any] = field(default_factory=list)  # return values that were dropped before they could be reported
     watchers: tuple[Watcher, ...] = ()
     is_in_team: bool = False
     catches_stops: bool = False  # turn StopRun into a request, so that it does not reach a host or end only this rank
