@@ -77,9 +77,7 @@ def test_what_cannot_be_stored_is_refused_at_once(given, text):
 
 
 def test_nothing_to_read_says_so(tmp_path):
-    with pytest.raises(
-        errors.CannotResume, match=r"^there is no folder .*nothing\.\n  give      a workdir or"
-    ):
+    with pytest.raises(errors.CannotResume, match=r"^there is no folder .*nothing\.\n  give      a workdir or"):
         load_info(tmp_path / "nothing")
 
 
