@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, Unpack
+from typing import Any
 
 from hookpoint.callbacks._shared.hook_handles import HookHandles
 from hookpoint.callbacks._shared.named_modules import is_compiled, named_modules
@@ -16,7 +16,7 @@ from hookpoint.callbacks.tensors._tensor_reader import (
     sources_of,
     value_at,
 )
-from hookpoint.core.callback.callback import Options
+from hookpoint.core.callback.on import OnError, Ranks
 from hookpoint.core.errors import BadLoop
 from hookpoint.core.run.run import Run
 
@@ -40,9 +40,11 @@ class StepFetches(TensorReader):
         owner: str,
         before: Callable[[Run], Any] | None,
         after: Callable[[Run, Any], object] | None,
-        **options: Unpack[Options],
+        *,
+        on_error: OnError,
+        ranks: Ranks,
     ) -> None:
-        super().__init__("loss", name=f"fetches of {owner}", **options)
+        super().__init__("loss", name=f"fetches of {owner}", on_error=on_error, ranks=ranks)
         self.owner = f"{owner}._before_run"
         self._before, self._after = before, after
         self._handles = HookHandles()
