@@ -17,6 +17,8 @@ from tensorboard.compat.proto.node_def_pb2 import NodeDef
 from tensorboard.summary.writer import event_file_writer
 from torch.utils.tensorboard import SummaryWriter
 
+from hookpoint import Loop as WholeLoop
+from hookpoint.callbacks import ModelSaver
 from hookpoint.core.loop.loop import Loop
 from hookpoint.monitors import TFEventWriter, tf_event_writer
 
@@ -323,6 +325,8 @@ def test_a_disk_that_fails_does_not_fail_the_checkpoint(tmp_path, monkeypatch, c
 def test_a_killed_run_leaves_what_was_handed_over(tmp_path):
     program = """
 import os, sys
+from hookpoint import Loop as WholeLoop
+from hookpoint.callbacks import ModelSaver
 from hookpoint.core.loop.loop import Loop
 from hookpoint.monitors import TFEventWriter
 with Loop([TFEventWriter()], workdir=sys.argv[1], log_every=1) as run:
@@ -335,6 +339,22 @@ with Loop([TFEventWriter()], workdir=sys.argv[1], log_every=1) as run:
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
     assert done.returncode == -9
     assert scalars(tmp_path / "tensorboard") == {"loss": [(step, step - 1.0) for step in range(1, 51)]}
+
+
+def test_a_resumed_writer_keeps_the_open_file_of_another_one(tmp_path):
+    def train(epochs):
+        writers = [TFEventWriter(name="first"), TFEventWriter(name="second")]
+        with WholeLoop([ModelSaver()], monitors=writers, extra_callbacks=[], workdir=tmp_path, log_every=1) as run:
+            for _ in run.epochs(epochs):
+                for _ in run.batches(range(2)):
+                    run.log(loss=1.0)
+        return sorted((tmp_path / "tensorboard").iterdir())
+
+    before, after = train(1), train(2)
+    assert (len(before), len(after)) == (2, 4)
+    for file in set(after) - set(before):
+        assert scalars(file)["loss"] == [(3, 1.0), (4, 1.0)]
+    assert not tf_event_writer._in_use
 
 
 def test_nothing_is_left_open(tmp_path):

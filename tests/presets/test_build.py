@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import json
+from collections import UserList
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from hookpoint import At, Callback, Every, Loop, build, errors, register
+from hookpoint import At, Callback, Every, Loop, Runner, build, errors, register
 from hookpoint.callbacks import CheckpointConfig, EarlyStopping, ModelCheckpoint, ModelSaver
 from hookpoint.cli.main import main
 
@@ -14,6 +16,10 @@ from hookpoint.cli.main import main
 class Mine(Callback):
     def __init__(self, size, *, word="none"):
         self.size, self.word = size, word
+
+    @classmethod
+    def sized(cls):
+        return cls(7)
 
     def on_epoch_end(self): ...
 
@@ -39,6 +45,86 @@ def test_dicts_become_callbacks_in_order():
 def test_when_schedules_the_trigger(when, schedule):
     [saver] = build([{"ModelSaver": {}, "when": when}])
     assert repr(saver.schedule) == repr(schedule)
+
+
+ES = {"_target_": "hookpoint.callbacks.EarlyStopping", "monitor": "val_loss"}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        ES,
+        {"es": ES},
+        {"callbacks": ES},
+        {"callbacks": {"es": ES}},
+        UserList([ES]),
+        [{**ES, "_convert_": "all", "_recursive_": True, "_partial_": False}],
+    ],
+)
+def test_layouts_of_hydra_work(config):
+    [stopping] = build(config)
+    assert (type(stopping), stopping.monitor) == (EarlyStopping, "val_loss")
+
+
+def test_hydra_flags_apply_to_arguments():
+    keeping = {"_target_": "hookpoint.callbacks.CheckpointConfig"}
+    [mine] = build([{"Mine": {"size": {**keeping, "_partial_": True}}}])
+    assert isinstance(mine.size(10), CheckpointConfig)
+    [mine] = build([{"_target_": f"{__name__}.Mine", "size": keeping, "_recursive_": False}])
+    assert mine.size == keeping
+
+
+def make_mine():
+    return Mine(3)
+
+
+def test_a_target_may_be_a_function_or_a_method_of_a_class():
+    mine, other = build([{"_target_": f"{__name__}.make_mine"}, {"_target_": f"{__name__}.Mine.sized"}])
+    assert (mine.size, other.size) == (3, 7)
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        (
+            [{"_target_": "os.system", "_args_": ["touch ran"]}],
+            r"^\[0\]._target_ is <built-in function system>, which",
+        ),
+        ([{"os.mkdir": {"path": "ran"}}], r"^\[0\].os.mkdir is <built-in function mkdir>, which is not a callback"),
+        (
+            [{"_target_": "pathlib.Path", "_args_": ["x"]}],
+            r"^\[0\]._target_ is <class 'pathlib.Path'>, which",
+        ),
+        (
+            [{"_target_": "os.path.join", "_args_": ["x"]}],
+            r"^\[0\] results in 'x', which is not a callback.\n  allowed ",
+        ),
+        ({"_target_": "os.path.join", "_args_": ["x"]}, r"^the entry results in 'x', which is not a callback"),
+        (["CheckpointConfig"], r"^\[0\].CheckpointConfig is <class '.*CheckpointConfig'>, which is not a callback"),
+    ],
+)
+def test_an_entry_must_give_a_callback(tmp_path, monkeypatch, config, text):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(errors.BadConfig, match=text):
+        build(config)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "write"),
+    [
+        ("config.yaml", "hookpoint.build('config.yaml')"),
+        (Path("config.yaml"), "hookpoint.build('config.yaml')"),
+        ("ModelSaver", "hookpoint.build(['ModelSaver'])"),
+        ([Mine(1), {"ModelSaver": {}}], "hookpoint.build([{'ModelSaver': {}}])"),
+        ({"ModelSaver": {}}, "hookpoint.build([{'ModelSaver': {}}])"),
+    ],
+)
+@pytest.mark.parametrize("made", [Loop, lambda callbacks: Runner(None, callbacks=callbacks)])
+def test_a_configuration_in_a_list_of_callbacks_is_told_to_build(made, callbacks, write):
+    with pytest.raises(errors.NotACallback) as caught:
+        made(callbacks)
+    assert str(caught.value).endswith(f" is a configuration, not a callback.\n  write     callbacks={write}")
 
 
 def test_targets_of_hydra_work_with_nested_ones():
@@ -89,7 +175,18 @@ def test_files_are_read(tmp_path, name, text):
         (3, r"^build: callbacks must be a list or a mapping, got int"),
         ([{"ModelSaver": [1]}], r"^\[0\].ModelSaver: arguments must be a mapping"),
         ([{"_target_": "nothing.Here"}], r"^\[0\]._target_: nothing.Here cannot be imported: No module named 'nothing'"),
-        ([{"_target_": "hookpoint.callbacks.ModelSaver", "_partial_": True}], r"^\[0\]._partial_ is not supported"),
+        ([{"_target_": "hookpoint.callbacks.ModelSaver", "_partial_": True}], r"^\[0\]._partial_ must be false here"),
+        ([{"_target_": "hookpoint.callbacks.ModelSaver", "_recursive_": 3}], r"^\[0\]._recursive_ must be one of True, False"),
+        (
+            [{"_target_": "hookpoint.callbacks.ModelSaver", "_mode_": 3}],
+            r"^\[0\]._mode_ is not supported.\n  known ",
+        ),
+        (
+            [{"_target_": "os.path.sep"}],
+            r"^\[0\]._target_: os.path.sep is neither a class nor a function.\n  give",
+        ),
+        ({"_target_": "hookpoint.callbacks.EarlyStopping", "patiense": 1}, r"^patiense: EarlyStopping has no such argument"),
+        ({"es": {"_target_": "hookpoint.callbacks.MinSavr"}}, r"^es._target_: hookpoint.callbacks.MinSavr cannot be imported"),
         ({"ModelSaver": {}, "when": {"steps": 1}}, r"`when` belongs in a list entry, next to a single class"),
     ],
 )
@@ -114,6 +211,30 @@ def test_files_that_cannot_be_read_are_named(tmp_path, name, text, expected):
         build(tmp_path / name)
     with pytest.raises(errors.BadConfig, match="cannot be read"):
         build(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "c.yaml: the file describes no callbacks.\n  add       callbacks: followed by a list"),
+        ("3", "c.yaml: the file describes no callbacks.\n  add       callbacks: "),
+        (
+            "lr: 0.1\nmodel: {x: 1}",
+            "c.yaml: the file has neither the key `callbacks` nor the name of a callback, only lr, m",
+        ),
+        ("callbacks: 3", "c.yaml: callbacks must be a list or a mapping, got int."),
+        ("EarlyStoping: {}", "c.yaml: there is no callback 'EarlyStoping'.\n  write     EarlyStopping"),
+        ("EarlyStopping: {patiense: 1}", "c.yaml: EarlyStopping.patiense: EarlyStopping has no such argument."),
+        ("- EarlyStopping: {patiense: 1}", "c.yaml: [0].EarlyStopping.patiense: EarlyStopping has no such argument."),
+        ("ModelSaver: {}\nwhen: {steps: 1}", "c.yaml: `when` belongs in a list entry"),
+    ],
+)
+def test_errors_in_a_file_name_the_file_and_the_key(tmp_path, monkeypatch, text, expected):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.yaml").write_text(text)
+    with pytest.raises(errors.BadConfig) as caught:
+        build("c.yaml")
+    assert str(caught.value).startswith(expected)
 
 
 def test_explain_reports_what_is_wrong_in_a_file(tmp_path):

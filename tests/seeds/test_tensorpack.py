@@ -117,7 +117,7 @@ def test_underscore_names_count_only_without_parameters():
         def _trigger(self, value):
             raise AssertionError("no handler: it takes a value")
 
-        def _before_run(self, context):
+        def _before_epoch(self, context):
             raise AssertionError("no handler: it takes a context")
 
     with pytest.raises(errors.NotACallback) as caught:
@@ -125,7 +125,7 @@ def test_underscore_names_count_only_without_parameters():
     assert str(caught.value) == (
         "Helper: a run calls none of its methods.\n"
         "  rename    _trigger(self, value) -> on_trigger(self, run)\n"
-        "            _before_run(self, context) -> on_train_iter_begin(self, run)"
+        "            _before_epoch(self, context) -> on_train_epoch_begin(self, run)"
     )
     Helper._after_train = lambda self: None
     train([Helper()])

@@ -79,5 +79,7 @@ def test_a_workdir_gives_its_newest_good_ones(saved, flip):
 def test_nothing_there_is_said(saved, tmp_path):
     with pytest.raises(CannotResume, match="does not exist"):
         load_weights(tmp_path / "nowhere")
+    with pytest.raises(CannotResume, match=r"load_weights reads local files, got s3://bucket/x\."):
+        load_weights("s3://bucket/x")
     with pytest.raises(CannotResume, match="contains no model weights"):
         load_weights(saved([1, 2]))

@@ -54,6 +54,7 @@ A message names the object, the problem, what is expected, and what to type inst
 from __future__ import annotations
 
 from collections.abc import Iterable
+from os import PathLike
 from typing import Any
 
 CURE_WIDTH = 9
@@ -150,6 +151,12 @@ class NotACallback(CompileError, TypeError):
     @classmethod
     def a_class(cls, kind: type) -> NotACallback:
         return cls(f"{kind.__name__} is a class; expected an instance.", write=f"{kind.__name__}()")
+
+    @classmethod
+    def a_configuration(cls, subject: object) -> NotACallback:
+        is_file = isinstance(subject, PathLike) or (isinstance(subject, str) and "." in subject)
+        config = repr(str(subject)) if is_file else f"[{subject!r}]"
+        return cls(f"{subject!r} is a configuration, not a callback.", write=f"callbacks=hookpoint.build({config})")
 
 
 class NoTrigger(CompileError):

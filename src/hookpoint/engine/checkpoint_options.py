@@ -44,9 +44,9 @@ def checkpoint_options(
     }
     key = None
     if checkpoint_key is not None:
-        from hookpoint.storage.checkpoint.encryption import load_key
+        from hookpoint.storage.checkpoint.encryption import key_for_workdir
 
-        key = load_key(checkpoint_key)
+        key = key_for_workdir(checkpoint_key, workdir)
     if workdir is not None:
         # A run without a workdir does not need these imports.
         from hookpoint.parallel.checkpoint.team_store import TeamStore

@@ -30,6 +30,7 @@ FILES = "events.out.tfevents.*"
 MAX_WAIT_SECONDS = 1.5  # how long to wait for a file name that sorts after the other files
 _warned: set[str] = set()
 _written: set[Path] = set()  # files that TFEventWriters in this process have created
+_in_use: set[Path] = set()  # those of them that are open
 
 
 class TFEventWriter(Callback):
@@ -60,6 +61,7 @@ class TFEventWriter(Callback):
         self.subfolder = subfolder
         self._folder: Path | None = None
         self._writer: SummaryWriter | None = None
+        self._files: set[Path] = set()
         self._purge_step: int | None = None
         self._sizes: dict[str, int] | None = None
 
@@ -80,7 +82,7 @@ class TFEventWriter(Callback):
                 truncate(self._folder, self._sizes or {})
                 self._sizes = None
             if self._writer is None:
-                self._writer = _open(self._folder, self._purge_step)
+                self._writer, self._files = _open(self._folder, self._purge_step)
             try:
                 call_each(partial(_write, self._writer, self._folder), records)
             finally:
@@ -111,6 +113,7 @@ class TFEventWriter(Callback):
     def _close(self) -> None:
         writer, self._writer = self._writer, None
         if writer is not None:
+            _in_use.difference_update(self._files)
             writer.close()
 
 
@@ -118,7 +121,7 @@ def truncate(folder: Path, sizes: Mapping[str, int]) -> None:
     """Truncate event files to these sizes, and delete all others.
 
     Do nothing if none of the named files exists, because then the sizes belong to another folder. Files that other code in this
-    process has created are not deleted.
+    process has created are not deleted, and neither are files that another TFEventWriter of the same run has open.
     """
     files = {path.name: path for path in folder.glob(FILES)}
     if sizes and not sizes.keys() & files.keys():
@@ -126,8 +129,9 @@ def truncate(folder: Path, sizes: Mapping[str, int]) -> None:
     for name, path in files.items():
         if name in sizes:
             os.truncate(path, min(sizes[name], path.stat().st_size))
-        elif path in _written or f".{os.getpid()}." not in name:
+        elif path not in _in_use and (path in _written or f".{os.getpid()}." not in name):
             path.unlink()
+            _written.discard(path)
 
 
 def _is_installed() -> bool:
@@ -139,8 +143,8 @@ def _is_installed() -> bool:
     return not missing
 
 
-def _open(folder: Path, purge_step: int | None) -> SummaryWriter:
-    """Return a writer with a new file, which makes TensorBoard discard older files' values from `purge_step` on.
+def _open(folder: Path, purge_step: int | None) -> tuple[SummaryWriter, set[Path]]:
+    """Return a writer and its new file, which makes TensorBoard discard older files' values from `purge_step` on.
 
     TensorBoard reads files in the order of their names: a time in seconds, then numbers of any length. If the new file's name
     sorted before an older file's name, the new file's values would be purged as well. In this case, wait for the next second,
@@ -156,7 +160,8 @@ def _open(folder: Path, purge_step: int | None) -> SummaryWriter:
         new = set(folder.glob(FILES)) - before
         if not before or not new or max(before) < min(new) or monotonic() > deadline:  # the clock may have been set back
             _written.update(new)
-            return writer
+            _in_use.update(new)
+            return writer, new
         writer.close()
         for path in new:
             path.unlink()

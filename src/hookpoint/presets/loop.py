@@ -139,9 +139,9 @@ def _backend_options(workdir: Any, model: Any, optimizer: Any, allow_world_chang
         checkpoints = checkpoint_options(workdir, model, optimizer, **store_options)
         return {"stepper": stepper, "floats": device_floats, **checkpoints}
     if key is not None:
-        from hookpoint.storage.checkpoint.encryption import load_key
+        from hookpoint.storage.checkpoint.encryption import key_for_workdir
 
-        key = load_key(key)
+        key = key_for_workdir(key, workdir)
     if workdir is None:
         return {}
     from hookpoint.storage.checkpoint_store import CheckpointStore

@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from hookpoint.core.errors import CannotResume
+from hookpoint.core.text.secrets import masked
 from hookpoint.storage.checkpoint.checkpoint_folder import read_manifest
+from hookpoint.storage.disk import disk
+from hookpoint.storage.remote.remote_folder import is_url
 from hookpoint.storage.workdir.find_checkpoint import folder_at, unreadable
 
 
@@ -22,7 +25,12 @@ def load_info(path: str | os.PathLike[str]) -> dict[str, Any]:
     >>> load_info("runs/mine/checkpoints/last")
     {'epoch_num': 2, 'team': 'vision'}
     """
+    if is_url(os.fspath(path)):
+        show = f"it with `hookpoint show {masked(os.fspath(path))}`"
+        raise CannotResume(f"load_info reads local folders, got {masked(os.fspath(path))}.", read=show)
     try:
+        if not disk.is_folder(Path(path), follow=True):
+            raise CannotResume(f"there is no folder {path}.", give="a workdir or a checkpoint folder")
         return dict(read_manifest(folder_at(Path(path))).info)
     except CannotResume:
         raise

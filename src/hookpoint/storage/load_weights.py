@@ -9,6 +9,7 @@ from typing import Any
 
 from hookpoint.core.checkpoint.plain_names import plain_state
 from hookpoint.core.errors import CannotResume
+from hookpoint.core.text.secrets import masked
 from hookpoint.storage.checkpoint.checkpoint_folder import (
     is_like_a_checkpoint,
     read_checkpoint,
@@ -24,6 +25,7 @@ from hookpoint.storage.checkpoint.state_files import unreadable_if_failing
 from hookpoint.storage.checkpoint.tree import is_tensor, memory_of, named_tensors
 from hookpoint.storage.disk import disk
 from hookpoint.storage.lineage import lineage_of_weights, with_lineage
+from hookpoint.storage.remote.remote_folder import is_url
 from hookpoint.storage.workdir.find_checkpoint import search
 
 AVERAGES = ("averages", "statistics")  # keys in the state of a callback that averages weights; "statistics" is for batch norm
@@ -56,6 +58,8 @@ def load_weights(
     """
     if key is not None:
         load_key(key, argument="key")
+    if is_url(os.fspath(path)):
+        raise CannotResume(f"load_weights reads local files, got {masked(os.fspath(path))}.", download="them first")
     refuse_link(Path(path))
     resolved = Path(os.path.realpath(path))
     if disk.is_folder(resolved):

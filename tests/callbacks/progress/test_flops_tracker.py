@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -8,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 from hookpoint import Callback, Every, Runner
 from hookpoint.callbacks import FlopsTracker, ModelSaver
 from hookpoint.callbacks.progress import flops_tracker
+from hookpoint.callbacks.progress._batch_signature import Flops, signature_of
 from hookpoint.callbacks.progress._lap_timer import TrainingTime
 from hookpoint.callbacks.progress._peak_flops import PEAK_TFLOPS, peak_flops
 from hookpoint.core.errors import BadArgument, BadLoop
@@ -73,6 +76,32 @@ def test_each_shape_is_counted_once(recorder, clock, monkeypatch):
     assert counted == [0, 1]
     assert [row["model_flops"] for row in rows] == [3 * STEP] * 4
     assert [row["mfu"] for row in rows] == [None, *[0.003] * 3]
+
+
+def test_between_log_steps_it_only_compares_shapes(recorder, monkeypatch):
+    added, plus = [], Flops.plus
+    monkeypatch.setattr(Flops, "plus", lambda self, *args: added.append(args) or plus(self, *args))
+    sums = []
+    for sizes in ([4] * 8, [4] * 80):
+        added.clear()
+        _, [row] = fit([tracked()], recorder, sizes=sizes, log_every=len(sizes))
+        assert row["model_flops"] == 4 * STEP
+        sums.append(len(added))
+    assert sums[0] == sums[1]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (torch.ones(2, 3), torch.ones(3, 2)),
+        ((torch.ones(2),), (torch.ones(2).int(),)),
+        ({"x": torch.ones(2), "name": "a"}, {"x": torch.ones(3), "name": "a"}),
+        ([torch.ones(2), [torch.ones(3)]], [torch.ones(2), [torch.ones(4)]]),
+    ],
+)
+def test_a_signature_has_the_shapes_and_dtypes_at_any_depth(one, other):
+    assert signature_of(one) == signature_of(copy.deepcopy(one))
+    assert signature_of(one) != signature_of(other)
 
 
 def test_recomputation_counts_for_the_hardware_only(recorder, clock):

@@ -77,5 +77,10 @@ def test_what_cannot_be_stored_is_refused_at_once(given, text):
 
 
 def test_nothing_to_read_says_so(tmp_path):
-    with pytest.raises(errors.CannotResume, match="there is no folder"):
+    with pytest.raises(errors.CannotResume, match=r"^there is no folder .*nothing\.\n  give      a workdir or"):
         load_info(tmp_path / "nothing")
+
+
+def test_a_url_is_refused_as_it_was_written():
+    with pytest.raises(errors.CannotResume, match=r"got s3://bucket/x\.\n  read      it with `hookpoint show s3://bucket/x`"):
+        load_info("s3://bucket/x")

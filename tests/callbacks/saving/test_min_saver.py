@@ -3,13 +3,14 @@ from __future__ import annotations
 import json
 import math
 import threading
+from functools import partial
 
 import pytest
 
 import hookpoint
 from hookpoint import Callback, Every
 from hookpoint.callbacks import MaxSaver, MinSaver, ModelCheckpoint, ModelSaver, TopKSaver
-from hookpoint.core.errors import MissingMetric
+from hookpoint.core.errors import BadArgument, MissingMetric
 from hookpoint.core.loop.loop import Loop
 from hookpoint.core.schedule.moment import Moment
 from hookpoint.storage.disk.fs_calls import intercepted
@@ -72,6 +73,16 @@ def test_best_tells_value_and_step(train_on_disk):
 def test_the_name_after_best_may_be_another(train_on_disk, disk):
     train_on_disk([MinSaver("score", filename="model")], scores(1.0))
     assert disk.saved[0] == (3, ["best-model"])
+
+
+@pytest.mark.parametrize("saver", [MinSaver, MaxSaver, partial(TopKSaver, mode="max")])
+def test_a_template_is_refused(saver):
+    with pytest.raises(BadArgument) as caught:
+        saver("loss", filename="{epoch:02d}")
+    assert str(caught.value).endswith(
+        "filename must be a name without braces, got '{epoch:02d}': it is not a template.\n"
+        "  write     ModelCheckpoint(monitor='loss', save_best_only=True, filename='{epoch:02d}')"
+    )
 
 
 def test_names_say_what_is_watched():

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hookpoint import Callback, Runner, errors
+from hookpoint import Callback, Loop, Runner, errors
 from hookpoint.core.hooks.hooks import Hooks
 
 
@@ -18,11 +18,12 @@ class Fetch(Callback):
         self.seen.append((ctx.iteration, values.results))
 
 
-def fit(*callbacks):
+def fit(*callbacks, model=None, accumulate=1):
     torch.manual_seed(0)
-    model = torch.nn.Linear(2, 1)
+    model = torch.nn.Linear(2, 1) if model is None else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    runner = Runner(model, optimizer, torch.nn.MSELoss(), callbacks=callbacks, extra_callbacks=[], monitors=[])
+    quiet = {"extra_callbacks": [], "monitors": []}
+    runner = Runner(model, optimizer, torch.nn.MSELoss(), callbacks=callbacks, accumulate=accumulate, **quiet)
     runner.fit((torch.ones(6, 2), torch.ones(6, 1)), epochs=1, batch_size=2)
 
 
@@ -44,7 +45,7 @@ def test_results_have_the_form_of_the_names(names, kind):
 
 
 def test_an_unknown_name_is_named():
-    with pytest.raises(errors.BadLoop, match=r"Fetch._before_run names 'weigth.grad'"):
+    with pytest.raises(errors.BadLoop, match=r"Fetch._before_run reads 'weigth.grad', but the model has no 'weigth'"):
         fit(Fetch(["weigth.grad"]))
 
 
@@ -53,3 +54,125 @@ def test_a_callback_without_these_methods_gets_no_companion():
         def _before_run(self): ...
 
     assert [entry.name for entry in Hooks([Plain()]).entries] == ["Plain"]
+
+
+def test_parameters_may_have_any_names():
+    class Renamed(Callback):
+        def __init__(self):
+            self.seen, self.epochs = [], 0
+
+        def _before_run(self, _):
+            return "loss"
+
+        def _after_run(self, context, fetched):
+            self.seen.append((context.iteration, float(fetched.results) >= 0))
+
+        def on_epoch_end(self):
+            self.epochs += 1
+
+    renamed = Renamed()
+    fit(renamed)
+    assert (renamed.seen, renamed.epochs) == ([(1, True), (2, True), (3, True)], 1)
+
+
+def test_each_method_is_called_once_if_only_the_other_takes_a_context():
+    class Mixed(Callback):
+        def __init__(self):
+            self.seen = []
+
+        def _before_run(self):
+            self.seen.append("before")
+
+        def _after_run(self, ctx, values):
+            self.seen.append(values.results)
+
+    mixed = Mixed()
+    fit(mixed)
+    assert mixed.seen == ["before", None] * 3
+
+
+def test_a_gradient_is_none_in_an_iteration_without_an_optimizer_step():
+    class All(Fetch):
+        def _before_run(self, ctx):
+            return self.names
+
+    fetch = All(["weight.grad", "loss"])
+    fit(fetch, accumulate=2)
+    found = [(iteration, gradient is not None, loss is not None) for iteration, (gradient, loss) in fetch.seen]
+    assert found == [(1, False, True), (2, True, True), (3, True, True)]  # the last window has one iteration
+
+
+def test_a_gradient_without_an_optimizer_is_refused():
+    model = torch.nn.Linear(2, 1)
+    text = r"Fetch._before_run needs an optimizer to read 'weight.grad'.\n  give      optimizer="
+    with (
+        pytest.raises(errors.BadLoop, match=text),
+        Loop([Fetch("weight.grad")], model=model, extra_callbacks=[], monitors=[]) as run,
+    ):
+        for _ in run.batches([1]):
+            model(torch.ones(1, 2)).sum().backward()
+
+
+def test_the_error_policy_is_that_of_the_callback(caplog):
+    class Fails(Fetch):
+        def _after_run(self, ctx, values):
+            raise ValueError(f"at {ctx.iteration}")
+
+    with pytest.raises(ValueError, match="at 1"):
+        fit(Fails("loss"))
+    fails = Fails("loss")
+    fails.on_error = "warn"
+    fit(fails)
+    assert "failed at on_train_iter_end: ValueError: at 3; the run continues" in caplog.text
+
+
+class Tiny(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head, self.unused = torch.nn.Linear(2, 3), torch.nn.Linear(3, 1), torch.nn.Linear(1, 1)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+def test_a_module_name_refers_to_its_output_in_steps_that_request_it():
+    hooks = []
+
+    class Outputs(Fetch):
+        def _before_run(self, ctx):
+            hooks.append(len(model.body._forward_hooks))
+            return super()._before_run(ctx)
+
+    model, fetch = Tiny(), Outputs(["body", "head", "outputs"])
+    fit(fetch, model=model)
+    body, head, outputs = fetch.seen[0][1]
+    assert (tuple(body.shape), body.requires_grad) == ((2, 3), False)
+    assert torch.equal(head, outputs)
+    assert fetch.seen[1][1] is None
+    assert hooks == [0, 0, 0]
+    assert not model.body._forward_hooks
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # from torch's compiler
+def test_a_compiled_model_gives_its_outputs_too():
+    model = Tiny()
+    model.compile(backend="eager")
+    fetch = Fetch("body")
+    fit(fetch, model=model)
+    assert [None if value is None else tuple(value.shape) for _, value in fetch.seen] == [(2, 3), None, (2, 3)]
+    assert not model.body._forward_hooks
+
+
+def test_a_module_that_is_not_called_is_named():
+    with pytest.raises(errors.BadLoop, match=r"reads 'unused', but iteration 1 did not call this module"):
+        fit(Fetch("unused"), model=Tiny())
+
+
+def test_a_metric_may_have_the_name_of_a_module_and_more():
+    class Logs(Callback):
+        def on_backward_end(self, run):
+            run.log("head/size", 3.0)
+
+    fetch = Fetch("head/size")
+    fit(Logs(), fetch, model=Tiny())
+    assert fetch.seen[0][1] == 3.0

@@ -365,6 +365,14 @@ class Lookalikes(Callback):
         ("_trigger(self, run)", "tensorpack has _trigger(self). Rename it to on_trigger(self, run)"),
         ("step_end(self, run_context, epoch)", "MindSpore has step_end(self, run_context). Rename it to on_"),
         ("begin(self, run)", "MindSpore has begin(self, run_context). Rename it to on_"),
+        (
+            "_before_run(self, batch)",
+            "tensorpack has _before_run(self) and _before_run(self, ctx). Rename it to on_train_",
+        ),
+        (
+            "_after_run(self, _)",
+            "tensorpack has _after_run(self) and _after_run(self, ctx, values). Rename it to on_train_",
+        ),
     ],
 )
 def test_a_method_that_only_looks_like_one_of_another_system_is_named(method, said):
@@ -377,7 +385,13 @@ def test_a_method_that_only_looks_like_one_of_another_system_is_named(method, sa
     assert [handler.point for handler in handlers] == ["on_epoch_end"]
 
 
-@pytest.mark.parametrize("method", ["_trigger(self, value)", "begin(self)", "step_end(self, run_context)", "_trigger(self)"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        *("_trigger(self, value)", "begin(self)", "step_end(self, run_context)", "_trigger(self)"),
+        *("_before_run(self, _)", "_before_run(self, run)", "_after_run(self, context, fetched)"),
+    ],
+)
 def test_a_method_of_ones_own_or_theirs_is_not(method, recwarn):
     scope = {}
     exec(f"def {method}: ...", scope)

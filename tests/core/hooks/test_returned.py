@@ -45,6 +45,19 @@ def test_a_value_is_reported_once_with_the_request_to_make(point, value, text):
     assert [text in str(warning.message) for warning in caught] == [True]
 
 
+@pytest.mark.parametrize("iteration", [1, 3, 6])
+def test_a_value_of_one_iteration_only_is_reported_too(iteration):
+    class Mine(Callback):
+        def on_train_iter_end(self, run):
+            if run.iteration == iteration:
+                return False
+
+    with pytest.warns(HookpointWarning) as caught:
+        train([Mine()])
+    text = 'Mine.on_train_iter_end returned a value, which is ignored: call run.stop("why") to stop the run.'
+    assert [str(warning.message) for warning in caught] == [text]
+
+
 def test_a_function_without_a_module_is_a_handler_too():
     names = {}
     exec("def on_epoch_end(run):\n    return 1", names)
@@ -61,7 +74,7 @@ def test_a_forward_that_returns_the_loss_is_told_to_set_it():
     hooks = Hooks([Main()])
     dispatch = hooks.dispatch("on_iter_forward", mode="train")
     with Loop([]) as run:
-        dispatch(run)  # the value of the first call is seen at the next
+        dispatch(run)  # the value of the first call is dropped, and that of the next is reported
         with pytest.warns(HookpointWarning, match=r"set run.outputs and run.loss"):
             dispatch(run)
 

@@ -145,6 +145,8 @@ def test_no_reference_to_a_batch_is_kept_after_its_iteration():
 
 # What cannot be assigned
 
+SET_STEP = "run.set_step(n) at on_run_begin, to begin a new run at step n"
+
 
 @pytest.mark.parametrize(
     ("name", "message"),
@@ -154,8 +156,8 @@ def test_no_reference_to_a_batch_is_kept_after_its_iteration():
         ("log", 'run.log is a method and cannot be assigned.\n  call      run.log("name", value)'),
         ("save", 'run.save is a method and cannot be assigned.\n  call      run.save("tag")'),
         ("stop_epoch", "run.stop_epoch is a method and cannot be assigned.\n  call      run.stop_epoch(...)"),
-        ("step", "run.step is read-only: the loop sets it."),
-        ("global_step", "run.global_step is read-only: the loop sets it."),
+        ("step", f"run.step is read-only: the loop sets it.\n  call      {SET_STEP}"),
+        ("global_step", f"run.global_step is read-only: the loop sets it.\n  call      {SET_STEP}"),
         ("epoch", "run.epoch is read-only: the loop sets it."),
         ("batch_idx", "run.batch_idx is read-only: the loop sets it."),
         ("metrics", "run.metrics is read-only: the loop sets it."),

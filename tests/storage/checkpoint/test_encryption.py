@@ -288,6 +288,12 @@ def test_a_run_may_begin_to_encrypt_and_keeps_its_plain_checkpoints(tmp_path, ke
     assert sorted(plain) == ["bias", "weight"]
 
 
+@pytest.mark.parametrize("made", [Loop, lambda **options: Runner(torch.nn.Linear(2, 1), **options)])
+def test_a_key_without_a_workdir_is_refused(made, key):
+    with pytest.raises(errors.BadArgument, match=r"^checkpoint_key needs a workdir: .*\n  give      workdir="):
+        made(checkpoint_key=key)
+
+
 def test_without_the_package_the_error_names_the_extra(tmp_path, key, monkeypatch):
     import sys
 

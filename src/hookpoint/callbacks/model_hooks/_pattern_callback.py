@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import Any, Unpack
 
 from hookpoint.callbacks._shared.arguments import integer
+from hookpoint.callbacks._shared.hook_handles import HookHandles
 from hookpoint.callbacks._shared.name_pattern import NamePattern, Pattern
 from hookpoint.callbacks._shared.named_modules import named_modules, named_parameters
-from hookpoint.callbacks.model_hooks._hook_handles import HookHandles
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.callback.callback_info import set_default_name
 from hookpoint.core.errors import BadLoop

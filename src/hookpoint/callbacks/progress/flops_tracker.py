@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from hookpoint.callbacks._shared.arguments import positive
-from hookpoint.callbacks.progress._batch_signature import Flops, elements_of, signature_of
+from hookpoint.callbacks.progress._batch_signature import Counted, Flops, elements_of, signature_of
 from hookpoint.callbacks.progress._lap_timer import LapTimer, wait_for
 from hookpoint.callbacks.progress._peak_flops import device_name, peak_flops
 from hookpoint.core.callback.callback import Options
@@ -40,10 +40,11 @@ class FlopsTracker(LapTimer):
     - `mfu`: `model_flops_per_second` as a fraction of the peak.
     - `hfu`: the same as `mfu`, but including the operations that activation checkpointing repeats.
 
-    Counting slows an iteration down, so counted iterations are not timed. In a counted iteration, a compiled or captured step
-    runs eagerly. torch counts matrix multiplications, convolutions and attention. To count other operators, register them with
-    `torch.utils.flop_counter.register_flop_formula`. The optimizer's own operations do not count. The second backward pass of
-    a gradient penalty (`create_graph=True`) counts towards `hfu` only.
+    Batches may change their shapes at any time, so each iteration compares them with those of the last batch. Everything else
+    is done at log steps. Counting slows an iteration down, so counted iterations are not timed. In a counted iteration, a
+    compiled or captured step runs eagerly. torch counts matrix multiplications, convolutions and attention. To count other
+    operators, register them with `torch.utils.flop_counter.register_flop_formula`. The optimizer's own operations do not count.
+    The second backward pass of a gradient penalty (`create_graph=True`) counts towards `hfu` only.
 
     >>> FlopsTracker(peak_flops=197e12).peak_flops
     197000000000000.0
@@ -52,7 +53,7 @@ class FlopsTracker(LapTimer):
     may_write = ("model_flops", "model_flops_per_second", "mfu", "hfu")
     keeps: ClassVar[str] = f"{LapTimer.keeps}, and its FLOPs"
     step_cost: ClassVar[str] = (
-        "about two microseconds to compare the shapes in the batch; a counted iteration waits for the GPU"
+        "about one microsecond to compare the shapes in the batch with the last ones; a counted iteration waits for the GPU"
     )
 
     def __init__(self, peak_flops: float | None = None, **options: Unpack[Options]) -> None:
@@ -62,11 +63,13 @@ class FlopsTracker(LapTimer):
 
     def _reset(self) -> None:
         self._peak = self.peak_flops
-        self._known: dict[Any, tuple[int, Flops]] = {}  # for each signature, the batch's number of elements and its FLOPs
+        self._known: dict[Any, Counted] = {}  # by signature
+        self._signature: Any = None  # of the last batch
         self._trained: tuple[bool, ...] = ()  # which parameters require gradients
         self._count: FlopCount | None = None  # set while counting
-        self._next: Any = None  # the signature that is being counted, or the FLOPs of this iteration
-        self._all = self._timed = Flops()  # since the last log step; `_timed` covers only timed iterations
+        self._next: Counted | Flops | None = None  # what this iteration adds, or None while counting
+        self._elements = 0  # of the batch that is being counted
+        self._all = self._timed = Flops()  # since the last log step, without `Counted.times`; `_timed` omits counted iterations
         self._has_warned = False
 
     def on_setup(self, run: Run) -> None:
@@ -97,22 +100,26 @@ class FlopsTracker(LapTimer):
         super().on_train_epoch_begin(run)
         trained = tuple(bool(getattr(parameter, "requires_grad", True)) for _, parameter in named_parameters(run.model))
         if trained != self._trained:
-            self._known, self._trained = {}, trained
+            self._add_up()
+            self._known, self._trained, self._signature = {}, trained, None
 
     def on_train_iter_begin(self, run: Run, batch: Any) -> None:
-        if self._count is not None:
-            self._stop(run)
         signature = signature_of(batch)
-        known = self._known.get(signature)
-        if known is not None:
-            self._next = known[1]
-        elif len(self._known) < MAX_SIGNATURES:
+        if signature != self._signature or self._next is None:
+            self._change(run, batch, signature)
+
+    def _change(self, run: Run, batch: Any, signature: Any) -> None:
+        """Look up the FLOPs of a batch that is unlike the last one, or start to count them."""
+        self._stop(run)
+        self._signature = signature
+        self._next = self._known.get(signature)
+        if self._next is None and len(self._known) < MAX_SIGNATURES:
+            self._elements = elements_of(batch)
             self._start(run)
-            self._next = (signature, elements_of(batch))
-        else:
+        elif self._next is None:
             elements = elements_of(batch)
-            size, flops = min(self._known.values(), key=lambda counted: abs(counted[0] - elements))
-            self._next = Flops().plus(flops, elements / max(size, 1))
+            nearest = min(self._known.values(), key=lambda counted: abs(counted.elements - elements))
+            self._next = Flops().plus(nearest.flops, elements / max(nearest.elements, 1))
 
     def leaves_graph(self, run: Run) -> bool:
         """Return whether the next step must run outside the CUDA graph so that its operations can be counted."""
@@ -130,27 +137,30 @@ class FlopsTracker(LapTimer):
             self._count.start()
 
     def on_train_iter_end(self, run: Run) -> None:
-        count, flops = self._count, self._next
-        if count is not None and "backward" in run.skipped:
-            self._stop(run)
-            flops = None
-        elif count is not None:
-            self._stop(run)
-            signature, elements = flops
-            flops = count.flops
-            self._known[signature] = (elements, flops)
-            if not flops.model and not self._has_warned:
-                self._has_warned = True
-                logger.warning(
-                    "%s: torch counts no FLOPs in step %d; it counts only matrix multiplication, convolution and attention. "
-                    "Register others with torch.utils.flop_counter.register_flop_formula",
-                    self.name or "FlopsTracker",
-                    run.step,
-                )
-        elif flops is not None:
-            self._timed = self._timed.plus(flops)
-        if flops is not None:
-            self._all = self._all.plus(flops)
+        added = self._next
+        if type(added) is Counted:  # isinstance takes longer, and most iterations end here
+            added.times += 1
+        elif added is not None:
+            assert isinstance(added, Flops)
+            self._all, self._timed = self._all.plus(added), self._timed.plus(added)
+        elif self._count is not None:
+            self._keep_count(run, self._count)
+
+    def _keep_count(self, run: Run, count: FlopCount) -> None:
+        self._stop(run)
+        if "backward" in run.skipped:
+            return
+        flops = count.flops
+        self._next = self._known[self._signature] = Counted(self._elements, flops)
+        self._all = self._all.plus(flops)
+        if not flops.model and not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "%s: torch counts no FLOPs in step %d; it counts only matrix multiplication, convolution and attention. "
+                "Register others with torch.utils.flop_counter.register_flop_formula",
+                self.name or "FlopsTracker",
+                run.step,
+            )
 
     def on_iter_skip(self, run: Run) -> None:
         self._stop(run)
@@ -160,7 +170,6 @@ class FlopsTracker(LapTimer):
     def on_val_epoch_begin(self, run: Run) -> None:
         if self._count is not None:  # a callback runs another pass inside this iteration, so count a later one
             self._stop(run)
-            self._next = None
         super().on_val_epoch_begin(run)
 
     on_pred_epoch_begin = on_val_epoch_begin
@@ -188,7 +197,16 @@ class FlopsTracker(LapTimer):
             wait_for(run.device)
             self.time.resume()
 
+    def _add_up(self) -> None:
+        """Add the iterations with known signatures to the sums."""
+        for counted in self._known.values():
+            if counted.times:
+                self._all = self._all.plus(counted.flops, counted.times)
+                self._timed = self._timed.plus(counted.flops, counted.times)
+                counted.times = 0
+
     def _at_log_step(self, means: Mapping[str, Any]) -> dict[str, float]:
+        self._add_up()
         lap, model, (timed, hardware) = self.elapsed("since"), self._all.model, self._timed
         if not lap.steps:
             return {}
@@ -202,8 +220,10 @@ class FlopsTracker(LapTimer):
         return values
 
     def state_dict(self) -> dict[str, Any]:
+        self._add_up()
         return {**super().state_dict(), "flops": {"all": list(self._all), "timed": list(self._timed)}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
+        self._add_up()
         self._all, self._timed = Flops(*state["flops"]["all"]), Flops(*state["flops"]["timed"])

@@ -11,6 +11,7 @@ from hookpoint.callbacks._shared.new_values import NewValues
 from hookpoint.callbacks._shared.saver import Saver, SaverOptions, is_in_training, measured
 from hookpoint.core.callback.callback_info import set_default_name
 from hookpoint.core.checkpoint.store import Keep, Kept
+from hookpoint.core.errors import BadArgument
 from hookpoint.core.log.best import Best, Mode
 from hookpoint.core.logger import logger
 from hookpoint.core.run.run import Run
@@ -168,7 +169,12 @@ class MetricSaver(TrackingSaver):
     ) -> None:
         owner = type(self).__name__
         self.monitor_stat = string(owner, "monitor_stat", monitor_stat)
-        self.tag = f"{prefix}-{monitor_stat if filename is None else string(owner, 'filename', filename)}"
+        if filename is not None and any(brace in string(owner, "filename", filename) for brace in "{}"):
+            raise BadArgument(
+                f"{owner}: filename must be a name without braces, got {filename!r}: it is not a template.",
+                write=f"ModelCheckpoint(monitor={monitor_stat!r}, save_best_only=True, filename={filename!r})",
+            )
+        self.tag = f"{prefix}-{monitor_stat if filename is None else filename}"
         keep: Keep = ranking if isinstance(ranking, TopK) else KeepNewest(1)
         super().__init__({self.tag: keep}, monitor_stat, ranking, self.tag, **options)
         set_default_name(self, f"{owner}({monitor_stat})")

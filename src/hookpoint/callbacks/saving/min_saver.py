@@ -14,8 +14,9 @@ from hookpoint.core.log.best import Best
 class MinSaver(MetricSaver):
     """Save to `checkpoints/best-<metric>/` whenever a metric reaches a new minimum or, with `reverse`, a new maximum.
 
-    `filename` replaces the metric in the folder's name. A new value must be strictly better than the best so far; NaN never
-    counts as better. Raises if the metric is missing. Works without a ModelSaver. `async_save` works as in ModelSaver.
+    `filename` replaces the metric in the folder's name; it is not a template. A new value must be strictly better than the best
+    so far; NaN never counts as better. Raises if the metric is missing. Works without a ModelSaver. `async_save` works as in
+    ModelSaver.
 
     A new best is saved only while the model still has the weights that were validated. If validation does not run at the end of
     epochs, use `.when(...)` to trigger the saver after each validation pass. The result of a validation pass inside a training

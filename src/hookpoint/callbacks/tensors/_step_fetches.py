@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from hookpoint.callbacks.tensors._tensor_reader import TensorReader, is_gradient, sources_of
-from hookpoint.core.callback.callback import Callback
+from hookpoint.callbacks._shared.hook_handles import HookHandles
+from hookpoint.callbacks._shared.named_modules import is_compiled, named_modules
+from hookpoint.callbacks.tensors._tensor_reader import (
+    ITERATION_FIELDS,
+    MISSING,
+    TensorReader,
+    is_gradient,
+    sources_of,
+    value_at,
+)
+from hookpoint.core.callback.on import OnError, Ranks
 from hookpoint.core.errors import BadLoop
 from hookpoint.core.run.run import Run
 
@@ -15,44 +25,101 @@ class StepFetches(TensorReader):
     """Read the values that a callback's `_before_run(ctx)` requests for a step, and pass them to its `_after_run(ctx, values)`.
 
     The run adds a StepFetches for each such callback. `_before_run` returns a name, or a list or dict of names, and
-    `values.results` is accordingly a value, a list or a dict. If `_before_run` returns None, `values.results` is None. Costs
-    one call per step. Nothing is read in steps without a request.
+    `values.results` is accordingly a value, a list or a dict. If `_before_run` returns None, `values.results` is None. A name
+    may also be that of a module, which refers to the module's last output in this iteration. A gradient is None if the
+    iteration ends without an optimizer step.
+
+    Costs one call per step. Nothing is read in steps without a request. A request for a module's output hooks the module for
+    this step; a compiled model is compiled again at the first such request, and its hooks stay until the end of the run.
     """
 
     is_internal = True
 
-    def __init__(self, callback: Callback, ranks: str) -> None:
-        super().__init__("loss")
-        self.owner = f"{type(callback).__name__}._before_run"
-        self.name, self.ranks = f"fetches of {type(callback).__name__}", ranks  # type: ignore[assignment]
-        self._before, self._after = getattr(callback, "_before_run", None), getattr(callback, "_after_run", None)
-        self._asked: Any = None
-        vars(self)["on_step_begin"] = self._copy_asked
+    def __init__(
+        self,
+        owner: str,
+        before: Callable[[Run], Any] | None,
+        after: Callable[[Run, Any], object] | None,
+        *,
+        on_error: OnError,
+        ranks: Ranks,
+    ) -> None:
+        super().__init__("loss", name=f"fetches of {owner}", on_error=on_error, ranks=ranks)
+        self.owner = f"{owner}._before_run"
+        self._before, self._after = before, after
+        self._handles = HookHandles()
+        vars(self)["on_step_begin"] = self._copy_requested
+
+    def _clear(self) -> None:
+        super()._clear()
+        self._requested: Any = None
+        self._modules: dict[str, Any] = {}
+        self._outputs: dict[str, Any] = {}  # for each requested module, its last output in this iteration
 
     def on_setup(self, run: Run) -> None: ...
 
-    def on_train_iter_begin(self, run: Run) -> None:
-        self._asked = None if self._before is None else self._before(run)
-        self.sources = {} if self._asked is None else sources_of(self.owner, self._asked)
-        self._copied = [path for path in self.sources.values() if isinstance(path, str) and is_gradient(path)]
-        self._copied = [path for path in self._copied if path not in self._model]
-        self._gradients = {}
-        for path in self._copied:
-            if path.removesuffix(".grad") not in self._model:
-                raise BadLoop(
-                    f"{self.owner} names '{path}', but the model has no such parameter.", known=", ".join(self._model)
-                )
+    def on_run_begin(self, run: Run) -> None:
+        self._handles.remove()
+        super().on_run_begin(run)
+        self._modules = {name: module for name, module in named_modules(run.model) if name not in ("", *ITERATION_FIELDS)}
 
-    def _copy_asked(self, run: Run) -> None:
-        if self._copied:
-            self._copy_gradients(run)
+    def on_train_iter_begin(self, run: Run) -> None:
+        self._release(run)
+        self._requested = None if self._before is None else self._before(run)
+        self.sources = {} if self._requested is None else sources_of(self.owner, self._requested)
+        paths = [path for path in self.sources.values() if isinstance(path, str) and path not in self._model]
+        self._copied = [path for path in paths if is_gradient(path)]
+        for path in self._copied:
+            self._check_gradient(run, path, self._model)
+        self._gradients = {}
+        self._outputs = {module: MISSING for path in paths if (module := path.partition("/")[0]) in self._modules}
+        new = {name: self._modules[name] for name in self._outputs if self._modules[name] not in self._handles}
+        if new:
+            self._handles.register(run.model, self.owner, new, {"forward": self._keep_output})
 
     def on_train_iter_end(self, run: Run) -> None:
         if self._after is None:
             return
-        values: Any = {name: self._value(run, name) for name in self.sources}
-        if isinstance(self._asked, str):
-            values = values[self._asked]
-        elif not isinstance(self._asked, dict):
-            values = None if self._asked is None else list(values.values())
+        values: Any = {name: self._value(run, name) for name in self.sources if not self._lacks_gradient(name)}
+        values = {name: values.get(name) for name in self.sources}
+        if isinstance(self._requested, str):
+            values = values[self._requested]
+        elif not isinstance(self._requested, dict):
+            values = None if self._requested is None else list(values.values())
+        self._release(run)
         self._after(run, SimpleNamespace(results=values))
+
+    def on_iter_skip(self, run: Run) -> None:
+        self._release(run)
+
+    def on_run_end(self) -> None:
+        self._handles.remove()
+        super().on_run_end()
+
+    def _copy_requested(self, run: Run) -> None:
+        if self._copied:
+            self._copy_gradients(run)
+
+    def _lacks_gradient(self, name: str) -> bool:
+        """Return whether a name is that of a gradient, and the optimizer has not stepped in this iteration."""
+        return self.sources[name] in self._copied and not self._gradients
+
+    def _keep_output(self, module: Any, args: Any, output: Any, *, name: str) -> None:
+        if name in self._outputs:
+            self._outputs[name] = output
+
+    def _release(self, run: Run) -> None:
+        """Drop module outputs. Remove the hooks too, unless the model would be compiled again for the next request."""
+        self._outputs = {}
+        if self._handles and not is_compiled(run.model):
+            self._handles.remove()
+
+    def _look_up(self, run: Run, path: str) -> Any:
+        module, _, rest = path.partition("/")
+        if module not in self._outputs:
+            return super()._look_up(run, path)
+        output = self._outputs[module]
+        if output is MISSING and not rest:
+            raise BadLoop(f"{self.owner} reads '{path}', but iteration {run.iteration} did not call this module.")
+        value = value_at(output, rest) if rest else output
+        return super()._look_up(run, path) if value is MISSING else value  # a metric may be named head/loss

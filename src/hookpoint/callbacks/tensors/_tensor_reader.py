@@ -149,7 +149,7 @@ class TensorReader(Callback):
     def _look_up(self, run: Run, path: str) -> Any:
         head, _, rest = path.partition("/")
         if head in ITERATION_FIELDS and (value := getattr(run, head)) is not None:
-            value = _value_at(value, rest) if rest else value
+            value = value_at(value, rest) if rest else value
             if value is not MISSING:
                 return value
         if path in self._model:
@@ -226,13 +226,13 @@ def _iteration_names(run: Run) -> Iterator[str]:
             yield from [f"{field}/{key}" for key in _fields(value)] or [field]
 
 
-def _value_at(value: Any, path: str) -> Any:
+def value_at(value: Any, path: str) -> Any:
     """Return the value at a path, or MISSING. Keys in the path may contain slashes."""
     fields = _fields(value)
     if path in fields:
         return fields[path]
     for cut in [index for index, character in enumerate(path) if character == "/"]:
-        if path[:cut] in fields and (inner := _value_at(fields[path[:cut]], path[cut + 1 :])) is not MISSING:
+        if path[:cut] in fields and (inner := value_at(fields[path[:cut]], path[cut + 1 :])) is not MISSING:
             return inner
     return MISSING
 

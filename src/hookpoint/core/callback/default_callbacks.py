@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from hookpoint.core.callback.callback import Callback
@@ -15,7 +15,8 @@ def with_defaults(callbacks: Any, *groups: tuple[Iterable[Any] | None, tuple[typ
     one instance of each default class. It skips a class if the user's list already contains an instance of it. The user's list
     is not modified.
     """
-    own = list(callbacks) if isinstance(callbacks, Iterable) and not isinstance(callbacks, Callback) else [callbacks]
+    is_one = isinstance(callbacks, Callback | str | Mapping) or not isinstance(callbacks, Iterable)
+    own = [callbacks] if is_one else list(callbacks)
     present = [type(callback) for callback in _flattened(own)]
     for chosen, defaults in groups:
         own += [default() for default in defaults if default not in present] if chosen is None else chosen

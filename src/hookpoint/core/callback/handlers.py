@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from hookpoint.core.callback.callback_info import CallbackInfo, info_of
+from hookpoint.core.callback.fetching import FETCHING, takes_fetches
 from hookpoint.core.callback.on import Mark, marks
 from hookpoint.core.errors import BadArgument, HookpointWarning, TwoSpellings, UnknownArgument, UnknownPoint
 from hookpoint.core.points import BY_NAME, FOREIGN, POINTS, RUN_NAMES, SPELLINGS, Point, Spelling, declared
@@ -180,7 +181,8 @@ def _named(owner: str, name: str, subject: Any) -> Iterator[Handler]:
         fitting = [(point, spelling) for point, spelling in spelled if spelling.only_with in (None, parameters)]
         for point, spelling in fitting:
             yield _handler(owner, point.name, name, function, spelling)
-        if parameters and not fitting and all(arg in RUN_NAMES or arg in spelled[0][0].offers for arg in parameters):
+        is_misfit = parameters and not fitting and not takes_fetches(name, getattr(type(subject), name, None))
+        if is_misfit and (name in FETCHING or all(arg in RUN_NAMES or arg in spelled[0][0].offers for arg in parameters)):
             _warn_of_lookalike(owner, name, parameters, *spelled[0])
     elif name.startswith(("on_", "before_", "after_")) or name in FOREIGN:
         if name not in own:
@@ -190,9 +192,11 @@ def _named(owner: str, name: str, subject: Any) -> Iterator[Handler]:
 
 
 def _warn_of_lookalike(owner: str, name: str, parameters: tuple[str, ...], point: Point, spelling: Spelling) -> None:
-    own, expected = (", ".join(("self", *names)) for names in (parameters, spelling.only_with or ()))
+    forms = [spelling.only_with or (), *([FETCHING[name][1]] if name in FETCHING else [])]
+    own, *expected = (", ".join(("self", *names)) for names in (parameters, *forms))
+    theirs = " and ".join(f"{name}({form})" for form in expected)
     warnings.warn(
-        f"{owner}.{name}({own}) is never called: {spelling.system} has {name}({expected}). Rename it to {point.name}({own})"
+        f"{owner}.{name}({own}) is never called: {spelling.system} has {theirs}. Rename it to {point.name}({own})"
         f" to have it called, or to another name if it is your own method.",
         HookpointWarning,
         stacklevel=2,

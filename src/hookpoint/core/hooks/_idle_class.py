@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
+from hookpoint.core.callback.fetching import FETCHING, takes_fetches
 from hookpoint.core.errors import CURE_WIDTH, NotACallback
 from hookpoint.core.points import BY_NAME, FOREIGN, SPELLINGS
 from hookpoint.core.text.spelling import near_miss
 
 # Attributes, other than handlers, that a run uses.
 CALLED = ("__enter__", "__exit__", "setup", "state_dict", "load_state_dict", "knobs", "actions", "around_call")
-# The tensorpack methods that request values of a step and receive them, with their parameters.
-FETCHING = {"_before_run": ("ctx",), "_after_run": ("ctx", "values")}
 
 # Methods of other systems that do not correspond to a point, each with the method to write instead.
 MEANT = {
@@ -33,11 +32,7 @@ MEANT = {
 
 def fetches_in_step(subject: Any) -> bool:
     """Return whether a callback has tensorpack's `_before_run(self, ctx)` or `_after_run(self, ctx, values)`."""
-    found = [getattr(type(subject), name, None) for name in FETCHING] if hasattr(type(subject), "state_dict") else []
-    return any(
-        inspect.isfunction(method) and tuple(inspect.signature(method).parameters)[1:] == parameters
-        for method, parameters in zip(found, FETCHING.values(), strict=False)
-    )
+    return any(_fetching_methods(subject))
 
 
 def fetches_of(callback: Any) -> Any:
@@ -46,7 +41,17 @@ def fetches_of(callback: Any) -> Any:
     Its class is in a higher layer, so import it here.
     """
     ranks = "chief" if getattr(callback, "chief_only", False) else callback.ranks
-    return import_module("hookpoint.callbacks.tensors._step_fetches").StepFetches(callback, ranks)
+    before, after = _fetching_methods(callback)
+    module = import_module("hookpoint.callbacks.tensors._step_fetches")
+    return module.StepFetches(type(callback).__name__, before, after, ranks=ranks, on_error=callback.on_error)
+
+
+def _fetching_methods(subject: Any) -> list[Any]:
+    """Return the bound methods that request values of a step and receive them, with None for each that is missing."""
+    cls = type(subject)
+    is_callback = hasattr(cls, "state_dict")
+    is_there = (is_callback and takes_fetches(name, getattr(cls, name, None)) for name in FETCHING)
+    return [getattr(subject, name) if found else None for name, found in zip(FETCHING, is_there, strict=True)]
 
 
 def reject_idle_class(subject: Any, callback: type) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from hookpoint.core.callback.handlers import Handler
     from hookpoint.core.hooks.entry import Entry
 
+UNKNOWN: Any = object()  # a value other than None that was dropped
 STOP = 'call run.stop("why") to stop the run'
 SET = "set run.outputs and run.loss"
 INSTEAD = {
@@ -50,6 +51,7 @@ def report(entry: Entry, handler: Handler, point: str, answer: Any) -> None:
         return
     entry.reported.add((point, handler.spelling))
     shown = repr(answer) if isinstance(answer, bool | int | float | str) else f"a value of type {type(answer).__name__}"
+    shown = "a value" if answer is UNKNOWN else shown
     instead = (
         INSTEAD.get(point, STOP) if point in BY_NAME else "return Replace(value) at the end of a guard to change the result"
     )
@@ -61,20 +63,35 @@ def report(entry: Entry, handler: Handler, point: str, answer: Any) -> None:
 class Returned:
     """Handle values that a handler returns at a point that fires in every step.
 
-    The generated code only tests for None, which costs no more than dropping the value. When a handler first returns a value,
-    a function that reports the next value replaces the handler.
+    The generated code only tests for None, which costs no more than dropping the value. It drops the first value, and a
+    function that reports the next value replaces the handler. If the next value is None or the run ends, the report only says
+    that there was a value.
     """
 
     def __init__(self, entry: Entry, handler: Handler, point: str, names: dict[str, Any], key: str) -> None:
         self._report, self._names, self._key = partial(report, entry, handler, point), names, key
+        self._dropped, self._unreported = False, entry.unreported
 
     def __call__(self) -> None:
         function = self._names[self._key]
+        self._dropped = True
+        self._unreported.append(self)
 
         def reported(*args: Any, **kwargs: Any) -> None:
-            self._report(function(*args, **kwargs))
+            answer = function(*args, **kwargs)
+            if answer is None:
+                self.report_dropped()
+            else:
+                self._dropped = False
+                self._report(answer)
 
         self._names[self._key] = reported
 
     def report(self, answer: Any) -> None:
         self._report(answer)
+
+    def report_dropped(self) -> None:
+        """Report the first value, if a later one has not told what it was like."""
+        if self._dropped:
+            self._dropped = False
+            self._report(UNKNOWN)

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.callback.callback import Callback
@@ -62,6 +63,7 @@ class Entry:
     has_run: bool = False
     failures: int = 0
     reported: set[tuple[str, str]] = field(default_factory=set)  # points and methods whose return values were reported
+    unreported: list[Any] = field(default_factory=list)  # return values that were dropped before they could be reported
     watchers: tuple[Watcher, ...] = ()
     is_in_team: bool = False
     catches_stops: bool = False  # turn StopRun into a request, so that it does not reach a host or end only this rank
@@ -239,7 +241,7 @@ def _unique(name: str, last_number: dict[str, int]) -> str:
 
 
 def _leaves(callbacks: Iterable[Any], path: tuple[Callback, ...]) -> Iterator[tuple[Any, tuple[Callback, ...]]]:
-    if isinstance(callbacks, Callback) or not isinstance(callbacks, Iterable):
+    if isinstance(callbacks, Callback | str | Mapping) or not isinstance(callbacks, Iterable):
         callbacks = [callbacks]
     for callback in callbacks:
         if isinstance(callback, CallbackPipeline) and not overrides_run(callback):
@@ -271,6 +273,8 @@ def _entry(subject: Any, path: tuple[Callback, ...]) -> Entry:
         check_library(subject)
         raise
     if not handlers:
+        if isinstance(subject, str | Mapping | PathLike):
+            raise NotACallback.a_configuration(subject)
         if isinstance(subject, list | tuple):
             raise NotACallback("a list inside a list of callbacks.", write="*callbacks, or CallbackPipeline(...)")
         if not isinstance(subject, Callback):

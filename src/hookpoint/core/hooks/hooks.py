@@ -145,8 +145,16 @@ class Hooks:
             watcher.leave()
 
     def leave(self, error: BaseException | None) -> list[Exception]:
-        """Exit the callbacks' contexts with the run's exception, in reverse order. Return the errors that they raise."""
-        return self._contexts.leave(error)
+        """Exit the callbacks' contexts with the run's exception, in reverse order. Return the errors that they raise.
+
+        Then warn of values that handlers returned and that no warning has mentioned yet.
+        """
+        errors = self._contexts.leave(error)
+        for entry in self.entries:
+            for returned in entry.unreported:
+                returned.report_dropped()
+            entry.unreported.clear()
+        return errors
 
     def start_schedules(self, clocks: Clocks) -> None:
         """Start every schedule at the current clocks."""

@@ -32,6 +32,7 @@ CALLS = {
     "request_stop": "run.request_stop()",
     "log": 'run.log("name", value)',
     "save": 'run.save("tag")',
+    **dict.fromkeys(("step", "global_step"), "run.set_step(n) at on_run_begin, to begin a new run at step n"),
 }
 
 now_of: Callable[[Values], Iteration] = attrgetter("_now")
@@ -185,7 +186,8 @@ class Values:
         if attribute is None:
             raise NotAssignable(f"the run has no attribute '{name}'.", share=f"run.store['{name}'] = value")
         if isinstance(attribute, property) and attribute.fset is None:
-            raise NotAssignable(f"run.{name} is read-only: the loop sets it.")
+            cures = {"call": CALLS[name]} if name in CALLS else {}
+            raise NotAssignable(f"run.{name} is read-only: the loop sets it.", **cures)
         object.__setattr__(self, name, value)
 
     def __repr__(self) -> str:

@@ -36,7 +36,7 @@ class LeavingCalls:
     def begin(self, watch: HookWatch) -> None:
         """Log which callbacks force every step to run outside the graph."""
         self._watch = watch
-        self._warn(self._always)
+        self._warn(self._always, "every step runs")
 
     def are_due(self, run: Any, *, steps: bool) -> bool:
         """Return whether the next batch must run outside the graph. `steps` says whether the optimizer steps after it."""
@@ -48,7 +48,7 @@ class LeavingCalls:
         due = [call for call in calls if _is_due(call, run)]
         for call in calls:
             self._in_a_row[id(call)] = self._in_a_row.get(id(call), 0) + 1 if call in due else 0
-        self._warn([call for call in due if self._in_a_row[id(call)] == NAMED_AFTER])
+        self._warn([call for call in due if self._in_a_row[id(call)] == NAMED_AFTER], f"{NAMED_AFTER} steps in a row run")
         return bool(due)
 
     def settle(self, run: Any, *, steps: bool) -> None:
@@ -57,11 +57,11 @@ class LeavingCalls:
             if call.armed is not None and (steps or call.point != "on_step_begin"):
                 call.armed.settle(run, call.moment, False)
 
-    def _warn(self, calls: list[Call]) -> None:
+    def _warn(self, calls: list[Call], which: str) -> None:
         for name, point in dict.fromkeys((call.entry.name, call.point) for call in calls):
             if (name, point) not in self._named:
                 self._named.add((name, point))
-                logger.warning("%s listens to %s: every step runs outside the CUDA graph", name, point)
+                logger.warning("%s listens to %s: %s outside the CUDA graph", name, point, which)
 
     def lines(self) -> list[str]:
         """Return the lines of `explain()` that describe which steps run outside the graph."""

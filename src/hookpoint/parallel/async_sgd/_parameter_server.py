@@ -78,9 +78,10 @@ class ParameterServer:
     drop = leave
 
     def fail(self, why: str) -> None:
-        """Raise an error in all waiting workers, because a rank has failed."""
+        """Raise an error in all waiting workers, because a rank has failed. Only the first line of the reason is kept."""
+        headline = why.strip().partition("\n")[0].rstrip(". ")  # the reason becomes part of a sentence
         with self._changed:
-            self.failure = self.failure or why
+            self.failure = self.failure or headline
             self._changed.notify_all()
 
     def copy_to_model(self) -> None:
@@ -97,8 +98,9 @@ class ParameterServer:
             raise OutOfStep(f"rank {worker} is waiting for the parameter server, but {self.failure}.", see="its output")
         if not is_ready:
             late = ", ".join(str(other) for other in self.rule.computing if other != worker)
-            why = f"the parameter server, which got no gradient from rank {late}"
-            raise OutOfStep(f"rank {worker} has waited {self._wait_seconds:.0f} s for {why}.", see="its output")
+            why = f", which got no gradient from rank {late}" if late else ""
+            waited = f"rank {worker} has waited {self._wait_seconds:.0f} s for the parameter server{why}."
+            raise OutOfStep(waited, see="its output" if late else "the output of the other ranks")
 
 
 class RemoteServer:

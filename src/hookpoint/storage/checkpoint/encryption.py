@@ -160,6 +160,15 @@ def _aesgcm() -> Any:
 _known: dict[str, Key] = {}  # keyed by fingerprint
 
 
+def key_for_workdir(source: str | os.PathLike[str] | None, workdir: Any) -> Key | None:
+    """Read the key for a run's checkpoints, if there is one. Raise if the run writes no checkpoints."""
+    if source is None:
+        return None
+    if workdir is None:
+        raise BadArgument("checkpoint_key needs a workdir: without one, no checkpoints are written.", give="workdir=...")
+    return load_key(source)
+
+
 def load_key(source: str | os.PathLike[str], *, argument: str = "checkpoint_key") -> Key:
     """Read a key from a file or, with "env:NAME", from an environment variable, and keep it in memory."""
     _aesgcm()

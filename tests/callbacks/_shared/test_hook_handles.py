@@ -9,7 +9,7 @@ import pickle
 import pytest
 from torch import nn
 
-from hookpoint.callbacks.model_hooks._hook_handles import HookCall, HookHandles, takes_name
+from hookpoint.callbacks._shared.hook_handles import HookCall, HookHandles, takes_name
 
 
 def register(handles, model, *names):
