@@ -457,3 +457,26 @@ def test_calls_in_the_wrong_order_say_what_to_call():
         driver.finish_iteration()
     driver.finish_run()
     assert not driver.is_running
+
+
+def test_a_driven_iteration_runs_specialized_code_also_after_a_pass_inside_it():
+    rows = []
+    driver = HostDriver([on("on_iter_end")(lambda run: rows.append((run.mode, run.iteration, run.step)))], Host("mine"))
+    driver.start_run()
+    driver.start_epoch()
+    driver.start_pass("train")
+    driver.start_iteration([1])
+    driver.start_step()
+    driver.finish_step()
+    driver.finish_iteration()
+    driver.start_pass("val")
+    driver.start_iteration([1])
+    driver.finish_iteration()
+    driver.finish_pass()
+    driver.start_iteration([1])
+    driver.finish_iteration()
+    text = driver.hooks.explain(step=True)
+    driver.finish_run()
+    assert rows == [("train", 1, 1), ("val", 1, 1), ("train", 2, 1)]
+    assert "The end of an iteration in a train pass" in text
+    assert "count_step" not in text.partition("The end of an iteration in a train pass")[2]  # the host reports its steps
