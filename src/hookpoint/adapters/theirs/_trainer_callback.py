@@ -241,7 +241,7 @@ class TrainerCallback(Adopted):
             names = ("best_metric", "best_global_step", "log_history")
             # Older transformers versions have no best_global_step.
             kept = {name: getattr(self.state, name, None) for name in names}
-            state["trainer"] = {name: value for name, value in kept.items() if value}
+            state["trainer"] = {name: value for name, value in kept.items() if value is not None}
         return state if any(state.values()) else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
