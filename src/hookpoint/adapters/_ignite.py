@@ -12,6 +12,7 @@ from typing import Any, Unpack
 from hookpoint.adapters._attachment import Attachment
 from hookpoint.adapters._hosted_run import NO_SKIPS, UNAVAILABLE, HostedRun, Options, guarded
 from hookpoint.core.errors import BadArgument
+from hookpoint.core.logger import logger
 from hookpoint.core.loop.host import Host
 
 NAME = "ignite"
@@ -141,6 +142,9 @@ class IgniteAdapter(Attachment):
         state = self._state if resumes else {}
         self._was_loaded = False
         step = engine.state.iteration if resumes and not state else 0
+        if step:
+            text = "ignite starts at iteration %d without the state of hookpoint's callbacks: they start from scratch. To restore"
+            logger.warning(f"{text} their state, include the adapter in to_save and to_load of ignite's Checkpoint", step)
         counts = (
             {"epoch": engine.state.epoch, "epochs_done": engine.state.epoch, "step": step, "iteration": step} if step else {}
         )
