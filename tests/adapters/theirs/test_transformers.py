@@ -171,7 +171,8 @@ def test_every_event_comes_in_the_same_order_with_the_same_clocks(tmp_path):
     assert {event for event, *_ in records[1]} == set(EVENTS)
 
 
-def test_accumulation_has_substeps(tmp_path):
+@pytest.mark.parametrize("options", [{"gradient_accumulation_steps": 2}, {}], ids=str)  # by default, that of the Runner
+def test_accumulation_has_substeps(tmp_path, options):
     records = []
     for train in (theirs, ours):
         record = []
@@ -189,7 +190,7 @@ def test_accumulation_has_substeps(tmp_path):
         if train is theirs:
             theirs([Note()], LOSSES[:2], tmp_path, gradient_accumulation_steps=2)
         else:
-            ours([adapters.adopt(Note(), gradient_accumulation_steps=2)], LOSSES[:2], accumulate=2)
+            ours([adapters.adopt(Note(), **options)], LOSSES[:2], accumulate=2)
         records.append(record)
     assert (
         records[0]

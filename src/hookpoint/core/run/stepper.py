@@ -31,6 +31,11 @@ class Stepper:
     ) -> None:
         self._evaluating, self._batches = evaluating, batches
 
+    @property
+    def accumulate(self) -> int:
+        """The number of batches per optimizer step, as far as the stepper decides it."""
+        return 1
+
     def forward(self, run: Any) -> None:
         if run.mode == "pred":
             run.outputs = run.model(run.batch)

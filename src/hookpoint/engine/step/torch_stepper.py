@@ -86,6 +86,10 @@ class TorchStepper(Stepper):
         self._left_out = False
         self._values_read: dict[int, int] = {}
 
+    @property
+    def accumulate(self) -> int:
+        return self._accumulate
+
     def begin_run(self, run: Run) -> None:
         """Choose the functions that compute forward and backward. Overrides in the MainCallback take precedence."""
         hooks, self._logbook = run.hooks, machine_of(run).logbook
