@@ -38,7 +38,9 @@ class EpochState:
             return None
         trainer = self._hosted.driver.host.name
         if not self._paths:
-            text = "%s starts epoch %d, but without workdir= there is no state of hookpoint's callbacks: they start from scratch"
+            text = (
+                "%s starts epoch %d, but without workdir= there is no state of hookpoint's callbacks: they start from scratch"
+            )
             logger.warning(text, trainer, epoch + 1)
             return None
         found: list[int] = []

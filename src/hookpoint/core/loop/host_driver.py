@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from hookpoint.core.checkpoint.host_store import HostStore
+from hookpoint.core.data.data_points import check_pass
 from hookpoint.core.errors import BadLoop, OutsideRun
 from hookpoint.core.hooks.hooks import Hooks
 from hookpoint.core.loop._host_owned import HostLoader, HostPositions, HostRandomState
@@ -171,12 +172,16 @@ class HostDriver:
         passes = self._running().scopes.passes
         return passes[-1].mode if passes else None
 
-    def start_pass(self, mode: Mode, *, total: int | None = None) -> None:
-        """Open a pass. `total` is its number of batches, if known."""
+    def start_pass(self, mode: Mode, *, total: int | None = None, loader: Any = None) -> None:
+        """Open a pass. `total` is its number of batches and `loader` the host's own loader, if known.
+
+        The loader is only described in the run's record.
+        """
         machine = self._running()
         if mode != "train" and not machine.scopes.passes:
             machine.resuming.restore_in_epoch()  # a run that resumes at validation has already trained in this epoch
-        machine.begin_pass(Pass(HostLoader(total), mode))
+        check_pass(machine.hooks, loader, warns_idle=mode == "train" and machine.run.is_chief, saved=None)
+        machine.begin_pass(Pass(HostLoader(total, loader), mode))
         self._return_to(machine.scopes.passes[-1])
 
     def finish_pass(self, finals: Mapping[str, Any] | None = None, *, complete: bool | None = None) -> None:
