@@ -36,6 +36,9 @@ class Host:
                     continue
                 raise NotUnderHost(f"{call.entry.name}: {self.name} has no {point}: {why}.", remove=call.entry.name)
         for entry in hooks.entries:
+            if getattr(entry.subject, "copies_checkpoints", False):
+                why = f"{entry.name} copies hookpoint's checkpoints, but {self.name} writes its own."
+                raise NotUnderHost(why, remove=entry.name)
             for verdict, option, does in (("skip_batch", "may_skip", "skips batches"), ("save", "saves", "saves checkpoints")):
                 if verdict in self.cannot and getattr(entry.subject, option, False):
                     why = f"{entry.name} {does}, which {self.name} does not support: {self.cannot[verdict]}."
