@@ -38,10 +38,8 @@ class EpochState:
             return None
         trainer = self._hosted.driver.host.name
         if not self._paths:
-            text = (
-                "%s starts epoch %d, but without workdir= there is no state of hookpoint's callbacks: they start from scratch"
-            )
-            logger.warning(text, trainer, epoch + 1)
+            text = "without workdir= there is no state of hookpoint's callbacks: they start from scratch"
+            logger.warning(f"%s starts epoch %d, but {text}", trainer, epoch + 1)
             return None
         found: list[int] = []
         for path in self._paths:

@@ -144,10 +144,8 @@ class IgniteAdapter(Attachment):
         self._was_loaded = False
         step = engine.state.iteration if resumes and not state else 0
         if step:
-            text = (
-                "ignite starts at iteration %d without the state of hookpoint's callbacks: they start from scratch. To restore"
-            )
-            logger.warning(f"{text} their state, include the adapter in to_save and to_load of ignite's Checkpoint", step)
+            text = "ignite starts at iteration %d without the state of hookpoint's callbacks: they start from scratch"
+            logger.warning(f"{text}. Include the adapter in to_save and to_load of ignite's Checkpoint", step)
         counts = (
             {"epoch": engine.state.epoch, "epochs_done": engine.state.epoch, "step": step, "iteration": step} if step else {}
         )

@@ -41,8 +41,8 @@ class StepTimeout(Callback):
     count as late. A step that is suspended with Ctrl-Z does. If the interpreter itself hangs, in code that never releases the
     GIL, faulthandler's timer writes `stacks-interpreter.txt`, and "exit" exits with code 1. A process has only one such timer.
 
-    Listens to the beginning and end of passes, on_batch_fetch_begin, the beginning and end of iterations, on_iter_skip, on_run_begin,
-    on_exception and on_run_end. Sends the event "step timeout".
+    Listens to the beginning and end of passes and iterations, on_batch_fetch_begin, on_iter_skip, on_run_begin, on_exception
+    and on_run_end. Sends the event "step timeout".
 
     >>> StepTimeout(600, first_seconds=1800, then="exit").seconds
     600.0

@@ -142,7 +142,8 @@ class Mirror(Callback):
 
     def on_run_begin(self, run: Run) -> None:
         owner, workdir = str(self.name or "Mirror"), run.workdir
-        assert self._remote is not None and workdir is not None, "begin_workdir was not called"
+        assert self._remote is not None
+        assert workdir is not None
         self._thread = MirrorThread(self._upload(self._remote, Path(workdir)), owner, self._remote.without_secrets)
         self._thread.start()
 
