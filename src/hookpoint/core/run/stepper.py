@@ -23,6 +23,8 @@ class Stepper:
     An engine overrides all methods.
     """
 
+    accumulate: int = 1  # batches per optimizer step, as far as the stepper decides it
+
     def __init__(
         self,
         *,
@@ -30,11 +32,6 @@ class Stepper:
         batches: Callable[[Any, BatchSize], Iterable[Any]] = as_batches,
     ) -> None:
         self._evaluating, self._batches = evaluating, batches
-
-    @property
-    def accumulate(self) -> int:
-        """The number of batches per optimizer step, as far as the stepper decides it."""
-        return 1
 
     def forward(self, run: Any) -> None:
         if run.mode == "pred":

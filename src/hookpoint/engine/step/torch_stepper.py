@@ -65,7 +65,7 @@ class TorchStepper(Stepper):
         self._backward_was_called = False
         self._forward = forward
         self._compute = (compiled or forward).compute
-        self._accumulate = accumulate
+        self._accumulate = self.accumulate = accumulate
         self._divide_by: float = accumulate
         self._clip = clip_grad_norm
         self._lr_metric = lr_metric
@@ -85,10 +85,6 @@ class TorchStepper(Stepper):
         self._in_window = 0
         self._left_out = False
         self._values_read: dict[int, int] = {}
-
-    @property
-    def accumulate(self) -> int:
-        return self._accumulate
 
     def begin_run(self, run: Run) -> None:
         """Choose the functions that compute forward and backward. Overrides in the MainCallback take precedence."""
