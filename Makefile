@@ -14,7 +14,7 @@ CANDIDATES := $(PYTHON)
 endif
 
 TRAINERS := pytorch-ignite torchtnt lightning 'transformers[torch]' keras
-HOSTS ?= keras lightning transformers ignite fastai accelerate
+HOSTS ?= keras lightning transformers ignite fastai accelerate together
 PINNED := pyproject.toml constraints.txt
 # --no-compile saves a minute for torch: Python compiles modules when they are first imported.
 PIP_INSTALL := -m pip install -qq --no-compile --disable-pip-version-check -c constraints.txt
@@ -45,7 +45,7 @@ faults: $(VENV)/.stamp-dev ## run all fault tests: kills, full disks, damage, si
 test-parallel: $(VENV)/.stamp-dev ## run all tests of distributed training, including kills (make test runs a sample)
 	@HOOKPOINT_FAULTS=all $(PY) -m pytest -m '' tests/parallel tests/examples/test_parallel.py
 
-test-adapters: $(VENV)/.stamp-dev ## test the adapters for other trainers, each in its own environment (LOWEST=1: lowest versions)
+test-adapters: $(VENV)/.stamp-dev ## test the adapters for other trainers, each in its own environment and some together (LOWEST=1: lowest versions)
 	@for host in $(HOSTS); do $(PY) tests/adapters/environment.py $$host $(if $(LOWEST),--lowest) || exit; done
 
 test-remote: $(VENV)/.stamp-dev ## test the mirror against an S3 server on this machine, with kills during uploads (2 minutes)

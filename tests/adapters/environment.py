@@ -1,6 +1,8 @@
 """Set up an environment for another trainer and run the tests of its adapter there: python environment.py keras [--lowest].
 
-The environment is small: what the development environment has, it takes from there. The versions are those in constraints.txt,
+`together` is an environment with several trainers, for the tests of callbacks of several libraries in one list.
+
+An environment is small: what the development environment has, it takes from there. The versions are those in constraints.txt,
 or the lowest that pyproject.toml allows.
 """
 
@@ -19,14 +21,17 @@ CONSTRAINTS, PROJECT = ROOT / "constraints.txt", ROOT / "pyproject.toml"
 TESTS = ["tests/adapters", "tests/architecture/test_docs.py"]
 LOWEST_NEEDS = {"lightning": ["setuptools<81"]}  # an old release imports pkg_resources
 SELECTED = "adapters or other-trainers"
+# Several trainers in one environment, for the tests of lists with callbacks of each. Everything else is tested per trainer.
+COMBINED = {"together": (["keras", "lightning", "transformers"], ["tests/adapters/theirs/test_several_libraries.py"])}
 
 
 def requirements(host: str, *, lowest: bool) -> list[str]:
-    """Return the requirements of the extra for a trainer, with exact versions for the lowest."""
+    """Return the requirements of the extras for a trainer, with exact versions for the lowest."""
     extras = tomllib.loads(PROJECT.read_text())["project"]["optional-dependencies"]
+    names, _ = COMBINED.get(host, ([host], TESTS))
     if not lowest:
-        return list(extras[host])
-    return [*(one.replace(">=", "==") for one in extras[host]), *LOWEST_NEEDS.get(host, [])]
+        return [one for name in names for one in extras[name]]
+    return [one for name in names for one in (*(one.replace(">=", "==") for one in extras[name]), *LOWEST_NEEDS.get(name, []))]
 
 
 def environment(host: str, *, lowest: bool) -> Path:
@@ -51,9 +56,10 @@ def environment(host: str, *, lowest: bool) -> Path:
 
 def main(host: str, *flags: str) -> int:
     python = environment(host, lowest="--lowest" in flags)
+    _, tests = COMBINED.get(host, ([host], TESTS))
     selected = ["-m", "", "-k", SELECTED]
     variables = {**os.environ, "KERAS_BACKEND": "torch", "HF_HUB_OFFLINE": "1"}
-    return subprocess.run([python, "-m", "pytest", *TESTS, *selected], cwd=ROOT, env=variables).returncode
+    return subprocess.run([python, "-m", "pytest", *tests, *selected], cwd=ROOT, env=variables).returncode
 
 
 if __name__ == "__main__":

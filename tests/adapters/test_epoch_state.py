@@ -57,6 +57,15 @@ def test_a_fit_that_starts_elsewhere_has_no_state(tmp_path, first, said, caplog)
     assert said in caplog.text
 
 
+def test_a_fit_that_resumes_without_a_workdir_warns(caplog):
+    assert trained(None, 2) == 2
+    assert not caplog.records
+    assert trained(None, 5, first=3) == 2
+    assert [record.message for record in caplog.records] == [
+        "Tiny starts epoch 4, but without workdir= there is no state of hookpoint's callbacks: they start from scratch"
+    ]
+
+
 def test_a_damaged_file_is_named_and_the_other_one_is_used(tmp_path, caplog):
     trained(tmp_path, 3)
     (tmp_path / HOST_STATE).write_bytes(b"torn")

@@ -194,6 +194,11 @@ def test_a_fit_that_starts_later_without_a_state_has_the_counters(tmp_path, capl
     assert "does not exist, but fastai starts epoch 3: callbacks start from scratch" in caplog.text
 
 
+def test_a_fit_that_starts_later_without_a_workdir_warns(caplog):
+    learner_of(adapters.fastai([Record(UNAVAILABLE)])).fit(3, start_epoch=2)
+    assert "fastai starts epoch 3, but without workdir= there is no state of hookpoint's callbacks" in caplog.text
+
+
 def test_what_fastai_cannot_do_is_refused():
     for callback, text in [
         (cb.ModelSaver(), "ModelSaver saves checkpoints, which fastai does not support: .*SaveModelCallback"),

@@ -340,3 +340,9 @@ def test_a_trainer_takes_commands(tmp_path):
 def test_a_trainer_without_control_has_no_folder_for_it(tmp_path):
     Tiny(TinyAdapter([Callback()], workdir=tmp_path, control=False)).fit(1)
     assert not (tmp_path / ".control").exists()
+
+
+@pytest.mark.parametrize("save", [None, lambda tags, step: "there"])
+def test_a_mirror_of_checkpoints_is_refused_because_the_trainer_writes_its_own(tmp_path, save):
+    with pytest.raises(NotUnderHost, match="Mirror copies hookpoint's checkpoints, but Tiny writes its own"):
+        TinyAdapter([cb.Mirror(f"file://{tmp_path}/there")], workdir=tmp_path / "here", save=save)

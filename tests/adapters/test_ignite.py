@@ -247,6 +247,27 @@ def test_state_in_a_checkpoint_is_in_our_own_encoding(tmp_path):
     assert training.adapter.state_dict()["state"].startswith(MAGIC)  # also after the run
 
 
+@pytest.mark.parametrize("is_loaded", [True, False])
+def test_an_engine_that_resumes_without_the_state_of_the_adapter_warns(tmp_path, is_loaded, caplog):
+    def made():
+        record = Record(UNAVAILABLE)
+        training = Training(record)
+        return training, record, {"trainer": training.trainer, "hookpoint": training.adapter}
+
+    first, _, objects = made()
+    first.trainer.add_event_handler(Events.EPOCH_COMPLETED(once=1), Checkpoint(objects, DiskSaver(str(tmp_path))))
+    first.run(2)
+    (path,) = tmp_path.iterdir()
+    saved = torch.load(path, weights_only=True)
+    second, record, objects = made()
+    for name in objects if is_loaded else ["trainer"]:
+        objects[name].load_state_dict(saved[name])
+    second.run(2)
+    assert record.rows[-1][:4] == ("on_run_end", 2, 6, 6)
+    warned = [one.message for one in caplog.records if one.name == "hookpoint"]
+    assert ["ignite starts at iteration 3 without the state" in text for text in warned] == ([] if is_loaded else [True])
+
+
 def test_an_empty_state_starts_a_run_from_the_beginning():
     record = Record(UNAVAILABLE)
     training = Training(record)

@@ -127,6 +127,11 @@ def test_the_state_file_is_in_our_own_encoding_and_matches_the_epoch(tmp_path, c
     assert "is from epoch 4, but Keras starts epoch 8" in caplog.text
 
 
+def test_a_fit_that_resumes_without_a_workdir_warns(caplog):
+    model_of(Fit()).fit(**DATA, initial_epoch=1, epochs=2, callbacks=[adapters.keras([cb.EarlyStopping("loss")])])
+    assert "Keras starts epoch 2, but without workdir= there is no state of hookpoint's callbacks" in caplog.text
+
+
 def test_a_saver_writes_weights(tmp_path):
     model = model_of(Fit())
     model.fit(**DATA, **VALIDATION, callbacks=[adapters.keras([cb.MinSaver("val_loss")], workdir=tmp_path)])

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import os
 import pickle
 import signal
+import subprocess
 import sys
+from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("lightning", reason="Lightning is not installed: make test-adapters")
 
 import torch
+from tests.adapters.differences import difference, listed
 from tests.adapters.hosts.lightning import ResumableLoader, module_class, trainer_of
 from tests.adapters.record import TRAIN, VAL
 
@@ -250,6 +256,30 @@ def test_two_processes_resume_as_one_run(tmp_path):
     assert fit(2, ModelCheckpoint(tmp_path, filename="saved", save_on_train_epoch_end=True)) == {"2 4"}
     assert fit(9, checkpoint=tmp_path / "saved.ckpt") == {"4 8"}
     assert "inexact" not in (tmp_path / "run" / "run.json").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_two_processes_record_what_those_of_a_runner_do_and_only_the_chief_writes(tmp_path):
+    root, program = Path(__file__).parents[2], Path(__file__).with_name("two_processes.py")
+    paths = os.pathsep.join(filter(None, [str(root / "src"), str(root), os.environ.get("PYTHONPATH")]))
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(program)]
+    ranks = {}
+    for name in ("runner", "lightning"):
+        folder = tmp_path / name
+        folder.mkdir()
+        variables = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run([*launch, name, str(folder)], cwd=root, env=variables, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        ranks[name] = [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in (0, 1)]
+    for chief, other in ranks.values():
+        assert chief["rows"] == other["rows"]
+        assert "os.rename run/run.json" in chief["written"]
+        assert other["written"] == []
+    expected = listed("lightning", version("lightning"))["two processes"].lines
+    for ours, theirs in zip(ranks["runner"], ranks["lightning"], strict=True):
+        assert difference(ours["rows"], theirs["rows"]) == expected
+        assert ["on_train_iter_end", 2, 7, 7] in theirs["rows"]  # rank 1 asks in iteration 6: all stop one step later
 
 
 def test_the_adapter_can_be_pickled_for_new_processes():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -60,6 +61,37 @@ def test_values_are_those_of_a_runner(host, tmp_path):
     assert [len(values) for values in theirs.history.values()] == [3, 3]  # observed once per pass
 
 
+class Measured(Callback):
+    """What callbacks with hooks on the model and counters of operations send to the monitors at log steps."""
+
+    def __init__(self):
+        super().__init__()
+        self.values = {}
+
+    def on_records(self, records):
+        for record in records:
+            for name, value in (record.scalars() if record.kind == "scalars" else {}).items():
+                kind, _, stat = name.partition("/")
+                stat = stat.rpartition("/")[2]  # without the module, which has another name in each host
+                if kind in ("activation", "model_flops") and stat != "ema":  # of a default callback of the adapters
+                    self.values.setdefault((kind, stat, record.at), []).append(round(value, 5))
+
+
+def measured_under(host, tmp_path):
+    module = getattr(host, "MODULE", "")
+    tap, measured = cb.FeatureTap(module, modes=["val"]), Measured()
+    callbacks = [cb.ActivationStats(module, every=1), cb.FlopsTracker(peak_flops=1e12), cb.StepTimeout(60), tap, measured]
+    host.fit(callbacks, Fit(epochs=17, folder=tmp_path))  # the first log step is step 50
+    return measured.values, [[round(row, 5) for row in rows.flatten().tolist()] for rows in tap.features.values()]
+
+
+def test_callbacks_that_clean_up_after_skips_and_failed_steps_measure_what_they_do_in_a_runner(host, tmp_path):
+    ours, rows = measured_under(OurRunner(), tmp_path / "ours")
+    assert len(rows) == 1
+    assert {kind for kind, _, at in ours if at == "step"} == {"activation", "model_flops"}
+    assert measured_under(host, tmp_path / "theirs") == (ours, rows)
+
+
 def stopped_at(host, fit):
     seen = Seen()
     host.fit([cb.EarlyStopping("val_loss", min_delta=10.0, patience=3), seen], fit)
@@ -96,6 +128,11 @@ def test_the_run_folder_is_that_of_any_run(host, tmp_path):
         assert result.exit_code == 0, result.output
         assert "val_loss" in result.output or command[0] == "runs"
     assert "stopped" in CliRunner().invoke(main, ["runs", str(workdir.parent)]).output
-    assert (workdir / "run.json").stat().st_size
+    facts = json.loads((workdir / "run.json").read_text())
+    assert "HostLoader" not in json.dumps(facts)
+    if getattr(host, "KNOWS_LOADER", True):
+        assert {name: one["batches"] for name, one in facts["data"].items()} == {"train": 3, "val": 1}
+    else:
+        assert "data" not in facts
     assert not (workdir / "checkpoints").exists()
     assert not (workdir.parent / "previous").exists()

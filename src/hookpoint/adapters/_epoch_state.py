@@ -17,7 +17,7 @@ class EpochState:
     """A file that is written after each epoch, and read by a fit that resumes after that epoch.
 
     The previous epoch's file is also kept, because the process may be killed after it has written this file but before the
-    trainer has saved its own state. Without a workdir, nothing is written or read.
+    trainer has saved its own state. Without a workdir, nothing is written, and a fit that resumes starts without state.
     """
 
     def __init__(self, hosted: HostedRun, workdir: str | os.PathLike[str] | None) -> None:
@@ -34,7 +34,12 @@ class EpochState:
 
     def after(self, epoch: int) -> bytes | None:
         """Return the state that was saved after this epoch. If it is missing or from another epoch, warn and return None."""
-        if not self._paths or not epoch:
+        if not epoch:
+            return None
+        trainer = self._hosted.driver.host.name
+        if not self._paths:
+            text = "without workdir= there is no state of hookpoint's callbacks: they start from scratch"
+            logger.warning(f"%s starts epoch %d, but {text}", trainer, epoch + 1)
             return None
         found: list[int] = []
         for path in self._paths:
@@ -48,6 +53,5 @@ class EpochState:
                 return state
             found += [] if done is None else [done]
         which = "does not exist" if not found else f"is from epoch {found[0]}"
-        trainer = self._hosted.driver.host.name
         logger.warning("%s %s, but %s starts epoch %d: callbacks start from scratch", self._paths[0], which, trainer, epoch + 1)
         return None

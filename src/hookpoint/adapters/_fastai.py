@@ -11,6 +11,7 @@ from hookpoint.adapters._epoch_state import EpochState
 from hookpoint.adapters._hosted_run import UNAVAILABLE, ErrorsFromWith, HostedRun, Options, guarded
 from hookpoint.core.data.samples import length_of
 from hookpoint.core.loop.host import Host
+from hookpoint.core.run.run_loop import Mode
 
 HOST = Host(
     "fastai",
@@ -120,7 +121,7 @@ class FastaiEvents:
         if not self.driver.wants_stop:
             self.driver.start_epoch()
         if not self.driver.wants_stop:
-            self.driver.start_pass("train", total=length_of(learn.dl))
+            self.driver.start_pass("train", total=length_of(learn.dl), loader=learn.dl)
         return self._cancels()
 
     def _begin(self, learn: Any) -> None:
@@ -172,7 +173,8 @@ class FastaiEvents:
             self.hosted.start(run_points=False, model=learn.model, criterion=learn.loss_func)
         if not self._is_watched():
             return None
-        self.driver.start_pass("pred" if hasattr(learn, "gather_preds") else "val", total=length_of(learn.dl))
+        mode: Mode = "pred" if hasattr(learn, "gather_preds") else "val"
+        self.driver.start_pass(mode, total=length_of(learn.dl), loader=learn.dl)
         return self._cancels()
 
     @guarded

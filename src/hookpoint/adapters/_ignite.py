@@ -12,7 +12,9 @@ from typing import Any, Unpack
 from hookpoint.adapters._attachment import Attachment
 from hookpoint.adapters._hosted_run import NO_SKIPS, UNAVAILABLE, HostedRun, Options, guarded
 from hookpoint.core.errors import BadArgument
+from hookpoint.core.logger import logger
 from hookpoint.core.loop.host import Host
+from hookpoint.core.run.run_loop import Mode
 
 NAME = "ignite"
 HOST = Host(
@@ -141,6 +143,9 @@ class IgniteAdapter(Attachment):
         state = self._state if resumes else {}
         self._was_loaded = False
         step = engine.state.iteration if resumes and not state else 0
+        if step:
+            text = "ignite starts at iteration %d without the state of hookpoint's callbacks: they start from scratch"
+            logger.warning(f"{text}. Include the adapter in to_save and to_load of ignite's Checkpoint", step)
         counts = (
             {"epoch": engine.state.epoch, "epochs_done": engine.state.epoch, "step": step, "iteration": step} if step else {}
         )
@@ -177,7 +182,7 @@ class IgniteAdapter(Attachment):
             driver.finish_epoch()
         driver.start_epoch()
         if not driver.wants_stop:
-            driver.start_pass("train", total=engine.state.epoch_length)
+            driver.start_pass("train", total=engine.state.epoch_length, loader=engine.state.dataloader)
         self._stop_if_asked()
 
     @guarded
@@ -273,10 +278,11 @@ class IgniteAdapter(Attachment):
 
     @contextmanager
     def _watched(self, name: str, engine: Any) -> Iterator[None]:
-        events, driver, mode = self._events, self.hosted.driver, "pred" if name == "pred" else "val"
+        events, driver = self._events, self.hosted.driver
+        mode: Mode = "pred" if name == "pred" else "val"
 
         def begin_pass(engine: Any) -> None:
-            driver.start_pass("pred" if name == "pred" else "val", total=engine.state.epoch_length)
+            driver.start_pass(mode, total=engine.state.epoch_length, loader=engine.state.dataloader)
 
         def begin(engine: Any) -> None:
             driver.start_iteration(engine.state.batch)

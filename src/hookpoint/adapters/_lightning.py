@@ -148,25 +148,28 @@ class LightningEvents:
             driver.finish_epoch()
         self._open_epoch(trainer)
         if driver.mode is None:
-            driver.start_pass("train", total=_count(trainer.num_training_batches))
+            self._start_training(trainer)
         self._obey(trainer)
 
     def _open_epoch(self, trainer: Any) -> None:
         self.driver.start_epoch()
         self._seen, self._of_validation = dict(trainer.callback_metrics), set()
 
+    def _start_training(self, trainer: Any) -> None:
+        self.driver.start_pass("train", total=_count(trainer.num_training_batches), loader=trainer.train_dataloader)
+
     def _return_to_epoch(self, trainer: Any) -> None:
         """Begin the epoch and the training pass in which the trainer resumes. The trainer fires no event for this."""
         if not self.driver.epoch_is_open:
             self._open_epoch(trainer)
             if self.driver.resumes_in_training:
-                self.driver.start_pass("train", total=_count(trainer.num_training_batches))
+                self._start_training(trainer)
 
     @guarded
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         self._return_to_epoch(trainer)
         if self.driver.mode is None:
-            self.driver.start_pass("train", total=_count(trainer.num_training_batches))
+            self._start_training(trainer)
         self.driver.start_iteration(batch)
         self._obey(trainer)
 
@@ -223,7 +226,7 @@ class LightningEvents:
             if self.driver.mode == "train" and (trainer.is_last_batch or trainer.fit_loop.epoch_loop.done):
                 self.driver.finish_pass()  # if batches are left, this is a validation pass in the middle of the epoch
         self._seen = dict(trainer.callback_metrics)
-        self.driver.start_pass("val", total=_total(trainer.num_val_batches))
+        self.driver.start_pass("val", total=_total(trainer.num_val_batches), loader=trainer.val_dataloaders)
 
     @guarded
     def on_validation_batch_start(
@@ -252,7 +255,7 @@ class LightningEvents:
     @guarded
     def on_predict_start(self, trainer: Any, pl_module: Any) -> None:
         self._start(trainer, pl_module, is_fit=False)
-        self.driver.start_pass("pred", total=_total(trainer.num_predict_batches))
+        self.driver.start_pass("pred", total=_total(trainer.num_predict_batches), loader=trainer.predict_dataloaders)
 
     @guarded
     def on_predict_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:

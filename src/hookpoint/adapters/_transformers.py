@@ -67,7 +67,7 @@ class TransformersAdapter(Attachment):
         self._trainer, self._keeps_outputs = trainer, keeps_outputs
         self._checkpoint: Path | None = None
         self._rates = ScheduledRates(None, None)
-        self._total: int | None = None
+        self._loader: Any = None  # the loader of the training pass, during training
         # The batch's loss, and whether the model received the step's number of items.
         self._computed: tuple[Any, bool] | None = None
         self._is_stepping = self._epoch_is_over = False
@@ -91,6 +91,7 @@ class TransformersAdapter(Attachment):
             self.hosted.fail(error)
             raise
         finally:
+            self._loader = None
             self._trainer.remove_callback(listener)
         if self.hosted.is_running:
             self.hosted.finish()
@@ -100,7 +101,7 @@ class TransformersAdapter(Attachment):
     def begin(self, args: Any, state: Any, control: Any, objects: Mapping[str, Any]) -> None:
         optimizer, scheduler = objects["optimizer"], objects["lr_scheduler"]  # accelerate wraps both
         optimizer, scheduler = getattr(optimizer, "optimizer", optimizer), getattr(scheduler, "scheduler", scheduler)
-        self._total, self._last_logged = length_of(objects["train_dataloader"]), state.global_step
+        self._loader, self._last_logged = objects["train_dataloader"], state.global_step
         self._epoch_is_over, self._evaluations, self._saved_at = False, 0, None
         self._awaited.clear()
         self.hosted.start(
@@ -148,7 +149,7 @@ class TransformersAdapter(Attachment):
         self._settle(control, is_late=True)
         self._epoch_is_over = False
         self.hosted.driver.start_epoch()
-        self.hosted.driver.start_pass("train", total=self._total)
+        self.hosted.driver.start_pass("train", total=length_of(self._loader), loader=self._loader)
         self._obey(control)
 
     @guarded
@@ -270,7 +271,7 @@ class TransformersAdapter(Attachment):
         mode: Mode = "pred" if given["description"] == "Prediction" else "val"
         theirs, driver = given.get("metric_key_prefix", "eval"), self.hosted.driver
         self._prefix = ours = _prefix(theirs, mode)
-        driver.start_pass(mode, total=length_of(given["dataloader"]))
+        driver.start_pass(mode, total=length_of(given["dataloader"]), loader=given["dataloader"])
         output = method(*args, **kwargs)
         values = {name.removeprefix(f"{theirs}_"): value for name, value in output.metrics.items()}
         values.pop("model_preparation_time", None)

@@ -11,8 +11,10 @@ from hookpoint import adapters
 
 NAME = "Lightning"
 PACKAGE = "lightning"
+MODULE = "net"  # the name of the network in the model
 CONTINUES = True  # a second fit continues with the next epoch
 UNAVAILABLE = {"on_batch_fetch_begin", "on_batch_fetch_end", "on_iter_error", "on_iter_skip"}
+MORE_SCRIPTS = {"two processes"}  # test_lightning.py
 CANNOT: dict[str, str] = {}  # scripts that the host cannot run, and why
 
 

@@ -11,6 +11,7 @@ from hookpoint import adapters
 
 NAME = "transformers.Trainer"
 PACKAGE = "transformers"
+MODULE = "net"  # the name of the network in the model
 CONTINUES = False
 UNAVAILABLE = {"on_batch_fetch_begin", "on_batch_fetch_end", "on_iter_error", "on_iter_skip", "on_backward_begin"}
 CANNOT = {"resume after the validation": "it saves after the end of an epoch"}

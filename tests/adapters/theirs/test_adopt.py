@@ -173,3 +173,10 @@ def test_a_method_that_no_point_matches_is_refused_when_compiled():
     theirs = type("Zero", (kind,), {"on_before_zero_grad": lambda self, *args: None})()
     with pytest.raises(CompileError, match=r"^Zero \(Lightning\) defines on_before_zero_grad, which no point matches"):
         Loop([theirs], extra_callbacks=[], monitors=[])
+
+
+def test_ignite_engines_without_ignite_name_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ignite", None)
+    monkeypatch.setitem(sys.modules, "ignite.engine", None)
+    with pytest.raises(ImportError, match=r"IgniteEngines needs ignite: pip install 'hookpoint\[ignite\]'"):
+        adapters.IgniteEngines()

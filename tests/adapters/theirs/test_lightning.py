@@ -456,3 +456,11 @@ def test_what_on_save_checkpoint_adds_is_kept(tmp_path):
 
     callback, _ = resumed(Counter, tmp_path, 4)
     assert callback.seen == 10
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_the_trainer_has_the_accumulation_of_the_runner(accumulate):
+    seen = []
+    note = C.LambdaCallback(on_train_start=lambda trainer, module: seen.append(trainer.accumulate_grad_batches))
+    ours([note], LOSSES[:1], accumulate=accumulate)
+    assert seen == [accumulate]

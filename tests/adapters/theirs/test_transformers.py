@@ -171,7 +171,8 @@ def test_every_event_comes_in_the_same_order_with_the_same_clocks(tmp_path):
     assert {event for event, *_ in records[1]} == set(EVENTS)
 
 
-def test_accumulation_has_substeps(tmp_path):
+@pytest.mark.parametrize("options", [{"gradient_accumulation_steps": 2}, {}], ids=str)  # by default, that of the Runner
+def test_accumulation_has_substeps(tmp_path, options):
     records = []
     for train in (theirs, ours):
         record = []
@@ -189,7 +190,7 @@ def test_accumulation_has_substeps(tmp_path):
         if train is theirs:
             theirs([Note()], LOSSES[:2], tmp_path, gradient_accumulation_steps=2)
         else:
-            ours([adapters.adopt(Note(), gradient_accumulation_steps=2)], LOSSES[:2], accumulate=2)
+            ours([adapters.adopt(Note(), **options)], LOSSES[:2], accumulate=2)
         records.append(record)
     assert (
         records[0]
@@ -284,3 +285,18 @@ def test_early_stopping_of_a_resumed_run(tmp_path, after):
     assert second.state.best_metric == whole.state.best_metric == 1.0
     assert second.state.log_history == whole.state.log_history
     assert second.theirs.early_stopping_patience_counter == 2
+
+
+@pytest.mark.parametrize("after", [1, 2])
+def test_a_best_value_of_zero_outlives_a_resume(tmp_path, after):
+    losses = [0.0, 0.5, 0.25, 0.25, 0.25]
+
+    def make():
+        return adapters.adopt(transformers.EarlyStoppingCallback(2), metric_for_best_model="eval_loss")
+
+    run = ours([make()], losses)
+    ours([make(), cb.ModelSaver()], losses, epochs=after, workdir=tmp_path)
+    second = make()
+    resumed = ours([second, cb.ModelSaver()], losses, workdir=tmp_path, done=after)
+    assert resumed.epoch == run.epoch == 3
+    assert second.state.best_metric == 0.0

@@ -11,8 +11,11 @@ import time
 import pytest
 
 from hookpoint import Loop, on
+from hookpoint.adapters._hosted_run import NO_SKIPS, UNAVAILABLE
 from hookpoint.callbacks import JSONWriter, ModelSaver, StepTimeout, StepTooSlow
 from hookpoint.callbacks.profiling._step_watch import StepWatch, is_in_debugger, thread_dump
+from hookpoint.core.loop.host import Host
+from hookpoint.core.loop.host_driver import HostDriver
 
 LIMIT = 0.5
 SECONDS = 20.0
@@ -330,3 +333,18 @@ def test_bad_arguments_are_refused(bad, words):
 
 def test_one_mode_may_be_given_as_a_word():
     assert StepTimeout(1, covers="val").covers == ("val",)
+
+
+def test_in_another_trainer_a_step_begins_with_its_iteration(caplog):
+    driver = HostDriver([StepTimeout(0.05, then="stop")], Host("Trainer", UNAVAILABLE | NO_SKIPS))
+    driver.start_run()
+    driver.start_epoch()
+    driver.start_pass("train")
+    time.sleep(0.2)  # the trainer waits for its data
+    assert "takes longer" not in caplog.text
+    driver.start_iteration([1])
+    until(lambda: "step 1 takes longer than 0.05 s" in caplog.text)
+    assert not driver.wants_stop
+    driver.finish_iteration()
+    assert driver.wants_stop
+    driver.finish_run()

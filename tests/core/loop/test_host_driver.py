@@ -7,9 +7,9 @@ import signal
 import pytest
 import torch
 
-from hookpoint import Callback, Every, LambdaCallback, Runner, StopRun, on
+from hookpoint import Callback, Every, HookedLoader, LambdaCallback, Runner, StopRun, on
 from hookpoint import callbacks as cb
-from hookpoint.core.errors import BadLoop, OutsideRun
+from hookpoint.core.errors import BadLoop, HookpointWarning, OutsideRun
 from hookpoint.core.hooks.costs import FIRST_SAMPLE
 from hookpoint.core.loop.host import Host, NotUnderHost
 from hookpoint.core.loop.host_driver import HostDriver
@@ -457,3 +457,66 @@ def test_calls_in_the_wrong_order_say_what_to_call():
         driver.finish_iteration()
     driver.finish_run()
     assert not driver.is_running
+
+
+def test_a_driven_iteration_runs_specialized_code_also_after_a_pass_inside_it():
+    rows = []
+    driver = HostDriver([on("on_iter_end")(lambda run: rows.append((run.mode, run.iteration, run.step)))], Host("mine"))
+    driver.start_run()
+    driver.start_epoch()
+    driver.start_pass("train")
+    driver.start_iteration([1])
+    driver.start_step()
+    driver.finish_step()
+    driver.finish_iteration()
+    driver.start_pass("val")
+    driver.start_iteration([1])
+    driver.finish_iteration()
+    driver.finish_pass()
+    driver.start_iteration([1])
+    driver.finish_iteration()
+    text = driver.hooks.explain(step=True)
+    driver.finish_run()
+    assert rows == [("train", 1, 1), ("val", 1, 1), ("train", 2, 1)]
+    assert "The end of an iteration in a train pass" in text
+    assert "count_step" not in text.partition("The end of an iteration in a train pass")[2]  # the host reports its steps
+
+
+def test_a_point_that_a_callback_can_do_without_is_no_reason_to_refuse_it():
+    class Careful(Callback):
+        optional_points = ("on_iter_skip",)
+
+        def on_iter_skip(self): ...
+
+        def on_epoch_end(self): ...
+
+    class Fetching(Careful):
+        def on_batch_fetch_end(self): ...
+
+    cannot = {"on_iter_skip": "it computes every batch", "on_batch_fetch_end": "it fetches itself"}
+    HostDriver([Careful()], Host("Trainer", cannot)).reject(["on_iter_skip"], "it computes every batch")
+    with pytest.raises(NotUnderHost, match="Fetching: Trainer has no on_batch_fetch_end"):
+        HostDriver([Fetching()], Host("Trainer", cannot))
+
+
+def test_handlers_in_the_data_that_nothing_calls_are_named():
+    class InData(Callback):
+        def on_sample(self, sample): ...
+
+        def on_epoch_end(self): ...
+
+    def trained(callback, loader):
+        driver = HostDriver([callback], Host("Trainer"))
+        driver.start_run()
+        driver.start_epoch()
+        try:
+            driver.start_pass("train", loader=loader)
+        finally:
+            driver.finish_run()
+
+    with pytest.warns(HookpointWarning, match="InData.on_sample is never called: pass InData to a HookedLoader too"):
+        trained(InData(), [1])
+    callback = InData()
+    loader = HookedLoader([1, 2, 3], callbacks=[callback])
+    trained(callback, loader)  # no warning, which would be an error
+    trained(callback, None)  # the adapter does not know the loader, but there is one

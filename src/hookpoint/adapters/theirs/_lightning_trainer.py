@@ -12,6 +12,7 @@ from hookpoint.adapters.theirs._adopted import number_of
 from hookpoint.adapters.theirs._lightning_parts import FitLoop, Logger, LoggerConnector, Strategy
 from hookpoint.adapters.theirs._offers import Caller, Offers
 from hookpoint.core.errors import NotOffered
+from hookpoint.core.run.run import stepper_of
 
 OPTIONS: dict[str, Any] = {"check_val_every_n_epoch": 1, "log_every_n_steps": 50, "val_check_interval": 1.0}
 PRECISIONS = {"torch.bfloat16": "bf16-true", "torch.float16": "16-true", "torch.float64": "64-true"}
@@ -34,7 +35,6 @@ class LightningTrainer(Offers):
     )
 
     SHOWN = "trainer"
-    accumulate_grad_batches = 1
     ckpt_path = None
     datamodule = None
     fast_dev_run = False
@@ -74,6 +74,10 @@ class LightningTrainer(Offers):
     @property
     def global_step(self) -> int:
         return self._caller.run.step
+
+    @property
+    def accumulate_grad_batches(self) -> int:
+        return stepper_of(self._caller.run).accumulate
 
     @property
     def max_epochs(self) -> int:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from hookpoint.adapters.theirs._adopted import Adopted, cure, number_of, values_of
 from hookpoint.core.errors import BadArgument, NothingToSaveTo
-from hookpoint.core.run.run import Run
+from hookpoint.core.run.run import Run, stepper_of
 
 NO_EFFECT = {
     "load_best_model_at_end": "use hookpoint.callbacks.MinSaver to keep the best weights",
@@ -241,7 +241,7 @@ class TrainerCallback(Adopted):
             names = ("best_metric", "best_global_step", "log_history")
             # Older transformers versions have no best_global_step.
             kept = {name: getattr(self.state, name, None) for name in names}
-            state["trainer"] = {name: value for name, value in kept.items() if value}
+            state["trainer"] = {name: value for name, value in kept.items() if value is not None}
         return state if any(state.values()) else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -256,6 +256,7 @@ def _defaults(run: Run) -> dict[str, Any]:
     # Without a workdir, use the default output_dir of TrainingArguments.
     folder = "trainer_output" if run.workdir is None else str(run.workdir)
     defaults: dict[str, Any] = {"eval_strategy": "epoch", "output_dir": folder, "report_to": [], "save_strategy": "no"}
+    defaults["gradient_accumulation_steps"] = stepper_of(run).accumulate
     if "cuda" not in str(run.device):
         defaults["use_cpu"] = True
     return defaults

@@ -29,7 +29,10 @@ class IgniteEngines(Callback):
 
     def __init__(self, *, name: str | None = None) -> None:
         super().__init__(name=name)
-        self._events = import_module("ignite.engine").Events
+        try:
+            self._events = import_module("ignite.engine").Events
+        except ImportError as error:
+            raise ImportError("hookpoint.adapters.IgniteEngines needs ignite: pip install 'hookpoint[ignite]'") from error
         calls = Calls()
         self.trainer, self.evaluator = run_engine("trainer", calls), run_engine("evaluator", calls)
         self._is_training = False

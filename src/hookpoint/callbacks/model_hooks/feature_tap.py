@@ -49,6 +49,7 @@ class FeatureTap(PatternCallback):
     torch.Size([7, 3])
     """
 
+    optional_points = ("on_iter_skip",)
     step_cost: ClassVar[str] = "nothing in training; asynchronous copies for each predicted batch"
 
     def __init__(

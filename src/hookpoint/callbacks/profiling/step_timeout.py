@@ -34,19 +34,21 @@ class StepTimeout(Callback):
     - "exit": the process exits immediately with exit code 75, without firing end points. If a supervisor restarts it, the run
       resumes from its newest checkpoint.
 
-    A step is a training iteration, including the wait for its batch. Validation passes, checkpoints and the time between epochs
-    do not count. `covers=["train", "val"]` also watches validation iterations. The first iteration of each pass, in which
-    workers start and kernels are compiled, may take `first_seconds`. A step that is paused in a debugger or a shell does not
+    A step is a training iteration, including the wait for its batch. In other libraries' trainers, which fetch batches
+    themselves, the wait does not count. Validation passes, checkpoints and the time between epochs do not count.
+    `covers=["train", "val"]` also watches validation iterations. The first iteration of each pass, in which workers start and
+    kernels are compiled, may take `first_seconds`. A step that is paused in a debugger or a shell does not
     count as late. A step that is suspended with Ctrl-Z does. If the interpreter itself hangs, in code that never releases the
     GIL, faulthandler's timer writes `stacks-interpreter.txt`, and "exit" exits with code 1. A process has only one such timer.
 
-    Listens to the beginning and end of passes, on_batch_fetch_begin, the end of iterations, on_iter_skip, on_run_begin,
-    on_exception and on_run_end. Sends the event "step timeout".
+    Listens to the beginning and end of passes and iterations, on_batch_fetch_begin, on_iter_skip, on_run_begin, on_exception
+    and on_run_end. Sends the event "step timeout".
 
     >>> StepTimeout(600, first_seconds=1800, then="exit").seconds
     600.0
     """
 
+    optional_points = ("on_batch_fetch_begin", "on_iter_skip")
     step_cost = "less than a microsecond to store the time; a thread checks it"
 
     EXIT_CODE = 75  # EX_TEMPFAIL: try again
@@ -80,6 +82,12 @@ class StepTimeout(Callback):
     def on_batch_fetch_begin(self, run: Run) -> None:
         watch = self._watch
         if watch is not None and run.mode in self.covers:
+            watch.began = monotonic()
+
+    def on_iter_begin(self, run: Run) -> None:
+        """Begin here if another library's trainer has fetched the batch. Otherwise, the step began with the fetch."""
+        watch = self._watch
+        if watch is not None and watch.began is None and run.mode in self.covers:
             watch.began = monotonic()
 
     def on_train_iter_end(self, run: Run) -> None:

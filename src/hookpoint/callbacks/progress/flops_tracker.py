@@ -50,6 +50,7 @@ class FlopsTracker(LapTimer):
     197000000000000.0
     """
 
+    optional_points = ("on_backward_begin", "on_iter_skip", "on_iter_error")
     may_write = ("model_flops", "model_flops_per_second", "mfu", "hfu")
     keeps: ClassVar[str] = f"{LapTimer.keeps}, and its FLOPs"
     step_cost: ClassVar[str] = (

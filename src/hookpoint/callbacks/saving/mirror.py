@@ -53,6 +53,7 @@ class Mirror(Callback):
 
     on_error: OnError = "warn"
     ranks: Ranks = "chief"
+    copies_checkpoints = True  # so other libraries' trainers, which write their own, refuse it
     step_cost = "nothing; each save takes a microsecond more, and uploads run in a thread"
 
     def __init__(
@@ -141,8 +142,8 @@ class Mirror(Callback):
 
     def on_run_begin(self, run: Run) -> None:
         owner, workdir = str(self.name or "Mirror"), run.workdir
-        if self._remote is None or workdir is None:
-            raise BadLoop(f"{owner} works only in a Runner or Loop: other trainers write their own checkpoints.")
+        assert self._remote is not None
+        assert workdir is not None
         self._thread = MirrorThread(self._upload(self._remote, Path(workdir)), owner, self._remote.without_secrets)
         self._thread.start()
 

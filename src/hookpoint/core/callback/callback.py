@@ -54,6 +54,8 @@ class Callback:
     - `after` and `before` name callbacks or classes; `reads` and `writes` name metrics. All four refine the list order.
     - `may_write` names metrics that the callback logs only sometimes.
     - `points` names custom points that would otherwise be rejected as misspelled built-in points.
+    - `optional_points` names points that the callback can do without if another library's trainer does not have them, such as
+      on_iter_skip in a trainer that never skips a batch.
     - `knobs` lists the attributes that live control may set (see `Knob`), and `actions` the methods that it may call. Define
       `on_knob(run, name, was, value)` to respond to a change; raise an error in it to refuse the new value.
     - `outside = True` marks a monitor that uses the network. If the monitor is too slow, hookpoint drops its oldest records.
@@ -81,6 +83,7 @@ class Callback:
     may_write: tuple[str, ...] = ()
     writes_anything: bool = False  # internal: the callback calls user functions, which may log any metric
     points: tuple[str, ...] = ()
+    optional_points: tuple[str, ...] = ()
     outside: bool = False
     asynchronous: bool = False
     collective: bool = False

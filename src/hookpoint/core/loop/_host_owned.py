@@ -7,13 +7,25 @@ from typing import Any
 
 from hookpoint.core.checkpoint.positions import Entered, Positions
 from hookpoint.core.checkpoint.randomness import PlainRandomness
+from hookpoint.core.data.data_graph import graph_of
+from hookpoint.core.data.samples import length_of
+from hookpoint.core.logger import logger
 
 
 class HostLoader:
-    """A stand-in for the loader of a pass whose batches come from a host. `total` is the number of batches, if known."""
+    """A stand-in for the loader of a pass whose batches come from a host. `total` is the number of batches, if known.
 
-    def __init__(self, total: int | None = None) -> None:
+    `theirs` is the host's own loader, if known. Only its description is kept, for the run's record, because a reference would
+    keep the loader's workers alive.
+    """
+
+    def __init__(self, total: int | None = None, theirs: Any = None) -> None:
         self._total = total
+        try:
+            self.graph = None if theirs is None else graph_of(theirs)
+        except Exception as error:  # in a user's loader or dataset
+            logger.warning("the data could not be described: %s", error)
+            self.graph = None
 
     def __iter__(self) -> Iterator[Any]:
         return iter(())
@@ -35,6 +47,12 @@ class HostRandomState(PlainRandomness):
 
 class HostPositions(Positions):
     """The position in the data, which the host itself restores."""
+
+    def describe(self, loader: Any) -> dict[str, Any]:
+        """Return what is known about the host's own loader, or nothing if the host did not give it."""
+        if not isinstance(loader, HostLoader):
+            return super().describe(loader)
+        return {} if loader.graph is None else {"graph": loader.graph, "batches": length_of(loader)}
 
     def begin(self, loader: Iterable[Any], epoch: int) -> Iterator[Any]:
         return iter(loader)

@@ -100,7 +100,8 @@ class RunRecord:
         self._described_loader = run.train_loader
         for name, loader in (("train", run.train_loader), ("val", run.val_loader)):
             try:
-                data |= {name: self._describe_data(loader)} if loader is not None else {}
+                described = self._describe_data(loader) if loader is not None else {}
+                data |= {name: described} if described else {}
             except Exception as error:  # in a user's loader or dataset
                 logger.warning("the %s data could not be described: %s", name, error)
         return data

@@ -7,28 +7,33 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hookpoint.core.run.run import Run
+    from hookpoint.core.run_view import Dispatch
     from hookpoint.core.schedule.clocks import Clocks
 
 
 class StepHooks:
-    """Observe `optimizer.step()` through its hooks, or let a host report steps by calling `before_step` and `after_step`.
+    """Observe `optimizer.step()` through its hooks, or let a host report steps (host_driver.py).
+
+    `begin` and `end` call the handlers of on_step_begin and on_step_end. They are None if there are no handlers.
 
     If there is no optimizer, or the optimizer has no hooks, each training batch counts as a step. In a dict of optimizers,
     only the first one is observed.
     """
 
     def __init__(self, run: Run, clocks: Clocks, *, has_host: bool = False) -> None:
-        self._run, self._clocks = run, clocks
+        self.run, self._clocks = run, clocks
         self._handles: list[Any] = []
+        self.begin: Dispatch | None = None
+        self.end: Dispatch | None = None
         optimizer = next(iter(run.optimizer.values()), None) if isinstance(run.optimizer, Mapping) else run.optimizer
         self._optimizer = optimizer if hasattr(optimizer, "register_step_post_hook") and not has_host else None
         self.are_reported = has_host or self._optimizer is not None  # otherwise, each training batch counts as a step
 
     def install(self) -> None:
-        self._begin = self._run.hooks.dispatch("on_step_begin", mode="train", sampled=True)
-        self._end = self._run.hooks.dispatch("on_step_end", mode="train", sampled=True)
+        self.begin = self.run.hooks.dispatch("on_step_begin", mode="train", sampled=True)
+        self.end = self.run.hooks.dispatch("on_step_end", mode="train", sampled=True)
         if self._optimizer is not None:
-            if self._begin is not None:
+            if self.begin is not None:
                 self._handles.append(self._optimizer.register_step_pre_hook(self.before_step))
             self._handles.append(self._optimizer.register_step_post_hook(self.after_step))
 
@@ -38,10 +43,10 @@ class StepHooks:
             self._handles.pop().remove()
 
     def before_step(self, *args: Any) -> None:
-        if self._begin is not None:
-            self._begin(self._run)
+        if self.begin is not None:
+            self.begin(self.run)
 
     def after_step(self, *args: Any) -> None:
         self._clocks.count_step()
-        if self._end is not None:
-            self._end(self._run)
+        if self.end is not None:
+            self.end(self.run)

@@ -139,3 +139,13 @@ def iterations(machine: Machine, pass_: Pass) -> Generator[Any, None, bool]:
     machine.hooks.sources[f"The iterations of a {pass_.mode} pass"] = plan.source
     result: Generator[Any, None, bool] = plan.bound(settled)(machine, pass_)
     return result
+
+
+def iteration_ends(machine: Machine, pass_: Pass) -> tuple[Callable[..., None], Callable[..., None]]:
+    """Return `Machine.begin_iteration` and `Machine.end_iteration`, specialized for an open pass that a host drives."""
+    settled = settled_values(SETTLED, self=machine, pass_=pass_)
+    plans = [specialize(function, settled, INLINED) for function in (Machine.begin_iteration, Machine.end_iteration)]
+    for name, plan in zip(("beginning", "end"), plans, strict=True):
+        machine.hooks.sources[f"The {name} of an iteration in a {pass_.mode} pass"] = plan.source
+    begin, end = (plan.bound(settled) for plan in plans)
+    return begin, end

@@ -32,8 +32,13 @@ class Host:
         """Raise NotUnderHost if a callback needs something that this host does not support. Called before anything runs."""
         for point, why in self.cannot.items():
             for call in hooks.calls(point):
+                if point in getattr(call.entry.subject, "optional_points", ()):
+                    continue
                 raise NotUnderHost(f"{call.entry.name}: {self.name} has no {point}: {why}.", remove=call.entry.name)
         for entry in hooks.entries:
+            if getattr(entry.subject, "copies_checkpoints", False):
+                why = f"{entry.name} copies hookpoint's checkpoints, but {self.name} writes its own."
+                raise NotUnderHost(why, remove=entry.name)
             for verdict, option, does in (("skip_batch", "may_skip", "skips batches"), ("save", "saves", "saves checkpoints")):
                 if verdict in self.cannot and getattr(entry.subject, option, False):
                     why = f"{entry.name} {does}, which {self.name} does not support: {self.cannot[verdict]}."

@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from hookpoint.core.checkpoint.host_store import HostStore
+from hookpoint.core.data.data_points import check_pass
 from hookpoint.core.errors import BadLoop, OutsideRun
 from hookpoint.core.hooks.hooks import Hooks
 from hookpoint.core.loop._host_owned import HostLoader, HostPositions, HostRandomState
+from hookpoint.core.loop.batches import iteration_ends
 from hookpoint.core.loop.host import Host
 from hookpoint.core.loop.loop import Loop
 from hookpoint.core.loop.machine import Machine
@@ -79,6 +81,9 @@ class HostDriver:
         self._loop = Loop(self._callbacks, options, **changes, **owned)
         self._machine: Machine | None = None
         self._pass: Pass | None = None  # the innermost open pass
+        # Machine.begin_iteration and Machine.end_iteration, specialized for the innermost pass.
+        self._begin: Callable[[Machine, Pass, Any], None] = Machine.begin_iteration
+        self._end: Callable[[Machine, Pass], None] = Machine.end_iteration
 
     # The run
 
@@ -167,13 +172,17 @@ class HostDriver:
         passes = self._running().scopes.passes
         return passes[-1].mode if passes else None
 
-    def start_pass(self, mode: Mode, *, total: int | None = None) -> None:
-        """Open a pass. `total` is its number of batches, if known."""
+    def start_pass(self, mode: Mode, *, total: int | None = None, loader: Any = None) -> None:
+        """Open a pass. `total` is its number of batches and `loader` the host's own loader, if known.
+
+        The loader is only described in the run's record.
+        """
         machine = self._running()
         if mode != "train" and not machine.scopes.passes:
             machine.resuming.restore_in_epoch()  # a run that resumes at validation has already trained in this epoch
-        machine.begin_pass(Pass(HostLoader(total), mode))
-        self._pass = machine.scopes.passes[-1]
+        check_pass(machine.hooks, loader, warns_idle=mode == "train" and machine.run.is_chief, saved=None)
+        machine.begin_pass(Pass(HostLoader(total, loader), mode))
+        self._return_to(machine.scopes.passes[-1])
 
     def finish_pass(self, finals: Mapping[str, Any] | None = None, *, complete: bool | None = None) -> None:
         """Close the pass. By default, the pass is complete if it had `total` batches or `total` is unknown."""
@@ -182,7 +191,13 @@ class HostDriver:
             complete = pass_.total is None or pass_.saw_everything
         self._pass = None  # cleared first, because no pass is open if a handler raises an error
         machine.end_pass(pass_, complete=complete, finals=finals)
-        self._pass = machine.scopes.passes[-1] if machine.scopes.passes else None
+        if machine.scopes.passes:
+            self._return_to(machine.scopes.passes[-1])
+
+    def _return_to(self, pass_: Pass) -> None:
+        """Make this pass the innermost one."""
+        self._pass = pass_
+        self._begin, self._end = iteration_ends(self._running(), pass_)
 
     # Iterations and steps
 
@@ -196,11 +211,11 @@ class HostDriver:
         if pass_ is None or machine is None:
             raise self._not_open()
         if pass_.in_iteration:
-            machine.end_iteration(pass_)
+            self._end(machine, pass_)
         pass_.batches_seen += 1
-        machine.begin_iteration(pass_, batch)
+        self._begin(machine, pass_, batch)
         if pass_.now.has_requests and pass_.now.is_discarded:
-            machine.end_iteration(pass_)
+            self._end(machine, pass_)
         return pass_.in_iteration
 
     def finish_iteration(self, *, outputs: Any = None, loss: Any = None, log: Mapping[str, Any] | None = None) -> None:
@@ -216,15 +231,20 @@ class HostDriver:
         if log:
             for name, value in log.items():
                 machine.logbook.log(name, value, pass_.now.samples)
-        machine.end_iteration(pass_)
+        self._end(machine, pass_)
 
     def start_step(self) -> None:
         """Report that the optimizer is about to step."""
-        (self._machine or self._running()).steps.before_step()
+        steps = (self._machine or self._running()).steps
+        if steps.begin is not None:
+            steps.begin(steps.run)
 
     def finish_step(self) -> None:
         """Report that the optimizer has stepped. The host must not report skipped steps."""
-        (self._machine or self._running()).steps.after_step()
+        machine = self._machine or self._running()
+        machine.clocks.step += 1  # not count_step() or after_step(): each call would cost a tenth of an iteration
+        if machine.steps.end is not None:
+            machine.steps.end(machine.run)
 
     def fire(self, point: str) -> None:
         """Fire a point inside an iteration: on_backward_begin, on_backward_end, on_lr_adjust."""

@@ -23,6 +23,8 @@ class Stepper:
     An engine overrides all methods.
     """
 
+    accumulate: int = 1  # batches per optimizer step, as far as the stepper decides it
+
     def __init__(
         self,
         *,

@@ -65,7 +65,7 @@ class TorchStepper(Stepper):
         self._backward_was_called = False
         self._forward = forward
         self._compute = (compiled or forward).compute
-        self._accumulate = accumulate
+        self._accumulate = self.accumulate = accumulate
         self._divide_by: float = accumulate
         self._clip = clip_grad_norm
         self._lr_metric = lr_metric
