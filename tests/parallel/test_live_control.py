@@ -39,16 +39,36 @@ def train(
     rank, steps, ids = int(os.environ["RANK"]), [], []
     init_process.SECONDS = seconds  # how long a rank waits for the others
 
+    class Drop:
+        name, value = "drop", 0.5
+
+        def get_value(self):
+            return self.value
+
+        def set_value(self, value):
+            if value == 7.0 and rank == 1:
+                raise ValueError("not on this rank")
+            self.value = value
+
     class Subject(Callback):
         knobs = (Knob("alpha", float),)
+        actions = ("halve",)
         alpha = 0.0
+
+        def on_setup(self, run):
+            run.hyper.register(Drop())
+
+        def halve(self):
+            if rank == 1:
+                raise ValueError("not on this rank")
 
         def on_knob(self, value):
             if value == 7.0 and rank == 1:
                 raise ValueError("not on this rank")
 
         def on_train_iter_end(self, run):
-            row = [run.iteration, run.hyper["lr"], run.hyper["momentum"], machine_of(run).logbook.log_every, self.alpha]
+            settings = [run.hyper[name] for name in ("lr", "momentum", "drop")]
+            row = [run.iteration, *settings, machine_of(run).logbook.log_every, self.alpha]
             steps.append(row)
             if log is not None:
                 with Path(log, f"rank{rank}").open("a") as file:
@@ -107,22 +127,32 @@ def test_both_ranks_apply_a_command_at_the_same_iteration_or_none_does(launch, t
 
     commands = {
         "2": [setting(lr=0.05)],
-        "4": [["set", {"values": {"Subject.alpha": 7.0, "momentum": 0.0}}], setting(lr=-1.0)],
+        "4": [["set", {"values": {"Subject.alpha": 7.0, "momentum": 0.0}}], setting(lr=-1.0), setting(lr=0.3, drop=7.0)],
         "6": [["validate", {}], ["log-every", {"steps": 3}], ["save", {"tag": "x"}]],
     }
     first, second = launch(train, workdir=str(tmp_path / "run"), commands=commands).results
     assert first["steps"] == second["steps"]
     assert first["weights"] == second["weights"]
     answers = answers_of(tmp_path / "run", first["ids"])
-    assert [answer.status for answer in answers] == ["applied", "refused", "refused", "applied", "applied", "applied"]
-    assert answers[1].reason == "rank 1: ValueError: not on this rank"
+    assert [answer.status for answer in answers] == ["applied", *["refused"] * 3, "applied", "applied", "applied"]
+    assert answers[1].reason == answers[3].reason == "rank 1: ValueError: not on this rank"
     assert {answer.ranks for answer in answers if answer.status == "applied"} == {2}
     applied = answers[0].iteration
     assert 2 <= applied <= 3  # one iteration later, if the ranks have not met in between
     assert [row[1] for row in first["steps"]] == [0.1] * applied + [0.05] * (12 - applied)
-    assert {(row[2], row[4]) for row in first["steps"]} == {(0.5, 0.0)}
+    assert {(row[2], row[3], row[5]) for row in first["steps"]} == {(0.5, 0.5, 0.0)}
     assert Path(answers[-1].path, "manifest.json").exists()
     assert Counter(event["id"] for event in events_of(tmp_path / "run")) == Counter(first["ids"])
+
+
+@pytest.mark.slow
+def test_an_action_that_fails_on_one_rank_ends_the_run(launch, tmp_path):
+    commands = {"4": [["call", {"action": "Subject.halve"}]]}
+    ended = launch(train, workdir=str(tmp_path / "run"), commands=commands, check=False)
+    assert ended.results == [None, None]
+    (event,) = events_of(tmp_path / "run")
+    reason = "rank 1: ValueError: not on this rank; other ranks have carried it out, which cannot be undone; the run ends"
+    assert (event["status"], event["reason"]) == ("refused", reason)
 
 
 @pytest.mark.slow

@@ -19,12 +19,13 @@ MAX_TRACE_STEPS = 10_000
 class Plan:
     """A checked command. `act` carries it out and returns fields for the answer.
 
-    `prepare`, if present, is called first. It may still raise on one rank. It returns a function that undoes the preparation,
-    which the other ranks call if one rank raises.
+    `undo`, if present, takes back what `act` has done on this rank, even if `act` failed halfway. `is_permanent` marks a plan
+    whose effect on this rank cannot be undone.
     """
 
     act: Callable[[], dict[str, Any]]
-    prepare: Callable[[], Callable[[], None]] | None = None
+    undo: Callable[[], None] | None = None
+    is_permanent: bool = False
 
 
 class Plans:
@@ -82,14 +83,15 @@ class Plans:
         for name, value in values.items():
             settings.check(name, value)
         was = {name: settings.value(name) for name in values}
+        change = settings.change(values)
 
         def act() -> dict[str, Any]:
-            settings.put(values)
+            change.apply()
             notes = [f"{', '.join(others)} may set {name} again" for name in values if (others := settings.who_else_sets(name))]
             now = {name: settings.value(name) for name in values}
             return {"was": was, "now": now, **({"note": "; ".join(notes)} if notes else {})}
 
-        return Plan(act, lambda: settings.turn_knobs(values))
+        return Plan(act, change.undo)
 
     def _call(self, args: Mapping[str, Any]) -> Plan:
         name = args.get("action")
@@ -98,10 +100,11 @@ class Plans:
         action = self._settings.find_action(name)
 
         def act() -> dict[str, Any]:
-            action()
+            if action is not None:
+                action()
             return {}
 
-        return Plan(act)
+        return Plan(act, is_permanent=action is not None)
 
     def _log_every(self, args: Mapping[str, Any]) -> Plan:
         return self._set({"values": {"log_every": args.get("steps")}})
@@ -166,7 +169,7 @@ class Plans:
                 raise BadValue(f"trace: {problem}.")
             return {}
 
-        return Plan(act)
+        return Plan(act, self._recorder.cancel)
 
     def _stop(self, args: Mapping[str, Any]) -> Plan:
         reason = args.get("reason") or "stopped by a command"

@@ -6,15 +6,16 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Mapping
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any
 
 from hookpoint.core.control.controlled_loop import ControlledLoop
 from hookpoint.core.errors import BadControlFile
 from hookpoint.core.logger import logger
 from hookpoint.core.text.terminal import say
+from hookpoint.steering._execution import Execution
 from hookpoint.steering._inbox_watch import InboxWatch, Received
 from hookpoint.steering._outcomes import Outcomes
-from hookpoint.steering._plans import Plan, Plans, reason_of
+from hookpoint.steering._plans import Plans, reason_of
 from hookpoint.steering._settings import Settings
 from hookpoint.steering._trace_recorder import TraceRecorder
 from hookpoint.steering.command_journal import JournalEntry, now
@@ -26,7 +27,6 @@ from hookpoint.storage.workdir.lock import Holder
 
 BEAT_SECONDS, PUBLISH_SECONDS = 0.25, 1.0  # intervals between paused ranks' messages, and between updates of live.json
 AFTER_A_PAUSE = ("validate", "trace")  # commands that wait until a paused run resumes
-T = TypeVar("T")
 LIMIT = 5  # maximum number of commands that the log line about a replay lists
 
 
@@ -47,6 +47,7 @@ class Steering:
         self._settings = Settings(loop)
         self._recorder = TraceRecorder(run, new_profile, writes=run.is_chief)
         self._plans = Plans(loop, self._settings, self._recorder)
+        self._execution = Execution(loop, self._plans)
         self._folder: ControlFolder | None = None  # open on the chief only
         self._watch: InboxWatch | None = None
         self._outcomes = Outcomes(run)
@@ -226,13 +227,13 @@ class Steering:
         if self._clocks.is_paused and command.do in AFTER_A_PAUSE:
             self._deferred.append(command)
             return
-        plan, reason = self._planned(command)
+        plan, reason = self._execution.plan(command)
         number = 0
         if not reason and command.do in REPLAYED:
             number, reason = self._journalled(command)
         result: dict[str, Any] = {}
         if not reason and plan is not None:
-            result, reason = self._acted(command.do, plan)
+            result, reason = self._execution.carry_out(command.do, plan)
             if reason and number:
                 self._forget(number, reason)
         if number:
@@ -243,15 +244,7 @@ class Steering:
             self._traced = command  # answered when the trace is written
         else:
             self._answer(command, APPLIED, {**result, **({"number": number} if number else {})})
-
-    def _planned(self, command: ControlCommand) -> tuple[Plan | None, str]:
-        """Check a command on all ranks. Return the plan, and the reason if a rank refuses the command."""
-        plan, reason = _attempted(lambda: self._plans.plan(command.do, command.args, command.expect))
-        return plan, self._first_of(reason, "a command")
-
-    def _first_of(self, reason: str, what: str) -> str:
-        reasons = enumerate(self._loop.gather(reason, what))
-        return next((f"rank {rank}: {one}" if rank else str(one) for rank, one in reasons if one), "")
+        self._execution.raise_problem(command.do)
 
     def _journalled(self, command: ControlCommand) -> tuple[int, str]:
         """Write a command to the journal. Return its number, and the reason if this fails."""
@@ -265,7 +258,7 @@ class Steering:
                 )
             except (OSError, ValueError) as error:
                 problem = f"it cannot be journalled: {reason_of(error)}"
-        return self._last_number, self._first_of(problem, "the journal of a command")
+        return self._last_number, self._execution.first_of(problem, "the journal of a command")
 
     def _forget(self, number: int, reason: str) -> None:
         if self._folder is not None:
@@ -273,22 +266,6 @@ class Steering:
                 self._folder.journal.forget(number, reason=reason)
             except (OSError, ValueError) as error:
                 logger.warning("command %d was refused, but a resume will try it again: %s", number, error)
-
-    def _acted(self, do: str, plan: Plan) -> tuple[dict[str, Any], str]:
-        """Carry out a plan on all ranks. Return fields for the answer, and the reason if the plan fails."""
-        if plan.prepare is not None:
-            undo, reason = _attempted(plan.prepare)
-            reason = self._first_of(reason, "the preparation of a command")
-            if reason:
-                if undo is not None:
-                    undo()
-                return {}, reason
-        try:
-            return plan.act(), ""
-        except Exception as error:
-            if do == "validate" and self._loop.is_in_team:
-                raise  # other ranks are waiting inside the validation pass
-            return {}, reason_of(error)
 
     # Replaying
 
@@ -300,10 +277,10 @@ class Steering:
 
     def _apply_again(self, entry: JournalEntry) -> None:
         command = ControlCommand(entry.do, entry.args, "", entry.id, by=entry.by)
-        plan, reason = self._planned(command)
+        plan, reason = self._execution.plan(command)
         result: dict[str, Any] = {}
         if not reason and plan is not None:
-            result, reason = self._acted(command.do, plan)
+            result, reason = self._execution.carry_out(command.do, plan)
         self._clocks.commands = max(self._clocks.commands, entry.number)
         status = REFUSED if reason else APPLIED
         fields = {"number": entry.number, "reason": reason} if reason else {**result, "number": entry.number}
@@ -311,6 +288,7 @@ class Steering:
             logger.warning("command %d (%s) is not replayed: %s", entry.number, entry.do, reason)
         self._outcomes.send_event(command, status, {**fields, "replayed": True})
         self._publish()
+        self._execution.raise_problem(command.do)
 
     # Tracing and pausing
 
@@ -390,11 +368,3 @@ class Steering:
         lost = self._settings.load_state_dict(state.get("changed", {}))
         if lost and self._run.is_chief:
             logger.warning("settings changed by commands cannot be restored: %s", ", ".join(lost))
-
-
-def _attempted(call: Callable[[], T]) -> tuple[T | None, str]:
-    """Return a call's result, or None and the reason for its failure. The command is then refused, and the run continues."""
-    try:
-        return call(), ""
-    except Exception as error:
-        return None, reason_of(error)
