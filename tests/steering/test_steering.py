@@ -290,6 +290,26 @@ def test_pausing_twice_and_resuming_twice(fit):
     assert [answer.note for answer in answers] == [None, "the run was paused already", None, "the run was not paused"]
 
 
+def test_commands_that_wait_for_the_end_of_a_pause_are_applied_in_order(fit):
+    commands = [("pause", {}), ("validate", {}), ("trace", {"steps": 2}), ("resume", {}), set_to(lr=0.01)]
+    trained = fit({4: commands})
+    assert [(answer.status, answer.step) for answer in trained.answers()] == [
+        ("applied", 4),
+        ("applied", 4),
+        ("applied", 6),
+        ("applied", 4),
+        ("applied", 4),
+    ]
+    assert [event["do"] for event in trained.events()] == ["pause", "resume", "validate", "set", "trace"]
+    assert json.loads(Path(trained.answers()[2].path).read_text())["traceEvents"]
+
+
+def test_commands_that_wait_for_the_end_of_a_pause_are_lost_if_the_run_stops(fit):
+    trained = fit({4: [("pause", {}), ("validate", {}), ("trace", {"steps": 2}), ("stop", {})]})
+    assert [answer.status for answer in trained.answers()] == ["applied", "lost", "lost", "applied"]
+    assert trained.run.step == 4
+
+
 def test_throughput_does_not_count_a_pause(fit):
     clock = {"now": 0.0}
     timer = cb.ThroughputTracker()

@@ -192,6 +192,8 @@ class Steering:
         claimed = [command.encoded() for command in self._claimed()] if self._run.is_chief else []
         for content in self._loop.gather(claimed, "the commands")[0]:
             self._apply(ControlCommand.parsed(content, content["id"]))
+            if not self._clocks.is_paused:
+                self._apply_deferred()
 
     def _claimed(self) -> list[ControlCommand]:
         """Claim the received commands. Answer those that are not applied, and return the others."""
@@ -319,9 +321,13 @@ class Steering:
         if clocks.is_paused:
             loop.resume()
         self._publish()
+        self._apply_deferred()
+
+    def _apply_deferred(self) -> None:
+        """Apply the commands that have waited for the end of a pause."""
         deferred, self._deferred = self._deferred, []
         for command in deferred:
-            if loop.is_stopping:
+            if self._loop.is_stopping:
                 self._answer(command, LOST, {"reason": "the run ended first"})
             else:
                 self._apply(command)
