@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 import hookpoint
 from hookpoint import Callback, Knob, errors
@@ -75,6 +76,25 @@ def test_expect_compares_and_sets(fit):
     first, second = trained.answers()
     assert (first.status, second.status) == ("applied", "refused")
     assert "lr is 0.01, not 0.1 as expected" in second.reason
+
+
+def test_expect_compares_lists(tmp_path):
+    model, answers = torch.nn.Linear(1, 1), []
+    adam = torch.optim.Adam(model.parameters(), betas=(0.9, 0.999))
+
+    @hookpoint.on("on_epoch_begin")
+    def send(run):
+        for betas in ([0.9, 0.99], [0.9, 0.999]):
+            values = {"values": {"betas": [0.8, 0.9]}}
+            answers.append(hookpoint.control(tmp_path).send("set", values, expect={"betas": betas}))
+
+    with hookpoint.Loop([send], optimizer=adam, workdir=tmp_path, extra_callbacks=[], monitors=[]) as run:
+        for _ in run.epochs(1):
+            machine_of(run).control.submit(ControlCommand("resume", {}, machine_of(run).control.attempt))
+            list(run.batches([1]))
+    refused, applied = (order.wait() for order in answers)
+    assert (refused.status, refused.reason) == ("refused", "betas is [0.9, 0.999], not [0.9, 0.99] as expected.")
+    assert (applied.status, adam.param_groups[0]["betas"]) == ("applied", (0.8, 0.9))
 
 
 def test_a_scheduler_that_sets_the_rate_again_is_named(fit):

@@ -8,6 +8,7 @@ from typing import Any
 
 from hookpoint.core.control.controlled_loop import ControlledLoop
 from hookpoint.core.errors import BadValue, UnknownSetting
+from hookpoint.core.text.plain_values import plain
 from hookpoint.steering._settings import Settings
 from hookpoint.steering._trace_recorder import TraceRecorder
 from hookpoint.steering.control_command import MAX_TEXT
@@ -54,7 +55,7 @@ class Plans:
         if do in self.cannot:
             raise BadValue(f"{do}: {self.cannot[do]}.")
         for name, value in expect.items():
-            if (now := self._settings.value(name)) != value:
+            if (now := plain(self._settings.value(name))) != value:  # commands contain lists, not tuples
                 raise BadValue(f"{name} is {now!r}, not {value!r} as expected.")
         return self._planners[do](args)
 
