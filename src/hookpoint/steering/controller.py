@@ -14,6 +14,7 @@ from typing import Any
 
 from hookpoint.core.errors import BadArgument, BadControlFile, NotApplied, NotTraining, WorkdirInUse
 from hookpoint.core.text.plain_values import plain
+from hookpoint.steering.saved_commands import good_checkpoints, includes, last_command
 from hookpoint.steering.answer_text import answer_text
 from hookpoint.steering.command_journal import JournalEntry
 from hookpoint.steering.control_answer import APPLIED, ControlAnswer
@@ -21,8 +22,6 @@ from hookpoint.steering.control_command import COMMANDS, ControlCommand
 from hookpoint.steering.control_folder import ControlFolder
 from hookpoint.steering.control_order import ControlOrder
 from hookpoint.steering.live_record import LiveRecord
-from hookpoint.storage.checkpoint.manifest import Manifest
-from hookpoint.storage.workdir.catalog import entries
 from hookpoint.storage.workdir.lock import WorkdirLock, holder_of
 
 TIMEOUT = 30.0
@@ -130,7 +129,7 @@ class Controller:
 
     def saved_commands(self) -> int:
         """Return the highest journal number of a command that a checkpoint includes, or 0 if there is none."""
-        return max((_commands_in(one.manifest) for one in entries(self.path)), default=0)
+        return max((last_command(manifest) for _, manifest in good_checkpoints(self.path)), default=0)
 
     # Commands
 
@@ -217,7 +216,7 @@ class Controller:
                 entry = next((entry for entry in folder.journal.entries() if entry.number == number), None)
                 if entry is None:
                     raise NotApplied(f"forget was refused: the journal of {self.path} has no command {number}")
-                holding = next((one.path for one in entries(self.path) if number <= _commands_in(one.manifest)), None)
+                holding = next((path for path, manifest in good_checkpoints(self.path) if includes(manifest, number)), None)
                 if holding is not None:
                     raise NotApplied(f"forget was refused: {holding} already contains command {number}")
                 folder.journal.forget(number, by=_sender())
@@ -250,12 +249,6 @@ def _locked(path: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-def _commands_in(manifest: Manifest | None) -> int:
-    """Return the number of the last command that a checkpoint includes, or 0 if it was saved after an exception."""
-    number = 0 if manifest is None or manifest.is_of_exception else manifest.clocks.get("commands")
-    return number if isinstance(number, int) else 0
 
 
 def _read(ids: Iterable[str], read: Callable[[str], ControlCommand]) -> list[ControlCommand]:
