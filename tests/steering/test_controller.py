@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
+import textwrap
 import threading
 
 import pytest
@@ -246,6 +250,55 @@ def test_a_killed_run_is_reported_at_once(training):
         assert order.wait().status == "lost"
         with pytest.raises(NotTraining, match="no process is training"):
             ctl.send("pause")
+
+
+DIES = """
+    import os, signal, sys, time
+    from hookpoint import Callback, Loop
+    from hookpoint import callbacks as cb
+
+    class Fragile(Callback):
+        actions = ("die",)
+
+        def die(self):
+            if sys.argv[2] == "dies":
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        def on_iter_begin(self, run):
+            print("training", flush=True)
+            time.sleep(0.01 * (sys.argv[2] == "dies"))
+
+    savers = [cb.ModelSaver()] if sys.argv[2] == "resumes" else []
+    with Loop([Fragile(), *savers], workdir=sys.argv[1], extra_callbacks=[], monitors=[cb.JSONWriter()]) as run:
+        for _ in run.batches(range(3000)):
+            pass
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_saved", [False, True], ids=["before the first checkpoint", "after a checkpoint"])
+def test_the_answer_of_a_killed_run_says_what_a_resume_does(tmp_path, is_saved):
+    def start(what):
+        arguments = [sys.executable, "-c", textwrap.dedent(DIES), str(tmp_path), what]
+        return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+    with start("dies") as killed:
+        assert killed.stdout.readline() == "training\n"
+        ctl = control(tmp_path)
+        if is_saved:
+            ctl.save()
+        order = ctl.send("call", {"action": "Fragile.die"})
+        answer = order.wait()
+    with start("resumes") as restarted:
+        restarted.communicate(timeout=60)
+    rows = map(json.loads, (tmp_path / "events.jsonl").read_text().splitlines())
+    event = [row for row in rows if row.get("do") == "call"][-1]
+    if is_saved:
+        assert (answer.status, event["status"], event.get("replayed")) == ("applied", "applied", True)
+        assert answer.note == "the run was killed right after it applied the command; a resume replays it"
+    else:
+        assert (answer.status, event["status"], event.get("replayed")) == ("lost", "lost", None)
+        assert answer.reason == "the run was killed before its first checkpoint; it starts from scratch, without this command"
 
 
 def test_a_folder_without_a_run_is_not_training(tmp_path):

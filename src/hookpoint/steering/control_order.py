@@ -9,6 +9,7 @@ from pathlib import Path
 from hookpoint.steering.control_answer import APPLIED, LOST, WITHDRAWN, ControlAnswer
 from hookpoint.steering.control_command import ControlCommand
 from hookpoint.steering.control_folder import ControlFolder
+from hookpoint.steering.saved_commands import good_checkpoints, includes
 from hookpoint.storage.workdir.lock import holder_of
 
 QUICK_SECONDS, QUICK_POLL, SLOW_POLL = 2.0, 0.02, 0.1
@@ -102,10 +103,16 @@ class ControlOrder:
         answer = self.answer()  # the run may have answered just before it ended
         if answer is not None and answer.is_final:
             return answer
+        checkpoints = good_checkpoints(self._run_folder)
         if entry is None:  # the command was for the start that has ended, so no later start applies it
             self._final = ControlAnswer(self.id, LOST, time=time.time(), reason="the run ended first")
+        elif not checkpoints:
+            reason = "the run was killed before its first checkpoint; it starts from scratch, without this command"
+            self._final = ControlAnswer(self.id, LOST, time=time.time(), reason=reason)
         else:
-            note = "the run was killed right after it applied the command; a resume replays it"
+            is_saved = includes(checkpoints[-1][1], entry.number)
+            later = "its checkpoint includes it" if is_saved else "a resume replays it"
+            note = f"the run was killed right after it applied the command; {later}"
             self._final = ControlAnswer(self.id, APPLIED, entry.step, entry.iteration, number=entry.number, note=note)
         return self._final
 
