@@ -116,7 +116,9 @@ class Steering:
         listed = ", ".join(f"{one.number}: {one.do} at iteration {one.iteration}" for one in entries)
         more = f" and {len(self._replay) - LIMIT} more" if len(self._replay) > LIMIT else ""
         count = f"{len(self._replay)} command{'s' * (len(self._replay) > 1)}"
-        say(f"Replaying {count} given after the checkpoint ({listed}{more}). To drop one, stop the run and use ctl RUN forget.")
+        number = self._replay[0].number if len(self._replay) == 1 else "NUMBER"
+        forget = f"stop the run before that iteration, run 'hookpoint ctl {self._run.workdir} forget {number}', and restart"
+        say(f"Replaying {count} given after the checkpoint ({listed}{more}). To leave one out, {forget}.")
 
     def end(self) -> None:
         if self._watch is not None:
