@@ -54,8 +54,9 @@ def test_a_command_is_the_same_as_code(fit):
         ({"lr": -1.0}, "lr must be >= 0"),
         ({"lr": "much"}, "must be a finite number"),
         ({"lr": 1e39}, "float32"),
-        ({"lrr": 0.1}, "lrr"),
-        ({"Nobody.alpha": 1}, "Nobody.alpha"),
+        ({"lrr": 0.1}, "there is no setting 'lrr'. Known: dampening, log_every, lr, momentum, weight_decay"),
+        ({"Nobody.alpha": 1}, "there is no setting 'Nobody.alpha'. Known: dampening, log_every, lr, "),
+        ({"lr": 0.01, "learning_rate": 0.02}, "lr and learning_rate are the same setting"),
         ({"log_every": 0}, "log_every must be >= 1"),
         ({"log_every": True}, "log_every must be an int"),
         ({}, "no values"),
@@ -218,6 +219,22 @@ def test_knobs_and_actions_of_callbacks(fit):
         "name": "MixUp.alpha", "type": "float", "value": 0.5, "low": 0.0, "high": 1.0, "about": "strength",
     }  # fmt: skip
     assert list(live.actions) == [{"name": "MixUp.double", "about": "Double the strength."}]
+
+
+def test_the_reasons_name_what_there_is(fit):
+    two = [cb.EarlyStopping("val_loss", patience=99), cb.EarlyStopping("loss", patience=99)]
+    named = {"ReduceLROnPlateau.factor": 0.1, "ReduceLROnPlateau(loss).factor": 0.2}
+    commands = [
+        ("call", {"action": "x"}),
+        ("set", {"values": {"EarlyStopping.patience": 3}}),
+        ("set", {"values": named}),
+    ]
+    callbacks = [MixUp(), cb.ReduceLROnPlateau("loss"), *two]
+    assert [answer.reason for answer in fit({3: commands}, callbacks=callbacks).answers()] == [
+        "there is no action 'x'. Known: MixUp.double",
+        "EarlyStopping is the class of 2 callbacks. Choose: EarlyStopping(val_loss), EarlyStopping(loss)",
+        "ReduceLROnPlateau.factor and ReduceLROnPlateau(loss).factor are the same setting.",
+    ]
 
 
 def test_a_callback_that_refuses_gets_its_value_back(fit):

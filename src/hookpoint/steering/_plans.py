@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hookpoint.core.control.controlled_loop import ControlledLoop
-from hookpoint.core.errors import BadValue, UnknownSetting
+from hookpoint.core.errors import BadValue, HookpointError
 from hookpoint.core.text.plain_values import plain
 from hookpoint.steering._settings import Settings
 from hookpoint.steering._trace_recorder import TraceRecorder
@@ -81,8 +81,7 @@ class Plans:
         settings, values = self._settings, args.get("values")
         if not isinstance(values, dict) or not values:
             raise BadValue("set: no values given.")
-        for name, value in values.items():
-            settings.check(name, value)
+        settings.check(values)
         was = {name: settings.value(name) for name in values}
         change = settings.change(values)
 
@@ -185,6 +184,13 @@ class Plans:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the first line of an error's message, preceded by the type if it is not a hookpoint error."""
-    first = (str(error).splitlines() or [""])[0]
-    return first if isinstance(error, BadValue | UnknownSetting) else f"{type(error).__name__}: {first}"
+    """Return an error's headline in one line, with the names to choose from, and with its type if it is not hookpoint's.
+
+    >>> reason_of(BadValue("there is no action 'x'.", known="Noise.reset"))
+    "there is no action 'x'. Known: Noise.reset"
+    """
+    headline, *cures = str(error).splitlines() or [""]
+    if not isinstance(error, HookpointError):
+        return f"{type(error).__name__}: {headline}"
+    choices = [cure.split(maxsplit=1) for cure in cures]
+    return " ".join([headline, *(f"{verb.capitalize()}: {names}" for verb, names in choices if verb in ("known", "choose"))])

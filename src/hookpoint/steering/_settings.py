@@ -9,7 +9,7 @@ from typing import Any
 from hookpoint.core.callback.handlers import call_with_named
 from hookpoint.core.callback.knob import Knob, actions_of, knobs_of
 from hookpoint.core.control.controlled_loop import ControlledLoop
-from hookpoint.core.errors import BadValue, UnknownSetting
+from hookpoint.core.errors import BadValue, UnknownSetting, listed
 from hookpoint.core.hooks.entry import Entry
 from hookpoint.core.run.hyper import checked, split_name
 from hookpoint.core.run.rates import put
@@ -108,18 +108,30 @@ class Settings:
 
     # Changing
 
-    def check(self, name: str, value: Any) -> None:
-        """Raise if the setting does not exist or does not accept this value. Do not change anything."""
+    def check(self, values: Mapping[str, Any]) -> None:
+        """Raise if a setting does not exist, does not accept its value, or is given twice. Do not change anything."""
+        given: dict[str, str] = {}
+        for name, value in values.items():
+            full_name = self._check(name, value)
+            if full_name in given:
+                raise BadValue(f"{given[full_name]} and {name} are the same setting.")
+            given[full_name] = name
+
+    def _check(self, name: str, value: Any) -> str:
+        """Check a value. Return the setting's full name."""
         if name == "log_every":
             if not self._loop.log_every:
                 raise BadValue("log_every is 0 in this run: there are no log steps.")
             LOG_EVERY.check(name, value)
-        elif (knob := self._find(name)) is not None:
+            return name
+        if (knob := self._find(name)) is not None:
             knob.knob.check(name, value)
-        else:
-            checked(name, value, self._run.hyper[name])
-            if split_name(name)[0] in NEVER_NEGATIVE and isinstance(value, int | float) and value < 0:
-                raise BadValue(f"{name} must be >= 0, got {value!r}.")
+            return knob.name
+        checked(name, value, self._run.hyper[name])
+        key, of = split_name(name)
+        if key in NEVER_NEGATIVE and isinstance(value, int | float) and value < 0:
+            raise BadValue(f"{name} must be >= 0, got {value!r}.")
+        return f"{key}@{of}"
 
     def change(self, values: Mapping[str, Any]) -> Change:
         """Return a change to these checked values, which can be applied and undone."""
@@ -182,12 +194,12 @@ class Settings:
     def find_action(self, name: str) -> Callable[[], Any] | None:
         """Return a function that calls an action, or None if its callback does not run on this rank.
 
-        Raise UnknownSetting if there is no such action.
+        Raise BadValue if there is no such action.
         """
         owner, _, action = name.rpartition(".")
         entry = self._entry(owner, lambda subject: action in actions_of(type(subject)))
         if entry is None:
-            raise UnknownSetting(name, (row["name"] for row in self.action_rows()))
+            raise BadValue(f"there is no action {name!r}.", known=listed(row["name"] for row in self.action_rows()))
         if entry not in self._loop.hooks.entries:
             return None
         method, payload = getattr(entry.subject, action), {"run": self._run}
@@ -241,7 +253,7 @@ class Settings:
         owner, _, attribute = name.rpartition(".")
         entry = self._entry(owner, lambda subject: any(knob.name == attribute for knob in knobs_of(type(subject))))
         if entry is None:
-            if owner and name not in self._run.hyper:
+            if name not in self._run.hyper:
                 raise UnknownSetting(name, (row["name"] for row in self.rows()))
             return None
         return next(CallbackKnob(entry, knob) for knob in knobs_of(type(entry.subject)) if knob.name == attribute)
