@@ -11,6 +11,7 @@ import sys
 import textwrap
 import threading
 
+import numpy as np
 import pytest
 
 from hookpoint import Callback, Knob, Loop, control
@@ -96,7 +97,10 @@ def test_a_refusal_says_why_and_changes_nothing(steered):
         (lambda ctl: ctl.send("sett"), "there is no command 'sett'"),
         (lambda ctl: ctl.set({ALPHA: float("nan")}), "must be finite"),
         (lambda ctl: ctl.set({ALPHA: 0.1}, expect={ALPHA: float("inf")}), "must be finite"),
-        (lambda ctl: ctl.set({ALPHA: 0.1}, timeout=0), "timeout"),
+        (lambda ctl: ctl.send("set", {"values": {ALPHA: [0.1, float("nan")]}}), "must be finite"),
+        (lambda ctl: ctl.set({ALPHA: 0.1}, timeout=0), "timeout must be a number of seconds > 0, got 0"),
+        (lambda ctl: ctl.set({ALPHA: 0.1}, timeout="5"), "timeout must be a number of seconds > 0, got '5'"),
+        (lambda ctl: ctl.set({ALPHA: 0.1}, timeout=float("nan")), "timeout must be a number of seconds > 0, got nan"),
     ],
 )
 def test_what_cannot_be_meant_is_not_sent(steered, send, message):
@@ -104,6 +108,17 @@ def test_what_cannot_be_meant_is_not_sent(steered, send, message):
         with pytest.raises(BadArgument, match=message):
             send(control(live.workdir))
         assert control(live.workdir).pending() == []
+
+
+def test_a_timeout_may_be_infinite_and_values_may_be_numpy_s(steered):
+    with steered() as live:
+        ctl = control(live.workdir)
+        assert ctl.set({ALPHA: np.float32(0.25)}, expect={ALPHA: np.float64(0.5)}, timeout=float("inf")).now == {ALPHA: 0.25}
+        assert ctl.log_every(np.int64(5), timeout=np.int64(60)).now == {"log_every": 5}
+        order = ctl.send("pause")
+        assert order.wait(float("inf")).status == "applied"
+        with pytest.raises(BadArgument, match="timeout must be a number of seconds > 0, got '5'"):
+            ctl.send("resume").wait("5")
 
 
 def test_a_paused_run_stands_still_saves_and_resumes(steered):
@@ -303,8 +318,20 @@ def test_the_answer_of_a_killed_run_says_what_a_resume_does(tmp_path, is_saved):
 
 def test_a_folder_without_a_run_is_not_training(tmp_path):
     with pytest.raises(NotTraining, match="no process is training in"):
-        control(tmp_path / "nothing").pause()
-    assert control(tmp_path / "nothing").pending() == control(tmp_path / "nothing").journal() == []
+        control(tmp_path).pause()
+    assert control(tmp_path).pending() == control(tmp_path).journal() == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "use", [lambda ctl: ctl.pause(), lambda ctl: ctl.journal(), lambda ctl: ctl.pending(), lambda ctl: ctl.forget(1)]
+)
+def test_a_path_without_a_folder_is_named(tmp_path, use):
+    (tmp_path / "file").touch()
+    with pytest.raises(NotTraining, match="there is no run folder .*nothing"):
+        use(control(tmp_path / "nothing"))
+    with pytest.raises(NotTraining, match="file is not a folder"):
+        use(control(tmp_path / "file"))
     assert not (tmp_path / "nothing").exists()
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from contextlib import suppress
+from numbers import Real
 from pathlib import Path
 
+from hookpoint.core.errors import BadArgument
 from hookpoint.steering.control_answer import APPLIED, LOST, WITHDRAWN, ControlAnswer
 from hookpoint.steering.control_command import ControlCommand
 from hookpoint.steering.control_folder import ControlFolder
@@ -53,7 +56,7 @@ class ControlOrder:
         withdrawn. Once the run has taken the command, this method waits without a timeout, for example until a validation pass
         ends. If the run ends first, the answer is "lost" at once.
         """
-        deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
+        deadline = time.monotonic() + (self._timeout if timeout is None else seconds_of(timeout))
         is_taken = False
         while True:
             answer = self.answer()
@@ -119,3 +122,12 @@ class ControlOrder:
     def __repr__(self) -> str:
         answer = self.answer()
         return f"<{self.command.do} {self.id}: {'sent' if answer is None else answer.status}>"
+
+
+def seconds_of(timeout: float | None) -> float:
+    """Return a timeout in seconds, or infinity for None. Raise BadArgument if it is not a number > 0."""
+    if timeout is None:
+        return math.inf
+    if not isinstance(timeout, Real) or isinstance(timeout, bool) or not timeout > 0:
+        raise BadArgument(f"timeout must be a number of seconds > 0, got {timeout!r}.")
+    return float(timeout)
