@@ -19,7 +19,18 @@ from hookpoint.storage.run_file import read_run_file
 
 
 def train(
-    workdir, commands, *, epochs=3, save_every=None, kill_at=None, code=None, wait=0.0, seconds=600.0, val=True, log=None
+    workdir,
+    commands,
+    *,
+    epochs=3,
+    save_every=None,
+    kill_at=None,
+    code=None,
+    wait=0.0,
+    seconds=600.0,
+    val=True,
+    log=None,
+    accumulate=1,
 ):
     """Train on this rank. Commands of an iteration are sent by the chief; `code` sets rates without a command."""
     import os
@@ -105,6 +116,8 @@ def train(
         extra_callbacks=[],
         log_every=2,
         seed=0,
+        accumulate=accumulate,
+        allow_world_change=True,
     )
     run = runner.fit(data, data if val else None, epochs=epochs, batch_size=4)
     weights = [parameter.detach().flatten().tolist() for parameter in model.parameters()]
@@ -173,6 +186,19 @@ def test_a_killed_and_resumed_run_is_the_uninterrupted_one(launch, tmp_path, com
         (answer,) = answers_of(tmp_path / "whole", whole["ids"])
         (coded, _) = launch(train, workdir=str(tmp_path / "code"), commands={}, code=[answer.iteration, 0.01]).results
         assert coded["weights"] == first["weights"]
+
+
+@pytest.mark.slow
+def test_with_another_number_of_ranks_it_replays_by_step(launch, tmp_path):
+    workdir = str(tmp_path / "run")
+    commands = {"9": [["set", {"values": {"lr": 0.01}}]]}
+    killed = launch(train, workdir=workdir, commands=commands, save_every=2, accumulate=4, kill_at=14, epochs=5, check=False)
+    assert killed.status
+    (entry,) = hookpoint.control(workdir).journal()
+    assert (entry.iteration, entry.step) == (12, 3)
+    (resumed,) = launch(train, ranks=1, workdir=workdir, commands={}, save_every=2, epochs=5).results
+    assert resumed["steps"][0][0] == 9  # the step after the checkpoint is iteration 9, and no longer iterations 9 to 12
+    assert [row[1] for row in resumed["steps"]] == [0.1] + [0.01] * (len(resumed["steps"]) - 1)
 
 
 @pytest.mark.slow

@@ -577,6 +577,17 @@ def test_costs_are_in_run_json(fit):
     ).items()
 
 
+def test_costs_are_in_run_json_during_the_run(fit):
+    seen = []
+
+    def read(run):
+        costs = json.loads((Path(run.workdir) / "run.json").read_text()).get("costs", [])
+        seen.append([row["calls"] for row in costs if (row["callback"], row["point"]) == ("mine", "on_epoch_end")])
+
+    fit(callbacks=[cb.LambdaCallback(on_epoch_begin=read, on_epoch_end=lambda run: None, name="mine")], epochs=2)
+    assert seen == [[], [1]]
+
+
 # Under a host
 
 
