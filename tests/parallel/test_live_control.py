@@ -159,6 +159,14 @@ def test_both_ranks_apply_a_command_at_the_same_iteration_or_none_does(launch, t
 
 
 @pytest.mark.slow
+def test_both_ranks_apply_what_has_waited_for_the_end_of_a_pause(launch, tmp_path):
+    commands = {"4": [["pause", {}], ["validate", {}], ["trace", {"steps": 2}], ["resume", {}]]}
+    first, second = launch(train, workdir=str(tmp_path / "run"), commands=commands).results
+    assert first["steps"] == second["steps"]
+    assert [answer.status for answer in answers_of(tmp_path / "run", first["ids"])] == ["applied"] * 4
+
+
+@pytest.mark.slow
 def test_an_action_that_fails_on_one_rank_ends_the_run(launch, tmp_path):
     commands = {"4": [["call", {"action": "Subject.halve"}]]}
     ended = launch(train, workdir=str(tmp_path / "run"), commands=commands, check=False)

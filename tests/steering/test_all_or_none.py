@@ -66,7 +66,7 @@ def test_a_setter_that_raises_leaves_the_other_settings_as_they_were(fit):
     assert control(trained.workdir).journal() == []
 
 
-def test_rates_are_restored_exactly_in_all_groups(tmp_path, fit):
+def test_rates_are_restored_exactly_in_all_groups(fit):
     class TwoGroups(Callback):
         def on_run_begin(self, run):
             run.optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(1))], "lr": 0.1 / 3})
@@ -82,8 +82,8 @@ def test_rates_are_restored_exactly_in_all_groups(tmp_path, fit):
     assert rates[0] == rates[1] == [0.1, 0.1 / 3]
 
 
-def test_a_change_that_cannot_be_undone_ends_the_run_and_says_so(fit, tmp_path):
-    with pytest.raises(NotApplied, match="the old values could not be restored: RuntimeError: not from 8 to 0.5"):
+def test_a_change_that_cannot_be_undone_ends_the_run_and_says_so(fit):
+    with pytest.raises(NotApplied, match=r"the old values could not be restored: RuntimeError: not from 8 to 0\.5"):
         fit({5: [("set", {"values": {"lr": 0.3, "drop": 8}})]}, callbacks=[Registers()], save_every=4)
     resumed = fit(callbacks=[Registers()], save_every=4)
     (event,) = resumed.events()

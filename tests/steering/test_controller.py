@@ -328,7 +328,7 @@ def test_a_folder_without_a_run_is_not_training(tmp_path):
 )
 def test_a_path_without_a_folder_is_named(tmp_path, use):
     (tmp_path / "file").touch()
-    with pytest.raises(NotTraining, match="there is no run folder .*nothing"):
+    with pytest.raises(NotTraining, match=r"there is no run folder .*nothing"):
         use(control(tmp_path / "nothing"))
     with pytest.raises(NotTraining, match="file is not a folder"):
         use(control(tmp_path / "file"))

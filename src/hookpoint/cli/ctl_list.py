@@ -14,9 +14,9 @@ from hookpoint.run_folder.command_error import FINE, NO, one_line
 from hookpoint.run_folder.describe_event import describe_order
 from hookpoint.run_folder.formatting import shown
 from hookpoint.run_folder.run_folder import RunFolder
-from hookpoint.steering.saved_commands import good_checkpoints, includes
 from hookpoint.steering.command_journal import JournalEntry
 from hookpoint.steering.controller import Controller, KnobState
+from hookpoint.steering.saved_commands import good_checkpoints, includes
 
 NAMED, TEXT = Column(min_width=12), Column(wraps=True)
 Rows = Sequence[tuple[str, ...]]

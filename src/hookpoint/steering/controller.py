@@ -14,7 +14,6 @@ from typing import Any
 
 from hookpoint.core.errors import BadArgument, BadControlFile, NotApplied, NotTraining, WorkdirInUse
 from hookpoint.core.text.plain_values import plain
-from hookpoint.steering.saved_commands import good_checkpoints, includes, last_command
 from hookpoint.steering.answer_text import answer_text
 from hookpoint.steering.command_journal import JournalEntry
 from hookpoint.steering.control_answer import APPLIED, ControlAnswer
@@ -22,6 +21,7 @@ from hookpoint.steering.control_command import COMMANDS, ControlCommand
 from hookpoint.steering.control_folder import ControlFolder
 from hookpoint.steering.control_order import ControlOrder, seconds_of
 from hookpoint.steering.live_record import LiveRecord
+from hookpoint.steering.saved_commands import good_checkpoints, includes, last_command
 from hookpoint.storage.workdir.lock import WorkdirLock, holder_of
 
 TIMEOUT = 30.0
@@ -168,7 +168,8 @@ class Controller:
         seconds = seconds_of(timeout)
         live = self.live()
         args, expect = _plain(do, args or {}), _plain("expect", expect or {})
-        command = ControlCommand(do, args, live.attempt, expect=expect, seconds=None if seconds == math.inf else seconds, by=_sender())
+        expires = None if seconds == math.inf else seconds
+        command = ControlCommand(do, args, live.attempt, expect=expect, seconds=expires, by=_sender())
         return ControlOrder(self.path, command, seconds)
 
     def set(
