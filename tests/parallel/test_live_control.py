@@ -31,6 +31,7 @@ def train(
     val=True,
     log=None,
     accumulate=1,
+    profiled=(),
 ):
     """Train on this rank. Commands of an iteration are sent by the chief; `code` sets rates without a command."""
     import os
@@ -48,6 +49,7 @@ def train(
     from hookpoint.steering.control_command import ControlCommand
 
     rank, steps, ids = int(os.environ["RANK"]), [], []
+    profile = torch.profiler.profile()
     init_process.SECONDS = seconds  # how long a rank waits for the others
 
     class Drop:
@@ -91,6 +93,8 @@ def train(
             if run.mode != "train":
                 return
             steering = machine_of(run).control
+            if run.iteration in profiled and rank == 0:
+                (profile.start if run.iteration == profiled[0] else profile.stop)()
             for do, args in commands.get(str(run.iteration), ()) if rank == 0 else ():
                 command = ControlCommand(do, args, steering.attempt, by="test")
                 ids.append(command.id)
@@ -164,6 +168,15 @@ def test_both_ranks_apply_what_has_waited_for_the_end_of_a_pause(launch, tmp_pat
     first, second = launch(train, workdir=str(tmp_path / "run"), commands=commands).results
     assert first["steps"] == second["steps"]
     assert [answer.status for answer in answers_of(tmp_path / "run", first["ids"])] == ["applied"] * 4
+
+
+@pytest.mark.slow
+def test_a_trace_that_the_first_rank_cannot_record_is_recorded_by_none(launch, tmp_path):
+    commands = {"4": [["trace", {"steps": 100}]], "8": [["trace", {"steps": 1}]]}
+    first, _ = launch(train, workdir=str(tmp_path / "run"), commands=commands, profiled=[2, 7]).results
+    refused, applied = answers_of(tmp_path / "run", first["ids"])
+    assert (refused.status, refused.reason) == ("refused", "trace: torch's profiler is in use.")
+    assert applied.status == "applied"
 
 
 @pytest.mark.slow
