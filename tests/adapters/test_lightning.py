@@ -18,11 +18,13 @@ pytest.importorskip("lightning", reason="Lightning is not installed: make test-a
 import torch
 from tests.adapters.differences import difference, listed
 from tests.adapters.hosts.lightning import ResumableLoader, module_class, trainer_of
-from tests.adapters.record import TRAIN, VAL
+from tests.adapters.record import LEARNING_RATE, TRAIN, VAL
 
-from hookpoint import Callback, adapters, on
+from hookpoint import Callback, adapters, control, on
 from hookpoint import callbacks as cb
 from hookpoint.core.loop.host import NotUnderHost
+from hookpoint.core.loop.services import machine_of
+from hookpoint.steering.control_command import ControlCommand
 from hookpoint.storage.checkpoint.state_bytes import MAGIC
 
 
@@ -286,3 +288,36 @@ def test_the_adapter_can_be_pickled_for_new_processes():
     again = pickle.loads(pickle.dumps(adapters.lightning([cb.EarlyStopping("val_loss")], last=True, name="mine")))
     assert again.state_key == "hookpoint[mine]"
     assert next(entry.name for entry in again.driver.hooks.entries) == "EarlyStopping(val_loss)"
+
+
+def test_lightning_takes_commands_as_far_as_it_supports_them(tmp_path):
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
+    orders, rates, workdir = {}, [], tmp_path / "run"
+    commands = {
+        2: {"set": {"values": {"lr": 0.01}}, "save": {"tag": "mine"}, "validate": {}, "trace": {"steps": 1}},
+        3: {"stop": {"reason": "enough"}},
+    }
+
+    @on("on_train_iter_end")
+    def send(run):
+        rates.append(run.hyper["lr"])
+        if run.iteration in commands:
+            orders.update({do: control(workdir).send(do, args) for do, args in commands[run.iteration].items()})
+            machine_of(run).control.submit(ControlCommand("resume", {}, control(workdir).live().attempt))  # look at once
+
+    saver = ModelCheckpoint(dirpath=tmp_path / "saved", save_top_k=-1)
+    trainer = fitted([send], tmp_path, saver, options={"workdir": workdir}, max_epochs=3)
+    answers = {do: order.wait() for do, order in orders.items()}
+    assert {do: answer.status for do, answer in answers.items()} == {
+        "set": "applied",
+        "save": "applied",
+        "validate": "refused",
+        "trace": "refused",
+        "stop": "applied",
+    }
+    assert answers["validate"].reason == "validate: Lightning runs validation itself."
+    assert answers["trace"].reason == "trace: this run has no profiler."
+    saved = torch.load(answers["save"].path, weights_only=False)
+    assert (saved["global_step"], saved["optimizer_states"][0]["param_groups"][0]["lr"]) == (2, 0.01)
+    assert (rates, trainer.global_step, trainer.should_stop) == ([LEARNING_RATE, LEARNING_RATE, 0.01], 3, True)

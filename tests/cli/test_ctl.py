@@ -33,6 +33,7 @@ def test_a_run_that_has_ended_is_reported_at_once(command, train_run):
         (["forget", "one"], "expected: hookpoint ctl RUN forget NUMBER"),
         (["save", "a", "b"], "expected: hookpoint ctl RUN save [TAG]"),
         (["pause", "--expect", "x=1"], "--expect needs the command set"),
+        (["--no-wait"], "--no-wait needs a command"),
         (["\x1b[2J"], "there is no command ?[2J"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

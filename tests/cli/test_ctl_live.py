@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
+import torch
 from click.shell_completion import ShellComplete
 
 import hookpoint
@@ -65,6 +68,42 @@ def test_a_refused_command_has_exit_code_1(command, steered):
         assert result.stderr.startswith("hookpoint: refused: ")
         assert "must be <= 1" in result.stderr
         assert "no validation" in command("ctl", "live", "validate", code=1).stderr
+
+
+def test_validate_prints_the_metrics(command, tmp_path):
+    begun = threading.Event()
+    model, inputs = torch.nn.Linear(2, 1), torch.ones(8, 2)
+    data, optimizer = (inputs, inputs.sum(1, keepdim=True)), torch.optim.SGD(model.parameters(), lr=0.01)
+    callbacks = [hookpoint.LambdaCallback(on_train_iter_begin=lambda run: begun.set())]
+    options = {"workdir": tmp_path / "runs" / "live", "extra_callbacks": [], "monitors": [], "callbacks": callbacks}
+    runner = hookpoint.Runner(model, optimizer, torch.nn.MSELoss(), **options)
+    training = threading.Thread(target=lambda: runner.fit(data, data, epochs=10**6, batch_size=4))
+    training.start()
+    try:
+        begun.wait(60)
+        said = command("ctl", "live", "validate").stdout
+        listed = json.loads(command("ctl", "live", "validate", "--json").stdout)
+    finally:
+        control(options["workdir"]).stop()
+        training.join()
+    assert re.fullmatch(r"applied at step \d+: val_loss \S+\n", said)
+    assert (listed["status"], list(listed["values"])) == ("applied", ["val_loss"])
+
+
+def test_a_lost_command_has_exit_code_1(command, steered, until):
+    with steered() as live:
+        live.gate.clear()
+
+        def end():
+            until(control(live.workdir).pending)
+            live.end()
+
+        ending = threading.Thread(target=end)
+        ending.start()
+        said = command("ctl", "live", "set", "Tunable.alpha=0.25", code=1).stderr
+        ending.join()
+    assert said == "hookpoint: lost: the run ended first\n"
+    assert set(live.tunable.alphas) == {0.5}
 
 
 def test_a_withdrawn_command_has_exit_code_75(command, steered):

@@ -19,7 +19,19 @@ from hookpoint.storage.run_file import read_run_file
 
 
 def train(
-    workdir, commands, *, epochs=3, save_every=None, kill_at=None, code=None, wait=0.0, seconds=600.0, val=True, log=None
+    workdir,
+    commands,
+    *,
+    epochs=3,
+    save_every=None,
+    kill_at=None,
+    code=None,
+    wait=0.0,
+    seconds=600.0,
+    val=True,
+    log=None,
+    accumulate=1,
+    profiled=(),
 ):
     """Train on this rank. Commands of an iteration are sent by the chief; `code` sets rates without a command."""
     import os
@@ -37,18 +49,39 @@ def train(
     from hookpoint.steering.control_command import ControlCommand
 
     rank, steps, ids = int(os.environ["RANK"]), [], []
+    profile = torch.profiler.profile()
     init_process.SECONDS = seconds  # how long a rank waits for the others
+
+    class Drop:
+        name, value = "drop", 0.5
+
+        def get_value(self):
+            return self.value
+
+        def set_value(self, value):
+            if value == 7.0 and rank == 1:
+                raise ValueError("not on this rank")
+            self.value = value
 
     class Subject(Callback):
         knobs = (Knob("alpha", float),)
+        actions = ("halve",)
         alpha = 0.0
+
+        def on_setup(self, run):
+            run.hyper.register(Drop())
+
+        def halve(self):
+            if rank == 1:
+                raise ValueError("not on this rank")
 
         def on_knob(self, value):
             if value == 7.0 and rank == 1:
                 raise ValueError("not on this rank")
 
         def on_train_iter_end(self, run):
-            row = [run.iteration, run.hyper["lr"], run.hyper["momentum"], machine_of(run).logbook.log_every, self.alpha]
+            settings = [run.hyper[name] for name in ("lr", "momentum", "drop")]
+            row = [run.iteration, *settings, machine_of(run).logbook.log_every, self.alpha]
             steps.append(row)
             if log is not None:
                 with Path(log, f"rank{rank}").open("a") as file:
@@ -60,6 +93,8 @@ def train(
             if run.mode != "train":
                 return
             steering = machine_of(run).control
+            if run.iteration in profiled and rank == 0:
+                (profile.start if run.iteration == profiled[0] else profile.stop)()
             for do, args in commands.get(str(run.iteration), ()) if rank == 0 else ():
                 command = ControlCommand(do, args, steering.attempt, by="test")
                 ids.append(command.id)
@@ -85,6 +120,8 @@ def train(
         extra_callbacks=[],
         log_every=2,
         seed=0,
+        accumulate=accumulate,
+        allow_world_change=True,
     )
     run = runner.fit(data, data if val else None, epochs=epochs, batch_size=4)
     weights = [parameter.detach().flatten().tolist() for parameter in model.parameters()]
@@ -107,22 +144,49 @@ def test_both_ranks_apply_a_command_at_the_same_iteration_or_none_does(launch, t
 
     commands = {
         "2": [setting(lr=0.05)],
-        "4": [["set", {"values": {"Subject.alpha": 7.0, "momentum": 0.0}}], setting(lr=-1.0)],
+        "4": [["set", {"values": {"Subject.alpha": 7.0, "momentum": 0.0}}], setting(lr=-1.0), setting(lr=0.3, drop=7.0)],
         "6": [["validate", {}], ["log-every", {"steps": 3}], ["save", {"tag": "x"}]],
     }
     first, second = launch(train, workdir=str(tmp_path / "run"), commands=commands).results
     assert first["steps"] == second["steps"]
     assert first["weights"] == second["weights"]
     answers = answers_of(tmp_path / "run", first["ids"])
-    assert [answer.status for answer in answers] == ["applied", "refused", "refused", "applied", "applied", "applied"]
-    assert answers[1].reason == "rank 1: ValueError: not on this rank"
+    assert [answer.status for answer in answers] == ["applied", *["refused"] * 3, "applied", "applied", "applied"]
+    assert answers[1].reason == answers[3].reason == "rank 1: ValueError: not on this rank"
     assert {answer.ranks for answer in answers if answer.status == "applied"} == {2}
     applied = answers[0].iteration
     assert 2 <= applied <= 3  # one iteration later, if the ranks have not met in between
     assert [row[1] for row in first["steps"]] == [0.1] * applied + [0.05] * (12 - applied)
-    assert {(row[2], row[4]) for row in first["steps"]} == {(0.5, 0.0)}
+    assert {(row[2], row[3], row[5]) for row in first["steps"]} == {(0.5, 0.5, 0.0)}
     assert Path(answers[-1].path, "manifest.json").exists()
     assert Counter(event["id"] for event in events_of(tmp_path / "run")) == Counter(first["ids"])
+
+
+@pytest.mark.slow
+def test_both_ranks_apply_what_has_waited_for_the_end_of_a_pause(launch, tmp_path):
+    commands = {"4": [["pause", {}], ["validate", {}], ["trace", {"steps": 2}], ["resume", {}]]}
+    first, second = launch(train, workdir=str(tmp_path / "run"), commands=commands).results
+    assert first["steps"] == second["steps"]
+    assert [answer.status for answer in answers_of(tmp_path / "run", first["ids"])] == ["applied"] * 4
+
+
+@pytest.mark.slow
+def test_a_trace_that_the_first_rank_cannot_record_is_recorded_by_none(launch, tmp_path):
+    commands = {"4": [["trace", {"steps": 100}]], "8": [["trace", {"steps": 1}]]}
+    first, _ = launch(train, workdir=str(tmp_path / "run"), commands=commands, profiled=[2, 7]).results
+    refused, applied = answers_of(tmp_path / "run", first["ids"])
+    assert (refused.status, refused.reason) == ("refused", "trace: torch's profiler is in use.")
+    assert applied.status == "applied"
+
+
+@pytest.mark.slow
+def test_an_action_that_fails_on_one_rank_ends_the_run(launch, tmp_path):
+    commands = {"4": [["call", {"action": "Subject.halve"}]]}
+    ended = launch(train, workdir=str(tmp_path / "run"), commands=commands, check=False)
+    assert ended.results == [None, None]
+    (event,) = events_of(tmp_path / "run")
+    reason = "rank 1: ValueError: not on this rank; other ranks have carried it out, which cannot be undone; the run ends"
+    assert (event["status"], event["reason"]) == ("refused", reason)
 
 
 @pytest.mark.slow
@@ -143,6 +207,19 @@ def test_a_killed_and_resumed_run_is_the_uninterrupted_one(launch, tmp_path, com
         (answer,) = answers_of(tmp_path / "whole", whole["ids"])
         (coded, _) = launch(train, workdir=str(tmp_path / "code"), commands={}, code=[answer.iteration, 0.01]).results
         assert coded["weights"] == first["weights"]
+
+
+@pytest.mark.slow
+def test_with_another_number_of_ranks_it_replays_by_step(launch, tmp_path):
+    workdir = str(tmp_path / "run")
+    commands = {"9": [["set", {"values": {"lr": 0.01}}]]}
+    killed = launch(train, workdir=workdir, commands=commands, save_every=2, accumulate=4, kill_at=14, epochs=5, check=False)
+    assert killed.status
+    (entry,) = hookpoint.control(workdir).journal()
+    assert (entry.iteration, entry.step) == (12, 3)
+    (resumed,) = launch(train, ranks=1, workdir=workdir, commands={}, save_every=2, epochs=5).results
+    assert resumed["steps"][0][0] == 9  # the step after the checkpoint is iteration 9, and no longer iterations 9 to 12
+    assert [row[1] for row in resumed["steps"]] == [0.1] + [0.01] * (len(resumed["steps"]) - 1)
 
 
 @pytest.mark.slow

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
+import textwrap
 import threading
 
+import numpy as np
 import pytest
 
 from hookpoint import Callback, Knob, Loop, control
@@ -92,7 +97,10 @@ def test_a_refusal_says_why_and_changes_nothing(steered):
         (lambda ctl: ctl.send("sett"), "there is no command 'sett'"),
         (lambda ctl: ctl.set({ALPHA: float("nan")}), "must be finite"),
         (lambda ctl: ctl.set({ALPHA: 0.1}, expect={ALPHA: float("inf")}), "must be finite"),
-        (lambda ctl: ctl.set({ALPHA: 0.1}, timeout=0), "timeout"),
+        (lambda ctl: ctl.send("set", {"values": {ALPHA: [0.1, float("nan")]}}), "must be finite"),
+        (lambda ctl: ctl.set({ALPHA: 0.1}, timeout=0), "timeout must be a number of seconds > 0, got 0"),
+        (lambda ctl: ctl.set({ALPHA: 0.1}, timeout="5"), "timeout must be a number of seconds > 0, got '5'"),
+        (lambda ctl: ctl.set({ALPHA: 0.1}, timeout=float("nan")), "timeout must be a number of seconds > 0, got nan"),
     ],
 )
 def test_what_cannot_be_meant_is_not_sent(steered, send, message):
@@ -100,6 +108,17 @@ def test_what_cannot_be_meant_is_not_sent(steered, send, message):
         with pytest.raises(BadArgument, match=message):
             send(control(live.workdir))
         assert control(live.workdir).pending() == []
+
+
+def test_a_timeout_may_be_infinite_and_values_may_be_numpy_s(steered):
+    with steered() as live:
+        ctl = control(live.workdir)
+        assert ctl.set({ALPHA: np.float32(0.25)}, expect={ALPHA: np.float64(0.5)}, timeout=float("inf")).now == {ALPHA: 0.25}
+        assert ctl.log_every(np.int64(5), timeout=np.int64(60)).now == {"log_every": 5}
+        order = ctl.send("pause")
+        assert order.wait(float("inf")).status == "applied"
+        with pytest.raises(BadArgument, match="timeout must be a number of seconds > 0, got '5'"):
+            ctl.send("resume").wait("5")
 
 
 def test_a_paused_run_stands_still_saves_and_resumes(steered):
@@ -248,10 +267,71 @@ def test_a_killed_run_is_reported_at_once(training):
             ctl.send("pause")
 
 
+DIES = """
+    import os, signal, sys, time
+    from hookpoint import Callback, Loop
+    from hookpoint import callbacks as cb
+
+    class Fragile(Callback):
+        actions = ("die",)
+
+        def die(self):
+            if sys.argv[2] == "dies":
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        def on_iter_begin(self, run):
+            print("training", flush=True)
+            time.sleep(0.01 * (sys.argv[2] == "dies"))
+
+    savers = [cb.ModelSaver()] if sys.argv[2] == "resumes" else []
+    with Loop([Fragile(), *savers], workdir=sys.argv[1], extra_callbacks=[], monitors=[cb.JSONWriter()]) as run:
+        for _ in run.batches(range(3000)):
+            pass
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_saved", [False, True], ids=["before the first checkpoint", "after a checkpoint"])
+def test_the_answer_of_a_killed_run_says_what_a_resume_does(tmp_path, is_saved):
+    def start(what):
+        arguments = [sys.executable, "-c", textwrap.dedent(DIES), str(tmp_path), what]
+        return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+    with start("dies") as killed:
+        assert killed.stdout.readline() == "training\n"
+        ctl = control(tmp_path)
+        if is_saved:
+            ctl.save()
+        order = ctl.send("call", {"action": "Fragile.die"})
+        answer = order.wait()
+    with start("resumes") as restarted:
+        restarted.communicate(timeout=60)
+    rows = map(json.loads, (tmp_path / "events.jsonl").read_text().splitlines())
+    event = [row for row in rows if row.get("do") == "call"][-1]
+    if is_saved:
+        assert (answer.status, event["status"], event.get("replayed")) == ("applied", "applied", True)
+        assert answer.note == "the run was killed right after it applied the command; a resume replays it"
+    else:
+        assert (answer.status, event["status"], event.get("replayed")) == ("lost", "lost", None)
+        assert answer.reason == "the run was killed before its first checkpoint; it starts from scratch, without this command"
+
+
 def test_a_folder_without_a_run_is_not_training(tmp_path):
     with pytest.raises(NotTraining, match="no process is training in"):
-        control(tmp_path / "nothing").pause()
-    assert control(tmp_path / "nothing").pending() == control(tmp_path / "nothing").journal() == []
+        control(tmp_path).pause()
+    assert control(tmp_path).pending() == control(tmp_path).journal() == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "use", [lambda ctl: ctl.pause(), lambda ctl: ctl.journal(), lambda ctl: ctl.pending(), lambda ctl: ctl.forget(1)]
+)
+def test_a_path_without_a_folder_is_named(tmp_path, use):
+    (tmp_path / "file").touch()
+    with pytest.raises(NotTraining, match=r"there is no run folder .*nothing"):
+        use(control(tmp_path / "nothing"))
+    with pytest.raises(NotTraining, match="file is not a folder"):
+        use(control(tmp_path / "file"))
     assert not (tmp_path / "nothing").exists()
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+from click.testing import CliRunner
 
 from hookpoint import control
+from hookpoint.cli.main import main
 from hookpoint.core.errors import NotApplied
 
 ALPHA, MODE = "Tunable.alpha", "Tunable.mode"
@@ -46,3 +50,24 @@ def test_the_numbers_of_forgotten_commands_are_not_used_again(steered):
     with steered() as again:
         assert control(again.workdir).set({ALPHA: 0.75}).number == 2
     assert set(again.tunable.alphas) == {0.5, 0.75}
+
+
+def test_a_command_that_a_checkpoint_does_not_include_yet_can_be_forgotten(fit, cuts, cut_off, tmp_path):
+    with pytest.raises(cut_off):
+        fit({7: [("set", {"values": {"lr": 0.01}})]}, save_every=4, callbacks=[cuts(8)])
+    commands = [("set", {"values": {"momentum": 0.1}}), ("save", {"tag": "x"})]
+    with pytest.raises(cut_off):
+        fit({5: commands}, save_every=100, callbacks=[cuts(6)])
+    ctl = control(tmp_path / "mine")
+    listed = CliRunner().invoke(main, ["ctl", str(ctl.path)]).stdout.split("journal\n")[1]
+    assert [" ".join(line.split()) for line in listed.splitlines()] == [
+        "1 step 7 set lr=0.01 replayed by a resume test",
+        "2 step 5 set momentum=0.1 in a checkpoint test",
+    ]
+    rows = json.loads(CliRunner().invoke(main, ["ctl", str(ctl.path), "--json"]).stdout)["journal"]
+    assert [(row["number"], row["saved"]) for row in rows] == [(1, False), (2, True)]
+    with pytest.raises(NotApplied, match="step-00000005 already contains command 2"):
+        ctl.forget(2)
+    assert ctl.forget(1).args == {"values": {"lr": 0.01}}
+    resumed = fit(save_every=100)
+    assert {(rate, momentum) for _, rate, momentum in resumed.steps} == {(0.1, 0.1)}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from click.testing import CliRunner
 
 import hookpoint
 from hookpoint import Callback, Knob
+from hookpoint.cli.main import main
 from hookpoint.core.loop.services import machine_of
 from hookpoint.steering.control_folder import ControlFolder
 
@@ -66,6 +68,18 @@ def test_it_says_so_and_sends_an_event(fit, cuts, cut_off, capsys):
         ("validate", 6, None),
         ("validate", 6, True),
     ]
+
+
+def test_the_line_about_a_replay_says_how_to_leave_a_command_out(fit, cuts, cut_off, capsys, tmp_path):
+    with pytest.raises(cut_off):
+        fit({7: [set_to(lr=0.01)]}, save_every=4, callbacks=[cuts(8)])
+    capsys.readouterr()
+    fit({6: [("stop", {})]}, save_every=4)  # it saves a checkpoint
+    advice = f"stop the run before that iteration, run 'hookpoint ctl {tmp_path / 'mine'} forget 1', and restart."
+    assert f"(1: set at iteration 7). To leave one out, {advice}" in capsys.readouterr().err
+    assert CliRunner().invoke(main, ["ctl", str(tmp_path / "mine"), "forget", "1"]).exit_code == 0
+    resumed = fit(save_every=4)
+    assert resumed.steps == [(iteration, 0.1, 0.5) for iteration in range(7, 13)]
 
 
 def test_what_a_checkpoint_contains_is_not_replayed(fit, cuts, cut_off, capsys):

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 import hookpoint
 from hookpoint import Callback, Knob, errors
@@ -53,8 +54,9 @@ def test_a_command_is_the_same_as_code(fit):
         ({"lr": -1.0}, "lr must be >= 0"),
         ({"lr": "much"}, "must be a finite number"),
         ({"lr": 1e39}, "float32"),
-        ({"lrr": 0.1}, "lrr"),
-        ({"Nobody.alpha": 1}, "Nobody.alpha"),
+        ({"lrr": 0.1}, "there is no setting 'lrr'. Known: dampening, log_every, lr, momentum, weight_decay"),
+        ({"Nobody.alpha": 1}, "there is no setting 'Nobody.alpha'. Known: dampening, log_every, lr, "),
+        ({"lr": 0.01, "learning_rate": 0.02}, "lr and learning_rate are the same setting"),
         ({"log_every": 0}, "log_every must be >= 1"),
         ({"log_every": True}, "log_every must be an int"),
         ({}, "no values"),
@@ -75,6 +77,25 @@ def test_expect_compares_and_sets(fit):
     first, second = trained.answers()
     assert (first.status, second.status) == ("applied", "refused")
     assert "lr is 0.01, not 0.1 as expected" in second.reason
+
+
+def test_expect_compares_lists(tmp_path):
+    model, answers = torch.nn.Linear(1, 1), []
+    adam = torch.optim.Adam(model.parameters(), betas=(0.9, 0.999))
+
+    @hookpoint.on("on_epoch_begin")
+    def send(run):
+        for betas in ([0.9, 0.99], [0.9, 0.999]):
+            values = {"values": {"betas": [0.8, 0.9]}}
+            answers.append(hookpoint.control(tmp_path).send("set", values, expect={"betas": betas}))
+
+    with hookpoint.Loop([send], optimizer=adam, workdir=tmp_path, extra_callbacks=[], monitors=[]) as run:
+        for _ in run.epochs(1):
+            machine_of(run).control.submit(ControlCommand("resume", {}, machine_of(run).control.attempt))
+            list(run.batches([1]))
+    refused, applied = (order.wait() for order in answers)
+    assert (refused.status, refused.reason) == ("refused", "betas is [0.9, 0.999], not [0.9, 0.99] as expected.")
+    assert (applied.status, adam.param_groups[0]["betas"]) == ("applied", (0.8, 0.9))
 
 
 def test_a_scheduler_that_sets_the_rate_again_is_named(fit):
@@ -200,6 +221,22 @@ def test_knobs_and_actions_of_callbacks(fit):
     assert list(live.actions) == [{"name": "MixUp.double", "about": "Double the strength."}]
 
 
+def test_the_reasons_name_what_there_is(fit):
+    two = [cb.EarlyStopping("val_loss", patience=99), cb.EarlyStopping("loss", patience=99)]
+    named = {"ReduceLROnPlateau.factor": 0.1, "ReduceLROnPlateau(loss).factor": 0.2}
+    commands = [
+        ("call", {"action": "x"}),
+        ("set", {"values": {"EarlyStopping.patience": 3}}),
+        ("set", {"values": named}),
+    ]
+    callbacks = [MixUp(), cb.ReduceLROnPlateau("loss"), *two]
+    assert [answer.reason for answer in fit({3: commands}, callbacks=callbacks).answers()] == [
+        "there is no action 'x'. Known: MixUp.double",
+        "EarlyStopping is the class of 2 callbacks. Choose: EarlyStopping(val_loss), EarlyStopping(loss)",
+        "ReduceLROnPlateau.factor and ReduceLROnPlateau(loss).factor are the same setting.",
+    ]
+
+
 def test_a_callback_that_refuses_gets_its_value_back(fit):
     mix = MixUp()
     trained = fit({3: [("set", {"values": {"MixUp.kind": "b", "MixUp.alpha": 0.75, "lr": 0.01}})]}, callbacks=[mix])
@@ -288,6 +325,26 @@ def test_pausing_twice_and_resuming_twice(fit):
     commands = {4: [("pause", {}), ("pause", {}), ("resume", {}), ("resume", {})]}
     answers = fit(commands).answers()
     assert [answer.note for answer in answers] == [None, "the run was paused already", None, "the run was not paused"]
+
+
+def test_commands_that_wait_for_the_end_of_a_pause_are_applied_in_order(fit):
+    commands = [("pause", {}), ("validate", {}), ("trace", {"steps": 2}), ("resume", {}), set_to(lr=0.01)]
+    trained = fit({4: commands})
+    assert [(answer.status, answer.step) for answer in trained.answers()] == [
+        ("applied", 4),
+        ("applied", 4),
+        ("applied", 6),
+        ("applied", 4),
+        ("applied", 4),
+    ]
+    assert [event["do"] for event in trained.events()] == ["pause", "resume", "validate", "set", "trace"]
+    assert json.loads(Path(trained.answers()[2].path).read_text())["traceEvents"]
+
+
+def test_commands_that_wait_for_the_end_of_a_pause_are_lost_if_the_run_stops(fit):
+    trained = fit({4: [("pause", {}), ("validate", {}), ("trace", {"steps": 2}), ("stop", {})]})
+    assert [answer.status for answer in trained.answers()] == ["applied", "lost", "lost", "applied"]
+    assert trained.run.step == 4
 
 
 def test_throughput_does_not_count_a_pause(fit):
@@ -518,6 +575,17 @@ def test_costs_are_in_run_json(fit):
     assert {"callback": "mine", "point": "on_epoch_end", "calls": 3}.items() <= next(
         row for row in costs if row["callback"] == "mine"
     ).items()
+
+
+def test_costs_are_in_run_json_during_the_run(fit):
+    seen = []
+
+    def read(run):
+        costs = json.loads((Path(run.workdir) / "run.json").read_text()).get("costs", [])
+        seen.append([row["calls"] for row in costs if (row["callback"], row["point"]) == ("mine", "on_epoch_end")])
+
+    fit(callbacks=[cb.LambdaCallback(on_epoch_begin=read, on_epoch_end=lambda run: None, name="mine")], epochs=2)
+    assert seen == [[], [1]]
 
 
 # Under a host

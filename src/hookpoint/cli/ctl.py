@@ -109,6 +109,8 @@ def ctl(run: RunFolder, words: tuple[str, ...], expect: tuple[str, ...], wait: b
     if expect and words[:1] != ("set",):
         raise CommandError("--expect needs the command set", USAGE)
     if not words:
+        if not wait:
+            raise CommandError("--no-wait needs a command", USAGE)
         return _list(run, controller, as_json)
     try:
         if words[0] == "forget":

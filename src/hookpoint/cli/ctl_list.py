@@ -14,7 +14,9 @@ from hookpoint.run_folder.command_error import FINE, NO, one_line
 from hookpoint.run_folder.describe_event import describe_order
 from hookpoint.run_folder.formatting import shown
 from hookpoint.run_folder.run_folder import RunFolder
+from hookpoint.steering.command_journal import JournalEntry
 from hookpoint.steering.controller import Controller, KnobState
+from hookpoint.steering.saved_commands import good_checkpoints, includes
 
 NAMED, TEXT = Column(min_width=12), Column(wraps=True)
 Rows = Sequence[tuple[str, ...]]
@@ -83,17 +85,22 @@ def _knob(name: str, knob: KnobState) -> tuple[str, str, str, str]:
 
 
 def _journal(controller: Controller) -> Rows:
-    saved = controller.saved_commands()
     return [
         (
             str(entry.number),
             f"step {entry.step}",
             shown(describe_order(entry.do, entry.args)),
-            "in a checkpoint" if entry.number <= saved else "replayed by a resume",
+            "in a checkpoint" if is_saved else "replayed by a resume",
             shown(entry.by),
         )
-        for entry in controller.journal()
+        for entry, is_saved in _journalled(controller)
     ]
+
+
+def _journalled(controller: Controller) -> list[tuple[JournalEntry, bool]]:
+    """Return the commands in the journal, each with whether a checkpoint includes it."""
+    saved = [manifest for _, manifest in good_checkpoints(controller.path)]
+    return [(entry, any(includes(manifest, entry.number) for manifest in saved)) for entry in controller.journal()]
 
 
 def everything(run: RunFolder, controller: Controller) -> dict[str, Any]:
@@ -112,6 +119,6 @@ def everything(run: RunFolder, controller: Controller) -> dict[str, Any]:
     except NotTraining as error:
         content |= {"training": False, "reason": one_line(str(error))}
     content["pending"] = [{"status": one.status, **one.command.encoded()} for one in controller.pending()]
-    content["journal"] = [entry.encoded() for entry in controller.journal()]
+    content["journal"] = [{**entry.encoded(), "saved": is_saved} for entry, is_saved in _journalled(controller)]
     content["saved_commands"] = controller.saved_commands()
     return content

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hookpoint.core.control.controlled_loop import ControlledLoop
-from hookpoint.core.errors import BadValue, UnknownSetting
+from hookpoint.core.errors import BadValue, HookpointError
+from hookpoint.core.text.plain_values import plain
 from hookpoint.steering._settings import Settings
 from hookpoint.steering._trace_recorder import TraceRecorder
 from hookpoint.steering.control_command import MAX_TEXT
@@ -19,12 +20,13 @@ MAX_TRACE_STEPS = 10_000
 class Plan:
     """A checked command. `act` carries it out and returns fields for the answer.
 
-    `prepare`, if present, is called first. It may still raise on one rank. It returns a function that undoes the preparation,
-    which the other ranks call if one rank raises.
+    `undo`, if present, takes back what `act` has done on this rank, even if `act` failed halfway. `is_permanent` marks a plan
+    whose effect on this rank cannot be undone.
     """
 
     act: Callable[[], dict[str, Any]]
-    prepare: Callable[[], Callable[[], None]] | None = None
+    undo: Callable[[], None] | None = None
+    is_permanent: bool = False
 
 
 class Plans:
@@ -53,7 +55,7 @@ class Plans:
         if do in self.cannot:
             raise BadValue(f"{do}: {self.cannot[do]}.")
         for name, value in expect.items():
-            if (now := self._settings.value(name)) != value:
+            if (now := plain(self._settings.value(name))) != value:  # commands contain lists, not tuples
                 raise BadValue(f"{name} is {now!r}, not {value!r} as expected.")
         return self._planners[do](args)
 
@@ -79,17 +81,17 @@ class Plans:
         settings, values = self._settings, args.get("values")
         if not isinstance(values, dict) or not values:
             raise BadValue("set: no values given.")
-        for name, value in values.items():
-            settings.check(name, value)
+        settings.check(values)
         was = {name: settings.value(name) for name in values}
+        change = settings.change(values)
 
         def act() -> dict[str, Any]:
-            settings.put(values)
+            change.apply()
             notes = [f"{', '.join(others)} may set {name} again" for name in values if (others := settings.who_else_sets(name))]
             now = {name: settings.value(name) for name in values}
             return {"was": was, "now": now, **({"note": "; ".join(notes)} if notes else {})}
 
-        return Plan(act, lambda: settings.turn_knobs(values))
+        return Plan(act, change.undo)
 
     def _call(self, args: Mapping[str, Any]) -> Plan:
         name = args.get("action")
@@ -98,10 +100,11 @@ class Plans:
         action = self._settings.find_action(name)
 
         def act() -> dict[str, Any]:
-            action()
+            if action is not None:
+                action()
             return {}
 
-        return Plan(act)
+        return Plan(act, is_permanent=action is not None)
 
     def _log_every(self, args: Mapping[str, Any]) -> Plan:
         return self._set({"values": {"log_every": args.get("steps")}})
@@ -166,7 +169,7 @@ class Plans:
                 raise BadValue(f"trace: {problem}.")
             return {}
 
-        return Plan(act)
+        return Plan(act, self._recorder.cancel)
 
     def _stop(self, args: Mapping[str, Any]) -> Plan:
         reason = args.get("reason") or "stopped by a command"
@@ -181,6 +184,13 @@ class Plans:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the first line of an error's message, preceded by the type if it is not a hookpoint error."""
-    first = (str(error).splitlines() or [""])[0]
-    return first if isinstance(error, BadValue | UnknownSetting) else f"{type(error).__name__}: {first}"
+    """Return an error's headline in one line, with the names to choose from, and with its type if it is not hookpoint's.
+
+    >>> reason_of(BadValue("there is no action 'x'.", known="Noise.reset"))
+    "there is no action 'x'. Known: Noise.reset"
+    """
+    headline, *cures = str(error).splitlines() or [""]
+    if not isinstance(error, HookpointError):
+        return f"{type(error).__name__}: {headline}"
+    choices = [cure.split(maxsplit=1) for cure in cures]
+    return " ".join([headline, *(f"{verb.capitalize()}: {names}" for verb, names in choices if verb in ("known", "choose"))])

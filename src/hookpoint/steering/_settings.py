@@ -9,9 +9,10 @@ from typing import Any
 from hookpoint.core.callback.handlers import call_with_named
 from hookpoint.core.callback.knob import Knob, actions_of, knobs_of
 from hookpoint.core.control.controlled_loop import ControlledLoop
-from hookpoint.core.errors import BadValue, UnknownSetting
+from hookpoint.core.errors import BadValue, UnknownSetting, listed
 from hookpoint.core.hooks.entry import Entry
 from hookpoint.core.run.hyper import checked, split_name
+from hookpoint.core.run.rates import put
 
 NEVER_NEGATIVE = ("lr", "momentum", "weight_decay")
 TYPES = {float: "float", int: "int", bool: "bool", str: "str", tuple: "list", list: "list"}
@@ -32,6 +33,36 @@ class CallbackKnob:
     @property
     def value(self) -> Any:
         return getattr(self.entry.subject, self.knob.name)
+
+
+class Change:
+    """A change of settings. `put` sets the new values and adds functions that restore the old ones to the list it gets."""
+
+    def __init__(self, put: Callable[[list[Callable[[], None]]], None]) -> None:
+        self._put = put
+        self._undo: list[Callable[[], None]] = []
+
+    def apply(self) -> None:
+        self._put(self._undo)
+
+    def undo(self) -> None:
+        """Restore the old values, the last one first. If some cannot be restored, restore the others and raise the error."""
+        problem: Exception | None = None
+        while self._undo:
+            try:
+                self._undo.pop()()
+            except Exception as error:
+                problem = problem or error
+        if problem is not None:
+            raise problem
+
+    def apply_or_undo(self) -> None:
+        """Apply the change. If this fails, restore the old values and raise the error."""
+        try:
+            self.apply()
+        except Exception:
+            self.undo()
+            raise
 
 
 class Settings:
@@ -77,72 +108,102 @@ class Settings:
 
     # Changing
 
-    def check(self, name: str, value: Any) -> None:
-        """Raise if the setting does not exist or does not accept this value. Do not change anything."""
+    def check(self, values: Mapping[str, Any]) -> None:
+        """Raise if a setting does not exist, does not accept its value, or is given twice. Do not change anything."""
+        given: dict[str, str] = {}
+        for name, value in values.items():
+            full_name = self._check(name, value)
+            if full_name in given:
+                raise BadValue(f"{given[full_name]} and {name} are the same setting.")
+            given[full_name] = name
+
+    def _check(self, name: str, value: Any) -> str:
+        """Check a value. Return the setting's full name."""
         if name == "log_every":
             if not self._loop.log_every:
                 raise BadValue("log_every is 0 in this run: there are no log steps.")
             LOG_EVERY.check(name, value)
-        elif (knob := self._find(name)) is not None:
+            return name
+        if (knob := self._find(name)) is not None:
             knob.knob.check(name, value)
+            return knob.name
+        checked(name, value, self._run.hyper[name])
+        key, of = split_name(name)
+        if key in NEVER_NEGATIVE and isinstance(value, int | float) and value < 0:
+            raise BadValue(f"{name} must be >= 0, got {value!r}.")
+        return f"{key}@{of}"
+
+    def change(self, values: Mapping[str, Any]) -> Change:
+        """Return a change to these checked values, which can be applied and undone."""
+        return Change(lambda undo: self._put(values, undo))
+
+    def _put(self, values: Mapping[str, Any], undo: list[Callable[[], None]]) -> None:
+        """Set the values. Before each step, add a function to `undo` that takes it back."""
+        changed = set(self._changed)
+        undo.append(lambda: setattr(self, "_changed", changed))
+        found = {name: None if name == "log_every" else self._find(name) for name in values}
+        for name, knob in found.items():  # knobs first, because their callbacks may refuse a value
+            if knob is not None:
+                self._turn(knob, knob.knob.check(name, values[name]), undo)
+        for name, value in values.items():
+            if found[name] is None:
+                self._set(name, value, undo)
+
+    def _set(self, name: str, value: Any, undo: list[Callable[[], None]]) -> None:
+        if name == "log_every":
+            undo.append(self._loop.set_log_every(value))
+            self._changed.add(name)
+            return
+        hyper, was = self._run.hyper, self._run.hyper[name]
+        if hyper.registered(name) is None:
+            undo.append(self._groups_restorer(split_name(name)[0]))
         else:
-            checked(name, value, self._run.hyper[name])
-            if split_name(name)[0] in NEVER_NEGATIVE and isinstance(value, int | float) and value < 0:
-                raise BadValue(f"{name} must be >= 0, got {value!r}.")
+            undo.append(lambda: hyper.set(name, was, same_on_all_ranks=True))
+            self._changed.add(name)
+        hyper.set(name, tuple(value) if isinstance(value, list) else value, same_on_all_ranks=True)
 
-    def turn_knobs(self, values: Mapping[str, Any]) -> Callable[[], None]:
-        """Set knobs to checked values. Return a function that restores the old values. Raise if a callback refuses a value."""
-        done: list[tuple[CallbackKnob, Any, Any]] = []
+    def _groups_restorer(self, key: str) -> Callable[[], None]:
+        """Return a function that restores an optimizer setting in all parameter groups, and the ratios of their rates."""
+        rates = self._run.hyper.rates
+        ratios = rates.state_dict()
+        groups = [group for optimizer in self._run.optimizers for group in optimizer.param_groups if key in group]
+        values = [_number(group[key]) for group in groups]
 
-        def undo() -> None:
-            while done:
-                knob, was, value = done.pop()
-                self._turn(knob, value, was)
+        def restore() -> None:
+            for group, value in zip(groups, values, strict=True):
+                put(group, key, value)
+            rates.load_state_dict(ratios)
 
-        for name, value in values.items():
-            if name != "log_every" and (knob := self._find(name)) is not None:
-                was, value = knob.value, knob.knob.check(name, value)
-                try:
-                    self._turn(knob, was, value)
-                except BaseException:
-                    undo()
-                    raise
-                done.append((knob, was, value))
-        return undo
+        return restore
 
-    def put(self, values: Mapping[str, Any]) -> None:
-        """Set the checked values, except those of knobs, which are already set."""
-        for name, value in values.items():
-            if name == "log_every":
-                self._changed.add(name)
-                self._loop.set_log_every(value)
-            elif (knob := self._find(name)) is not None:
-                self._changed.add(knob.name)
-            else:
-                if self._run.hyper.registered(name) is not None:
-                    self._changed.add(name)
-                self._run.hyper.set(name, tuple(value) if isinstance(value, list) else value, same_on_all_ranks=True)
+    def _turn(self, knob: CallbackKnob, value: Any, undo: list[Callable[[], None]]) -> None:
+        subject, name, was = knob.entry.subject, knob.knob.name, knob.value
+        reacts = getattr(subject, "on_knob", None) if knob.entry in self._loop.hooks.entries else None
 
-    def _turn(self, knob: CallbackKnob, was: Any, value: Any) -> None:
-        subject, name = knob.entry.subject, knob.knob.name
-        setattr(subject, name, value)
-        if callable(reacts := getattr(subject, "on_knob", None)) and knob.entry in self._loop.hooks.entries:
-            try:
-                call_with_named(reacts, {"run": self._run, "name": name, "was": was, "value": value})
-            except BaseException:
-                setattr(subject, name, was)
-                raise
-        self._run.recapture()
+        def turn(old: Any, new: Any) -> None:
+            setattr(subject, name, new)
+            if callable(reacts):
+                call_with_named(reacts, {"run": self._run, "name": name, "was": old, "value": new})
+            self._run.recapture()
 
-    def find_action(self, name: str) -> Callable[[], Any]:
-        """Return a function that calls an action. Raise UnknownSetting if there is no such action."""
+        undo.append(lambda: setattr(subject, name, was))  # a callback that refuses a value does not react to the old one
+        turn(was, value)
+        undo[-1] = lambda: turn(value, was)
+        self._changed.add(knob.name)
+
+    def find_action(self, name: str) -> Callable[[], Any] | None:
+        """Return a function that calls an action, or None if its callback does not run on this rank.
+
+        Raise BadValue if there is no such action.
+        """
         owner, _, action = name.rpartition(".")
         entry = self._entry(owner, lambda subject: action in actions_of(type(subject)))
         if entry is None:
-            raise UnknownSetting(name, (row["name"] for row in self.action_rows()))
-        runs_here = entry in self._loop.hooks.entries
+            raise BadValue(f"there is no action {name!r}.", known=listed(row["name"] for row in self.action_rows()))
+        if entry not in self._loop.hooks.entries:
+            return None
         method, payload = getattr(entry.subject, action), {"run": self._run}
-        return lambda: call_with_named(method, payload) if runs_here else None
+        return lambda: call_with_named(method, payload)
 
     def who_else_sets(self, name: str) -> list[str]:
         """Return the names of the schedulers and callbacks that also set a hyper-parameter and may overwrite it later."""
@@ -173,8 +234,7 @@ class Settings:
                     self._changed.add(name)
                 else:
                     if self.value(name) != value:
-                        self.turn_knobs({name: value})
-                        self.put({name: value})
+                        self.change({name: value}).apply_or_undo()
                     self._changed.add(name)
             except Exception:
                 lost.append(name)
@@ -193,7 +253,7 @@ class Settings:
         owner, _, attribute = name.rpartition(".")
         entry = self._entry(owner, lambda subject: any(knob.name == attribute for knob in knobs_of(type(subject))))
         if entry is None:
-            if owner and name not in self._run.hyper:
+            if name not in self._run.hyper:
                 raise UnknownSetting(name, (row["name"] for row in self.rows()))
             return None
         return next(CallbackKnob(entry, knob) for knob in knobs_of(type(entry.subject)) if knob.name == attribute)

@@ -56,6 +56,12 @@ class TraceRecorder:
         self._first, self._last, self.is_recording = self._run.step, self._run.step + steps, True
         return ""
 
+    def cancel(self) -> None:
+        """Stop recording without writing a trace."""
+        profile, self._profile, self.is_recording = self._profile, None, False
+        if profile is not None:
+            profile.stop()
+
     def finish(self) -> Path | None:
         """Stop recording and write the trace. Return its path on the chief, and None on other ranks."""
         profile, self._profile, self.is_recording = self._profile, None, False

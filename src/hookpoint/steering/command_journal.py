@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -56,11 +57,13 @@ class JournalEntry:
 class CommandJournal:
     """The journal in an open control folder.
 
-    A line that a kill left incomplete is ignored, because its command was not applied.
+    A line that a kill left incomplete is ignored, because its command was not applied. If a line cannot be written, it is
+    removed again, or forgotten if that fails too.
     """
 
     def __init__(self, folder: int) -> None:
         self._folder = folder
+        self._failed: list[dict[str, Any]] = []  # lines that forget entries which could not be removed
 
     def entries(self) -> list[JournalEntry]:
         """Return the entries in order, without forgotten entries."""
@@ -110,26 +113,38 @@ class CommandJournal:
         return found
 
     def _append(self, content: Mapping[str, Any]) -> None:
-        line = json.dumps(plain(content), allow_nan=False).encode() + b"\n"
-        try:
-            os.stat(NAME, dir_fd=self._folder, follow_symlinks=False)
-            is_new = False
-        except FileNotFoundError:
-            is_new = True
+        data = b"".join(json.dumps(plain(one), allow_nan=False).encode() + b"\n" for one in (*self._failed, content))
         descriptor = os.open(NAME, APPEND, 0o600, dir_fd=self._folder)
         try:
             size = os.fstat(descriptor).st_size
-            if size + len(line) > MAX_BYTES:
+            if size + len(data) > MAX_BYTES:
                 raise BadControlFile(f"{NAME} is full: it has {size} bytes.", start='a new run with resume="never"')
             if size and os.pread(descriptor, 1, size - 1) != b"\n":
-                line = b"\n" + line  # end the incomplete line that a kill or a full disk has left
-            if os.write(descriptor, line) != len(line):
-                raise OSError(f"{NAME} was only partly written")
-            os.fsync(descriptor)
+                data = b"\n" + data  # end the incomplete line that a kill or a full disk has left
+            try:
+                if os.write(descriptor, data) != len(data):
+                    raise OSError(f"{NAME} was only partly written")
+                os.fsync(descriptor)
+                if not size:
+                    os.fsync(self._folder)
+            except BaseException:
+                self._take_back(descriptor, size, content)
+                raise
         finally:
             os.close(descriptor)
-        if is_new:
-            os.fsync(self._folder)
+        self._failed = []
+
+    def _take_back(self, descriptor: int, size: int, content: Mapping[str, Any]) -> None:
+        """Remove a line that could not be written safely: its command is refused, so a resume must not replay it."""
+        try:
+            os.ftruncate(descriptor, size)
+            os.fsync(descriptor)
+        except OSError:
+            if "number" in content:
+                forget = {"forget": content["number"], "by": "", "reason": "it could not be journalled", "time": now()}
+                self._failed.append(forget)  # written again before the next line, once the disk works
+                with suppress(OSError):
+                    os.write(descriptor, b"\n" + json.dumps(forget).encode() + b"\n")
 
 
 def now() -> str:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import time
 from contextlib import suppress
+from numbers import Real
 from pathlib import Path
 
+from hookpoint.core.errors import BadArgument
 from hookpoint.steering.control_answer import APPLIED, LOST, WITHDRAWN, ControlAnswer
 from hookpoint.steering.control_command import ControlCommand
 from hookpoint.steering.control_folder import ControlFolder
+from hookpoint.steering.saved_commands import good_checkpoints, includes
 from hookpoint.storage.workdir.lock import holder_of
 
 QUICK_SECONDS, QUICK_POLL, SLOW_POLL = 2.0, 0.02, 0.1
@@ -52,7 +56,7 @@ class ControlOrder:
         withdrawn. Once the run has taken the command, this method waits without a timeout, for example until a validation pass
         ends. If the run ends first, the answer is "lost" at once.
         """
-        deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
+        deadline = time.monotonic() + (self._timeout if timeout is None else seconds_of(timeout))
         is_taken = False
         while True:
             answer = self.answer()
@@ -102,13 +106,28 @@ class ControlOrder:
         answer = self.answer()  # the run may have answered just before it ended
         if answer is not None and answer.is_final:
             return answer
+        checkpoints = good_checkpoints(self._run_folder)
         if entry is None:  # the command was for the start that has ended, so no later start applies it
             self._final = ControlAnswer(self.id, LOST, time=time.time(), reason="the run ended first")
+        elif not checkpoints:
+            reason = "the run was killed before its first checkpoint; it starts from scratch, without this command"
+            self._final = ControlAnswer(self.id, LOST, time=time.time(), reason=reason)
         else:
-            note = "the run was killed right after it applied the command; a resume replays it"
+            is_saved = includes(checkpoints[-1][1], entry.number)
+            later = "its checkpoint includes it" if is_saved else "a resume replays it"
+            note = f"the run was killed right after it applied the command; {later}"
             self._final = ControlAnswer(self.id, APPLIED, entry.step, entry.iteration, number=entry.number, note=note)
         return self._final
 
     def __repr__(self) -> str:
         answer = self.answer()
         return f"<{self.command.do} {self.id}: {'sent' if answer is None else answer.status}>"
+
+
+def seconds_of(timeout: float | None) -> float:
+    """Return a timeout in seconds, or infinity for None. Raise BadArgument if it is not a number > 0."""
+    if timeout is None:
+        return math.inf
+    if not isinstance(timeout, Real) or isinstance(timeout, bool) or not timeout > 0:
+        raise BadArgument(f"timeout must be a number of seconds > 0, got {timeout!r}.")
+    return float(timeout)

@@ -19,10 +19,9 @@ from hookpoint.steering.command_journal import JournalEntry
 from hookpoint.steering.control_answer import APPLIED, ControlAnswer
 from hookpoint.steering.control_command import COMMANDS, ControlCommand
 from hookpoint.steering.control_folder import ControlFolder
-from hookpoint.steering.control_order import ControlOrder
+from hookpoint.steering.control_order import ControlOrder, seconds_of
 from hookpoint.steering.live_record import LiveRecord
-from hookpoint.storage.checkpoint.manifest import Manifest
-from hookpoint.storage.workdir.catalog import entries
+from hookpoint.steering.saved_commands import good_checkpoints, includes, last_command
 from hookpoint.storage.workdir.lock import WorkdirLock, holder_of
 
 TIMEOUT = 30.0
@@ -82,6 +81,7 @@ class Controller:
 
         Raise NotTraining if no process is training.
         """
+        self._require_folder()
         holder = holder_of(self.path)
         if holder is None:
             raise NotTraining(f"no process is training in {self.path}.", list="its settings and events: hookpoint show")
@@ -111,6 +111,7 @@ class Controller:
 
     def pending(self) -> list[PendingCommand]:
         """Return the commands that have not been answered yet, oldest first."""
+        self._require_folder()
         try:
             with ControlFolder(self.path) as folder:
                 taken = [PendingCommand(command, "taken") for command in _read(folder.taken(), folder.read_taken)]
@@ -122,6 +123,7 @@ class Controller:
 
     def journal(self) -> list[JournalEntry]:
         """Return the commands that a resumed run replays if they follow its checkpoint. Forgotten commands are left out."""
+        self._require_folder()
         try:
             with ControlFolder(self.path) as folder:
                 return folder.journal.entries()
@@ -130,7 +132,12 @@ class Controller:
 
     def saved_commands(self) -> int:
         """Return the highest journal number of a command that a checkpoint includes, or 0 if there is none."""
-        return max((_commands_in(one.manifest) for one in entries(self.path)), default=0)
+        return max((last_command(manifest) for _, manifest in good_checkpoints(self.path)), default=0)
+
+    def _require_folder(self) -> None:
+        if not self.path.is_dir():
+            problem = f"{self.path} is not a folder" if self.path.exists() else f"there is no run folder {self.path}"
+            raise NotTraining(f"{problem}.", list="runs: hookpoint runs")
 
     # Commands
 
@@ -158,12 +165,12 @@ class Controller:
         """Return an order without sending it, so that a caller who is interrupted while sending it can withdraw it."""
         if do not in COMMANDS:
             raise BadArgument(f"there is no command {do!r}.", choose=", ".join(COMMANDS))
-        if timeout is not None and not timeout > 0:
-            raise BadArgument(f"timeout must be a number of seconds > 0, got {timeout!r}.")
+        seconds = seconds_of(timeout)
         live = self.live()
         args, expect = _plain(do, args or {}), _plain("expect", expect or {})
-        command = ControlCommand(do, args, live.attempt, expect=expect, seconds=timeout, by=_sender())
-        return ControlOrder(self.path, command, math.inf if timeout is None else timeout)
+        expires = None if seconds == math.inf else seconds
+        command = ControlCommand(do, args, live.attempt, expect=expect, seconds=expires, by=_sender())
+        return ControlOrder(self.path, command, seconds)
 
     def set(
         self, values: Mapping[str, Any], *, expect: Mapping[str, Any] | None = None, timeout: float = TIMEOUT
@@ -212,12 +219,13 @@ class Controller:
 
         Raises NotApplied while a process is training, or if a checkpoint already includes the command.
         """
+        self._require_folder()
         try:
             with ControlFolder(self.path) as folder, _locked(self.path):
                 entry = next((entry for entry in folder.journal.entries() if entry.number == number), None)
                 if entry is None:
                     raise NotApplied(f"forget was refused: the journal of {self.path} has no command {number}")
-                holding = next((one.path for one in entries(self.path) if number <= _commands_in(one.manifest)), None)
+                holding = next((path for path, manifest in good_checkpoints(self.path) if includes(manifest, number)), None)
                 if holding is not None:
                     raise NotApplied(f"forget was refused: {holding} already contains command {number}")
                 folder.journal.forget(number, by=_sender())
@@ -252,12 +260,6 @@ def _locked(path: Path) -> Iterator[None]:
         lock.release()
 
 
-def _commands_in(manifest: Manifest | None) -> int:
-    """Return the number of the last command that a checkpoint includes, or 0 if it was saved after an exception."""
-    number = 0 if manifest is None or manifest.is_of_exception else manifest.clocks.get("commands")
-    return number if isinstance(number, int) else 0
-
-
 def _read(ids: Iterable[str], read: Callable[[str], ControlCommand]) -> list[ControlCommand]:
     """Return the commands with these ids. Skip files that are not commands, and commands that have been answered meanwhile."""
     found = []
@@ -276,11 +278,21 @@ def _knob(record: Mapping[str, Any]) -> KnobState:
 
 def _plain(what: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return values as JSON types. Raise for NaN and infinity, which JSON cannot represent."""
-    found: dict[str, Any] = plain(values)
+    values = _without_arrays(values)
     for name, value in {**values, **dict(values.get("values") or {})}.items():
-        if isinstance(value, float) and not math.isfinite(value):
+        if any(isinstance(one, float) and not math.isfinite(one) for one in (value if isinstance(value, list) else [value])):
             raise BadArgument(f"{what}: {name} must be finite, got {value!r}.")
+    found: dict[str, Any] = plain(values)
     return found
+
+
+def _without_arrays(value: Any) -> Any:
+    """Return NumPy values and tensors as Python numbers and lists, also inside dicts and sequences."""
+    if isinstance(value, Mapping):
+        return {name: _without_arrays(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_arrays(item) for item in value]
+    return value.tolist() if callable(getattr(value, "tolist", None)) else value
 
 
 def _sender() -> str:

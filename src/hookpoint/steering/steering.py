@@ -6,15 +6,16 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Mapping
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any
 
 from hookpoint.core.control.controlled_loop import ControlledLoop
 from hookpoint.core.errors import BadControlFile
 from hookpoint.core.logger import logger
 from hookpoint.core.text.terminal import say
+from hookpoint.steering._execution import Execution
 from hookpoint.steering._inbox_watch import InboxWatch, Received
 from hookpoint.steering._outcomes import Outcomes
-from hookpoint.steering._plans import Plan, Plans, reason_of
+from hookpoint.steering._plans import Plans, reason_of
 from hookpoint.steering._settings import Settings
 from hookpoint.steering._trace_recorder import TraceRecorder
 from hookpoint.steering.command_journal import JournalEntry, now
@@ -26,7 +27,6 @@ from hookpoint.storage.workdir.lock import Holder
 
 BEAT_SECONDS, PUBLISH_SECONDS = 0.25, 1.0  # intervals between paused ranks' messages, and between updates of live.json
 AFTER_A_PAUSE = ("validate", "trace")  # commands that wait until a paused run resumes
-T = TypeVar("T")
 LIMIT = 5  # maximum number of commands that the log line about a replay lists
 
 
@@ -47,6 +47,7 @@ class Steering:
         self._settings = Settings(loop)
         self._recorder = TraceRecorder(run, new_profile, writes=run.is_chief)
         self._plans = Plans(loop, self._settings, self._recorder)
+        self._execution = Execution(loop, self._plans)
         self._folder: ControlFolder | None = None  # open on the chief only
         self._watch: InboxWatch | None = None
         self._outcomes = Outcomes(run)
@@ -115,7 +116,9 @@ class Steering:
         listed = ", ".join(f"{one.number}: {one.do} at iteration {one.iteration}" for one in entries)
         more = f" and {len(self._replay) - LIMIT} more" if len(self._replay) > LIMIT else ""
         count = f"{len(self._replay)} command{'s' * (len(self._replay) > 1)}"
-        say(f"Replaying {count} given after the checkpoint ({listed}{more}). To drop one, stop the run and use ctl RUN forget.")
+        number = self._replay[0].number if len(self._replay) == 1 else "NUMBER"
+        forget = f"stop the run before that iteration, run 'hookpoint ctl {self._run.workdir} forget {number}', and restart"
+        say(f"Replaying {count} given after the checkpoint ({listed}{more}). To leave one out, {forget}.")
 
     def end(self) -> None:
         if self._watch is not None:
@@ -191,6 +194,8 @@ class Steering:
         claimed = [command.encoded() for command in self._claimed()] if self._run.is_chief else []
         for content in self._loop.gather(claimed, "the commands")[0]:
             self._apply(ControlCommand.parsed(content, content["id"]))
+            if not self._clocks.is_paused:
+                self._apply_deferred()
 
     def _claimed(self) -> list[ControlCommand]:
         """Claim the received commands. Answer those that are not applied, and return the others."""
@@ -226,13 +231,13 @@ class Steering:
         if self._clocks.is_paused and command.do in AFTER_A_PAUSE:
             self._deferred.append(command)
             return
-        plan, reason = self._planned(command)
+        plan, reason = self._execution.plan(command)
         number = 0
         if not reason and command.do in REPLAYED:
             number, reason = self._journalled(command)
         result: dict[str, Any] = {}
         if not reason and plan is not None:
-            result, reason = self._acted(command.do, plan)
+            result, reason = self._execution.carry_out(command.do, plan)
             if reason and number:
                 self._forget(number, reason)
         if number:
@@ -243,15 +248,7 @@ class Steering:
             self._traced = command  # answered when the trace is written
         else:
             self._answer(command, APPLIED, {**result, **({"number": number} if number else {})})
-
-    def _planned(self, command: ControlCommand) -> tuple[Plan | None, str]:
-        """Check a command on all ranks. Return the plan, and the reason if a rank refuses the command."""
-        plan, reason = _attempted(lambda: self._plans.plan(command.do, command.args, command.expect))
-        return plan, self._first_of(reason, "a command")
-
-    def _first_of(self, reason: str, what: str) -> str:
-        reasons = enumerate(self._loop.gather(reason, what))
-        return next((f"rank {rank}: {one}" if rank else str(one) for rank, one in reasons if one), "")
+        self._execution.raise_problem(command.do)
 
     def _journalled(self, command: ControlCommand) -> tuple[int, str]:
         """Write a command to the journal. Return its number, and the reason if this fails."""
@@ -265,7 +262,7 @@ class Steering:
                 )
             except (OSError, ValueError) as error:
                 problem = f"it cannot be journalled: {reason_of(error)}"
-        return self._last_number, self._first_of(problem, "the journal of a command")
+        return self._last_number, self._execution.first_of(problem, "the journal of a command")
 
     def _forget(self, number: int, reason: str) -> None:
         if self._folder is not None:
@@ -273,22 +270,6 @@ class Steering:
                 self._folder.journal.forget(number, reason=reason)
             except (OSError, ValueError) as error:
                 logger.warning("command %d was refused, but a resume will try it again: %s", number, error)
-
-    def _acted(self, do: str, plan: Plan) -> tuple[dict[str, Any], str]:
-        """Carry out a plan on all ranks. Return fields for the answer, and the reason if the plan fails."""
-        if plan.prepare is not None:
-            undo, reason = _attempted(plan.prepare)
-            reason = self._first_of(reason, "the preparation of a command")
-            if reason:
-                if undo is not None:
-                    undo()
-                return {}, reason
-        try:
-            return plan.act(), ""
-        except Exception as error:
-            if do == "validate" and self._loop.is_in_team:
-                raise  # other ranks are waiting inside the validation pass
-            return {}, reason_of(error)
 
     # Replaying
 
@@ -300,10 +281,10 @@ class Steering:
 
     def _apply_again(self, entry: JournalEntry) -> None:
         command = ControlCommand(entry.do, entry.args, "", entry.id, by=entry.by)
-        plan, reason = self._planned(command)
+        plan, reason = self._execution.plan(command)
         result: dict[str, Any] = {}
         if not reason and plan is not None:
-            result, reason = self._acted(command.do, plan)
+            result, reason = self._execution.carry_out(command.do, plan)
         self._clocks.commands = max(self._clocks.commands, entry.number)
         status = REFUSED if reason else APPLIED
         fields = {"number": entry.number, "reason": reason} if reason else {**result, "number": entry.number}
@@ -311,6 +292,7 @@ class Steering:
             logger.warning("command %d (%s) is not replayed: %s", entry.number, entry.do, reason)
         self._outcomes.send_event(command, status, {**fields, "replayed": True})
         self._publish()
+        self._execution.raise_problem(command.do)
 
     # Tracing and pausing
 
@@ -341,9 +323,13 @@ class Steering:
         if clocks.is_paused:
             loop.resume()
         self._publish()
+        self._apply_deferred()
+
+    def _apply_deferred(self) -> None:
+        """Apply the commands that have waited for the end of a pause."""
         deferred, self._deferred = self._deferred, []
         for command in deferred:
-            if loop.is_stopping:
+            if self._loop.is_stopping:
                 self._answer(command, LOST, {"reason": "the run ended first"})
             else:
                 self._apply(command)
@@ -390,11 +376,3 @@ class Steering:
         lost = self._settings.load_state_dict(state.get("changed", {}))
         if lost and self._run.is_chief:
             logger.warning("settings changed by commands cannot be restored: %s", ", ".join(lost))
-
-
-def _attempted(call: Callable[[], T]) -> tuple[T | None, str]:
-    """Return a call's result, or None and the reason for its failure. The command is then refused, and the run continues."""
-    try:
-        return call(), ""
-    except Exception as error:
-        return None, reason_of(error)

@@ -149,6 +149,8 @@ class CheckpointStore(ResumableStore):
         snapshot = self._snapshots.take(state, outlives_the_call=in_background)
         files = None if staged is None else Staged(staged[0], {name: File(*file) for name, file in staged[1].items()})
         clocks = snapshot["clocks"] if isinstance(snapshot.get("clocks"), dict) else {}
+        if pending := snapshot.get("control", {}).get("pending"):  # commands still to be replayed, for `hookpoint ctl forget`
+            clocks = {**clocks, "pending_commands": pending}
         tags, measured = tuple(map(str, request.tags)), {str(tag): value for tag, value in request.measured.items()}
         describe = partial(
             Manifest,

@@ -8,7 +8,7 @@ from time import monotonic, sleep
 
 import pytest
 
-from hookpoint import Callback, Every
+from hookpoint import Callback, Every, control
 from hookpoint.callbacks import ModelSaver, ProgressBar
 from hookpoint.callbacks.progress.progress_bar import Meter
 from hookpoint.core.loop.loop import Loop
@@ -41,6 +41,16 @@ def wait_for(capsys, *words):
                 return line
         sleep(0.001)
     raise AssertionError(f"no such line came: {written}")
+
+
+def test_a_paused_run_is_shown_as_paused(steered, capsys):
+    bar = ProgressBar(plain_every_seconds=0.01)
+    with steered(callbacks=[bar]) as live:
+        control(live.workdir).pause()
+        assert re.fullmatch(r"epoch 1/2  \d+ batches  paused", wait_for(capsys, "paused"))
+        capsys.readouterr()
+        control(live.workdir).resume()
+        assert "paused" not in wait_for(capsys, "it/s")
 
 
 def test_a_run_is_shown_on_one_line_that_never_wraps(in_terminal):

@@ -65,9 +65,7 @@ class ReduceLROnPlateau(MetricParamSetter):
         **options: Unpack[Options],
     ) -> None:
         super().__init__(monitor, Setting(param), **options)
-        self.factor = number("ReduceLROnPlateau", "factor", factor)
-        if not 0 < factor < 1:
-            raise BadArgument(f"ReduceLROnPlateau: factor must be between 0 and 1, got {factor!r}.")
+        self.factor = factor
         self.min_lr = number("ReduceLROnPlateau", "min_lr", min_lr, least=0.0)
         self.verbose = verbose
         self.may_write = (self.setting.name,)
@@ -78,6 +76,17 @@ class ReduceLROnPlateau(MetricParamSetter):
             relative=choice("ReduceLROnPlateau", "min_delta_mode", min_delta_mode, ("abs", "rel")) == "rel",
             cooldown=integer("ReduceLROnPlateau", "cooldown", cooldown),
         )
+
+    @property
+    def factor(self) -> float:
+        """The factor by which the rate is multiplied."""
+        return self._factor
+
+    @factor.setter
+    def factor(self, factor: float) -> None:
+        if not 0 < number("ReduceLROnPlateau", "factor", factor) < 1:
+            raise BadArgument(f"ReduceLROnPlateau: factor must be between 0 and 1, got {factor!r}.")
+        self._factor = factor
 
     @property
     def patience(self) -> int:

@@ -8,13 +8,13 @@ from typing import Any, ClassVar, Unpack
 from hookpoint.callbacks._shared.arguments import choices
 from hookpoint.callbacks._shared.name_pattern import Pattern
 from hookpoint.callbacks._shared.named_modules import is_compiled
-from hookpoint.callbacks.model_hooks._pattern_callback import MeasuredSteps, PatternCallback
+from hookpoint.callbacks.model_hooks._pattern_callback import MeasuringCallback
 from hookpoint.callbacks.model_hooks._tensor_stats import STATS, TensorStats, first_tensor
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.run.run import Run
 
 
-class ActivationStats(PatternCallback):
+class ActivationStats(MeasuringCallback):
     """Log the mean, standard deviation, fraction of zeros and largest magnitude of module outputs during training.
 
         pattern: Names of modules, as for `ModuleHooks`.
@@ -48,15 +48,14 @@ class ActivationStats(PatternCallback):
         stats: Iterable[str] = STATS,
         **options: Unpack[Options],
     ) -> None:
-        super().__init__(pattern, **options)
+        super().__init__(pattern, every, **options)
         self.stats = choices("ActivationStats", "stats", stats, STATS)
-        self.steps = MeasuredSteps("ActivationStats", every)
         self._modules: dict[str, Any] = {}
         self._measured: dict[str, TensorStats] | None = None
         self._keeps_hooks = False
 
     def on_setup(self, run: Run) -> None:
-        self.steps.check("ActivationStats", run)
+        self.steps.check(run)
         self.find_modules(run)
 
     def on_run_begin(self, run: Run) -> None:

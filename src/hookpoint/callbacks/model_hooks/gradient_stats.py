@@ -8,12 +8,12 @@ from typing import Any, ClassVar, Unpack
 from hookpoint.callbacks._shared.name_pattern import Pattern
 from hookpoint.callbacks._shared.step_gradients import require_step_hooks, step_gradients
 from hookpoint.callbacks.model_hooks._gradient_sizes import dense, joined_ratio, joined_sizes, sizes, update_norms, update_ratio
-from hookpoint.callbacks.model_hooks._pattern_callback import MeasuredSteps, PatternCallback
+from hookpoint.callbacks.model_hooks._pattern_callback import MeasuringCallback
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.run.run import Run
 
 
-class GradientStats(PatternCallback):
+class GradientStats(MeasuringCallback):
     """Log the norm, the largest magnitude and the fraction of nonfinite values of the gradients that a step uses.
 
         pattern: Names of parameters, as for `ModuleHooks`.
@@ -54,20 +54,19 @@ class GradientStats(PatternCallback):
         every: int | None = None,
         **options: Unpack[Options],
     ) -> None:
-        super().__init__(pattern, **options)
+        super().__init__(pattern, every, **options)
         self.per_parameter = per_parameter
         self.updates = updates
         names = ("norm", "max", "nonfinite", *(["update_ratio"] if updates else []))
         self.may_write = tuple(f"gradient/{name}" for name in names)
         self.writes_anything = per_parameter
-        self.steps = MeasuredSteps("GradientStats", every)
         self._parameters: dict[str, Any] = {}
         self._before: dict[str, Any] | None = None
         if updates:  # define the handler only if needed, because each handler costs time
             self.on_step_end = self._measure_update  # type: ignore[method-assign]
 
     def on_setup(self, run: Run) -> None:
-        self.steps.check("GradientStats", run)
+        self.steps.check(run)
         self.find_parameters(run)
         require_step_hooks(run, str(self.name), "measure")
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Unpack
 
+from hookpoint.callbacks._shared.arguments import integer
 from hookpoint.callbacks._shared.saver import is_claimed, measured
 from hookpoint.callbacks.saving._metric_saver import MetricSaver, TopK
 from hookpoint.core.callback.callback import Options
+from hookpoint.core.callback.knob import Knob
 from hookpoint.core.log.best import mode_of
 from hookpoint.core.run.run import Run
 from hookpoint.storage.workdir.retention import KeepNewest
@@ -29,6 +31,7 @@ class TopKSaver(MetricSaver):
     ('TopKSaver(val_accuracy)', 'top-val_accuracy')
     """
 
+    knobs = (Knob("k", int, low=1, about="checkpoints to keep; applies from the next ranked value on"),)
     keeps: ClassVar[str] = "the ranking, and when the last checkpoint was saved"
 
     def __init__(
@@ -46,6 +49,15 @@ class TopKSaver(MetricSaver):
         self.best_tag = f"best-{self.tag.removeprefix('top-')}"
         self.marks = {self.best_tag: KeepNewest(1)}
         self._saves_best = True
+
+    @property
+    def k(self) -> int:
+        """The number of checkpoints to keep."""
+        return self.top.k
+
+    @k.setter
+    def k(self, number: int) -> None:
+        self.top.k = integer("TopKSaver", "k", number, least=1)
 
     def claims(self, tag: str) -> bool:
         return super().claims(tag) or (self._saves_best and tag == self.best_tag)

@@ -58,7 +58,7 @@ class SwapEMAWeights(AveragedWeights):
     """
 
     knobs = (
-        Knob("decay", float, low=0.0, high=0.999999, about="weight of the old average in each update"),
+        Knob("decay", float, low=0.0, high=1.0, about="weight of the old average in each update, below 1"),
         Knob("every", int, low=1, about="steps between two updates"),
     )
     keeps: ClassVar[str] = "the averages and the number of updates"
@@ -79,13 +79,22 @@ class SwapEMAWeights(AveragedWeights):
     ) -> None:
         choice("SwapEMAWeights", "buffers", buffers, ("average", "copy"))
         super().__init__(model, buffers=buffers == "average", **options)
-        self.decay = number("SwapEMAWeights", "decay", decay, least=0.0)
-        if decay >= 1:
-            raise BadArgument(f"SwapEMAWeights: decay must be below 1, got {decay!r}.", write="0.999")
+        self.decay = decay
         self.every = integer("SwapEMAWeights", "every", every, least=1)
         self.start = integer("SwapEMAWeights", "start", start)
         self.warmup, self.swap_on_epoch, self.keeps_at_end = warmup, swap_on_epoch, keep_at_end
         self._last_step = self._uncounted = self._counted_in = self._version = 0
+
+    @property
+    def decay(self) -> float:
+        """The weight of the old average in each update."""
+        return self._decay
+
+    @decay.setter
+    def decay(self, decay: float) -> None:
+        if number("SwapEMAWeights", "decay", decay, least=0.0) >= 1:
+            raise BadArgument(f"SwapEMAWeights: decay must be below 1, got {decay!r}.", write="0.999")
+        self._decay = decay
 
     def on_setup(self, run: Run) -> None:
         super().on_setup(run)
@@ -173,4 +182,4 @@ class SwapEMAWeights(AveragedWeights):
         self._version = sum(version_of(weight) for _, weight in named_parameters(model))
 
     def _decay_now(self) -> float:
-        return min(self.decay, (1 + self.updates) / (10 + self.updates)) if self.warmup else self.decay
+        return min(self._decay, (1 + self.updates) / (10 + self.updates)) if self.warmup else self._decay

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -144,9 +144,20 @@ class ControlledLoop:
     def log_every(self) -> int:
         return self._logbook.log_every
 
-    def set_log_every(self, steps: int, *, moves_next: bool = True) -> None:
-        """Set the number of steps between log steps. With `moves_next`, also reschedule the next log step."""
-        self._logbook.set_log_every(steps, moves_next=moves_next)
+    def set_log_every(self, steps: int, *, moves_next: bool = True) -> Callable[[], None]:
+        """Set the number of steps between log steps. With `moves_next`, also reschedule the next log step.
+
+        Return a function that restores both.
+        """
+        logbook = self._logbook
+        was, next_step = logbook.log_every, logbook.next_log_step
+        logbook.set_log_every(steps, moves_next=moves_next)
+
+        def restore() -> None:
+            logbook.set_log_every(was, moves_next=False)
+            logbook.next_log_step = next_step
+
+        return restore
 
     def save(self, tag: str) -> tuple[Any, str]:
         """Write a checkpoint now. Return its path and "", or None and the reason why it was not written."""
