@@ -287,12 +287,6 @@ def test_nothing_is_written_to_run_folders(board, train_run):
     assert {path: path.stat().st_mtime_ns for path in [folder, *folder.rglob("*")]} == before
 
 
-def test_a_command_to_a_run_that_has_ended(board, train_run):
-    train_run()
-    status, _, content = board().command("mine", {"do": "stop"})
-    assert (status, json.loads(content)["status"]) == (200, "refused")
-
-
 def test_images_and_histograms_on_request(board, tmp_path):
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary

@@ -2,12 +2,16 @@
 import { curvesOf, forget, loadShown, refresh } from "./curve_store";
 import { FIRST_RUNS, loadRuns, refreshDetails } from "./loading";
 import { get, listen, sameItems, setView, update } from "./store";
-import type { Row, RunEvent } from "./types";
+import type { Answer, Row, RunEvent } from "./types";
 
 const MAX_EVENTS = 2000;
 const RETRY_MS = 2000;
 let source: EventSource | null = null;
 let retry: ReturnType<typeof setTimeout> | undefined;
+const answerListeners = new Set<(answer: Answer) => void>();
+
+// Answers to commands, whoever sent them.
+export const onAnswer = (listener: (answer: Answer) => void) => void answerListeners.add(listener);
 
 // Listen to the shown runs and the focused one. A hidden page does not listen: a browser has six connections for all pages.
 export function followServer(): void {
@@ -42,8 +46,9 @@ function connect(): void {
   on("runs", changeRuns);
   on<{ run: string; version: number }>("curves", ({ run, version }) => refresh(run, version));
   on<RunEvent & { run: string }>("event", addEvent);
-  on<{ run: string }>("answer", ({ run }) => {
-    if (run === get().view.focus) refreshDetails();
+  on<Answer & { run: string }>("answer", (answer) => {
+    for (const listener of answerListeners) listener(answer);
+    if (answer.run === get().view.focus) refreshDetails();
   });
 }
 

@@ -123,6 +123,7 @@ export interface RunDetails extends Omit<Row, "best" | "last"> {
 }
 
 export interface Answer {
+  id?: string;
   status: string;
   text: string;
   reason?: string;

@@ -3,9 +3,12 @@ import { api } from "../data/api";
 import { fail } from "../data/failures";
 import { loadDetails, loadEvents } from "../data/loading";
 import { get } from "../data/store";
+import { onAnswer } from "../data/stream";
+import type { Answer } from "../data/types";
 
 export interface Request {
   number: number;
+  id?: string | undefined; // of the command, once it is sent
   run: string;
   text: string;
   status: string; // "waiting", "error", or the status of the answer
@@ -13,6 +16,8 @@ export interface Request {
 }
 
 const MOST = 5;
+const KEPT = 50;
+const arrived = new Map<string, Answer>(); // answers from the stream, which may come before that of the request
 let requests: readonly Request[] = [];
 let counter = 0;
 const listeners = new Set<() => void>();
@@ -30,6 +35,19 @@ function put(request: Request): void {
   for (const listener of listeners) listener();
 }
 
+function finish(request: Request, answer: Answer): void {
+  put({ ...request, status: answer.status, answer: answer.text });
+}
+
+// A run that is paused or busy answers later.
+onAnswer((answer) => {
+  if (answer.id === undefined) return;
+  arrived.set(answer.id, answer);
+  if (arrived.size > KEPT) arrived.delete(arrived.keys().next().value!);
+  const request = requests.find((one) => one.id === answer.id);
+  if (request) finish(request, answer);
+});
+
 // Nothing was sent: say why.
 export function refuse(text: string, reason: string): void {
   const run = get().view.focus;
@@ -43,7 +61,7 @@ export async function command(what: string, args: object, text: string, expect?:
   put(request);
   try {
     const answer = await api.command(run, what, args, expect);
-    put({ ...request, status: answer.status, answer: answer.text });
+    finish({ ...request, id: answer.id }, (answer.id && arrived.get(answer.id)) || answer);
   } catch (error) {
     put({ ...request, status: "error", answer: error instanceof Error ? error.message : String(error) });
     if (error instanceof Error && error.constructor !== Error) fail(error, what);
