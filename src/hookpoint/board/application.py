@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -31,12 +32,15 @@ from hookpoint.board.stream_watcher import StreamWatcher
 from hookpoint.core.errors import HookpointError
 from hookpoint.core.text.plain_values import plain
 from hookpoint.run_folder.callback_rows import callback_rows
+from hookpoint.run_folder.command_error import one_line
 from hookpoint.run_folder.curve_csv import csv_lines, csv_lines_of_runs
 from hookpoint.run_folder.describe_event import describe_event
 from hookpoint.run_folder.json_records import encoded
 from hookpoint.run_folder.media.tensorboard_media import Medium, NoTensorBoard, histogram_of, image_of, media_of
 from hookpoint.run_folder.run_details import details_of, differences_of, settings_of
 from hookpoint.run_folder.run_folder import SCALARS, RunFolder
+
+logger = logging.getLogger("hookpoint")
 
 PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -113,11 +117,15 @@ class Board:
 
     def _run(self, request: Request) -> Response:
         run = RunFolder(self._path(request))
-        details = details_of(run, 0)
-        del details["events"]
-        controls, reason = (None, READ_ONLY) if self._access.read_only else control_of(run)
-        more = {"settings": settings_of(run), "callbacks": callback_rows(run.facts)}
-        return _json({"key": request.path_params["key"], **details, **more, "controls": controls, "controls_reason": reason})
+        try:
+            details = details_of(run, 0)
+            del details["events"]
+            controls, reason = (None, READ_ONLY) if self._access.read_only else control_of(run)
+            more = {"settings": settings_of(run), "callbacks": callback_rows(run.facts)}
+            return _json({"key": request.path_params["key"], **details, **more, "controls": controls, "controls_reason": reason})
+        except Exception as error:
+            logger.warning("%s cannot be read", run.path, exc_info=True)
+            raise HTTPException(500, f"{type(error).__name__}: {one_line(str(error))}") from error
 
     def _events(self, request: Request) -> Response:
         newest = list(islice(RunFolder(self._path(request)).events(), MAX_EVENTS))[::-1]
