@@ -27,6 +27,8 @@ export function Charts() {
   if (!view.shown.length) return <p class="hint">No run is selected. Select one in the table to see its curves.</p>;
   if (!sections.length && isLoading) return <div class="skeletons" aria-label="Loading curves" role="status">{[0, 1, 2, 3].map((one) => <div class="skeleton" key={one} />)}</div>;
   if (!sections.length && word) return <p class="hint">No metric contains “{view.metrics}”. Clear the filter to see all of them.</p>;
+  const problem = view.shown.map((key) => curvesOf(key)?.problem).find(Boolean);
+  if (!sections.length && problem) return <p class="problem" role="alert">scalars.jsonl cannot be read: {problem}</p>;
   if (!sections.length) return <p class="hint">These runs have logged no values yet. Values appear here as soon as they are written.</p>;
 
   const isFew = sections.reduce((sum, { names: own }) => sum + own.length, 0) <= FEW;

@@ -59,7 +59,9 @@ export function compose(state: State, name: string, extent: Range, settings: Rea
     const curves = drawn(run, name, view.range !== null);
     isExact &&= curves.length > 0 && curves.every((curve) => curve.exact);
     if (run.preview) notes.add(`preview, ${Math.floor(run.complete * 100)} % read`);
-    else if (run.complete < 1) notes.add("reading …");
+    else if (run.problem) notes.add(`cannot be read: ${run.problem}`);
+    else if (run.complete < 1) notes.add(run.note || "reading …");
+    if (view.axis === "epoch" && !run.axis.hasEpochs) notes.add("epochs are unknown: steps");
     const main = mainCurve(curves);
     at ||= main?.at ?? "";
     for (const curve of curves) {

@@ -49,6 +49,9 @@ export interface SeriesAnswer {
   preview: boolean;
   exact: boolean;
   version: number;
+  generation: number; // another one: the file was cut, so ranges that were loaded before may be wrong
+  problem: string;
+  note: string;
   all: string[];
   epochs: [step: number, epoch: number][];
   curves: Curve[];
