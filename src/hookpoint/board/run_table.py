@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -27,6 +28,7 @@ from hookpoint.storage.workdir.lock import holder_of
 logger = logging.getLogger("hookpoint")
 
 KEY_CHARACTERS = 16
+MAX_HYPER = 100  # limit for the names of a run's hyper-parameters in its row
 MAX_SETTING = 200  # maximum length of a setting in the table, in characters
 RUNNING_SECONDS = 1.0  # interval between checks of the runs in progress
 SEARCH_SECONDS = 10.0  # interval between searches for new runs
@@ -198,6 +200,7 @@ def row_of(run: RunFolder, key: str, label: str) -> Row:
         "best": None if best is None else asdict(best),
         "last": stored_last(run, best) if has_ended else run.last_value,
         "control": status == RUNNING and has_control(run.path),
+        "hyper": list(islice(hyper, MAX_HYPER)) if isinstance(hyper := run.facts.get("hyper"), dict) else [],
     }
     return dict(plain(row))
 
@@ -206,7 +209,7 @@ def unreadable_row(path: Path, key: str, label: str, error: Exception) -> Row:
     """Return the row of a run that cannot be read."""
     nothing = ("step", "epoch", "epochs", "started", "seconds", "since", "best", "last")
     reason = f"unreadable: {type(error).__name__}: {one_line(str(error))}"
-    facts = {"key": key, "name": path.name, "label": label, "status": UNKNOWN, "reason": reason, "control": False}
+    facts = {"key": key, "name": path.name, "label": label, "status": UNKNOWN, "reason": reason, "control": False, "hyper": []}
     return {**facts, **dict.fromkeys(nothing)}
 
 

@@ -13,11 +13,11 @@ const FEW = 2; // charts that fill the width
 export function Charts() {
   const state = useStore(
     (one) => one,
-    (a, b) => a === b || (sameViews(a, b) && a.curves === b.curves && a.colours === b.colours && a.events === b.events && a.settings === b.settings && a.details?.settings === b.details?.settings),
+    (a, b) => a === b || (sameViews(a, b) && a.curves === b.curves && a.colours === b.colours && a.events === b.events),
   );
   const { view } = state;
   const [folded, setFolded] = useState<ReadonlySet<string>>(new Set());
-  const settings = useMemo(() => settingNames(state), [state.settings, state.details?.settings]);
+  const settings = useMemo(() => settingNames(state), [state.runs, view.shown]);
   const extent = extentOf(state);
   const word = view.metrics.trim().toLowerCase();
   const names = [...metricNames(view.shown)].filter((name) => name.toLowerCase().includes(word));

@@ -16,9 +16,10 @@ export function metricNames(shown: readonly string[]): Set<string> {
   return names;
 }
 
-// The names of settings, by which their curves are recognised: these are never smoothed.
+// The names of the shown runs' hyper-parameters, by which their curves are recognised: these are never smoothed. A key of the
+// config is not enough: config={"loss": "mse"} says nothing about the curve "loss".
 export function settingNames(state: State): Set<string> {
-  return new Set([...Object.keys(state.details?.settings ?? {}), ...[...state.settings.values()].flatMap(Object.keys)]);
+  return new Set(state.view.shown.flatMap((key) => state.runs.get(key)?.hyper ?? []));
 }
 
 // From the first to the last position of all shown runs.

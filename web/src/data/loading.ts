@@ -26,18 +26,18 @@ async function requestRuns(): Promise<void> {
   setView({ shown, focus });
 }
 
-let settingsOf = -1;
+let settingsOf = "";
 
 // The settings of all runs, for columns and groups. They are loaded once somebody asks for them.
 export async function loadSettings(): Promise<void> {
-  const count = get().runs.size;
-  if (settingsOf === count) return;
-  settingsOf = count;
+  const current = [...get().runs.values()].map((row) => `${row.key} ${row.started} ${row.status}`).join();
+  if (settingsOf === current) return;
+  settingsOf = current; // a run that starts again may have other settings
   try {
     const { settings } = await api.settings();
     update({ settings: new Map(Object.entries(settings)) });
   } catch (error) {
-    settingsOf = -1;
+    settingsOf = "";
     fail(error, "settings");
   }
 }

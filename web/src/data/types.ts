@@ -25,6 +25,7 @@ export interface Row {
   best: Best | null;
   last: [string, number | string] | null;
   control: boolean;
+  hyper: string[]; // names of hyper-parameters
 }
 
 export type Plain = string | number | boolean | null | Plain[] | { [name: string]: Plain };
