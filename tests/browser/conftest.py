@@ -140,13 +140,18 @@ TRAINING = """
         def on_setup(self, run):
             run.hyper.register(ObjAttrParam(self, "learning_rate"))
 
+        def on_iter_begin(self):
+            if "decay" in sys.argv:
+                self.learning_rate *= 0.999
+
     settings = Settings()
+    savers = [] if "no-saver" in sys.argv else [cb.ModelSaver()]
     options = {"workdir": sys.argv[1], "extra_callbacks": [], "monitors": [cb.JSONWriter()], "log_every": 1}
-    with Loop([cb.ModelSaver(), settings], **options) as run:
+    with Loop([*savers, settings], **options) as run:
         for epoch in run.epochs(100_000):
             for batch in run.batches([1.0] * 50):
                 time.sleep(0.02)
-                run.log(loss=1.0 / run.current_iteration, rate=settings.learning_rate)
+                run.log(loss=1.0 / run.current_iteration, rate=settings.learning_rate, learning_rate=settings.learning_rate)
                 if run.iteration == 1:
                     print("training", flush=True)
 """
@@ -154,11 +159,14 @@ TRAINING = """
 
 @pytest.fixture
 def training(tmp_path):
-    """Start a training in tmp_path/runs that takes commands. Return its process."""
+    """Start a training in tmp_path/runs that takes commands. Return its process.
+
+    "decay" lowers the learning rate in each iteration, and "no-saver" leaves out the saver.
+    """
 
     @contextmanager
-    def start(name="live"):
-        command = [sys.executable, "-c", textwrap.dedent(TRAINING), str(tmp_path / "runs" / name)]
+    def start(name="live", *options):
+        command = [sys.executable, "-c", textwrap.dedent(TRAINING), str(tmp_path / "runs" / name), *options]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
             try:
                 assert process.stdout.readline() == "training\n"

@@ -5,6 +5,7 @@ import { get, setView, update } from "./store";
 
 export const FIRST_RUNS = 5;
 const REFRESH_MS = 1000;
+const VALUES_MS = 5000;
 
 export async function loadRuns(): Promise<void> {
   try {
@@ -69,6 +70,16 @@ export function refreshDetails(): void {
     waiting = undefined;
     void loadDetails();
   }, REFRESH_MS);
+}
+
+let waitingForValues: ReturnType<typeof setTimeout> | undefined;
+
+// New values of the focused run: load them with the rest, at most once in five seconds.
+export function refreshValues(): void {
+  waitingForValues ??= setTimeout(() => {
+    waitingForValues = undefined;
+    void loadDetails();
+  }, VALUES_MS);
 }
 
 export async function loadEvents(key: string): Promise<void> {

@@ -1,6 +1,6 @@
 // Messages from the server: changed runs, new values, events and answers. The browser reconnects by itself.
 import { curvesOf, forget, loadShown, refresh } from "./curve_store";
-import { FIRST_RUNS, loadRuns, refreshDetails } from "./loading";
+import { FIRST_RUNS, loadRuns, refreshDetails, refreshValues } from "./loading";
 import { get, listen, sameItems, setView, update } from "./store";
 import type { Answer, Row, RunEvent } from "./types";
 
@@ -44,7 +44,10 @@ function connect(): void {
   opened.addEventListener("error", () => lost(opened));
   on("state", caughtUp);
   on("runs", changeRuns);
-  on<{ run: string; version: number }>("curves", ({ run, version }) => refresh(run, version));
+  on<{ run: string; version: number }>("curves", ({ run, version }) => {
+    refresh(run, version);
+    if (run === get().view.focus) refreshValues();
+  });
   on<RunEvent & { run: string }>("event", addEvent);
   on<Answer & { run: string }>("answer", (answer) => {
     for (const listener of answerListeners) listener(answer);

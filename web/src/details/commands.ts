@@ -54,13 +54,23 @@ export function refuse(text: string, reason: string): void {
   if (run !== null) put({ number: ++counter, run, text, status: "error", answer: reason });
 }
 
-export async function command(what: string, args: object, text: string, expect?: object): Promise<void> {
+// The last applied command that has set a setting: its id, a description, and whether this page has sent it.
+export function lastSetting(name: string): { id: string; text: string; isOwn: boolean } | undefined {
+  const run = get().view.focus;
+  const found = (run === null ? undefined : get().events.get(run))?.findLast(
+    ({ event, status, now }) => event === "control" && status === "applied" && typeof now === "object" && now !== null && name in now,
+  );
+  const id = String(found?.id);
+  return found && { id, text: `${found.text} at step ${found.step}`, isOwn: requests.some((one) => one.id === id) };
+}
+
+export async function command(what: string, args: object, text: string): Promise<void> {
   const run = get().view.focus;
   if (run === null) return;
   const request: Request = { number: ++counter, run, text, status: "waiting", answer: "waiting for the run …" };
   put(request);
   try {
-    const answer = await api.command(run, what, args, expect);
+    const answer = await api.command(run, what, args);
     finish({ ...request, id: answer.id }, (answer.id && arrived.get(answer.id)) || answer);
   } catch (error) {
     put({ ...request, status: "error", answer: error instanceof Error ? error.message : String(error) });
