@@ -36,7 +36,8 @@ from hookpoint.run_folder.command_error import one_line
 from hookpoint.run_folder.curve_csv import csv_lines, csv_lines_of_runs
 from hookpoint.run_folder.describe_event import describe_event
 from hookpoint.run_folder.json_records import encoded
-from hookpoint.run_folder.media.tensorboard_media import Medium, NoTensorBoard, histogram_of, image_of, media_of
+from hookpoint.run_folder.media.media_cache import MediaCache
+from hookpoint.run_folder.media.tensorboard_media import Medium, NoTensorBoard, histogram_of, image_of
 from hookpoint.run_folder.run_details import details_of, differences_of, settings_of
 from hookpoint.run_folder.run_folder import SCALARS, RunFolder
 
@@ -66,6 +67,7 @@ class Board:
         self._indexer = Indexer(cache)
         self._table = RunTable(folders)
         self._store = CurveStore(self._indexer)
+        self._media_cache = MediaCache()
         self._watcher = StreamWatcher(self._table, self._store)
         self._commands: TaskGroup | None = None  # follows the commands that wait for an answer
         self._waiting = 0
@@ -152,17 +154,32 @@ class Board:
         return _csv(csv_lines_of_runs(runs, name, at), name)
 
     def _media(self, request: Request) -> Response:
-        media = _media_in(self._path(request))
+        media = self._media_in(request)
         return _json({"media": [{name: getattr(one, name) for name in ("kind", "name", "step", "time")} for one in media]})
 
     def _image(self, request: Request) -> Response:
-        image = image_of(_medium(self._path(request), "image", request))
+        image = image_of(self._medium("image", request))
         if image is None:
             raise HTTPException(404, "this is not a PNG")
         return Response(image, media_type="image/png")
 
     def _histogram(self, request: Request) -> Response:
-        return _json(histogram_of(_medium(self._path(request), "histogram", request)))
+        return _json(histogram_of(self._medium("histogram", request)))
+
+    def _media_in(self, request: Request) -> list[Medium]:
+        try:
+            return self._media_cache.media_of(self._path(request))
+        except NoTensorBoard as error:
+            raise HTTPException(501, str(error)) from None
+
+    def _medium(self, kind: str, request: Request) -> Medium:
+        """Return the image or histogram that a request names. If several match, such as at different steps, return the last."""
+        name, step = request.query_params.get("name"), request.query_params.get("step")
+        media = self._media_in(request)
+        named = [one for one in media if (one.kind, one.name) == (kind, name) and step in (None, str(one.step))]
+        if not named:
+            raise HTTPException(404, f"there is no such {kind}")
+        return named[-1]
 
     def _diff(self, request: Request) -> Response:
         runs = [(key, RunFolder(path)) for key, path in self._paths(request)]
@@ -248,22 +265,6 @@ class Board:
         if len(found) != len(keys):
             raise HTTPException(404, "there is no such run")
         return found
-
-
-def _media_in(path: Path) -> list[Medium]:
-    try:
-        return media_of(path)
-    except NoTensorBoard as error:
-        raise HTTPException(501, str(error)) from None
-
-
-def _medium(path: Path, kind: str, request: Request) -> Medium:
-    """Return the image or histogram that a request names. If several match, for example at different steps, return the last."""
-    name, step = request.query_params.get("name"), request.query_params.get("step")
-    named = [one for one in _media_in(path) if (one.kind, one.name) == (kind, name) and step in (None, str(one.step))]
-    if not named:
-        raise HTTPException(404, f"there is no such {kind}")
-    return named[-1]
 
 
 def _csv(lines: Iterator[str], name: str) -> Response:
