@@ -79,7 +79,7 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path):
 def test_a_preview_has_epochs(curves):
     found = everything(curves)
     assert found["preview"]
-    epochs = dict((epoch, step) for step, epoch in found["epochs"])
+    epochs = {epoch: step for step, epoch in found["epochs"]}
     assert sorted(epochs) == list(range(1, 11))
     assert all(abs(step - (100 * epoch - 1)) < 20 for epoch, step in epochs.items())
 

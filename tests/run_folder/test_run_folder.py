@@ -253,7 +253,10 @@ def test_a_duration_that_no_clock_has(tmp_path, number):
         ("{", "it is not JSON"),
         ("[1]", "it has no format"),
         ({"status": "odd"}, "its status must be one of running, finished, stopped, failed"),
-        ('{"format": 1, "status": "finished", "config": ' + "[" * 900 + "]" * 900 + "}", "it is nested more than 100 levels deep"),
+        (
+            '{"format": 1, "status": "finished", "config": ' + "[" * 900 + "]" * 900 + "}",
+            "it is nested more than 100 levels deep",
+        ),
         ("[" * 200_000, "it is nested more than 100 levels deep"),
     ],
 )

@@ -123,8 +123,10 @@ class Board:
             details = details_of(run, 0)
             del details["events"]
             controls, reason = (None, READ_ONLY) if self._access.read_only else control_of(run)
-            more = {"settings": settings_of(run), "callbacks": callback_rows(run.facts)}
-            return _json({"key": request.path_params["key"], **details, **more, "controls": controls, "controls_reason": reason})
+            more: dict[str, Any] = {"settings": settings_of(run), "callbacks": callback_rows(run.facts)}
+            return _json(
+                {"key": request.path_params["key"], **details, **more, "controls": controls, "controls_reason": reason}
+            )
         except Exception as error:
             logger.warning("%s cannot be read", run.path, exc_info=True)
             raise HTTPException(500, f"{type(error).__name__}: {one_line(str(error))}") from error

@@ -12,6 +12,7 @@ from typing import Any
 
 from hookpoint.board.indexer import Indexer
 from hookpoint.plots.panels import choose_panels
+from hookpoint.run_folder._file_position import is_settled
 from hookpoint.run_folder.curve_columns import Key
 from hookpoint.run_folder.curve_index import load_index
 from hookpoint.run_folder.curve_reader import CurveReader
@@ -37,6 +38,7 @@ class LiveCurves:
         self._is_indexing = False
         self._index_problem = ""  # if not empty, no process can index the file, so it is read here
         self._read_problem = ""
+        self._stamp: tuple[int, int, int] | None = None  # of the file, once all of it was read
         self._size = 0
         self._read_bytes = 0
         self._has_more = True
@@ -64,7 +66,11 @@ class LiveCurves:
             return self.version
 
     def _update(self) -> None:
-        self._size = os.stat(self._path).st_size
+        status = os.stat(self._path)
+        stamp = status.st_ino, status.st_size, status.st_mtime_ns
+        if stamp == self._stamp:
+            return
+        self._stamp, self._size = None, status.st_size
         if self._size - self._reader.position > MAX_UNREAD_BYTES and not self._has_looked_for_index:
             self._has_looked_for_index = True
             load_index(self._reader, self._indexer.index_path(self._path))
@@ -78,6 +84,8 @@ class LiveCurves:
         self._has_more = self._reader.read(READ_SECONDS)
         self._read_bytes = self._reader.position
         self.version += (self._reader.position, self._has_more) != before
+        if not self._has_more and is_settled(stamp[2]):
+            self._stamp = stamp
 
     def _progress(self, read_bytes: int) -> None:
         self._read_bytes = read_bytes
@@ -95,9 +103,9 @@ class LiveCurves:
 
         `names` selects metrics. By default, the most important metrics are returned. In the answer, `complete` is the fraction
         of the file that has been read, and `exact` tells whether the extremes of all curves include every value. `all` contains
-        the names of all metrics, and `epochs` contains (last step, epoch) pairs. `generation` changes when the file is truncated
-        or replaced: earlier answers about any range may then be wrong. `problem` says why the file cannot be read, and `note`
-        why reading it takes long.
+        the names of all metrics, and `epochs` contains (last step, epoch) pairs. `generation` changes when the file is
+        truncated or replaced: earlier answers about any range may then be wrong. `problem` says why the file cannot be read,
+        and `note` why reading it takes long.
         """
         self.update()
         with self._lock:

@@ -34,8 +34,8 @@ class CurveReader:
     An incomplete last line is left out until it is complete. Lines that are not records and values that are not numbers are
     left out. `bad_lines` counts the lines that are not records, and `bad_numbers` contains the first few of their line numbers.
     If the file is truncated, for example by a resumed run, the removed values are forgotten, and only the lines after the cut
-    are read again. `truncations` counts this. A file that replaces another file is read from the start, unless both begin with the same content. One
-    thread at a time may call `read`.
+    are read again. `truncations` counts this. A file that replaces another file is read from the start, unless both begin with
+    the same content. One thread at a time may call `read`.
     """
 
     def __init__(

@@ -84,7 +84,7 @@ def _value(medium: Medium) -> Any:
 
 
 def _events(file: BinaryIO, max_bytes: int) -> Iterator[tuple[int, Any, int]]:
-    """Yield the events from the current position, each between its first and last offset. Stop at an incomplete or invalid one."""
+    """Yield the events from the current position, each between its two offsets. Stop at an incomplete or invalid event."""
     try:
         from google.protobuf.message import DecodeError
         from tensorboard.compat.proto.event_pb2 import Event
