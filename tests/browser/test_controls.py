@@ -74,13 +74,15 @@ def test_two_pages_see_the_same_run(page, serve, opened, training):
 def test_a_setting_that_a_schedule_changes_can_be_set(page, serve, opened, events_of, training):
     with training("live", "decay"):
         opened(page, serve())
-        page.wait_for_selector(".knob:has([data-knob='learning_rate']) small:has-text('at step')", timeout=30_000)  # its value now
+        page.wait_for_selector(
+            ".knob:has([data-knob='learning_rate']) small:has-text('at step')", timeout=30_000
+        )  # its value now
         knob = page.locator("[data-knob='learning_rate']")
         knob.fill("0.125")
         knob.press("Enter")
         page.wait_for_selector("#answer.applied:has-text('Set learning_rate to 0.125: applied at step')", timeout=30_000)
         assert "-> 0.125" in page.locator("#answer").text_content()
-        knob.fill("0.0625")
+        knob.fill("0.0625")  # at once: what is loaded after an answer does not replace what the user types
         knob.press("Enter")
         page.wait_for_selector("#answer.applied:has-text('Set learning_rate to 0.0625: applied at step')", timeout=30_000)
     assert [event["status"] for event in events_of("live") if event["event"] == "control"] == ["applied", "applied"]

@@ -47,7 +47,7 @@ export function KnobField({ knob, reason }: { knob: Knob; reason: string }) {
       return;
     }
     await command("set", { values: { [knob.name]: value } }, `Set ${knob.name} to ${plainText(value)}`);
-    reset();
+    if (!isEditing.current) reset(); // the user may type again before the answer is there
   };
 
   const last = useStore((state) => state.details?.last);
