@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -12,12 +11,12 @@ from typing import Any
 
 from hookpoint.board.indexer import Indexer
 from hookpoint.plots.panels import choose_panels
-from hookpoint.run_folder._file_position import is_settled
 from hookpoint.run_folder.curve_columns import Key
 from hookpoint.run_folder.curve_index import load_index
 from hookpoint.run_folder.curve_reader import CurveReader
 from hookpoint.run_folder.curve_view import CurveView, Preview, preview_of, thinned, views_of
 from hookpoint.run_folder.epoch_ends import MAX_PAIRS, epoch_ends_of
+from hookpoint.run_folder.file_stamp import FileStamp
 
 MAX_UNREAD_BYTES = 4 * 2**20  # if more bytes are new, a separate process reads them
 READ_SECONDS = 0.2  # reading time per request; later requests read the rest
@@ -38,7 +37,7 @@ class LiveCurves:
         self._is_indexing = False
         self._index_problem = ""  # if not empty, no process can index the file, so it is read here
         self._read_problem = ""
-        self._stamp: tuple[int, int, int] | None = None  # of the file, once all of it was read
+        self._stamp: FileStamp | None = None  # of the file, once all of it was read
         self._size = 0
         self._read_bytes = 0
         self._has_more = True
@@ -66,11 +65,10 @@ class LiveCurves:
             return self.version
 
     def _update(self) -> None:
-        status = os.stat(self._path)
-        stamp = status.st_ino, status.st_size, status.st_mtime_ns
+        stamp = FileStamp.of(self._path)
         if stamp == self._stamp:
             return
-        self._stamp, self._size = None, status.st_size
+        self._stamp, self._size = None, stamp.size
         if self._size - self._reader.position > MAX_UNREAD_BYTES and not self._has_looked_for_index:
             self._has_looked_for_index = True
             load_index(self._reader, self._indexer.index_path(self._path))
@@ -84,7 +82,7 @@ class LiveCurves:
         self._has_more = self._reader.read(READ_SECONDS)
         self._read_bytes = self._reader.position
         self.version += (self._reader.position, self._has_more) != before
-        if not self._has_more and is_settled(stamp[2]):
+        if not self._has_more and stamp.is_settled:
             self._stamp = stamp
 
     def _progress(self, read_bytes: int) -> None:

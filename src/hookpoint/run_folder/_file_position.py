@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Sequence
 from typing import BinaryIO
 
-SETTLED_NS = 2 * 10**9
 MARK_BYTES = 256  # number of bytes before the offset that are compared
 
 
@@ -34,11 +32,6 @@ class FilePosition:
     def is_in(self, file: BinaryIO) -> bool:
         """Return whether the bytes before the offset are unchanged: the file was neither truncated nor rewritten."""
         return mark_of(file, self.offset) == self.mark
-
-
-def is_settled(changed_ns: int) -> bool:
-    """Return whether a file with this time of change has another one after its next change: time stamps are not that exact."""
-    return time.time_ns() - changed_ns > SETTLED_NS
 
 
 def id_of(file: BinaryIO) -> tuple[int, int]:

@@ -10,9 +10,8 @@ from datetime import datetime
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from hookpoint.run_folder._pauses import Pauses, pauses_of
 from hookpoint.run_folder._plain_file import newest_lines
 from hookpoint.run_folder.best_value import BestValue, guess_best, metric_to_watch
 from hookpoint.run_folder.checkpoint_list import Listed, checkpoints_of, newest_step
@@ -26,7 +25,7 @@ from hookpoint.storage.workdir.lock import Holder, holder_of
 RUNNING, FINISHED, STOPPED, FAILED, KILLED, UNKNOWN = "running", "finished", "stopped", "failed", "killed", "unknown"
 ALL_STATUSES = (RUNNING, FINISHED, STOPPED, FAILED, KILLED, UNKNOWN)
 SCALARS, EVENTS = "scalars.jsonl", "events.jsonl"
-MAX_EVENTS = 20_000  # how far back to search for the best value, in events
+MAX_EVENTS = 20_000  # how far back to search for the best value and for pauses, in events
 
 
 class RunFolder:
@@ -191,9 +190,9 @@ class RunFolder:
         return moment_of(resumed[-1] if isinstance(resumed, list) and resumed else self.facts.get("started"))
 
     @cached_property
-    def _pauses(self) -> Pauses:
+    def _pauses(self) -> _Pauses:
         began = self._began
-        return Pauses() if began is None else pauses_of(self.path / EVENTS, began.timestamp())
+        return _Pauses() if began is None else _pauses_of(self.path / EVENTS, began.timestamp())
 
     # Checkpoints and events
 
@@ -243,3 +242,33 @@ def looks_like_a_run(folder: str, names: set[str]) -> bool:
         or (NAME in names and bool(read_run_file(folder)))
         or (CHECKPOINTS in names and newest_step(Path(folder)) is not None)
     )
+
+
+class _Pauses(NamedTuple):
+    """The duration of a run's completed pauses, and the time at which the current pause began, if the run is paused."""
+
+    seconds: float = 0.0
+    began: float | None = None
+
+    def until(self, moment: float) -> float:
+        """Return how long the run has been paused until a time."""
+        return self.seconds + (0.0 if self.began is None else max(moment - self.began, 0.0))
+
+
+def _pauses_of(path: Path, since: float) -> _Pauses:
+    """Return a run's pauses since a time, from the end of its events. Commands that were not applied do not count."""
+    found: list[tuple[str, float]] = []
+    for line in islice(newest_lines(path), MAX_EVENTS):
+        if b'"control"' not in line or (event := record_of(line)) is None or event.get("event") != "control":
+            continue
+        if event["time"] < since:
+            break
+        if event.get("do") in ("pause", "resume") and event.get("status") == "applied":
+            found.append((event["do"], event["time"]))
+    seconds, began = 0.0, None
+    for do, moment in reversed(found):
+        if do == "pause" and began is None:
+            began = moment
+        elif do == "resume" and began is not None:
+            seconds, began = seconds + max(moment - began, 0.0), None
+    return _Pauses(seconds, began)
