@@ -287,12 +287,6 @@ def test_nothing_is_written_to_run_folders(board, train_run):
     assert {path: path.stat().st_mtime_ns for path in [folder, *folder.rglob("*")]} == before
 
 
-def test_a_command_to_a_run_that_has_ended(board, train_run):
-    train_run()
-    status, _, content = board().command("mine", {"do": "stop"})
-    assert (status, json.loads(content)["status"]) == (200, "refused")
-
-
 def test_images_and_histograms_on_request(board, tmp_path):
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary
@@ -328,3 +322,49 @@ def test_a_page_learns_what_it_has_missed(board, tmp_path, quick):
     client.runs()
     with client.stream("mine") as message:
         assert message("state")["table"] > table
+
+
+def test_a_run_that_cannot_be_read_harms_only_itself(board, tmp_path, monkeypatch, quick):
+    good, bad = (append(tmp_path / "runs" / name, row(1, loss=1.0)) for name in ("good", "bad"))
+    (good / "run.json").write_text(json.dumps({"format": 1, "status": "finished", "step": 1}))
+    for config, elapsed in (("[" * 900 + "]" * 900, 1), ("{}", 10**400)):
+        text = f'{{"format": 1, "status": "finished", "config": {config}, "elapsed_seconds": {elapsed}}}'
+        (bad / "run.json").write_text(text)
+        client = board()
+        assert client.runs()["good"]["status"] == "finished"
+        client.get(f"/api/run/{client.key('bad')}")
+        assert set(client.get("/api/settings")["settings"]) == {client.key("good"), client.key("bad")}
+
+    def fails(run, key, label, real=run_table.row_of):
+        if run.path.name == "bad":
+            raise RuntimeError("of another kind")
+        return real(run, key, label)
+
+    monkeypatch.setattr(run_table, "row_of", fails)
+    monkeypatch.setattr("hookpoint.board.application.details_of", lambda run, events: 1 / 0)
+    client = board()
+    assert client.runs()["good"]["status"] == "finished"
+    found = client.runs()["bad"]
+    assert (found["status"], found["reason"]) == ("unknown", "unreadable: RuntimeError: of another kind")
+    assert client.get(f"/api/run/{found['key']}", code=500) == b"ZeroDivisionError: division by zero"
+
+
+def test_a_stream_continues_if_one_run_cannot_be_read(board, tmp_path, monkeypatch, quick):
+    for name in ("bad", "good"):
+        append(tmp_path / "runs" / name, row(1, loss=1.0))
+
+    def fails(watcher, key, real=stream_watcher.StreamWatcher._look_at_events):
+        if watcher._table.path(key).name == "bad":
+            raise RuntimeError("of another kind")
+        real(watcher, key)
+
+    monkeypatch.setattr(stream_watcher.StreamWatcher, "_look_at_events", fails)
+    client = board()
+    with client.stream("bad", "good") as message:
+        message("state")
+        event = {"step": 1, "epoch": 1, "time": 2.0, "event": "stop", "reason": "lunch"}
+        while not (tmp_path / "runs" / "good" / "events.jsonl").exists():
+            while message("curves")["run"] != client.key("good"):
+                pass
+            (tmp_path / "runs" / "good" / "events.jsonl").write_text(json.dumps(event) + "\n")
+        assert message("event")["reason"] == "lunch"

@@ -37,16 +37,28 @@ def browser():
 
 
 @pytest.fixture
-def page(browser):
-    """A page that reports its errors, and the requests that it sends."""
+def page(browser, serve, request):  # closed before the servers end
+    """A page that reports its errors, and the requests that it sends.
+
+    At the end of the test, all pages of its context together must have reported no error and asked no other server than the
+    board, unless the test's module sets EXPECTS_PROBLEMS.
+    """
     context = browser.new_context(viewport={"width": 1400, "height": 850})
-    yield watched(context.new_page())
+    problems, requested = [], []
+    context.on("weberror", lambda error: problems.append(str(error.error)))
+    context.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+    context.on("request", lambda request: requested.append(urlsplit(request.url)))
+    page = watched(context.new_page())
+    yield page
     context.close()
+    if not getattr(request.module, "EXPECTS_PROBLEMS", False):
+        assert problems == []
+        assert {one.netloc for one in requested if one.scheme not in ("data", "blob")} == {page.board}
 
 
 def watched(page):
     """Collect the errors of a page in `problems`, and the addresses that it asks in `requested`."""
-    page.problems, page.requested = [], []
+    page.problems, page.requested, page.board = [], [], None
     page.on("pageerror", lambda error: page.problems.append(str(error)))
     page.on("console", lambda message: page.problems.append(message.text) if message.type == "error" else None)
     page.on("request", lambda request: page.requested.append(request.url))
@@ -58,6 +70,7 @@ def opened():
     """Return `opened(page, url)`: open the board, and check that there was no error and no request to another server."""
 
     def open_page(page, url, view=""):
+        page.board = url.netloc
         page.goto(url.geturl() + (f"#{view}" if view else ""))
         page.wait_for_selector("body[data-ready='1']")
         assert page.problems == []
@@ -140,13 +153,19 @@ TRAINING = """
         def on_setup(self, run):
             run.hyper.register(ObjAttrParam(self, "learning_rate"))
 
+        def on_iter_begin(self):
+            if "decay" in sys.argv:
+                self.learning_rate *= 0.999
+
     settings = Settings()
+    savers = [] if "no-saver" in sys.argv else [cb.ModelSaver()]
     options = {"workdir": sys.argv[1], "extra_callbacks": [], "monitors": [cb.JSONWriter()], "log_every": 1}
-    with Loop([cb.ModelSaver(), settings], **options) as run:
+    with Loop([*savers, settings], **options) as run:
         for epoch in run.epochs(100_000):
             for batch in run.batches([1.0] * 50):
                 time.sleep(0.02)
-                run.log(loss=1.0 / run.current_iteration, rate=settings.learning_rate)
+                run.log(loss=1.0 / run.current_iteration, rate=settings.learning_rate, learning_rate=settings.learning_rate)
+                run.log(count=run.current_iteration)
                 if run.iteration == 1:
                     print("training", flush=True)
 """
@@ -154,11 +173,14 @@ TRAINING = """
 
 @pytest.fixture
 def training(tmp_path):
-    """Start a training in tmp_path/runs that takes commands. Return its process."""
+    """Start a training in tmp_path/runs that takes commands. Return its process.
+
+    "decay" lowers the learning rate in each iteration, and "no-saver" leaves out the saver.
+    """
 
     @contextmanager
-    def start(name="live"):
-        command = [sys.executable, "-c", textwrap.dedent(TRAINING), str(tmp_path / "runs" / name)]
+    def start(name="live", *options):
+        command = [sys.executable, "-c", textwrap.dedent(TRAINING), str(tmp_path / "runs" / name), *options]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
             try:
                 assert process.stdout.readline() == "training\n"

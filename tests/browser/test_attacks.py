@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 pytestmark = pytest.mark.slow  # tests/board has the server without a browser
+EXPECTS_PROBLEMS = True  # a browser reports what it refuses
 
 
 SEND = """async (url) => {

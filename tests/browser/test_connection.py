@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 pytestmark = pytest.mark.slow  # only a browser can tell
+EXPECTS_PROBLEMS = True  # a browser reports requests that fail
 
 
 def end(process):

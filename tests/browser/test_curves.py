@@ -220,3 +220,31 @@ def test_smoothing_leaves_the_raw_line_and_settings(page, serve, opened, row, wr
     page.locator(".chart[data-metric='learning_rate'] .u-over").hover()
     assert "raw" not in page.locator(".chart[data-metric='learning_rate'] .tip").text_content()
     assert page.problems == []
+
+
+def test_runs_with_another_metric_do_not_change_the_order(page, serve, opened, row, write_run):
+    values = {"a": ("val_loss", 0.3, "min"), "b": ("val_loss", 0.1, "min"), "c": ("val_loss", 0.2, "min")}
+    for name, (metric, value, mode) in {**values, "d": ("accuracy", 0.9, "max")}.items():
+        best = {metric: {"value": value, "step": 1, "mode": mode}}
+        write_run(name, [row(1, **{metric: value})], name=name, step=1, best=best, config={"name": name})
+    opened(page, serve())
+    page.locator("#compare").click()
+    page.wait_for_selector("#differences tr[data-setting='name']")
+    cells = page.locator("#differences tbody tr").first.locator("td").all_text_contents()
+    assert [cell.strip() for cell in cells] == ["★ val_loss 0.1", "val_loss 0.2", "val_loss 0.3", "accuracy 0.9"]
+    assert "b" in page.locator("#runs tr:has(.star) .name").text_content()
+    assert page.problems == []
+
+
+def test_a_key_of_the_config_does_not_make_a_metric_a_setting(page, serve, opened, row, write_run):
+    lines = [row(step, loss=float(step % 2), temperature=float(step % 2)) for step in range(100)]
+    facts = {"config": {"loss": "mse"}, "hyper": {"temperature": 1.0}}
+    write_run("mine", lines, name="mine", step=100, **facts)
+    opened(page, serve(), "smooth=0.9")
+    page.wait_for_selector(f".chart-section[aria-label='Loss and validation'] {LOSS}[data-exact='true']")
+    page.wait_for_selector(".chart-section[aria-label='Settings'] .chart[data-metric='temperature']")
+    page.locator(f"{LOSS} .u-over").hover()
+    assert "raw" in page.locator(f"{LOSS} .tip").text_content()
+    page.locator(".chart[data-metric='temperature'] .u-over").hover()
+    assert "raw" not in page.locator(".chart[data-metric='temperature'] .tip").text_content()
+    assert page.problems == []

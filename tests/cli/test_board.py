@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
+import time
 from http.client import HTTPConnection
 from urllib.parse import urlsplit
 
 import pytest
+
+import hookpoint
 
 
 def test_a_folder_that_is_none(command, tmp_path):
@@ -48,3 +52,26 @@ def test_it_prints_one_address_serves_it_and_ends_with_ctrl_c(tmp_path, train_ru
         stream.close()
     assert (process.returncode, output) == (130, "")
     assert errors.strip() == "Ctrl-C ends the board."
+
+
+@pytest.mark.slow
+def test_ctrl_c_does_not_wait_for_commands_without_an_answer(tmp_path, steered):
+    with steered() as training:
+        hookpoint.control(training.workdir).pause()
+        arguments = [sys.executable, "-W", "error", "-m", "hookpoint", "board", "--port", "0", "--no-open"]
+        with subprocess.Popen(arguments, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            url = urlsplit(process.stdout.readline().strip())
+            headers = {"Authorization": f"Bearer {url.query.removeprefix('token=')}"}
+            runs = HTTPConnection(url.hostname, url.port, timeout=60)
+            runs.request("GET", "/api/runs", headers=headers)
+            (run,) = json.loads(runs.getresponse().read())["runs"]
+            headers |= {"X-Hookpoint": "1", "Content-Type": "application/json"}
+            waiting = HTTPConnection(url.hostname, url.port, timeout=60)
+            waiting.request("POST", f"/api/run/{run['key']}/control", body=b'{"do": "validate"}', headers=headers)
+            while not hookpoint.control(training.workdir).pending():
+                time.sleep(0.01)
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=30)
+            waiting.close()
+            runs.close()
+        assert (process.returncode, errors.strip()) == (130, "Ctrl-C ends the board.")

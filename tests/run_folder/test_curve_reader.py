@@ -250,14 +250,14 @@ def test_thinning_keeps_spikes_and_gaps(tmp_path):
 def test_a_preview_reads_some_places_only(tmp_path):
     path = tmp_path / "scalars.jsonl"
     path.write_bytes(b"".join(line(step, a=float(step), **({"b": "nan"} if step == 0 else {})) for step in range(20_000)))
-    found = preview_of(path, places=10, place_bytes=1_000)
+    found = preview_of(path, places=10, place_bytes=1_000).curves
     assert len(found["a", "step"]) == 10
     assert found["a", "step"][0].first_step == 0
     assert found["a", "step"][-1].last_step == 19_999
     assert sum(bucket.size for bucket in found["a", "step"]) < 200
     assert math.isnan(found["b", "step"][0].low)
     path.write_bytes(line(1, a=2.0))
-    assert [bucket.high for bucket in preview_of(path)["a", "step"]] == [2.0]
+    assert [bucket.high for bucket in preview_of(path).curves["a", "step"]] == [2.0]
 
 
 @pytest.mark.parametrize("place", [0, 20, -1, -5, None])

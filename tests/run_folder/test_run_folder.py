@@ -232,3 +232,64 @@ def test_a_best_value_many_saves_ago(tmp_path):
     (tmp_path / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     (tmp_path / "scalars.jsonl").write_text(json.dumps({**clocks, "at": "step", "val_loss": 0.5}) + "\n")
     assert RunFolder(tmp_path).stated_best.value == 0.25
+
+
+def write(folder, content):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "scalars.jsonl").write_text('{"step": 3, "epoch": 1, "time": 5.0, "at": "step", "loss": 0.5}\n')
+    (folder / "run.json").write_text(content if isinstance(content, str) else json.dumps({"format": 1, **content}))
+    return RunFolder(folder)
+
+
+@pytest.mark.parametrize("number", [10**400, -(10**400), "1e999", "NaN"])
+def test_a_duration_that_no_clock_has(tmp_path, number):
+    run = write(tmp_path / "mine", f'{{"format": 1, "status": "finished", "elapsed_seconds": {number}}}')
+    assert (run.status, run.seconds) == ("finished", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("{", "it is not JSON"),
+        ("[1]", "it has no format"),
+        ({"status": "odd"}, "its status must be one of running, finished, stopped, failed"),
+        (
+            '{"format": 1, "status": "finished", "config": ' + "[" * 900 + "]" * 900 + "}",
+            "it is nested more than 100 levels deep",
+        ),
+        ("[" * 200_000, "it is nested more than 100 levels deep"),
+    ],
+)
+def test_an_invalid_run_file_says_why(tmp_path, content, why):
+    run = write(tmp_path / "mine", content)
+    assert (run.status, run.reason, run.step) == ("unknown", f"run.json is unreadable: {why}", 3)
+
+
+def test_a_run_file_that_is_no_file(tmp_path):
+    run = write(tmp_path / "mine", "")
+    (run.path / "run.json").unlink()
+    assert run.reason == ""
+    (run.path / "run.json").mkdir()
+    assert RunFolder(run.path).reason == "run.json is unreadable: it is not a file of at most 16 MiB"
+
+
+def test_pauses_do_not_count_as_training_time(tmp_path, monkeypatch):
+    started = "2026-11-18T12:00:00+00:00"
+    begin = 1_795_003_200.0
+    monkeypatch.setattr("hookpoint.run_folder.run_folder.time.time", lambda: begin + 100)
+    monkeypatch.setattr("hookpoint.run_folder.run_folder.holder_of", lambda path: "a process")
+    run = write(tmp_path / "mine", {"status": "running", "started": started, "elapsed_seconds": 0.0})
+
+    def paused(*commands):
+        events = [
+            {"step": 3, "time": begin + at, "event": "control", "do": do, "status": status} for do, at, status in commands
+        ]
+        (run.path / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+        again = RunFolder(run.path)
+        return again.seconds, again.is_paused
+
+    assert paused() == (100, False)
+    assert paused(("pause", -50, "applied"), ("resume", -40, "applied")) == (100, False)  # an earlier start
+    assert paused(("pause", 10, "applied"), ("resume", 30, "applied")) == (80, False)
+    assert paused(("pause", 10, "applied"), ("pause", 20, "applied"), ("resume", 30, "refused")) == (10, True)
+    assert paused(("pause", 10, "applied"), ("resume", 30, "applied"), ("pause", 90, "applied")) == (70, True)

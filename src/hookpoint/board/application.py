@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+from anyio.abc import TaskGroup
 from anyio.to_thread import run_sync
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -24,17 +26,22 @@ from starlette.types import ASGIApp
 from hookpoint.board.curve_store import CurveStore
 from hookpoint.board.indexer import Indexer
 from hookpoint.board.request_guard import Access, RequestGuard
-from hookpoint.board.run_control import control_of, send
+from hookpoint.board.run_control import SentCommand, control_of, refusal
 from hookpoint.board.run_table import RunTable
 from hookpoint.board.stream_watcher import StreamWatcher
+from hookpoint.core.errors import HookpointError
 from hookpoint.core.text.plain_values import plain
 from hookpoint.run_folder.callback_rows import callback_rows
+from hookpoint.run_folder.command_error import one_line
 from hookpoint.run_folder.curve_csv import csv_lines, csv_lines_of_runs
 from hookpoint.run_folder.describe_event import describe_event
 from hookpoint.run_folder.json_records import encoded
-from hookpoint.run_folder.media.tensorboard_media import Medium, NoTensorBoard, histogram_of, image_of, media_of
+from hookpoint.run_folder.media.media_cache import MediaCache
+from hookpoint.run_folder.media.tensorboard_media import Medium, NoTensorBoard, histogram_of, image_of
 from hookpoint.run_folder.run_details import details_of, differences_of, settings_of
 from hookpoint.run_folder.run_folder import SCALARS, RunFolder
+
+logger = logging.getLogger("hookpoint")
 
 PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -45,7 +52,9 @@ PAGE = {
 MAX_EVENTS = 2_000
 MAX_STREAMED_RUNS = 100
 PIXELS = (10, 4_000)
-MAX_COMMANDS = 16  # limit for commands that wait for an answer at the same time
+MAX_COMMANDS = 100  # limit for commands that wait for an answer at the same time
+WAIT_SECONDS = 3.0  # a request waits this long for the answer to a command; the stream reports a later answer
+POLL_SECONDS, MAX_POLL_SECONDS = 0.02, 0.25  # intervals between looks for the answer, at first and later
 ALIVE_SECONDS = 15.0
 READ_ONLY = "This board is read-only: it was started with --read-only."
 
@@ -58,8 +67,11 @@ class Board:
         self._indexer = Indexer(cache)
         self._table = RunTable(folders)
         self._store = CurveStore(self._indexer)
+        self._media_cache = MediaCache()
         self._watcher = StreamWatcher(self._table, self._store)
-        self._commands = anyio.CapacityLimiter(MAX_COMMANDS)
+        self._commands: TaskGroup | None = None  # follows the commands that wait for an answer
+        self._waiting = 0
+        self._is_stopped = False
         routes = [
             *(Route(path, _static(*page), methods=["GET"]) for path, page in PAGE.items()),
             Route("/api/runs", self._runs),
@@ -79,14 +91,17 @@ class Board:
         self.app: ASGIApp = RequestGuard(Starlette(routes=routes, lifespan=self._lifespan), access)
 
     def stop(self) -> None:
-        """End the streams so that the server can exit. Signal handlers may call this method."""
+        """End the streams and the waiting requests so that the server can exit. Signal handlers may call this method."""
+        self._is_stopped = True
         self._watcher.stop()
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         async with anyio.create_task_group() as group:
             group.start_soon(run_sync, self._table.update)  # read the runs in the background while the browser starts
+            self._commands = group
             yield
+            self._is_stopped = True
         await run_sync(self._watcher.join)
         await run_sync(self._indexer.stop)
 
@@ -104,11 +119,17 @@ class Board:
 
     def _run(self, request: Request) -> Response:
         run = RunFolder(self._path(request))
-        details = details_of(run, 0)
-        del details["events"]
-        controls, reason = (None, READ_ONLY) if self._access.read_only else control_of(run)
-        more = {"settings": settings_of(run), "callbacks": callback_rows(run.facts)}
-        return _json({"key": request.path_params["key"], **details, **more, "controls": controls, "controls_reason": reason})
+        try:
+            details = details_of(run, 0)
+            del details["events"]
+            controls, reason = (None, READ_ONLY) if self._access.read_only else control_of(run)
+            more: dict[str, Any] = {"settings": settings_of(run), "callbacks": callback_rows(run.facts)}
+            return _json(
+                {"key": request.path_params["key"], **details, **more, "controls": controls, "controls_reason": reason}
+            )
+        except Exception as error:
+            logger.warning("%s cannot be read", run.path, exc_info=True)
+            raise HTTPException(500, f"{type(error).__name__}: {one_line(str(error))}") from error
 
     def _events(self, request: Request) -> Response:
         newest = list(islice(RunFolder(self._path(request)).events(), MAX_EVENTS))[::-1]
@@ -135,17 +156,32 @@ class Board:
         return _csv(csv_lines_of_runs(runs, name, at), name)
 
     def _media(self, request: Request) -> Response:
-        media = _media_in(self._path(request))
+        media = self._media_in(request)
         return _json({"media": [{name: getattr(one, name) for name in ("kind", "name", "step", "time")} for one in media]})
 
     def _image(self, request: Request) -> Response:
-        image = image_of(_medium(self._path(request), "image", request))
+        image = image_of(self._medium("image", request))
         if image is None:
             raise HTTPException(404, "this is not a PNG")
         return Response(image, media_type="image/png")
 
     def _histogram(self, request: Request) -> Response:
-        return _json(histogram_of(_medium(self._path(request), "histogram", request)))
+        return _json(histogram_of(self._medium("histogram", request)))
+
+    def _media_in(self, request: Request) -> list[Medium]:
+        try:
+            return self._media_cache.media_of(self._path(request))
+        except NoTensorBoard as error:
+            raise HTTPException(501, str(error)) from None
+
+    def _medium(self, kind: str, request: Request) -> Medium:
+        """Return the image or histogram that a request names. If several match, such as at different steps, return the last."""
+        name, step = request.query_params.get("name"), request.query_params.get("step")
+        media = self._media_in(request)
+        named = [one for one in media if (one.kind, one.name) == (kind, name) and step in (None, str(one.step))]
+        if not named:
+            raise HTTPException(404, f"there is no such {kind}")
+        return named[-1]
 
     def _diff(self, request: Request) -> Response:
         runs = [(key, RunFolder(path)) for key, path in self._paths(request)]
@@ -162,9 +198,39 @@ class Board:
             raise HTTPException(400, 'expected {"do": "...", "args": {...}, "expect": {...}}') from None
         if not isinstance(do, str) or not isinstance(args, dict) or not isinstance(expect, dict | None):
             raise HTTPException(400, "'do' must be a string; 'args' and 'expect' must be objects")
-        answer = await run_sync(send, path, do, args, expect, limiter=self._commands)
-        self._watcher.publish("answer", {"run": key, "do": do, **answer}, key)
-        return _json(answer)
+        if self._waiting >= MAX_COMMANDS:
+            raise HTTPException(503, f"{MAX_COMMANDS} commands already wait for an answer")
+        return _json(await self._answer_to(path, key, do, args, expect))
+
+    async def _answer_to(self, path: Path, key: str, do: str, args: dict[str, Any], expect: dict[str, Any] | None) -> Any:
+        """Send a command, and return its answer. If the run does not answer soon, say so: the stream has the answer later."""
+        try:
+            sent = await run_sync(SentCommand, path, do, args, expect)
+        except (HookpointError, OSError) as error:
+            return refusal(error)
+        answers: list[dict[str, Any]] = []
+        is_answered = anyio.Event()
+
+        async def follow() -> None:
+            pause = POLL_SECONDS
+            try:
+                while not self._is_stopped:
+                    if (answer := await run_sync(sent.answer)) is not None:
+                        answers.append(answer)
+                        self._watcher.publish("answer", {"run": key, "do": do, "id": sent.id, **answer}, key)
+                        return
+                    await anyio.sleep(pause)
+                    pause = min(pause * 1.1, MAX_POLL_SECONDS)
+            finally:
+                self._waiting -= 1
+                is_answered.set()
+
+        assert self._commands is not None
+        self._waiting += 1
+        self._commands.start_soon(follow)
+        with anyio.move_on_after(WAIT_SECONDS):
+            await is_answered.wait()
+        return answers[0] if answers else {"id": sent.id, "status": "waiting", "text": "waiting for the run …"}
 
     # Messages
 
@@ -201,22 +267,6 @@ class Board:
         if len(found) != len(keys):
             raise HTTPException(404, "there is no such run")
         return found
-
-
-def _media_in(path: Path) -> list[Medium]:
-    try:
-        return media_of(path)
-    except NoTensorBoard as error:
-        raise HTTPException(501, str(error)) from None
-
-
-def _medium(path: Path, kind: str, request: Request) -> Medium:
-    """Return the image or histogram that a request names. If several match, for example at different steps, return the last."""
-    name, step = request.query_params.get("name"), request.query_params.get("step")
-    named = [one for one in _media_in(path) if (one.kind, one.name) == (kind, name) and step in (None, str(one.step))]
-    if not named:
-        raise HTTPException(404, f"there is no such {kind}")
-    return named[-1]
 
 
 def _csv(lines: Iterator[str], name: str) -> Response:

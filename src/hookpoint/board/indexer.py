@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from tempfile import TemporaryDirectory
@@ -14,7 +13,7 @@ from hookpoint.run_folder.curve_index import default_cache, index_path, prune
 from hookpoint.run_folder.index_process import IndexProcess
 
 Progress = Callable[[int], None]
-Done = Callable[[bool], None]
+Done = Callable[[str], None]
 
 
 class Indexer:
@@ -39,7 +38,8 @@ class Indexer:
     def request(self, path: Path, progress: Progress, done: Done) -> None:
         """Add a file to the queue.
 
-        `progress` is called with the number of bytes read so far, and `done` is called at the end, with True on success.
+        `progress` is called with the number of bytes read so far. `done` is called at the end, with an empty string on success
+        or with the reason for the failure.
         """
         with self._lock:
             if self._thread is None:
@@ -62,14 +62,15 @@ class Indexer:
     def _work(self) -> None:
         while (task := self._queue.get()) is not None and not self._is_stopped:
             path, progress, done = task
-            is_done = False
-            with suppress(OSError):
+            try:
                 with self._lock:
                     if self._is_stopped:
                         return
                     self._process = IndexProcess(path, self.index_path(path))
-                is_done = self._process.wait(progress)
-            done(is_done)
+                problem = self._process.wait(progress)
+            except OSError as error:
+                problem = str(error)
+            done(problem)
 
     def _usable(self, cache: Path) -> Path:
         try:

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 from hookpoint.board.indexer import Indexer
 from hookpoint.plots.panels import choose_panels
-from hookpoint.plots.series import Bucket
 from hookpoint.run_folder.curve_columns import Key
 from hookpoint.run_folder.curve_index import load_index
 from hookpoint.run_folder.curve_reader import CurveReader
-from hookpoint.run_folder.curve_view import CurveView, preview_of, thinned, views_of
-from hookpoint.run_folder.epoch_ends import epoch_ends_of
+from hookpoint.run_folder.curve_view import CurveView, Preview, preview_of, thinned, views_of
+from hookpoint.run_folder.epoch_ends import MAX_PAIRS, epoch_ends_of
+from hookpoint.run_folder.file_stamp import FileStamp
 
 MAX_UNREAD_BYTES = 4 * 2**20  # if more bytes are new, a separate process reads them
 READ_SECONDS = 0.2  # reading time per request; later requests read the rest
+SLOW = "read slowly, because the index process failed: {}"
 MAX_CURVES = 60  # limit if a request does not name any metrics
 
 
@@ -33,13 +32,17 @@ class LiveCurves:
         self._indexer = indexer
         self._reader = CurveReader(path)
         self._lock = Lock()
-        self._preview: dict[Key, list[Bucket]] | None = None
+        self._preview: Preview | None = None
         self._has_looked_for_index = False
         self._is_indexing = False
+        self._index_problem = ""  # if not empty, no process can index the file, so it is read here
+        self._read_problem = ""
+        self._stamp: FileStamp | None = None  # of the file, once all of it was read
         self._size = 0
         self._read_bytes = 0
         self._has_more = True
         self.version = time.time_ns() // 10**6  # differs after each change of the curves and each start of the server
+        self._first_generation = self.version
 
     @property
     def points(self) -> int:
@@ -50,16 +53,26 @@ class LiveCurves:
         """Read new records for a short time. Return the version, which changes with the curves."""
         with self._lock:
             if not self._is_indexing:
-                with suppress(OSError):
+                problem = ""
+                try:
                     self._update()
+                except FileNotFoundError:
+                    pass
+                except OSError as error:
+                    problem = error.strerror or str(error)
+                self.version += problem != self._read_problem
+                self._read_problem = problem
             return self.version
 
     def _update(self) -> None:
-        self._size = os.stat(self._path).st_size
+        stamp = FileStamp.of(self._path)
+        if stamp == self._stamp:
+            return
+        self._stamp, self._size = None, stamp.size
         if self._size - self._reader.position > MAX_UNREAD_BYTES and not self._has_looked_for_index:
             self._has_looked_for_index = True
             load_index(self._reader, self._indexer.index_path(self._path))
-        if self._size - self._reader.position > MAX_UNREAD_BYTES:
+        if self._size - self._reader.position > MAX_UNREAD_BYTES and not self._index_problem:
             self._preview = preview_of(self._path)
             self._is_indexing, self._read_bytes = True, self._reader.position
             self.version += 1
@@ -69,42 +82,48 @@ class LiveCurves:
         self._has_more = self._reader.read(READ_SECONDS)
         self._read_bytes = self._reader.position
         self.version += (self._reader.position, self._has_more) != before
+        if not self._has_more and stamp.is_settled:
+            self._stamp = stamp
 
     def _progress(self, read_bytes: int) -> None:
         self._read_bytes = read_bytes
         self.version += 1
 
-    def _done(self, is_done: bool) -> None:
+    def _done(self, problem: str) -> None:
         with self._lock:
-            if is_done:
-                self._is_indexing = not load_index(self._reader, self._indexer.index_path(self._path))
-            if not self._is_indexing:
-                self._preview = None
-            self.version += 1  # if indexing failed, the preview stays and is still marked as a preview
+            if not problem and not load_index(self._reader, self._indexer.index_path(self._path)):
+                problem = "the index is not valid"
+            self._index_problem, self._is_indexing, self._preview = problem, False, None
+            self.version += 1
 
     def answer(self, names: Collection[str] | None, low: float, high: float, pixels: int) -> dict[str, Any]:
         """Return curves for the page: arrays of steps, times, minima, maxima and means, in at most `pixels` buckets.
 
         `names` selects metrics. By default, the most important metrics are returned. In the answer, `complete` is the fraction
         of the file that has been read, and `exact` tells whether the extremes of all curves include every value. `all` contains
-        the names of all metrics, and `epochs` contains (last step, epoch) pairs.
+        the names of all metrics, and `epochs` contains (last step, epoch) pairs. `generation` changes when the file is
+        truncated or replaced: earlier answers about any range may then be wrong. `problem` says why the file cannot be read,
+        and `note` why reading it takes long.
         """
         self.update()
         with self._lock:
             is_preview = self._preview is not None
-            known = self._preview if self._preview is not None else self._reader.curves
+            known = self._reader.curves if self._preview is None else self._preview.curves
             wanted = _most_important(known) if names is None else frozenset(names)
             keys = [key for key in known if key[0] in wanted]
             curves = [_curve(key, view) for key, view in self._views(keys, low, high, pixels).items()]
             complete = 1.0 if not self._size else min(1.0, self._read_bytes / self._size)
-            is_complete = not is_preview and not self._has_more
+            is_complete = not is_preview and not self._has_more and not self._read_problem
             return {
                 "complete": 1.0 if is_complete else min(complete, 0.999),
                 "preview": is_preview,
                 "exact": is_complete and all(curve["exact"] for curve in curves),
                 "version": self.version,
                 "all": sorted({name for name, _ in known}),
-                "epochs": [] if is_preview else epoch_ends_of(self._reader.curves),
+                "generation": self._first_generation + self._reader.truncations,
+                "epochs": epoch_ends_of(self._reader.curves) if self._preview is None else self._preview.epochs[-MAX_PAIRS:],
+                "problem": self._read_problem,
+                "note": "" if is_complete or not self._index_problem else SLOW.format(self._index_problem),
                 "bad_lines": self._reader.bad_lines,
                 "curves": curves,
             }
@@ -113,7 +132,8 @@ class LiveCurves:
         if self._preview is None:
             views = views_of(self._reader, keys, low=low, high=high, pixels=pixels)
             return {key: CurveView(view.buckets, view.exact and not self._has_more) for key, view in views.items()}
-        inside = {key: [one for one in self._preview[key] if one.first_step <= high and one.last_step >= low] for key in keys}
+        known = self._preview.curves
+        inside = {key: [one for one in known[key] if one.first_step <= high and one.last_step >= low] for key in keys}
         return {key: CurveView(thinned(buckets, pixels), exact=False) for key, buckets in inside.items()}
 
 

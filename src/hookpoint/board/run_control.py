@@ -1,14 +1,15 @@
-"""Run control: send a command from the page to a run in progress, and return its answer."""
+"""Run control: what the page can change in a run in progress, and commands on their way to it."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hookpoint.core.errors import HookpointError
+from hookpoint.core.errors import HookpointError, NotTraining
 from hookpoint.run_folder.command_error import one_line
 from hookpoint.run_folder.describe_event import describe_order
 from hookpoint.run_folder.formatting import shown
@@ -46,11 +47,46 @@ def _described(pending: PendingCommand) -> dict[str, Any]:
     return {"id": command.id, "do": command.do, "text": text, "by": command.by, "status": pending.status}
 
 
-def send(path: Path, do: str, args: Mapping[str, Any], expect: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Send a command, and return its answer as a dict with a status and a description."""
-    try:
-        answer = control(path).send(do, args, expect=expect, timeout=ANSWER_SECONDS).wait()
-    except (HookpointError, OSError) as error:
-        reason = one_line(str(error))
-        return {"status": "refused", "reason": reason, "text": f"refused: {reason}"}
-    return {**answer.encoded(), "text": answer_text(answer)}
+class SentCommand:
+    """A command on its way from the page to a run. The methods read and write files, but never wait."""
+
+    def __init__(self, path: Path, do: str, args: Mapping[str, Any], expect: Mapping[str, Any] | None) -> None:
+        """Send the command. Raises HookpointError or OSError if no run takes it."""
+        self._controller = control(path)
+        self._order = self._controller.send(do, args, expect=expect, timeout=ANSWER_SECONDS)
+        self._sent = time.monotonic()
+        self._is_overdue = False
+
+    @property
+    def id(self) -> str:
+        return self._order.id
+
+    def answer(self) -> dict[str, Any] | None:
+        """Return the final answer, or None if there is none yet. A command that no run takes in time is withdrawn."""
+        try:
+            answer = self._order.answer()
+            if (answer is None or not answer.is_final) and not self._is_running():
+                answer = self._order.wait(0)  # returns at once, because the run has ended
+            elif answer is None or not answer.is_final:
+                if self._is_overdue or time.monotonic() - self._sent < ANSWER_SECONDS:
+                    return None
+                self._is_overdue = True
+                if not self._order.withdraw():
+                    return None  # the run has taken it, and answers later
+                answer = self._order.answer()
+        except (HookpointError, OSError) as error:
+            return refusal(error)
+        assert answer is not None
+        return {**answer.encoded(), "text": answer_text(answer)}
+
+    def _is_running(self) -> bool:
+        try:
+            return self._controller.live().attempt == self._order.command.attempt
+        except NotTraining:
+            return False
+
+
+def refusal(error: Exception) -> dict[str, Any]:
+    """Return the answer to a command that could not be sent."""
+    reason = one_line(str(error))
+    return {"status": "refused", "reason": reason, "text": f"refused: {reason}"}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -15,14 +17,18 @@ from typing import Any
 from hookpoint.board.run_control import has_control
 from hookpoint.core.text.plain_values import plain
 from hookpoint.run_folder.best_value import BestValue, metric_to_watch
+from hookpoint.run_folder.command_error import one_line
 from hookpoint.run_folder.json_records import number_of
 from hookpoint.run_folder.run_details import settings_of
-from hookpoint.run_folder.run_folder import EVENTS, FAILED, FINISHED, RUNNING, SCALARS, STOPPED, RunFolder
+from hookpoint.run_folder.run_folder import EVENTS, FAILED, FINISHED, RUNNING, SCALARS, STOPPED, UNKNOWN, RunFolder
 from hookpoint.run_folder.run_scanner import RunScanner
 from hookpoint.storage.run_file import NAME
 from hookpoint.storage.workdir.lock import holder_of
 
+logger = logging.getLogger("hookpoint")
+
 KEY_CHARACTERS = 16
+MAX_HYPER = 100  # limit for the names of a run's hyper-parameters in its row
 MAX_SETTING = 200  # maximum length of a setting in the table, in characters
 RUNNING_SECONDS = 1.0  # interval between checks of the runs in progress
 SEARCH_SECONDS = 10.0  # interval between searches for new runs
@@ -130,13 +136,20 @@ class RunTable:
             is_alive = entry.row.get("status") != RUNNING or holder_of(entry.path) is not None
             if stamp == entry.stamp and is_alive:
                 continue
-            run = RunFolder(entry.path)
-            row = row_of(run, key, entry.label)
-            entry.settings = short_settings(run)
+            row, entry.settings = self._read(key, entry)
             entry.stamp = stamp if row["status"] not in ENDED else stamp[:1]
             if row != entry.row:
                 entry.row = row
                 changes.rows.append(row)
+
+    def _read(self, key: str, entry: _Entry) -> tuple[Row, dict[str, Any]]:
+        """Return a run's row and settings. A run that cannot be read has a row that says why, and does not affect others."""
+        run = RunFolder(entry.path)
+        try:
+            return row_of(run, key, entry.label), short_settings(run)
+        except Exception as error:
+            logger.warning("%s cannot be read", entry.path, exc_info=True)
+            return unreadable_row(entry.path, key, entry.label, error), {}
 
     def _search(self) -> Changes:
         found: dict[str, _Entry] = {}
@@ -163,14 +176,15 @@ def key_of(path: str | os.PathLike[str]) -> str:
 def row_of(run: RunFolder, key: str, label: str) -> Row:
     """Return a run's row. If the run has ended, only run.json is read.
 
-    For a run in progress, `since` is the current time minus its training time. For any other run, `seconds` is its duration.
+    For a run in progress, `since` is the current time minus its training time. For any other run, and during a pause, `seconds`
+    is its training time.
     """
     status = run.status
     step = run.facts.get("step")
     has_ended = status in ENDED and type(step) is int
     best = run.stated_best
     seconds = run.seconds
-    is_running = status == RUNNING and seconds is not None
+    is_ticking = status == RUNNING and seconds is not None and not run.is_paused
     row = {
         "key": key,
         "name": run.name,
@@ -181,13 +195,22 @@ def row_of(run: RunFolder, key: str, label: str) -> Row:
         "epoch": run.facts.get("epoch") if has_ended else run.epoch,
         "epochs": run.epochs,
         "started": None if run.started is None else run.started.isoformat(),
-        "seconds": None if is_running else seconds,
-        "since": round(time.time() - seconds) if is_running and seconds is not None else None,
+        "seconds": None if is_ticking else seconds,
+        "since": round(time.time() - seconds) if is_ticking and seconds is not None else None,
         "best": None if best is None else asdict(best),
         "last": stored_last(run, best) if has_ended else run.last_value,
         "control": status == RUNNING and has_control(run.path),
+        "hyper": list(islice(hyper, MAX_HYPER)) if isinstance(hyper := run.facts.get("hyper"), dict) else [],
     }
     return dict(plain(row))
+
+
+def unreadable_row(path: Path, key: str, label: str, error: Exception) -> Row:
+    """Return the row of a run that cannot be read."""
+    nothing = ("step", "epoch", "epochs", "started", "seconds", "since", "best", "last")
+    reason = f"unreadable: {type(error).__name__}: {one_line(str(error))}"
+    facts = {"key": key, "name": path.name, "label": label, "status": UNKNOWN, "reason": reason, "control": False, "hyper": []}
+    return {**facts, **dict.fromkeys(nothing)}
 
 
 def stored_last(run: RunFolder, best: BestValue | None) -> tuple[str, float] | None:

@@ -62,6 +62,7 @@ class StreamWatcher:
         self._versions: dict[str, int] = {}
         self._followers: dict[str, FileFollower] = {}
         self._looked: dict[str, float] = {}
+        self._failed: set[str] = set()
         self._thread: Thread | None = None
         table.listen(self._publish_changes)
 
@@ -119,7 +120,7 @@ class StreamWatcher:
             try:
                 self._look(keys)
             except Exception:
-                logger.exception("the board could not read a run")
+                logger.exception("the board could not look for runs")
             with self._changed:
                 self._changed.wait_for(lambda: self._is_stopped, TICK_SECONDS)
 
@@ -129,16 +130,24 @@ class StreamWatcher:
             for key in [key for key in known if key not in keys]:
                 del known[key]
         for key in keys:
-            row, path = self._table.row(key), self._table.path(key)
-            now = time.monotonic()
-            is_due = now - self._looked.get(key, -math.inf) >= REST_SECONDS
-            if not row or path is None or (row["status"] != RUNNING and not is_due and key in self._followers):
-                if self._is_growing(key):
-                    self._look_at_curves(key)
-                continue
-            self._looked[key] = now
-            self._look_at_curves(key)
-            self._look_at_events(key)
+            try:
+                self._look_at(key)
+            except Exception:
+                if key not in self._failed:
+                    self._failed.add(key)  # log it once, and continue with the other runs
+                    logger.exception("the board cannot read %s", self._table.path(key))
+
+    def _look_at(self, key: str) -> None:
+        row, path = self._table.row(key), self._table.path(key)
+        now = time.monotonic()
+        is_due = now - self._looked.get(key, -math.inf) >= REST_SECONDS
+        if not row or path is None or (row["status"] != RUNNING and not is_due and key in self._followers):
+            if self._is_growing(key):
+                self._look_at_curves(key)
+            return
+        self._looked[key] = now
+        self._look_at_curves(key)
+        self._look_at_events(key)
 
     def _is_growing(self, key: str) -> bool:
         """Return whether a run's curves have changed, for example because its file is being indexed."""

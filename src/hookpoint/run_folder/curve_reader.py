@@ -34,8 +34,8 @@ class CurveReader:
     An incomplete last line is left out until it is complete. Lines that are not records and values that are not numbers are
     left out. `bad_lines` counts the lines that are not records, and `bad_numbers` contains the first few of their line numbers.
     If the file is truncated, for example by a resumed run, the removed values are forgotten, and only the lines after the cut
-    are read again. A file that replaces another file is read from the start, unless both begin with the same content. One
-    thread at a time may call `read`.
+    are read again. `truncations` counts this. A file that replaces another file is read from the start, unless both begin with
+    the same content. One thread at a time may call `read`.
     """
 
     def __init__(
@@ -51,6 +51,7 @@ class CurveReader:
         self.curves: dict[Key, Series] = {}
         self.bad_lines = 0
         self.bad_numbers: list[int] = []
+        self.truncations = 0
         self.epoch_ends = epoch_ends
         self._names = None if names is None else frozenset(names)
         self._buckets = buckets
@@ -90,6 +91,7 @@ class CurveReader:
             self._return(file)
 
     def _return(self, file: BinaryIO) -> None:
+        self.truncations += 1
         while self._anchors and not FilePosition(*self._anchors[-1]).is_in(file):
             self._anchors.pop()
         place = FilePosition(*self._anchors[-1]) if self._anchors else FilePosition()

@@ -198,9 +198,15 @@ def merged(buckets: Sequence[Bucket]) -> Bucket:
     )
 
 
-def preview_of(
-    path: str | os.PathLike[str], *, places: int = PLACES, place_bytes: int = PLACE_BYTES
-) -> dict[Key, list[Bucket]]:
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """A sample of a file: the buckets of each curve, and (step, epoch) pairs with the last sampled step of each epoch."""
+
+    curves: dict[Key, list[Bucket]]
+    epochs: list[tuple[int, int]]
+
+
+def preview_of(path: str | os.PathLike[str], *, places: int = PLACES, place_bytes: int = PLACE_BYTES) -> Preview:
     """Sample the file at several places, and return one bucket for each curve at each place.
 
     Extremes between these places are missing.
@@ -208,6 +214,7 @@ def preview_of(
     Reads at most `places` * `place_bytes` bytes. Raises OSError if the file cannot be read.
     """
     found: dict[Key, list[Bucket]] = {}
+    ends: dict[int, int] = {}
     with open_plain(path) as file:
         size = os.fstat(file.fileno()).st_size
         for place in range(places):
@@ -217,6 +224,9 @@ def preview_of(
             tables, _ = tables_of(lines)
             for key, column in columns_of(tables, [begin] * len(lines)).items():
                 found.setdefault(key, []).append(column.bucket(0, len(column.values)))
+            for table in tables:
+                for epoch, step in zip(table.columns["epoch"], table.columns["step"], strict=True):
+                    ends[epoch] = max(step, ends.get(epoch, step))
             if size <= place_bytes:
                 break
-    return found
+    return Preview(found, sorted((step, epoch) for epoch, step in ends.items()))

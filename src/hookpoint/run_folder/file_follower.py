@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 
 from hookpoint.run_folder._file_position import FilePosition, id_of
 from hookpoint.run_folder._plain_file import complete_lines, open_plain
+from hookpoint.run_folder.file_stamp import FileStamp
 from hookpoint.run_folder.json_records import record_of
 from hookpoint.storage.disk.complete_lines import end_of_complete_lines, lines_backwards
 
@@ -25,6 +26,7 @@ class FileFollower:
         self._path = path
         self._position = FilePosition()
         self._latest = float("-inf")
+        self._stamp: FileStamp | None = None
         self.was_truncated = False
 
     def last(self, count: int) -> list[dict[str, Any]]:
@@ -39,6 +41,10 @@ class FileFollower:
         """Return the records added since the last call, oldest first. Return an empty list if there is no file."""
         self.was_truncated = False
         try:
+            stamp = FileStamp.of(self._path)
+            if stamp == self._stamp:
+                return []
+            self._stamp = stamp if stamp.is_settled else None
             with open_plain(self._path) as file:
                 if id_of(file) != self._position.file_id:
                     self._position.move(file, 0)

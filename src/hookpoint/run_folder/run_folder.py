@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from datetime import datetime
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hookpoint.run_folder._plain_file import newest_lines
 from hookpoint.run_folder.best_value import BestValue, guess_best, metric_to_watch
@@ -18,13 +19,13 @@ from hookpoint.run_folder.formatting import moment_of
 from hookpoint.run_folder.json_records import number_of, record_of
 from hookpoint.run_folder.scalars_file import Last, last_of, rows_backwards
 from hookpoint.storage.checkpoint.layout import BEST, CHECKPOINTS
-from hookpoint.storage.run_file import NAME, STATUSES, read_run_file
+from hookpoint.storage.run_file import NAME, STATUSES, problem_of, read_run_file
 from hookpoint.storage.workdir.lock import Holder, holder_of
 
 RUNNING, FINISHED, STOPPED, FAILED, KILLED, UNKNOWN = "running", "finished", "stopped", "failed", "killed", "unknown"
 ALL_STATUSES = (RUNNING, FINISHED, STOPPED, FAILED, KILLED, UNKNOWN)
 SCALARS, EVENTS = "scalars.jsonl", "events.jsonl"
-MAX_EVENTS = 20_000  # how far back to search for the best value, in events
+MAX_EVENTS = 20_000  # how far back to search for the best value and for pauses, in events
 
 
 class RunFolder:
@@ -82,7 +83,8 @@ class RunFolder:
 
     @property
     def reason(self) -> str:
-        reason = self.facts.get("reason")
+        """Why the run ended or, if run.json is invalid, why it cannot be read."""
+        reason = self.facts.get("reason") if self.facts else problem_of(self.path)
         return reason if isinstance(reason, str) else ""
 
     def summary(self) -> dict[str, Any]:
@@ -155,18 +157,42 @@ class RunFolder:
 
     @property
     def seconds(self) -> float | None:
-        """The training time over all starts or, without run.json, the time from the first to the last record."""
-        stored = self.facts.get("elapsed_seconds")
-        elapsed = float(stored) if isinstance(stored, int | float) else 0.0
-        if self.status in (RUNNING, KILLED) and self.facts:
-            resumed = self.facts.get("resumed")
-            began = moment_of(resumed[-1]) if isinstance(resumed, list) and resumed else moment_of(self.facts.get("started"))
-            until = time.time() if self.status == RUNNING else self.last.time
-            return elapsed if began is None or until is None else elapsed + max(until - began.timestamp(), 0.0)
+        """The training time over all starts, without pauses.
+
+        Without a valid run.json, this is the time from the first to the last record.
+        """
         if not self.facts:
             first, last = self.last.first_time, self.last.time
             return None if first is None or last is None else last - first
-        return elapsed if stored is not None else None
+        stored = self._elapsed
+        if self.status not in (RUNNING, KILLED):
+            return stored if "elapsed_seconds" in self.facts else None
+        began, until = self._began, time.time() if self.status == RUNNING else self.last.time
+        if began is None or until is None:
+            return stored
+        return stored + max(until - began.timestamp() - self._pauses.until(until), 0.0)
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether a command has paused the run, and none has resumed it yet."""
+        return self.status == RUNNING and self._pauses.began is not None
+
+    @property
+    def _elapsed(self) -> float:
+        """The training time that run.json contains: of earlier starts until the run has ended, then of all starts."""
+        stored = number_of(self.facts.get("elapsed_seconds"))
+        return stored if stored is not None and math.isfinite(stored) else 0.0
+
+    @property
+    def _began(self) -> datetime | None:
+        """The time of the last start."""
+        resumed = self.facts.get("resumed")
+        return moment_of(resumed[-1] if isinstance(resumed, list) and resumed else self.facts.get("started"))
+
+    @cached_property
+    def _pauses(self) -> _Pauses:
+        began = self._began
+        return _Pauses() if began is None else _pauses_of(self.path / EVENTS, began.timestamp())
 
     # Checkpoints and events
 
@@ -216,3 +242,33 @@ def looks_like_a_run(folder: str, names: set[str]) -> bool:
         or (NAME in names and bool(read_run_file(folder)))
         or (CHECKPOINTS in names and newest_step(Path(folder)) is not None)
     )
+
+
+class _Pauses(NamedTuple):
+    """The duration of a run's completed pauses, and the time at which the current pause began, if the run is paused."""
+
+    seconds: float = 0.0
+    began: float | None = None
+
+    def until(self, moment: float) -> float:
+        """Return how long the run has been paused until a time."""
+        return self.seconds + (0.0 if self.began is None else max(moment - self.began, 0.0))
+
+
+def _pauses_of(path: Path, since: float) -> _Pauses:
+    """Return a run's pauses since a time, from the end of its events. Commands that were not applied do not count."""
+    found: list[tuple[str, float]] = []
+    for line in islice(newest_lines(path), MAX_EVENTS):
+        if b'"control"' not in line or (event := record_of(line)) is None or event.get("event") != "control":
+            continue
+        if event["time"] < since:
+            break
+        if event.get("do") in ("pause", "resume") and event.get("status") == "applied":
+            found.append((event["do"], event["time"]))
+    seconds, began = 0.0, None
+    for do, moment in reversed(found):
+        if do == "pause" and began is None:
+            began = moment
+        elif do == "resume" and began is not None:
+            seconds, began = seconds + max(moment - began, 0.0), None
+    return _Pauses(seconds, began)

@@ -19,6 +19,8 @@ LINEAGE = "lineage"  # the key in run.json
 FORMAT = 1
 STATUSES = ("running", "finished", "stopped", "failed")
 MAX_BYTES = 16 * 2**20  # larger files are not read
+MAX_LEVELS = 100  # files that are nested more deeply are not read
+TOO_DEEP = f"it is nested more than {MAX_LEVELS} levels deep"
 
 
 class RunFile:
@@ -80,6 +82,23 @@ def read_run_file(workdir: str | os.PathLike[str]) -> dict[str, Any]:
         return {}
 
 
+def problem_of(workdir: str | os.PathLike[str]) -> str:
+    """Return why run.json in a workdir cannot be read. Return an empty string if it is valid or does not exist."""
+    path = Path(workdir) / NAME
+    try:
+        status = disk.status(path, follow=True)
+        if status is None:
+            return ""
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
+            return f"{NAME} is unreadable: it is not a file of at most {MAX_BYTES // 2**20} MiB"
+        problem = _parsed(disk.read(path))[1]
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        problem = error.strerror or str(error)
+    return f"{NAME} is unreadable: {problem}" if problem else ""
+
+
 def _read(path: Path) -> dict[str, Any]:
     status = disk.status(path, follow=True)
     if status is None or not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:  # reading a pipe would block
@@ -92,9 +111,31 @@ def _read(path: Path) -> dict[str, Any]:
 
 def parse_run_file(data: bytes) -> dict[str, Any]:
     """Parse the content of run.json. Return an empty dict if it is invalid."""
+    return _parsed(data)[0]
+
+
+def _parsed(data: bytes) -> tuple[dict[str, Any], str]:
+    """Return the content of run.json and an empty string, or an empty dict and what is wrong with it."""
     try:
         facts = json.loads(data)
-    except (ValueError, RecursionError):
-        return {}
-    is_valid = isinstance(facts, dict) and type(facts.get("format")) is int and facts.get("status") in STATUSES
-    return facts if is_valid else {}
+    except RecursionError:
+        return {}, TOO_DEEP
+    except ValueError:
+        return {}, "it is not JSON"
+    if not isinstance(facts, dict) or type(facts.get("format")) is not int:
+        return {}, "it has no format"
+    if facts.get("status") not in STATUSES:
+        return {}, f"its status must be one of {', '.join(STATUSES)}"
+    return ({}, TOO_DEEP) if _is_too_deep(facts) else (facts, "")
+
+
+def _is_too_deep(value: Any) -> bool:
+    """Return whether a value is nested so deeply that code which visits its parts could fail."""
+    level = [value]
+    for _ in range(MAX_LEVELS):
+        level = [
+            item for one in level for item in (one.values() if isinstance(one, dict) else one) if isinstance(item, dict | list)
+        ]
+        if not level:
+            return False
+    return True

@@ -9,7 +9,8 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from hookpoint.run_folder.media.tensorboard_media import PNG, histogram_of, image_of, media_of
+from hookpoint.run_folder.media.media_cache import MediaCache
+from hookpoint.run_folder.media.tensorboard_media import PNG, histogram_of, image_of
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def folder(tmp_path):
 
 
 def test_images_and_histograms(folder):
-    found = media_of(folder)
+    found = MediaCache().media_of(folder)
     assert [(one.kind, one.name, one.step) for one in found] == [
         ("image", "input", 1),
         ("histogram", "weights", 2),
@@ -50,7 +51,7 @@ def test_images_and_histograms(folder):
 
 
 def test_only_png_is_an_image(folder):
-    assert image_of(media_of(folder)[-1]) is None
+    assert image_of(MediaCache().media_of(folder)[-1]) is None
 
 
 @pytest.mark.parametrize("damage", [b"\xff" * 30, b"\x05\0\0\0\0\0\0\0abcdnope", b""])
@@ -59,8 +60,8 @@ def test_a_damaged_end_is_left_out(folder, damage):
     os.truncate(path, path.stat().st_size - 3)
     with path.open("ab") as file:
         file.write(damage)
-    assert len(media_of(folder)) >= 3
+    assert len(MediaCache().media_of(folder)) >= 3
 
 
 def test_no_files(tmp_path):
-    assert media_of(tmp_path) == []
+    assert MediaCache().media_of(tmp_path) == []

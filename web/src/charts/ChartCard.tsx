@@ -50,7 +50,7 @@ export function ChartCard({ name, composed, isPinned }: { name: string; composed
     <article class="chart" ref={box} data-metric={name} data-exact={isExact} data-high={isNear ? highest(content) : ""} data-lines={content.lines.length}>
       <header>
         <h3 title={name}>{name}</h3>
-        {note && <span class="badge">{note}</span>}
+        {note && <span class="badge" title={note}>{note}</span>}
         <span class="chart-tools">
           <button type="button" class="quiet" aria-pressed={isPinned} aria-label={`Pin ${name}`} title={isPinned ? "Unpin this chart" : "Pin this chart to the top"} onClick={togglePin}>
             {isPinned ? "Unpin" : "Pin"}

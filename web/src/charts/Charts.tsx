@@ -13,11 +13,11 @@ const FEW = 2; // charts that fill the width
 export function Charts() {
   const state = useStore(
     (one) => one,
-    (a, b) => a === b || (sameViews(a, b) && a.curves === b.curves && a.colours === b.colours && a.events === b.events && a.settings === b.settings && a.details?.settings === b.details?.settings),
+    (a, b) => a === b || (sameViews(a, b) && a.curves === b.curves && a.colours === b.colours && a.events === b.events),
   );
   const { view } = state;
   const [folded, setFolded] = useState<ReadonlySet<string>>(new Set());
-  const settings = useMemo(() => settingNames(state), [state.settings, state.details?.settings]);
+  const settings = useMemo(() => settingNames(state), [state.runs, view.shown]);
   const extent = extentOf(state);
   const word = view.metrics.trim().toLowerCase();
   const names = [...metricNames(view.shown)].filter((name) => name.toLowerCase().includes(word));
@@ -27,6 +27,8 @@ export function Charts() {
   if (!view.shown.length) return <p class="hint">No run is selected. Select one in the table to see its curves.</p>;
   if (!sections.length && isLoading) return <div class="skeletons" aria-label="Loading curves" role="status">{[0, 1, 2, 3].map((one) => <div class="skeleton" key={one} />)}</div>;
   if (!sections.length && word) return <p class="hint">No metric contains “{view.metrics}”. Clear the filter to see all of them.</p>;
+  const problem = view.shown.map((key) => curvesOf(key)?.problem).find(Boolean);
+  if (!sections.length && problem) return <p class="problem" role="alert">scalars.jsonl cannot be read: {problem}</p>;
   if (!sections.length) return <p class="hint">These runs have logged no values yet. Values appear here as soon as they are written.</p>;
 
   const isFew = sections.reduce((sum, { names: own }) => sum + own.length, 0) <= FEW;

@@ -16,9 +16,10 @@ export function metricNames(shown: readonly string[]): Set<string> {
   return names;
 }
 
-// The names of settings, by which their curves are recognised: these are never smoothed.
+// The names of the shown runs' hyper-parameters, by which their curves are recognised: these are never smoothed. A key of the
+// config is not enough: config={"loss": "mse"} says nothing about the curve "loss".
 export function settingNames(state: State): Set<string> {
-  return new Set([...Object.keys(state.details?.settings ?? {}), ...[...state.settings.values()].flatMap(Object.keys)]);
+  return new Set(state.view.shown.flatMap((key) => state.runs.get(key)?.hyper ?? []));
 }
 
 // From the first to the last position of all shown runs.
@@ -59,7 +60,9 @@ export function compose(state: State, name: string, extent: Range, settings: Rea
     const curves = drawn(run, name, view.range !== null);
     isExact &&= curves.length > 0 && curves.every((curve) => curve.exact);
     if (run.preview) notes.add(`preview, ${Math.floor(run.complete * 100)} % read`);
-    else if (run.complete < 1) notes.add("reading …");
+    else if (run.problem) notes.add(`cannot be read: ${run.problem}`);
+    else if (run.complete < 1) notes.add(run.note || "reading …");
+    if (view.axis === "epoch" && !run.axis.hasEpochs) notes.add("epochs are unknown: steps");
     const main = mainCurve(curves);
     at ||= main?.at ?? "";
     for (const curve of curves) {

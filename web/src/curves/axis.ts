@@ -10,6 +10,11 @@ export class RunAxis {
     readonly started: number,
   ) {}
 
+  // Whether positions along the epoch axis are epochs: without two pairs, they are steps.
+  get hasEpochs(): boolean {
+    return this.epochs.length > 1;
+  }
+
   position(axis: AxisName, step: number, time: number): number {
     if (axis === "time") return time - this.started;
     return axis === "epoch" ? interpolated(this.epochs, step, 0, 1) : step;

@@ -49,9 +49,9 @@ export const api = {
     return json(`/api/run/${key}/series?${search({ px: query.pixels, ...range }, query.names)}`);
   },
 
-  async command(key: string, what: string, args: object, expect?: object): Promise<Answer> {
+  async command(key: string, what: string, args: object): Promise<Answer> {
     const headers = { "content-type": "application/json", "x-hookpoint": "1" };
-    const body = JSON.stringify({ do: what, args, ...(expect ? { expect } : {}) });
+    const body = JSON.stringify({ do: what, args });
     return (await request(`/api/run/${key}/control`, { method: "POST", headers, body })).json() as Promise<Answer>;
   },
 };

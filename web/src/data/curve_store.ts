@@ -11,6 +11,7 @@ interface Loaded {
   from: number;
   to: number;
   end: number; // the last step of the run at that time
+  generation: number;
 }
 
 export interface RunCurves {
@@ -20,8 +21,11 @@ export interface RunCurves {
   zoomed: Map<string, Loaded>;
   axis: RunAxis;
   version: number;
+  generation: number;
   complete: number;
   preview: boolean;
+  problem: string; // why the file cannot be read
+  note: string;
 }
 
 const AGAIN_MS = 250;
@@ -109,7 +113,7 @@ async function loadOnce(key: string): Promise<boolean> {
     }
   }
   const known = held.get(key);
-  if (known && !known.preview && known.complete < 1) {
+  if (known && !known.preview && !known.problem && known.complete < 1) {
     known.version = --unread; // the server reads on: everything is stale
     await new Promise((resolve) => setTimeout(resolve, AGAIN_MS));
     return true;
@@ -126,7 +130,7 @@ function stepRange(run: RunCurves): [number, number] | null {
 // Whether a curve is loaded for a range, in the resolution that the range needs. New values come after the end of the run.
 function covers(run: RunCurves, name: string, from: number, to: number): boolean {
   const zoomed = run.zoomed.get(name);
-  if (!zoomed || zoomed.from > Math.floor(from) || zoomed.to < Math.ceil(to)) return false;
+  if (!zoomed || zoomed.generation !== run.generation || zoomed.from > Math.floor(from) || zoomed.to < Math.ceil(to)) return false;
   if (zoomed.to - zoomed.from > 6 * Math.max(1, to - from)) return false;
   const isPast = zoomed.to < zoomed.end && endOf(run) >= zoomed.end && zoomed.curves.every((curve) => curve.exact);
   return isPast || zoomed.version === run.version;
@@ -141,20 +145,25 @@ function endOf(run: RunCurves): number {
 function takeWhole(key: string, answer: SeriesAnswer): void {
   const run = held.get(key) ?? empty(key);
   for (const [name, curves] of byName(answer)) {
-    run.whole.set(name, { curves, version: answer.version, from: -Infinity, to: Infinity, end: Infinity });
+    run.whole.set(name, { curves, version: answer.version, from: -Infinity, to: Infinity, end: Infinity, generation: answer.generation });
   }
   run.names = new Set(answer.all);
-  run.complete = answer.complete;
-  run.preview = answer.preview;
+  take(run, answer);
   run.version = answer.version;
   run.axis = axisOf(run, answer);
   held.set(key, run);
   changed();
 }
 
+function take(run: RunCurves, { complete, preview, generation, problem, note }: SeriesAnswer): void {
+  Object.assign(run, { complete, preview, generation, problem, note });
+}
+
 function takeZoomed(run: RunCurves, answer: SeriesAnswer, version: number, from: number, to: number): void {
   const end = endOf(run);
-  for (const [name, curves] of byName(answer)) run.zoomed.set(name, { curves, version, from, to, end });
+  const { generation } = answer;
+  run.generation = generation;
+  for (const [name, curves] of byName(answer)) run.zoomed.set(name, { curves, version, from, to, end, generation });
   changed();
 }
 
@@ -166,7 +175,8 @@ function byName(answer: SeriesAnswer): Map<string, Curve[]> {
 
 function empty(key: string): RunCurves {
   const axis = new RunAxis([], [], 0);
-  return { key, names: new Set(), whole: new Map(), zoomed: new Map(), axis, version: 0, complete: 0, preview: false };
+  const nothing = { version: 0, generation: 0, complete: 0, preview: false, problem: "", note: "" };
+  return { key, names: new Set(), whole: new Map(), zoomed: new Map(), axis, ...nothing };
 }
 
 // The longest curve tells when each step was.
@@ -187,7 +197,7 @@ function axisOf(run: RunCurves, answer: SeriesAnswer): RunAxis {
 export function drawn(run: RunCurves, name: string, isZoomed: boolean): Curve[] {
   const { range, axis } = get().view;
   const zoomed = isZoomed && range ? run.zoomed.get(name) : undefined;
-  if (zoomed && range) {
+  if (zoomed && range && zoomed.generation === run.generation) {
     const [from, to] = [run.axis.step(axis, range[0]), run.axis.step(axis, range[1])];
     if (zoomed.from <= from && zoomed.to >= to) return zoomed.curves;
   }

@@ -5,6 +5,7 @@ import { get, setView, update } from "./store";
 
 export const FIRST_RUNS = 5;
 const REFRESH_MS = 1000;
+const VALUES_MS = 5000;
 
 export async function loadRuns(): Promise<void> {
   try {
@@ -26,18 +27,18 @@ async function requestRuns(): Promise<void> {
   setView({ shown, focus });
 }
 
-let settingsOf = -1;
+let settingsOf = "";
 
 // The settings of all runs, for columns and groups. They are loaded once somebody asks for them.
 export async function loadSettings(): Promise<void> {
-  const count = get().runs.size;
-  if (settingsOf === count) return;
-  settingsOf = count;
+  const current = [...get().runs.values()].map((row) => `${row.key} ${row.started} ${row.status}`).join();
+  if (settingsOf === current) return;
+  settingsOf = current; // a run that starts again may have other settings
   try {
     const { settings } = await api.settings();
     update({ settings: new Map(Object.entries(settings)) });
   } catch (error) {
-    settingsOf = -1;
+    settingsOf = "";
     fail(error, "settings");
   }
 }
@@ -69,6 +70,16 @@ export function refreshDetails(): void {
     waiting = undefined;
     void loadDetails();
   }, REFRESH_MS);
+}
+
+let waitingForValues: ReturnType<typeof setTimeout> | undefined;
+
+// New values of the focused run: load them with the rest, at most once in five seconds.
+export function refreshValues(): void {
+  waitingForValues ??= setTimeout(() => {
+    waitingForValues = undefined;
+    void loadDetails();
+  }, VALUES_MS);
 }
 
 export async function loadEvents(key: string): Promise<void> {

@@ -1,13 +1,17 @@
 // Messages from the server: changed runs, new values, events and answers. The browser reconnects by itself.
 import { curvesOf, forget, loadShown, refresh } from "./curve_store";
-import { FIRST_RUNS, loadRuns, refreshDetails } from "./loading";
+import { FIRST_RUNS, loadRuns, refreshDetails, refreshValues } from "./loading";
 import { get, listen, sameItems, setView, update } from "./store";
-import type { Row, RunEvent } from "./types";
+import type { Answer, Row, RunEvent } from "./types";
 
 const MAX_EVENTS = 2000;
 const RETRY_MS = 2000;
 let source: EventSource | null = null;
 let retry: ReturnType<typeof setTimeout> | undefined;
+const answerListeners = new Set<(answer: Answer) => void>();
+
+// Answers to commands, whoever sent them.
+export const onAnswer = (listener: (answer: Answer) => void) => void answerListeners.add(listener);
 
 // Listen to the shown runs and the focused one. A hidden page does not listen: a browser has six connections for all pages.
 export function followServer(): void {
@@ -40,10 +44,14 @@ function connect(): void {
   opened.addEventListener("error", () => lost(opened));
   on("state", caughtUp);
   on("runs", changeRuns);
-  on<{ run: string; version: number }>("curves", ({ run, version }) => refresh(run, version));
+  on<{ run: string; version: number }>("curves", ({ run, version }) => {
+    refresh(run, version);
+    if (run === get().view.focus) refreshValues();
+  });
   on<RunEvent & { run: string }>("event", addEvent);
-  on<{ run: string }>("answer", ({ run }) => {
-    if (run === get().view.focus) refreshDetails();
+  on<Answer & { run: string }>("answer", (answer) => {
+    for (const listener of answerListeners) listener(answer);
+    if (answer.run === get().view.focus) refreshDetails();
   });
 }
 

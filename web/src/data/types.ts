@@ -25,6 +25,7 @@ export interface Row {
   best: Best | null;
   last: [string, number | string] | null;
   control: boolean;
+  hyper: string[]; // names of hyper-parameters
 }
 
 export type Plain = string | number | boolean | null | Plain[] | { [name: string]: Plain };
@@ -49,6 +50,9 @@ export interface SeriesAnswer {
   preview: boolean;
   exact: boolean;
   version: number;
+  generation: number; // another one: the file was cut, so ranges that were loaded before may be wrong
+  problem: string;
+  note: string;
   all: string[];
   epochs: [step: number, epoch: number][];
   curves: Curve[];
@@ -123,6 +127,7 @@ export interface RunDetails extends Omit<Row, "best" | "last"> {
 }
 
 export interface Answer {
+  id?: string;
   status: string;
   text: string;
   reason?: string;

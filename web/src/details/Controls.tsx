@@ -2,7 +2,7 @@
 import { useEffect, useReducer, useRef } from "preact/hooks";
 import { clock } from "../data/format";
 import { useStore } from "../data/store";
-import type { Control, RunEvent } from "../data/types";
+import type { Control, RunDetails, RunEvent } from "../data/types";
 import { command, onRequests, requestsOf } from "./commands";
 import { KnobField } from "./KnobField";
 
@@ -13,7 +13,7 @@ const ACTIONS: readonly [name: string, title: string, about: string][] = [
   ["save", "Save", "Save a checkpoint now"],
   ["validate", "Validate", "Run the validation now"],
   ["trace", "Trace", "Record a profile of the next 5 steps"],
-  ["stop", "Stop", "Save and end the run"],
+  ["stop", "Stop", "End the run"],
 ];
 
 export function Controls() {
@@ -59,6 +59,7 @@ export function Controls() {
       {controls && controls.knobs.length > 0 && (
         <>
           <h3>Settings of the run</h3>
+          <p class="hint">Press Enter to set a value from the next step on. If a schedule or a callback also changes it, it may set it again: the answer says which.</p>
           <div id="knobs">{controls.knobs.map((knob) => <KnobField key={`${focus} ${knob.name}`} knob={knob} reason={general || (controls.cannot.set ?? "")} />)}</div>
         </>
       )}
@@ -75,7 +76,7 @@ export function Controls() {
       <Requests />
       <dialog ref={dialog} aria-labelledby="stop-title">
         <h3 id="stop-title">Stop {details.name}?</h3>
-        <p>The run saves a checkpoint and ends. You can resume it later by starting it again.</p>
+        <p id="stop-about">{afterStop(details)}</p>
         <label>Reason (optional) <input ref={reason} id="stop-reason" autocomplete="off" maxLength={200} /></label>
         <div class="actions">
           <button type="button" id="stop-cancel" onClick={() => stop(false)}>Keep running</button>
@@ -84,6 +85,13 @@ export function Controls() {
       </dialog>
     </div>
   );
+}
+
+// What a stop leaves. Files of older versions do not say which callbacks save.
+function afterStop({ run: { savers } }: RunDetails): string {
+  if (!Array.isArray(savers)) return "The run ends. If one of its callbacks saves checkpoints, the run saves one first and can be resumed.";
+  if (savers.length) return "The run saves a checkpoint and ends. You can resume it later by starting it again.";
+  return "The run ends, and nothing is saved: none of its callbacks saves checkpoints. To keep its current state, press Save first.";
 }
 
 // Why a command cannot be used now; empty if it can.

@@ -1,14 +1,18 @@
-// A setting that can be changed. It is sent only if the run still has the value that is shown here.
+// A setting that can be changed. It is not sent if somebody else has set it since the user began to type. A value that a schedule
+// changes may be older here than in the run: that does not matter, because the user's value replaces it.
 import { useEffect, useRef, useState } from "preact/hooks";
-import { plainText } from "../data/format";
-import type { Knob, Plain } from "../data/types";
-import { command, refuse } from "./commands";
+import { plainText, short } from "../data/format";
+import { loadEvents } from "../data/loading";
+import { get, useStore } from "../data/store";
+import type { Knob, Plain, RunDetails } from "../data/types";
+import { command, lastSetting, refuse } from "./commands";
 
 export function KnobField({ knob, reason }: { knob: Knob; reason: string }) {
   const current = textOf(knob.value);
   const [text, setText] = useState(current);
   const [was, setWas] = useState<Plain>(knob.value);
   const isEditing = useRef(false);
+  const base = useRef<string | undefined>(undefined); // the last command that had set it when the user began to type
   useEffect(() => {
     if (isEditing.current) return;
     setText(current);
@@ -18,6 +22,7 @@ export function KnobField({ knob, reason }: { knob: Knob; reason: string }) {
   const begin = () => {
     if (isEditing.current) return;
     isEditing.current = true;
+    base.current = lastSetting(knob.name)?.id;
     setWas(knob.value); // what the user sees while typing
   };
   const reset = () => {
@@ -25,17 +30,27 @@ export function KnobField({ knob, reason }: { knob: Knob; reason: string }) {
     setText(textOf(knob.value));
     setWas(knob.value);
   };
-  const send = (typed: string) => {
+  const send = async (typed: string) => {
     const value = parsed(knob, typed);
+    const hasBegun = isEditing.current;
     isEditing.current = false;
     if (value === undefined) {
       refuse(`Set ${knob.name}`, `“${typed}” is not valid: ${expected(knob)}`);
       return;
     }
-    if (JSON.stringify(value) === JSON.stringify(was)) return reset();
-    void command("set", { values: { [knob.name]: value } }, `Set ${knob.name} to ${plainText(value)}`, { [knob.name]: was }).then(reset);
+    if (get().view.focus !== null) await loadEvents(get().view.focus!);
+    const other = hasBegun ? lastSetting(knob.name) : undefined;
+    if (other && other.id !== base.current && !other.isOwn) {
+      isEditing.current = true;
+      base.current = other.id;
+      refuse(`Set ${knob.name}`, `not sent. Meanwhile, ${other.text}. To overwrite it, press Set again.`);
+      return;
+    }
+    await command("set", { values: { [knob.name]: value } }, `Set ${knob.name} to ${plainText(value)}`);
+    if (!isEditing.current) reset(); // the user may type again before the answer is there
   };
 
+  const last = useStore((state) => state.details?.last);
   const id = `knob-${knob.name}`;
   const isChanged = text !== textOf(was);
   const shared = { id, "data-knob": knob.name, disabled: Boolean(reason), title: reason || expected(knob) };
@@ -44,17 +59,17 @@ export function KnobField({ knob, reason }: { knob: Knob; reason: string }) {
     <div class="knob">
       <label for={id}>
         <span>{knob.name}</span>
-        <small>{[knob.about, bounds(knob)].filter(Boolean).join("; ")}</small>
+        <small>{[knob.about, bounds(knob), newest(knob, last)].filter(Boolean).join("; ")}</small>
       </label>
       {choices.length ? (
-        <select {...shared} value={text} onChange={(event) => send(event.currentTarget.value)}>
+        <select {...shared} value={text} onFocus={begin} onChange={(event) => void send(event.currentTarget.value)}>
           {choices.map((choice) => <option key={textOf(choice)} value={textOf(choice)}>{plainText(choice)}</option>)}
         </select>
       ) : (
         <form
           onSubmit={(event) => {
             event.preventDefault();
-            send(text);
+            void send(text);
           }}
         >
           <input
@@ -99,6 +114,12 @@ function parsed(knob: Knob, text: string): Plain | undefined {
   const isNumber = text.trim() !== "" && Number.isFinite(value) && (knob.type !== "int" || Number.isInteger(value));
   const isInside = (knob.low === null || value >= knob.low) && (knob.high === null || value <= knob.high);
   return isNumber && isInside ? value : undefined;
+}
+
+// The newest logged value, if it is another one: a schedule changes it more often than the run describes its settings.
+function newest(knob: Knob, last: RunDetails["last"] | undefined): string {
+  const point = last?.[knob.name] ?? (knob.name === "lr" ? last?.learning_rate : undefined);
+  return point && point.value !== knob.value ? `${short(point.value)} at step ${point.step.toLocaleString("en-US")}` : "";
 }
 
 function bounds(knob: Knob): string {

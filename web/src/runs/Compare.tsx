@@ -11,7 +11,7 @@ export function Compare() {
   const runs = useStore((state) => state.runs);
   const settings = useStore((state) => state.settings);
   const colours = useStore((state) => state.colours);
-  useEffect(() => void loadSettings(), [runs.size]);
+  useEffect(() => void loadSettings(), [runs]);
 
   const rows = byBest(shown.flatMap((key) => runs.get(key) ?? []));
   const names = [...new Set(rows.flatMap((row) => Object.keys(settings.get(row.key) ?? {})))];
@@ -69,7 +69,7 @@ export function Compare() {
         </table>
       </div>
       <p class="hint">
-        {differing.length ? "Highlighted: different from the best run." : "These runs have the same settings."} {names.length - differing.length} settings are equal.
+        {differing.length ? "Highlighted: different from the best run." : "These runs have the same settings."} {names.length - differing.length} settings are equal.{metrics.size > 1 && " Runs with another metric come last."}
       </p>
     </section>
   );

@@ -44,7 +44,7 @@ export function secondsOf(row: Row, now = Date.now() / 1000): number | null {
 }
 
 function compare(a: Plain, b: Plain): number {
-  if (typeof a === "number" && typeof b === "number") return a - b;
+  if (typeof a === "number" && typeof b === "number") return a === b ? 0 : a - b; // two infinities have no difference
   return plainText(a).localeCompare(plainText(b), undefined, { numeric: true });
 }
 
@@ -74,12 +74,16 @@ export function bestOf(rows: readonly Row[]): Row | null {
   }
   const [most] = [...counts.values()].sort((a, b) => b.length - a.length);
   if (!most) return null;
-  const sign = most.some((row) => row.best!.mode === "max") ? -1 : 1;
+  const sign = signOf(most);
   return most.reduce((a, b) => (sign * (b.best!.value as number) < sign * (a.best!.value as number) ? b : a));
 }
 
+const signOf = (rows: readonly Row[]) => (rows.some((row) => row.best?.mode === "max") ? -1 : 1);
+
+// The best run first, as `bestOf` chooses it. Runs with another metric cannot be compared: they come last.
 export function byBest(rows: readonly Row[]): Row[] {
-  const sign = rows.some((row) => row.best?.mode === "max") ? -1 : 1;
-  const value = (row: Row) => (typeof row.best?.value === "number" ? sign * row.best.value : Infinity);
-  return [...rows].sort((a, b) => value(a) - value(b) || a.label.localeCompare(b.label));
+  const metric = bestOf(rows)?.best?.metric;
+  const sign = signOf(rows.filter((row) => row.best?.metric === metric));
+  const value = ({ best }: Row) => (typeof best?.value === "number" && best.metric === metric ? sign * best.value : Infinity);
+  return [...rows].sort((a, b) => compare(value(a), value(b)) || a.label.localeCompare(b.label));
 }

@@ -75,6 +75,7 @@ class RunRecord:
             hyper=masked({name: run.hyper[name] for name in run.hyper}),
             objects={name: type(item).__name__ for name in OBJECTS if (item := getattr(run, name)) is not None},
             callbacks=[masked(entry.name) for entry in run.hooks.entries],
+            savers=[masked(entry.name) for entry in run.hooks.entries if getattr(entry.subject, "saves", False)],
             schedule=_schedule(run.hooks),
             identity=identity,
             **({"lineage": self._lineage} if self._lineage and not run.resuming else {}),

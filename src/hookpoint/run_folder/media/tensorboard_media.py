@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ PNG = b"\x89PNG\r\n\x1a\n"
 HEAD = struct.Struct("<Q4x")  # a record's length, followed by a checksum of the length
 TAIL_BYTES = 4  # a checksum of the record, after its data
 MAX_RECORD_BYTES = 64 * 2**20
-MAX_BYTES = 2**30  # limit for all files together
 
 
 class NoTensorBoard(HookpointError, ImportError):
@@ -36,21 +34,18 @@ class Medium:
     offset: int
 
 
-def media_of(run_folder: Path) -> list[Medium]:
-    """Return a run's images and histograms, oldest first. Reads all event files, up to 1 GiB.
+def event_files_of(run_folder: Path) -> list[Path]:
+    """Return a run's event files, oldest first."""
+    return sorted((run_folder / FOLDER).glob(FILES))
 
-    Raises NoTensorBoard if tensorboard is not installed.
-    """
+
+def media_in(file: BinaryIO, path: Path, max_bytes: int) -> tuple[list[Medium], int]:
+    """Return the images and histograms from the current position of an event file on, and the offset after the last event."""
     found: list[Medium] = []
-    left = MAX_BYTES
-    for path in sorted((run_folder / FOLDER).glob(FILES)):
-        try:
-            with open_plain(path) as file:
-                found += [medium for offset, event in _events(file, left) for medium in _media(event, path, offset)]
-                left -= os.fstat(file.fileno()).st_size
-        except OSError:
-            continue
-    return found
+    end = file.tell()
+    for offset, event, end in _events(file, max_bytes):  # noqa: B007 - the last end is returned
+        found += _media(event, path, offset)
+    return found, end
 
 
 def image_of(medium: Medium) -> bytes | None:
@@ -82,14 +77,14 @@ def _value(medium: Medium) -> Any:
     try:
         with open_plain(medium.path) as file:
             file.seek(medium.offset)
-            _, event = next(_events(file, MAX_RECORD_BYTES), (0, None))
+            _, event, _ = next(_events(file, MAX_RECORD_BYTES), (0, None, 0))
     except OSError:
         return None
     return None if event is None else next((one for one in event.summary.value if one.tag == medium.name), None)
 
 
-def _events(file: BinaryIO, max_bytes: int) -> Iterator[tuple[int, Any]]:
-    """Yield the events from the current position, with their offsets. Stop at an incomplete or invalid event."""
+def _events(file: BinaryIO, max_bytes: int) -> Iterator[tuple[int, Any, int]]:
+    """Yield the events from the current position, each between its two offsets. Stop at an incomplete or invalid event."""
     try:
         from google.protobuf.message import DecodeError
         from tensorboard.compat.proto.event_pb2 import Event
@@ -103,8 +98,10 @@ def _events(file: BinaryIO, max_bytes: int) -> Iterator[tuple[int, Any]]:
         if length > MAX_RECORD_BYTES or len(data := file.read(length)) < length:
             return
         try:
-            yield offset, Event.FromString(data)
+            event = Event.FromString(data)
         except DecodeError:
             return
-        offset += HEAD.size + length + TAIL_BYTES
+        after = offset + HEAD.size + length + TAIL_BYTES
+        yield offset, event, after
+        offset = after
         file.seek(offset)

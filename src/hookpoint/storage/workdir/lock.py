@@ -10,6 +10,7 @@ import socket
 import stat
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 
 from hookpoint.core.errors import WorkdirInUse
@@ -150,14 +151,23 @@ class WorkdirLock:
 
 def holder_of(workdir: str | os.PathLike[str]) -> Holder | None:
     """Return the process that is writing to a workdir, or None. A process on another host is assumed to be running."""
-    if (Path(workdir).resolve(), os.getpid()) in _held:  # opening and closing the file would release our own lock
+    # Opening and closing the file would release our own lock. Most processes hold none, and resolving a path takes many calls.
+    if _held and (Path(workdir).resolve(), os.getpid()) in _held:
         return Holder.this_process()
     try:
-        path = Path(workdir) / NAME
-        holder = Holder.parsed(path.read_bytes()[:MAX_BYTES]) if path.is_file() else None
+        holder = Holder.parsed(_record_in(os.path.join(workdir, NAME)))
     except OSError:
         return None
     return holder if holder is not None and (holder.host != socket.gethostname() or holder.runs()) else None
+
+
+def _record_in(path: str) -> bytes:
+    """Return the record in a lock file, with as few system calls as possible. Return nothing if it is not a regular file."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0))
+    try:
+        return os.read(descriptor, MAX_BYTES) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
+    finally:
+        os.close(descriptor)
 
 
 def _lock(descriptor: int) -> bool | None:
@@ -171,6 +181,7 @@ def _lock(descriptor: int) -> bool | None:
         return False if error.errno in HELD_ELSEWHERE else None
 
 
+@cache
 def _boot() -> str | None:
     """Return the id of the current boot, or None if the system has none. It is needed because a reboot resets the pids."""
     try:

@@ -1,0 +1,28 @@
+"""File stamp: tell whether a file has changed, without opening it."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import NamedTuple
+
+SETTLED_NS = 2 * 10**9
+
+
+class FileStamp(NamedTuple):
+    """A file's inode, size and time of its last change."""
+
+    inode: int
+    size: int
+    changed_ns: int
+
+    @classmethod
+    def of(cls, path: str | os.PathLike[str]) -> FileStamp:
+        """Return the stamp of a file. Raises OSError if there is no such file."""
+        status = os.stat(path)
+        return cls(status.st_ino, status.st_size, status.st_mtime_ns)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether any later change gives the file another stamp. Times are not exact, so this takes two seconds."""
+        return time.time_ns() - self.changed_ns > SETTLED_NS

@@ -1,0 +1,79 @@
+"""Commands from the page: which are answered at once, and which the run answers later."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import hookpoint
+from hookpoint.board import application, run_control
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Do not wait for answers."""
+    monkeypatch.setattr(application, "WAIT_SECONDS", 0.3)
+
+
+def answer(client, body):
+    status, _, content = client.command("live", body)
+    assert status == 200, content
+    return json.loads(content)
+
+
+def test_commands_that_wait_for_a_paused_run_do_not_block_others(board, steered, impatient):
+    with steered() as training:
+        client = board()
+        with client.stream("live") as message:
+            assert answer(client, {"do": "pause"})["status"] == "applied"
+            waiting = [answer(client, {"do": "validate"}) for _ in range(20)]
+            assert {one["status"] for one in waiting} == {"waiting"}
+            assert answer(client, {"do": "resume"})["status"] == "applied"
+            later = {}
+            while not {one["id"] for one in waiting} <= set(later):
+                found = message("answer")
+                later[found["id"]] = found
+        found = later[waiting[0]["id"]]
+        assert (found["do"], found["status"]) == ("validate", "refused")
+        assert "this run has no validation data" in found["text"]
+        assert training.error is None
+
+
+def test_too_many_waiting_commands(board, steered, impatient, monkeypatch):
+    monkeypatch.setattr(application, "MAX_COMMANDS", 1)
+    with steered():
+        client = board()
+        answer(client, {"do": "pause"})
+        answer(client, {"do": "validate"})
+        status, _, content = client.command("live", {"do": "resume"})
+        assert (status, content) == (503, b"1 commands already wait for an answer")
+
+
+def test_a_command_that_no_step_takes_is_withdrawn(board, steered, monkeypatch):
+    monkeypatch.setattr(run_control, "ANSWER_SECONDS", 0.2)
+    with steered() as training:
+        client = board()
+        training.gate.clear()
+        found = answer(client, {"do": "stop"})
+        training.gate.set()
+        assert found["status"] == "withdrawn"
+        hookpoint.control(training.workdir).save()  # the run was not stopped
+
+
+def test_a_run_that_ends_first(board, steered, impatient):
+    with steered() as training:
+        client = board()
+        with client.stream("live") as message:
+            answer(client, {"do": "pause"})
+            waiting = answer(client, {"do": "validate"})
+            training.end()
+            while (found := message("answer"))["id"] != waiting["id"]:
+                pass
+        assert found["status"] in ("lost", "refused")
+
+
+def test_a_command_to_a_run_that_has_ended(board, train_run):
+    train_run()
+    status, _, content = board().command("mine", {"do": "stop"})
+    assert (status, json.loads(content)["status"]) == (200, "refused")
