@@ -13,12 +13,15 @@ from threading import Lock
 from typing import Any
 
 from hookpoint.board.run_control import has_control
+from hookpoint.core.errors import HookpointError
 from hookpoint.core.text.plain_values import plain
 from hookpoint.run_folder.best_value import BestValue, metric_to_watch
 from hookpoint.run_folder.json_records import number_of
 from hookpoint.run_folder.run_details import settings_of
 from hookpoint.run_folder.run_folder import EVENTS, FAILED, FINISHED, RUNNING, SCALARS, STOPPED, RunFolder
 from hookpoint.run_folder.run_scanner import RunScanner
+from hookpoint.steering.control_folder import NAME as CONTROL
+from hookpoint.steering.controller import control
 from hookpoint.storage.run_file import NAME
 from hookpoint.storage.workdir.lock import holder_of
 
@@ -27,6 +30,7 @@ MAX_SETTING = 200  # maximum length of a setting in the table, in characters
 RUNNING_SECONDS = 1.0  # interval between checks of the runs in progress
 SEARCH_SECONDS = 10.0  # interval between searches for new runs
 ENDED = (FINISHED, STOPPED, FAILED)
+LIVE = f"{CONTROL}/live.json"
 
 Row = dict[str, Any]
 
@@ -164,18 +168,23 @@ def row_of(run: RunFolder, key: str, label: str) -> Row:
     """Return a run's row. If the run has ended, only run.json is read.
 
     For a run in progress, `since` is the current time minus its training time. For any other run, `seconds` is its duration.
+    The duration of a paused run ends with its last record.
     """
     status = run.status
     step = run.facts.get("step")
     has_ended = status in ENDED and type(step) is int
     best = run.stated_best
     seconds = run.seconds
-    is_running = status == RUNNING and seconds is not None
+    paused = status == RUNNING and is_paused(run.path)
+    if paused and seconds is not None and run.last.time is not None:
+        seconds = max(seconds - max(time.time() - run.last.time, 0.0), 0.0)
+    is_running = status == RUNNING and not paused and seconds is not None
     row = {
         "key": key,
         "name": run.name,
         "label": label,
         "status": status,
+        "paused": paused,
         "reason": run.reason,
         "step": step if has_ended else run.step,
         "epoch": run.facts.get("epoch") if has_ended else run.epoch,
@@ -188,6 +197,14 @@ def row_of(run: RunFolder, key: str, label: str) -> Row:
         "control": status == RUNNING and has_control(run.path),
     }
     return dict(plain(row))
+
+
+def is_paused(path: Path) -> bool:
+    """Return whether a run in progress is paused. A run that takes no commands is not."""
+    try:
+        return control(path).live().paused is True
+    except (HookpointError, OSError):
+        return False
 
 
 def stored_last(run: RunFolder, best: BestValue | None) -> tuple[str, float] | None:
@@ -208,7 +225,7 @@ def short_settings(run: RunFolder) -> dict[str, Any]:
 
 def _stamp(folder: str, status: str | None) -> tuple[Any, ...]:
     """Return a value that changes with a run's files. For an ended run, run.json is enough: a new start replaces this file."""
-    names = (NAME,) if status in ENDED else (NAME, SCALARS, EVENTS)
+    names = (NAME,) if status in ENDED else (NAME, SCALARS, EVENTS, LIVE)
     return tuple(_file_stamp(f"{folder}/{name}") for name in names)
 
 
