@@ -9,6 +9,8 @@ export function KnobField({ knob, reason }: { knob: Knob; reason: string }) {
   const [text, setText] = useState(current);
   const [was, setWas] = useState<Plain>(knob.value);
   const isEditing = useRef(false);
+  const latest = useRef(knob); // an answer arrives later than the value that it has set
+  latest.current = knob;
   useEffect(() => {
     if (isEditing.current) return;
     setText(current);
@@ -22,8 +24,8 @@ export function KnobField({ knob, reason }: { knob: Knob; reason: string }) {
   };
   const reset = () => {
     isEditing.current = false;
-    setText(textOf(knob.value));
-    setWas(knob.value);
+    setText(textOf(latest.current.value));
+    setWas(latest.current.value);
   };
   const send = (typed: string) => {
     const value = parsed(knob, typed);
