@@ -56,6 +56,14 @@ def page(browser, serve, request):  # closed before the servers end
         assert {one.netloc for one in requested if one.scheme not in ("data", "blob")} == {page.board}
 
 
+@pytest.fixture
+def phone(browser):
+    """The same on a small screen that is touched."""
+    context = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True)
+    yield watched(context.new_page())
+    context.close()
+
+
 def watched(page):
     """Collect the errors of a page in `problems`, and the addresses that it asks in `requested`."""
     page.problems, page.requested, page.board = [], [], None

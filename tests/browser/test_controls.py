@@ -25,6 +25,8 @@ def test_commands_are_answered_and_visible_in_the_run(page, serve, opened, event
         knob.press("Enter")
         page.wait_for_selector("#answer.applied:has-text('Set learning_rate to 0.125: applied at step')", timeout=30_000)
         assert "0.5 -> 0.125" in page.locator("#answer").text_content()
+        page.wait_for_timeout(1_500)  # the details are loaded again meanwhile
+        assert knob.input_value() == "0.125"
         for what in ("pause", "resume", "save", "trace"):
             press(page, what)
         page.locator("button[data-do='validate']").click()
@@ -33,6 +35,8 @@ def test_commands_are_answered_and_visible_in_the_run(page, serve, opened, event
         knob.press("Enter")
         page.wait_for_selector("#answer.error:has-text('expected a number')")
         page.wait_for_selector("#requests li.applied:has-text('learning_rate 0.5 -> 0.125')")
+        texts = page.locator("#requests li").all_text_contents()
+        assert len(texts) == len(set(texts)) == 6, texts  # by request and as a message, but listed once
         assert "@" in page.locator("#requests li").first.text_content()  # who asked
         page.locator("button[data-do='stop']").click()
         page.locator("#stop-cancel").click()
@@ -67,7 +71,45 @@ def test_two_pages_see_the_same_run(page, serve, opened, training):
         page.wait_for_selector("#answer.applied", timeout=30_000)
         other.wait_for_selector("#requests li:has-text('0.5 -> 0.25')", timeout=30_000)
         page.locator("button[data-do='pause']").click()
-        other.wait_for_selector("#paused", timeout=30_000)
+        other.wait_for_selector("#state .paused", timeout=30_000)
+    assert page.problems == []
+
+
+def test_a_paused_run_says_so_and_no_button_moves(page, serve, opened, training):
+    with training():
+        opened(page, serve())
+        stop = page.locator("button[data-do='stop']")
+        place = stop.bounding_box()
+        press(page, "pause")
+        page.wait_for_selector("#runs td.status.paused", timeout=30_000)
+        page.wait_for_selector("#state .status.paused")
+        assert stop.bounding_box() == place
+        page.fill("#find-run", "paused")
+        page.wait_for_selector("#runs tr:has-text('live')")
+        time = page.locator("#runs td.number").last.text_content()
+        page.wait_for_timeout(2_500)
+        assert page.locator("#runs td.number").last.text_content() == time
+        press(page, "resume")
+        page.wait_for_selector("#state .status.running", timeout=30_000)
+        assert stop.bounding_box() == place
+    assert page.problems == []
+
+
+def test_events_of_a_run_that_was_not_shown_are_there_when_it_is(page, serve, opened, row, write_run, tmp_path, training):
+    write_run("other", [row(1, loss=1.0)], name="other", step=1)
+    with training():
+        opened(page, serve(), "tab=events")
+        page.locator("button.name", has_text="live").click()
+        page.wait_for_selector("#name:has-text('live')")
+        page.wait_for_selector(".tab-panel :is(#events, .hint)")
+        page.locator("button.name", has_text="other").click()
+        page.locator("#runs tr", has_text="live").locator(".dot").click()
+        page.wait_for_selector("#count:has-text('1 shown')")
+        hookpoint.control(tmp_path / "runs" / "live").set({"learning_rate": 0.25})
+        page.wait_for_timeout(1_500)
+        page.locator("button.name", has_text="live").click()
+        page.wait_for_selector("#events li:has-text('0.5 -> 0.25')", timeout=30_000)
+        assert page.locator("#events li:has-text('0.5 -> 0.25')").count() == 1
     assert page.problems == []
 
 

@@ -68,7 +68,7 @@ def test_a_drag_zooms_to_every_value_and_a_double_click_returns(page, serve, ope
     page.wait_for_selector(f"{LOSS}[data-high='9'][data-exact='true']")
     before = zoom_of(page)
     drag(page, 0.8, 0.3, keys=["Shift"])  # pans
-    page.wait_for_selector("#reset-zoom")
+    page.wait_for_selector("#reset-zoom:enabled")
     page.wait_for_selector(f"{LOSS}[data-exact='true']")
     page.wait_for_timeout(300)
     after = zoom_of(page)
@@ -93,7 +93,7 @@ def test_five_runs_are_compared(page, serve, opened, row, write_run):
     page.locator("#compare").click()
     page.wait_for_selector("#differences tr[data-setting='depth']")
     cells = page.locator("#differences tbody tr").first.locator("td").all_text_contents()
-    assert [cell.strip() for cell in cells] == ["★ 0.1", "0.2", "0.3", "0.4", "0.5"]
+    assert [cell.removesuffix(" at step 9") for cell in cells] == ["★ 0.1", "0.2", "0.3", "0.4", "0.5"]
     assert page.locator("#differences tr[data-setting='depth'] td").all_text_contents() == ["4", "3", "2", "1", "0"]
     assert page.locator("#differences tr[data-setting]").count() == 1  # the others are equal
     assert page.locator("#runs tr:has(.star)").get_attribute("data-key") is not None
@@ -122,7 +122,7 @@ def test_a_link_restores_the_view(page, serve, opened, row, write_run):
     page.locator(".chart[data-metric='rate'] button:has-text('Pin')").click()
     page.locator("[data-tab='settings']").click()
     drag(page, 0.2, 0.6)
-    page.wait_for_selector("#reset-zoom")
+    page.wait_for_selector("#reset-zoom:enabled")
     page.wait_for_timeout(100)
     link, zoom = page.evaluate("location.href"), zoom_of(page)
     assert "token" not in link
@@ -142,14 +142,19 @@ def test_a_link_restores_the_view(page, serve, opened, row, write_run):
 def test_values_and_events_under_the_pointer(page, serve, opened, row, write_run):
     lines = [row(step, loss=step / 1000, epoch=1 + step // 100) for step in range(1_000)]
     event = {"step": 500, "iteration": 500, "epoch": 6, "time": 1.79e9 + 500, "event": "stop", "reason": "lunch"}
-    write_run("mine", lines, [event], name="mine", step=1_000)
+    saves = [{**event, "step": step, "event": "save", "path": "x", "tags": []} for step in (499, 501)]
+    write_run("mine", lines, [saves[0], event, saves[1]], name="mine", step=1_000)
     opened(page, serve())
     page.wait_for_selector(f"{LOSS}[data-exact='true']")
     box = page.locator(f"{LOSS} .u-over").bounding_box()
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 20)
     tip = page.locator(f"{LOSS} .tip:not([hidden])")
-    assert "stop requested: lunch" in tip.text_content()
-    assert "mine" in tip.text_content()
+    assert tip.locator(".tip-head").text_content().startswith("loss")
+    assert tip.locator(".tip-mark").all_text_contents() == [
+        "Events of mine",
+        "step 500: stop requested: lunch",
+        "2 saves, steps 499 to 501",
+    ]
     assert "0.5" in tip.text_content() or "0.49" in tip.text_content()
     page.locator("label:has-text('Epoch')").click()
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 30)
@@ -169,7 +174,9 @@ def test_a_chart_is_saved_as_a_picture_and_as_a_table(page, serve, opened, row, 
         page.locator(f"{LOSS} button:has-text('PNG')").click()
     assert waiting.value.suggested_filename == "loss.png"
     waiting.value.save_as(tmp_path / "loss.png")
-    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+    content = (tmp_path / "loss.png").read_bytes()
+    assert content.startswith(b"\x89PNG")
+    assert int.from_bytes(content[16:20], "big") > 1_200  # its width: enough for a document
     with page.expect_download() as waiting:
         page.locator(f"{LOSS} button:has-text('CSV')").click()
     waiting.value.save_as(tmp_path / "loss.csv")
@@ -231,7 +238,12 @@ def test_runs_with_another_metric_do_not_change_the_order(page, serve, opened, r
     page.locator("#compare").click()
     page.wait_for_selector("#differences tr[data-setting='name']")
     cells = page.locator("#differences tbody tr").first.locator("td").all_text_contents()
-    assert [cell.strip() for cell in cells] == ["★ val_loss 0.1", "val_loss 0.2", "val_loss 0.3", "accuracy 0.9"]
+    assert [cell.strip() for cell in cells] == [
+        "★ val_loss 0.1 at step 1",
+        "val_loss 0.2 at step 1",
+        "val_loss 0.3 at step 1",
+        "accuracy 0.9 at step 1",
+    ]
     assert "b" in page.locator("#runs tr:has(.star) .name").text_content()
     assert page.problems == []
 
@@ -247,4 +259,115 @@ def test_a_key_of_the_config_does_not_make_a_metric_a_setting(page, serve, opene
     assert "raw" in page.locator(f"{LOSS} .tip").text_content()
     page.locator(".chart[data-metric='temperature'] .u-over").hover()
     assert "raw" not in page.locator(".chart[data-metric='temperature'] .tip").text_content()
+    assert page.problems == []
+
+
+def visible_tips(page):
+    """Return the texts of the boxes with values, by metric."""
+    charts = page.locator(".chart:has(.tip:not([hidden]))").all()
+    return {chart.get_attribute("data-metric"): chart.locator(".tip").text_content() for chart in charts}
+
+
+def test_the_value_box_stays_with_its_chart_and_its_step_while_values_arrive(page, serve, opened, training):
+    with training():
+        opened(page, serve())
+        page.wait_for_selector(".chart[data-metric='rate'] canvas")
+        page.locator(".chart[data-metric='rate'] .u-over").hover()
+        where = page.locator(".chart[data-metric='rate'] .tip-where").text_content()
+        for _ in range(8):
+            page.wait_for_timeout(500)
+            tips = visible_tips(page)
+            assert list(tips) == ["rate"]
+            assert tips["rate"].startswith(f"rate{where}live0.5")
+        page.mouse.move(5, 5)
+        assert visible_tips(page) == {}
+    assert page.problems == []
+
+
+def test_the_value_box_stays_with_its_chart_after_a_zoom(page, serve, opened, row, write_run):
+    write_run("mine", [row(step, loss=0.5, other=2.0) for step in range(1_000)], name="mine", step=1_000)
+    opened(page, serve())
+    page.wait_for_selector(f"{LOSS}[data-exact='true']")
+    drag(page, 0.3, 0.6)
+    page.wait_for_selector("#reset-zoom:enabled")
+    page.wait_for_timeout(500)
+    assert set(visible_tips(page)) <= {"loss"}
+    page.locator("#reset-zoom").click()
+    page.wait_for_selector("#reset-zoom:disabled")
+    assert visible_tips(page) == {}
+    assert page.problems == []
+
+
+@pytest.fixture
+def ranked_runs(row, write_run):
+    """Return `ranked_runs(count)`: write runs, the oldest of which is the best."""
+
+    def write(count):
+        for number in range(count):
+            best = {"val_loss": {"value": 0.1 + number / 10, "step": 40, "mode": "min"}}
+            lines = [row(step, loss=1.0, learning_rate=0.3 if number == 0 and step > 50 else 0.1) for step in range(100)]
+            facts = {"best": best, "metrics": {"val_loss": 0.9 if number == 0 else 0.11 + number / 10}}
+            facts |= {"config": {"learning_rate": 0.1, "depth": number}, "hyper": {"lr": 0.1, "layers": number}}
+            started = f"2026-11-{number + 1:02}T00:00:00+00:00"
+            write_run(f"run-{number}", lines, name=f"run-{number}", step=100, epoch=1, started=started, **facts)
+
+    return write
+
+
+def test_a_few_runs_are_all_shown(page, serve, opened, ranked_runs):
+    ranked_runs(6)
+    opened(page, serve())
+    page.wait_for_selector(f"{LOSS}[data-lines='6']")
+
+
+def test_the_star_is_for_the_best_of_all_runs(page, serve, opened, ranked_runs):
+    ranked_runs(7)
+    opened(page, serve())
+    page.wait_for_selector(f"{LOSS}[data-lines='5']")
+    assert "run-0" in page.locator("#runs tr:has(.star)").text_content()
+    assert page.locator("#runs tr:has(.worse)").count() == 1  # its last value is far worse than its best
+    assert "far worse" in page.locator("#runs tr", has_text="run-0").locator(".worse").get_attribute("title")
+    assert page.locator("button.sort", has_text="Best").text_content() == "Bestval_loss"
+    page.locator("#compare").click()
+    page.wait_for_selector("#not-shown:has-text('2 runs not shown, among them the best, run-0')")
+    assert page.locator("#differences .best").count() == 0
+    page.locator("#not-shown button").click()
+    page.wait_for_selector("#differences .best:has-text('★ 0.1 at step 40')")
+    assert page.locator("#not-shown").text_content().strip() == "1 run not shown."
+    # Settings with the same values are one row, and a setting that has changed says so.
+    page.wait_for_selector("#differences tr[data-setting='learning_rate'] td:has-text('changed: 0.1 to 0.3')")
+    names = page.locator("#differences tr[data-setting] th").all_text_contents()
+    assert names == ["learning_rate, lr", "depth, layers"]
+    focused = page.locator("#name").text_content()
+    page.locator("button:text-is('Best 5')").click()
+    page.wait_for_selector(f"{LOSS}[data-lines='5']")
+    assert page.locator("#name").text_content() == focused
+    assert page.problems == []
+
+
+def colours_of(page):
+    """Return the colours of the shown runs."""
+    rows = page.locator("#runs tr:has(.dot[aria-pressed='true'])").all()
+    return {row.locator("button.name").text_content(): row.locator(".dot").get_attribute("class") for row in rows}
+
+
+def test_a_run_keeps_its_colour(page, serve, opened, ranked_runs):
+    ranked_runs(7)
+    url = serve()
+    opened(page, url)
+    page.wait_for_selector(f"{LOSS}[data-lines='5']")
+    before = colours_of(page)
+    assert len(set(before.values())) == 5
+    page.locator("button:text-is('None')").click()
+    for name in ("run-0", "run-5", "run-3", "run-6"):
+        page.locator("#runs tr", has_text=name).locator(".dot").click()
+    page.wait_for_selector("#runs tr:has-text('run-6') .dot[aria-pressed='true']")
+    after = colours_of(page)
+    assert after.keys() == {"run-0", "run-5", "run-3", "run-6"}
+    assert all(after[name] == before[name] for name in ("run-3", "run-5", "run-6"))
+    other = page.context.new_page()
+    other.goto(page.evaluate("location.href"))
+    other.wait_for_selector("body[data-ready='1']")
+    other.wait_for_selector(f"{LOSS}[data-lines='4']")
+    assert colours_of(other) == after
     assert page.problems == []

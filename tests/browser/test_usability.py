@@ -70,14 +70,21 @@ def test_everything_is_within_reach_of_the_keyboard(page, serve, opened, some_ru
     page.keyboard.press("Enter")
     second = page.locator("button.name").nth(1).text_content()
     page.wait_for_selector(f"#name:has-text('{second}')")
-    page.locator("[data-tab='controls']").focus()
+    page.locator("button.name").nth(1).focus()
+    page.keyboard.press("Enter")  # again: to its details
+    page.wait_for_function("document.activeElement.dataset.tab === 'events'")  # a run that has ended takes no commands
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_selector("#controls-reason")
     page.keyboard.press("ArrowRight")
     page.wait_for_selector("#events li")
     page.locator(".chart[data-metric='loss'] .plot").focus()
     page.keyboard.press("+")
-    page.wait_for_selector("#reset-zoom")
+    page.wait_for_selector("#reset-zoom:enabled")
     page.keyboard.press("0")
-    page.wait_for_selector("#reset-zoom", state="detached")
+    page.wait_for_selector("#reset-zoom:disabled")
+    for key, selector in (("r", "button.name"), ("d", "[role=tab]"), ("c", ".plot")):
+        page.keyboard.press(key)
+        page.wait_for_function(f"document.activeElement.matches('{selector}')")
     assert page.problems == []
 
 
@@ -91,6 +98,59 @@ def test_a_phone_shows_one_view_at_a_time(page, serve, opened, some_runs):
     page.locator("button.name", has_text="run-1").click()
     page.wait_for_selector(".run-panel #name:has-text('run-1')")
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    assert page.problems == []
+
+
+def test_the_value_box_is_above_the_bar_of_a_phone(phone, serve, opened, some_runs):
+    page = opened(phone, serve())
+    page.wait_for_selector(".chart[data-metric='loss'][data-exact='true']")
+    page.locator(".chart[data-metric='loss'] .u-over").tap()
+    tip = page.locator(".chart[data-metric='loss'] .tip:not([hidden])").bounding_box()
+    bar = page.locator(".screens").bounding_box()
+    chart = page.locator(".chart[data-metric='loss']").bounding_box()
+    assert chart["y"] + chart["height"] <= tip["y"]
+    assert tip["y"] + tip["height"] <= bar["y"] + 1
+    assert page.locator(".legend li").count() == 3
+    page.locator(".screens button", has_text="Runs").click()
+    assert page.locator("button.sort", has_text="Last").is_visible()
+    assert page.problems == []
+
+
+def test_nothing_moves_when_a_notice_appears_or_the_charts_are_zoomed(page, serve, opened, some_runs):
+    opened(page, serve())
+    page.wait_for_selector(".chart[data-metric='loss'][data-exact='true']")
+    place = page.locator(".chart[data-metric='loss']").bounding_box()
+    page.locator("#copy-link").click()
+    page.wait_for_selector(".notice")
+    page.locator(".chart[data-metric='loss'] .plot").focus()
+    page.keyboard.press("+")
+    page.wait_for_selector("#reset-zoom:enabled")
+    assert page.locator(".chart[data-metric='loss']").bounding_box() == place
+    assert serious(page) == []
+    page.locator("button[aria-label='Enlarge loss']").click()
+    page.wait_for_selector(".chart.large")
+    assert page.locator(".chart[data-metric='loss']").bounding_box()["height"] > place["height"] + 100
+    assert page.problems == []
+
+
+def test_callbacks_have_their_share_of_the_run_and_keep_their_order(page, serve, opened, row, write_run):
+    costs = [
+        {"callback": "Saver", "point": "on_epoch_end", "calls": 1, "seconds": 0.5, "estimated_seconds": 0.5},
+        {"callback": "Norms", "point": "on_step_begin", "calls": 2, "seconds": 0.02, "estimated_seconds": 1.28},
+    ]
+    for name in ("one", "two"):
+        facts = {"callbacks": ["Saver", "Norms"], "costs": costs, "elapsed_seconds": 4.0, "step": 2}
+        write_run(name, [row(1, loss=1.0), row(2, loss=1.0)], name=name, **facts)
+    opened(page, serve(), "tab=callbacks")
+    page.wait_for_selector("#callbacks")
+    assert page.locator(".callback-head .number").all_text_contents() == [
+        "500 ms, 13 % of the run",
+        "1.28 s (est.), 32 % of the run",
+    ]
+    page.locator("label:has-text('By cost')").click()
+    page.locator("button.name[aria-current='false']").click()
+    page.wait_for_selector("#callbacks")
+    assert page.locator(".callback-head b").all_text_contents() == ["Norms", "Saver"]
     assert page.problems == []
 
 

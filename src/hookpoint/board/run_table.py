@@ -190,6 +190,7 @@ def row_of(run: RunFolder, key: str, label: str) -> Row:
         "name": run.name,
         "label": label,
         "status": status,
+        "paused": run.is_paused,
         "reason": run.reason,
         "step": step if has_ended else run.step,
         "epoch": run.facts.get("epoch") if has_ended else run.epoch,
@@ -209,8 +210,8 @@ def unreadable_row(path: Path, key: str, label: str, error: Exception) -> Row:
     """Return the row of a run that cannot be read."""
     nothing = ("step", "epoch", "epochs", "started", "seconds", "since", "best", "last")
     reason = f"unreadable: {type(error).__name__}: {one_line(str(error))}"
-    facts = {"key": key, "name": path.name, "label": label, "status": UNKNOWN, "reason": reason, "control": False, "hyper": []}
-    return {**facts, **dict.fromkeys(nothing)}
+    facts = {"key": key, "name": path.name, "label": label, "status": UNKNOWN, "reason": reason, "hyper": []}
+    return {**facts, "control": False, "paused": False, **dict.fromkeys(nothing)}
 
 
 def stored_last(run: RunFolder, best: BestValue | None) -> tuple[str, float] | None:

@@ -44,11 +44,9 @@ export function Toolbar() {
       <label class="check" title="Saves, commands, best values and problems of the focused run">
         <input type="checkbox" id="marks" checked={view.marks} onChange={(event) => setView({ marks: event.currentTarget.checked })} /> Events
       </label>
-      {view.range && (
-        <button type="button" id="reset-zoom" onClick={() => zoomTo(null)}>
-          Reset zoom
-        </button>
-      )}
+      <button type="button" id="reset-zoom" disabled={!view.range} title={view.range ? "Show everything again" : "Drag across a chart to zoom"} onClick={() => zoomTo(null)}>
+        Reset zoom
+      </button>
     </div>
   );
 }

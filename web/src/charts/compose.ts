@@ -73,7 +73,7 @@ export function compose(state: State, name: string, extent: Range, settings: Rea
     }
   }
   lines.sort((a, b) => Number(a.key === view.focus) - Number(b.key === view.focus)); // the focused run is on top
-  const content: Content = { title: name, lines, marks: placedMarks(state), axis: view.axis, isLog: view.log, extent };
+  const content: Content = { title: name, lines, marks: placedMarks(state), marked: state.runs.get(view.focus ?? "")?.label ?? "", axis: view.axis, isLog: view.log, extent };
   return { content, note: [...notes].join(", "), isExact: isExact && lines.length > 0, at: at || "step" };
 }
 

@@ -22,6 +22,7 @@ export interface Content {
   title: string;
   lines: readonly Line[];
   marks: readonly PlacedMark[];
+  marked: string; // the name of the run that the marks belong to
   axis: AxisName;
   isLog: boolean;
   extent: Range; // of all charts, without a zoom

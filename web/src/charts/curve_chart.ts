@@ -1,18 +1,16 @@
 // A chart: uPlot has the axes and the cursor, and the painter draws the curves. It knows nothing of Preact.
 import uPlot from "uplot";
-import { logTicks, ticks, timeTicks } from "../curves/ticks";
-import { compact, duration, short } from "../data/format";
+import { axesOf } from "./chart_axes";
 import { type Content, isSameContent, yRange } from "./content";
-import { onPoint, pointAt } from "./crosshair";
+import { isOwner, onPoint, pointAt, release, sharedPosition } from "./crosshair";
 import { addGestures, moveByKey } from "./gestures";
 import { Painter } from "./painter";
 import { type Reading, reading } from "./reading";
-import { onTheme, palette } from "./theme";
+import { onTheme } from "./theme";
 import { Tip } from "./tip";
 import { type Range, currentRange, isMoving, onMove, zoomTo } from "./viewport";
 
 const REACH = 7; // pixels from the pointer to a mark
-const FONT = "11px system-ui, sans-serif";
 
 export class CurveChart {
   #plot: uPlot | null = null;
@@ -22,7 +20,8 @@ export class CurveChart {
   #undo: (() => void)[];
   #size = { width: 0, height: 0 };
   #drawnRange: Range | null = null;
-  #keyed: number | null = null; // where the keyboard has put the cursor
+  #isKeyed = false; // the keyboard has put the cursor there
+  #isPointed = false; // uPlot is handling an event of the pointer
 
   constructor(
     private readonly root: HTMLElement,
@@ -43,7 +42,8 @@ export class CurveChart {
       () => root.removeEventListener("blur", onLeave),
       onMove(() => this.#scale()),
       onTheme(() => this.#build()),
-      onPoint((position, source) => source !== this && this.#follow(position)),
+      onPoint(() => this.#follow()),
+      () => release(this),
     ];
     this.#resize();
   }
@@ -54,16 +54,13 @@ export class CurveChart {
     if (isSameContent(before, content) && this.#range() === this.#drawnRange) return;
     if (before.isLog !== content.isLog || before.axis !== content.axis) this.#build();
     else this.#scale();
+    if (isOwner(this)) this.#follow(); // the values there may be new
   }
 
   destroy(): void {
     for (const undo of this.#undo) undo();
     this.#plot?.destroy();
     this.#plot = null;
-  }
-
-  get canvas(): HTMLCanvasElement | null {
-    return this.#plot?.ctx.canvas ?? null;
   }
 
   #resize(): void {
@@ -77,32 +74,13 @@ export class CurveChart {
   #build(): void {
     if (!this.#size.width) return;
     this.#plot?.destroy();
-    const { isLog, axis } = this.#content;
-    const labels = { stroke: () => palette().muted, font: FONT, ticks: { show: false } };
-    const grid = { stroke: () => palette().grid, width: 1 };
-    const timed = axis === "time";
+    const { isLog } = this.#content;
     const options: uPlot.Options = {
       ...this.#size,
       padding: [8, 18, 0, 0],
       legend: { show: false },
       scales: { x: { time: false, auto: false }, y: { auto: false, distr: isLog ? 3 : 1 } },
-      axes: [
-        {
-          ...labels,
-          grid,
-          size: 26,
-          splits: (u, _axis, low, high) => (timed ? timeTicks : ticks)(low, high, u.bbox.width / devicePixelRatio / (timed ? 62 : 46)),
-          values: (_u, values) => values.map((value) => (timed ? duration(value) : compact(value))),
-        },
-        {
-          ...labels,
-          grid,
-          size: 52,
-          splits: (u, _axis, low, high) => (isLog ? logTicks : ticks)(low, high, u.bbox.height / devicePixelRatio / 34),
-          filter: (_u, values) => values,
-          values: (_u, values) => values.map((value) => short(value, 4)),
-        },
-      ],
+      axes: axesOf(this.#content),
       series: [{}, { paths: () => null, points: { show: false } }],
       cursor: {
         y: false,
@@ -113,6 +91,8 @@ export class CurveChart {
             if (event.button === 0 && !event.shiftKey) handler(event);
             return null;
           },
+          mousemove: (_u, _target, handler) => (event: MouseEvent) => this.#pointed(() => handler(event)),
+          mouseleave: (_u, _target, handler) => (event: MouseEvent) => this.#pointed(() => handler(event)),
           dblclick: () => () => {
             zoomTo(null);
             return null;
@@ -155,39 +135,46 @@ export class CurveChart {
     zoomTo([u.posToVal(left, "x"), u.posToVal(left + width, "x")]);
   }
 
-  #point(u: uPlot): void {
-    const left = u.cursor.left ?? -1;
-    if (left < 0) {
-      if (this.#keyed === null) this.#leave();
-      return;
-    }
-    const position = u.posToVal(left, "x");
-    this.#read(position);
-    pointAt(position, this);
+  #pointed(handle: () => void): null {
+    this.#isPointed = true;
+    handle();
+    this.#isPointed = false;
+    return null;
   }
 
-  #read(position: number): void {
-    const plot = this.#plot;
-    if (!plot) return;
+  // uPlot also reports its cursor after each change of a scale: then the position stays, and the cursor moves.
+  #point(u: uPlot): void {
+    if (!this.#isPointed) return this.#follow();
+    const left = u.cursor.left ?? -1;
+    if (left >= 0) {
+      this.#isKeyed = false;
+      pointAt(u.posToVal(left, "x"), this);
+    } else if (!this.#isKeyed) release(this);
+  }
+
+  #read(plot: uPlot, position: number): Reading {
     const [low, high] = this.#range();
     const found = reading(this.#content, position, (REACH * (high - low)) / plot.over.clientWidth);
     const place = plot.over.getBoundingClientRect();
     this.#tip.show(found, place.left + plot.valToPos(position, "x"), place.top);
-    if (this.#keyed !== null) this.say(found);
+    return found;
   }
 
   #leave(): void {
-    this.#keyed = null;
-    this.#tip.hide();
-    pointAt(null, this);
+    this.#isKeyed = false;
+    release(this);
   }
 
-  // Another chart has the pointer: show the same position here.
-  #follow(position: number | null): void {
+  // Put the cursor at the shared position. Only its owner has the box with the values.
+  #follow(): void {
     const plot = this.#plot;
+    const position = sharedPosition();
     if (!plot) return;
-    this.#tip.hide();
-    plot.setCursor({ left: position === null ? -10 : plot.valToPos(position, "x"), top: -10 }, false);
+    const [low, high] = this.#range();
+    const isInside = position !== null && position >= low && position <= high;
+    plot.setCursor({ left: isInside ? plot.valToPos(position, "x") : -10, top: isOwner(this) ? 0 : -10 }, false);
+    if (isInside && isOwner(this)) this.#read(plot, position);
+    else this.#tip.hide();
   }
 
   #key(event: KeyboardEvent): void {
@@ -199,9 +186,10 @@ export class CurveChart {
     if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
     event.preventDefault();
     const by = ((event.key === "ArrowLeft" ? -1 : 1) * (high - low)) / 50;
-    this.#keyed = Math.min(high, Math.max(low, (this.#keyed ?? (low + high) / 2) + by));
-    this.#plot?.setCursor({ left: this.#plot.valToPos(this.#keyed, "x"), top: 0 }, false);
-    this.#read(this.#keyed);
-    pointAt(this.#keyed, this);
+    const from = isOwner(this) ? sharedPosition() : null;
+    this.#isKeyed = true;
+    const to = Math.min(high, Math.max(low, (from ?? (low + high) / 2) + by));
+    pointAt(to, this);
+    if (this.#plot) this.say(this.#read(this.#plot, to));
   }
 }

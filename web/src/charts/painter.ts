@@ -39,6 +39,13 @@ export class Painter {
   #layer: Layer | null = null;
   #lastPerUnit = 0;
 
+  // `scale` enlarges lines and signs, for pictures.
+  constructor(private readonly scale = 1) {}
+
+  #ratio(): number {
+    return devicePixelRatio * this.scale;
+  }
+
   paint(u: uPlot, content: Content): void {
     const { ctx, bbox } = u;
     const { min, max } = u.scales.x!;
@@ -48,7 +55,7 @@ export class Painter {
     ctx.beginPath();
     ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
     ctx.clip();
-    paintMarks(u, content.marks);
+    paintMarks(u, content.marks, this.#ratio());
     const isPan = isMoving() && Math.abs(frame.perUnit / this.#lastPerUnit - 1) < 1e-9;
     if (isPan) this.#shift(u, content, frame);
     else this.#lines(u, content, frame);
@@ -79,7 +86,7 @@ export class Painter {
 
   #line(u: uPlot, content: Content, line: Line, frame: Frame): void {
     const { ctx, left, top, width, height } = frame;
-    const ratio = devicePixelRatio;
+    const ratio = this.#ratio();
     const { paths, shift } = this.#pathsOf(u, content, line, frame);
     ctx.save();
     ctx.translate(Math.round(left + shift), top);
@@ -111,7 +118,7 @@ export class Painter {
     let built = this.#built.get(line.points);
     if (!built || built.fits !== fits || Math.abs((from - built.anchor) * perUnit) > FAR) {
       const scale: Scale = { perUnit, anchor: from, y: pixelOf(y.min!, y.max!, height, content.isLog), height, isLog: content.isLog };
-      built = { fits, anchor: from, paths: pathsOf(line.points, scale, 2.2 * devicePixelRatio, line.areMeans) };
+      built = { fits, anchor: from, paths: pathsOf(line.points, scale, 2.2 * this.#ratio(), line.areMeans) };
       this.#built.set(line.points, built);
     }
     return { paths: built.paths, shift: (built.anchor - from) * perUnit };

@@ -31,6 +31,20 @@ function apply(choice: Choice): void {
   for (const listener of listeners) listener();
 }
 
+// Draw in light colours. Nothing is painted on the screen meanwhile.
+export function inLight<T>(draw: () => T): T {
+  const { dataset } = document.documentElement;
+  const before = dataset.theme;
+  dataset.theme = "light";
+  known = null;
+  try {
+    return draw();
+  } finally {
+    dataset.theme = before;
+    known = null;
+  }
+}
+
 export function followTheme(): void {
   apply(themeChoice());
   dark.addEventListener("change", () => apply(themeChoice()));

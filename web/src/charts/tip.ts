@@ -28,8 +28,10 @@ export class Tip {
       line.append(dot, element("span", "tip-label", row.label), element("b", "", row.value), element("span", "tip-more", row.more));
       return line;
     });
-    const marks = reading.marks.map((text) => element("div", "tip-mark", text));
-    this.#box.replaceChildren(element("div", "tip-head", reading.where), ...rows, ...marks);
+    const head = element("div", "tip-head", reading.title);
+    head.append(element("span", "tip-where", reading.where));
+    const marks = reading.marks.map((text, index) => element("div", index ? "tip-mark" : "tip-mark tip-marked", text));
+    this.#box.replaceChildren(head, ...rows, ...marks);
     this.#box.hidden = false;
     const width = this.#box.offsetWidth;
     const fits = left + GAP + width <= innerWidth - GAP;

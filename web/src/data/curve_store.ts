@@ -204,6 +204,15 @@ export function drawn(run: RunCurves, name: string, isZoomed: boolean): Curve[] 
   return run.whole.get(name)?.curves ?? [];
 }
 
+// Load the curves of a metric again, in the resolution that charts have now.
+export function reload(name: string): void {
+  for (const run of held.values()) {
+    const loaded = run.whole.get(name);
+    if (loaded) loaded.version = NaN;
+  }
+  loadShown();
+}
+
 function changed(): void {
   update({ curves: get().curves + 1 });
 }

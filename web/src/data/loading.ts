@@ -1,11 +1,18 @@
 // Load the table of runs, the settings, and the focused run.
 import { api } from "./api";
+import { takeEvents } from "./events";
 import { fail } from "./failures";
 import { get, setView, update } from "./store";
 
-export const FIRST_RUNS = 5;
+const FEW_RUNS = 6; // so many are all shown
+const FIRST_RUNS = 5;
 const REFRESH_MS = 1000;
 const VALUES_MS = 5000;
+
+// The runs that are shown before somebody selects any.
+export function firstShown(keys: readonly string[]): string[] {
+  return keys.slice(0, keys.length <= FEW_RUNS ? FEW_RUNS : FIRST_RUNS);
+}
 
 export async function loadRuns(): Promise<void> {
   try {
@@ -21,7 +28,7 @@ async function requestRuns(): Promise<void> {
   const view = get().view;
   const known = view.shown.filter((key) => runs.has(key));
   const isFirst = get().table === null;
-  const shown = known.length || !isFirst ? known : answer.runs.slice(0, FIRST_RUNS).map((row) => row.key);
+  const shown = known.length || !isFirst ? known : firstShown(answer.runs.map((row) => row.key));
   const focus = view.focus !== null && runs.has(view.focus) ? view.focus : (shown[0] ?? answer.runs[0]?.key ?? null);
   update({ runs, table: answer.version, readOnly: answer.read_only, connection: "live", heard: Date.now(), error: "" });
   setView({ shown, focus });
@@ -85,7 +92,7 @@ export function refreshValues(): void {
 export async function loadEvents(key: string): Promise<void> {
   try {
     const { events } = await api.events(key);
-    update({ events: new Map(get().events).set(key, events) });
+    takeEvents(key, events);
   } catch (error) {
     fail(error, "events");
   }

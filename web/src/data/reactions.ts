@@ -15,14 +15,14 @@ export function react(): void {
     const last = before;
     before = view;
     if (view.shown !== last.shown) {
-      update({ colours: assigned(get().colours, view.shown) });
+      update({ colours: assigned(get().colours, view.shown, get().runs) });
       for (const key of last.shown) if (!view.shown.includes(key)) forget(key);
       for (const key of view.shown) if (!last.shown.includes(key)) void load(key);
     }
     if (view.focus !== last.focus) {
       update({ details: null, detailsError: "" });
       void loadDetails();
-      if (view.focus !== null && !get().events.has(view.focus)) void loadEvents(view.focus);
+      if (view.focus !== null) void loadEvents(view.focus); // what happened since they were loaded
     }
     if (view.range !== last.range || view.axis !== last.axis) {
       clearTimeout(zooming);

@@ -1,15 +1,22 @@
-// Which runs are shown, and the colour of each. A run keeps its colour while it is shown.
+// Which runs are shown, and the colour of each.
 import { get, setView } from "./store";
+import type { Row } from "./types";
 
 export const COLOURS = 10;
 const MAX_SHOWN = 100; // the server sends messages about so many
 
-export function assigned(before: ReadonlyMap<string, number>, shown: readonly string[]): Map<string, number> {
-  const colours = new Map(shown.flatMap((key) => (before.has(key) ? [[key, before.get(key)!] as const] : [])));
+// A run has the colour of its place among all runs, the oldest first, and keeps it: up to ten runs never share one. With more
+// runs, one that is shown takes another colour if its own is in use.
+export function assigned(before: ReadonlyMap<string, number>, shown: readonly string[], runs: ReadonlyMap<string, Row>): Map<string, number> {
+  const oldest = [...runs.values()].sort((a, b) => (a.started ?? "").localeCompare(b.started ?? "") || a.label.localeCompare(b.label));
+  const places = new Map(oldest.map((row, index) => [row.key, index % COLOURS]));
+  const colours = new Map(before);
+  const uses = new Array<number>(COLOURS).fill(0);
   for (const key of shown) {
-    if (colours.has(key)) continue;
-    const uses = Array.from({ length: COLOURS }, (_, colour) => [...colours.values()].filter((one) => one === colour).length);
-    colours.set(key, uses.indexOf(Math.min(...uses)));
+    const own = colours.get(key) ?? places.get(key) ?? 0;
+    const colour = uses[own] === Math.min(...uses) ? own : uses.indexOf(Math.min(...uses));
+    uses[colour]!++;
+    colours.set(key, colour);
   }
   return colours;
 }

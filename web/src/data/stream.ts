@@ -1,10 +1,10 @@
 // Messages from the server: changed runs, new values, events and answers. The browser reconnects by itself.
 import { curvesOf, forget, loadShown, refresh } from "./curve_store";
-import { FIRST_RUNS, loadRuns, refreshDetails, refreshValues } from "./loading";
+import { keepEvent } from "./events";
+import { firstShown, loadEvents, loadRuns, refreshDetails, refreshValues } from "./loading";
 import { get, listen, sameItems, setView, update } from "./store";
 import type { Answer, Row, RunEvent } from "./types";
 
-const MAX_EVENTS = 2000;
 const RETRY_MS = 2000;
 let source: EventSource | null = null;
 let retry: ReturnType<typeof setTimeout> | undefined;
@@ -69,6 +69,8 @@ function caughtUp({ table, curves }: { table: number; curves: Record<string, num
   for (const [key, version] of Object.entries(curves)) if (version !== null && curvesOf(key)) refresh(key, version);
   loadShown();
   refreshDetails();
+  const { focus } = get().view;
+  if (focus !== null) void loadEvents(focus); // while this stream was not open, there were no messages
 }
 
 function changeRuns({ rows, gone }: { rows: Row[]; gone: string[] }): void {
@@ -86,12 +88,11 @@ function changeRuns({ rows, gone }: { rows: Row[]; gone: string[] }): void {
   const view = get().view;
   const isFirst = !get().runs.size;
   update({ runs });
-  if (isFirst) setView({ shown: [...runs.keys()].slice(0, FIRST_RUNS), focus: [...runs.keys()][0] ?? null });
+  if (isFirst) setView({ shown: firstShown([...runs.keys()]), focus: [...runs.keys()][0] ?? null });
   else if (gone.length) setView({ shown: view.shown.filter((key) => runs.has(key)) });
 }
 
 function addEvent(event: RunEvent & { run: string }): void {
-  const known = get().events.get(event.run);
-  if (known) update({ events: new Map(get().events).set(event.run, [...known, event].slice(-MAX_EVENTS)) });
+  keepEvent(event.run, event);
   if (event.run === get().view.focus) refreshDetails();
 }

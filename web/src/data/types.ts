@@ -15,6 +15,7 @@ export interface Row {
   name: string;
   label: string;
   status: Status;
+  paused: boolean;
   reason: string;
   step: number | null;
   epoch: number | null;

@@ -20,7 +20,7 @@ export interface View {
   columns: readonly string[];
   pinned: readonly string[];
   compare: boolean;
-  tab: Tab;
+  tab: Tab | null; // null: that which the run has most use for
   screen: Screen;
 }
 
@@ -44,7 +44,7 @@ export const firstView: View = {
   columns: [],
   pinned: [],
   compare: false,
-  tab: "controls",
+  tab: null,
   screen: "curves",
 };
 
@@ -68,7 +68,7 @@ export function encoded(view: View): string {
   for (const name of view.columns) query.append("column", name);
   for (const name of view.pinned) query.append("pin", name);
   put("compare", view.compare ? "1" : "");
-  put("tab", view.tab, "controls");
+  put("tab", view.tab ?? "");
   put("screen", view.screen, "curves");
   return query.toString();
 }
@@ -97,7 +97,7 @@ export function decoded(text: string): View {
     columns: query.getAll("column"),
     pinned: query.getAll("pin"),
     compare: word("compare") === "1",
-    tab: one("tab", TABS, "controls"),
+    tab: TABS.find((tab) => tab === word("tab")) ?? null,
     screen: one("screen", SCREENS, "curves"),
   };
 }

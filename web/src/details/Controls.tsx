@@ -34,24 +34,26 @@ export function Controls() {
   return (
     <div id="controls">
       {general && <p class="hint" id="controls-reason">{general}</p>}
-      {controls?.paused && <p><span class="badge" id="paused">paused</span></p>}
-      <div class="actions" id="actions">
-        {ACTIONS.map(([name, title, about]) => {
-          const why = whyNot(name, controls, general);
-          return (
-            <button
-              type="button"
-              key={name}
-              data-do={name}
-              disabled={Boolean(why)}
-              title={why || about}
-              class={name === "stop" ? "danger" : ""}
-              onClick={() => (name === "stop" ? dialog.current?.showModal() : void command(name, name === "trace" ? { steps: 5 } : {}, title))}
-            >
-              {title}
-            </button>
-          );
-        })}
+      <div class="command-bar">
+        <div class="actions" id="actions">
+          {ACTIONS.map(([name, title, about]) => {
+            const why = whyNot(name, controls, general);
+            return (
+              <button
+                type="button"
+                key={name}
+                data-do={name}
+                disabled={Boolean(why)}
+                title={why || about}
+                class={name === "stop" ? "danger" : ""}
+                onClick={() => (name === "stop" ? dialog.current?.showModal() : void command(name, name === "trace" ? { steps: 5 } : {}, title))}
+              >
+                {title}
+              </button>
+            );
+          })}
+        </div>
+        <Answer />
       </div>
       <ul class="why">
         {!general && ACTIONS.map(([name, title]) => [title, controls?.cannot[name]] as const).filter(([, why]) => why).map(([title, why]) => <li key={title}>{title}: {why}</li>)}
@@ -104,19 +106,22 @@ function whyNot(name: string, controls: Control | null, general: string): string
   return "";
 }
 
-// Requests from this page, requests that wait, and those that the run has answered: whoever sent them.
-function Requests() {
+// What became of the latest request from this page. It stays in view while the settings below it are changed.
+function Answer() {
   const focus = useStore((state) => state.view.focus);
-  const pending = useStore((state) => state.details?.controls?.pending);
-  const events = useStore((state) => (state.view.focus === null ? undefined : state.events.get(state.view.focus)));
   const [, render] = useReducer((number: number) => number + 1, 0);
   useEffect(() => onRequests(() => render(0)), []);
-  const own = requestsOf(focus);
-  const latest = own[0];
+  const latest = requestsOf(focus)[0];
+  return <p id="answer" role="status" class={latest?.status ?? ""}>{latest ? `${latest.text}: ${latest.answer}` : ""}</p>;
+}
+
+// Requests that wait, and those that the run has answered: whoever sent them.
+function Requests() {
+  const pending = useStore((state) => state.details?.controls?.pending);
+  const events = useStore((state) => (state.view.focus === null ? undefined : state.events.get(state.view.focus)));
   const answered = (events ?? []).filter((event) => event.event === "control").slice(-MOST).reverse();
   return (
     <>
-      <p id="answer" role="status" class={latest?.status ?? ""}>{latest ? `${latest.text}: ${latest.answer}` : ""}</p>
       {(pending?.length || answered.length) ? <h3>Requests</h3> : null}
       <ol class="requests" id="requests">
         {(pending ?? []).map((one) => (

@@ -1,11 +1,12 @@
 // The focused run: where it is, and tabs with everything known about it.
 import { useRef } from "preact/hooks";
-import { count, duration, short } from "../data/format";
+import { count, duration } from "../data/format";
 import { loadDetails } from "../data/loading";
 import { setView, useStore } from "../data/store";
 import type { Row } from "../data/types";
 import { TABS, type Tab } from "../data/view";
 import { secondsOf } from "../runs/arrange";
+import { bestText, statusOf } from "../runs/standing";
 import { Callbacks } from "./Callbacks";
 import { Checkpoints } from "./Checkpoints";
 import { Controls } from "./Controls";
@@ -27,12 +28,16 @@ const TITLES: Record<Tab, string> = {
 export function Details() {
   const focus = useStore((state) => state.view.focus);
   const row = useStore((state) => (state.view.focus === null ? undefined : state.runs.get(state.view.focus)));
-  const tab = useStore((state) => state.view.tab);
+  const chosen = useStore((state) => state.view.tab);
+  const first = useRef<{ focus: string; tab: Tab } | null>(null);
   const details = useStore((state) => state.details);
   const error = useStore((state) => state.detailsError);
   const colour = useStore((state) => (focus === null ? undefined : state.colours.get(focus)));
   const tabs = useRef<HTMLDivElement>(null);
   if (focus === null || !row) return <p class="hint">No run is selected.</p>;
+  // A run that has ended takes no commands. The tab stays when a run ends.
+  if (first.current?.focus !== focus) first.current = { focus, tab: row.status === "running" ? "controls" : "events" };
+  const tab = chosen ?? first.current.tab;
 
   const onKeyDown = (event: KeyboardEvent) => {
     const by = event.key === "ArrowRight" ? 1 : event.key === "ArrowLeft" ? -1 : 0;
@@ -47,7 +52,7 @@ export function Details() {
         <h2 id="name">
           {colour !== undefined && <span class={`swatch run-${colour}`} />} <span>{row.name}</span>
         </h2>
-        <p id="state"><span class={`status ${row.status}`}>{row.status}</span> {stateText(row)}</p>
+        <p id="state"><span class={`status ${statusOf(row)}`}>{statusOf(row)}</span> {stateText(row)}</p>
         {row.reason && <p class="reason">{row.reason}</p>}
         {row.epochs !== null && row.epoch !== null && row.status === "running" && (
           <progress max={row.epochs} value={row.epoch} aria-label="Epochs" />
@@ -60,7 +65,7 @@ export function Details() {
           </button>
         ))}
       </div>
-      <div class="tab-panel" role="tabpanel" id="tab-panel" aria-labelledby={`tab-${tab}`} tabIndex={0}>
+      <div class="tab-panel" key={`${focus} ${tab}`} role="tabpanel" id="tab-panel" aria-labelledby={`tab-${tab}`} tabIndex={0}>
         {error && (
           <p class="problem" role="alert">
             This run cannot be read: {error} <button type="button" onClick={() => void loadDetails()}>Try again</button>
@@ -84,6 +89,6 @@ function panel(tab: Tab, focus: string) {
 
 function stateText(row: Row): string {
   const epoch = row.epoch === null ? "" : `epoch ${row.epoch}${row.epochs === null ? "" : ` of ${row.epochs}`}`;
-  const best = row.best ? `best ${row.best.metric} ${short(row.best.value)}` : "";
+  const best = row.best ? `best ${row.best.metric} ${bestText(row)}` : "";
   return [epoch, row.step === null ? "" : count(row.step, "step"), duration(secondsOf(row)), best].filter(Boolean).join(" · ");
 }

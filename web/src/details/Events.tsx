@@ -15,24 +15,27 @@ export function Events() {
   const [open, setOpen] = useState<ReadonlySet<number>>(new Set());
   if (!events) return <p class="hint">Loading …</p>;
   if (!events.length) return <p class="hint">Nothing has happened yet: saves, best values, commands and problems appear here.</p>;
-  const entries = folded([...events].reverse().slice(0, MOST));
+  const entries = folded([...events].reverse());
   return (
-    <ol class="events" id="events">
-      {entries.map((entry) => {
-        if ("event" in entry) return <Line key={`${entry.event.time} ${entry.event.text}`} event={entry.event} />;
-        const [newest, oldest] = [entry.saves[0]!, entry.saves.at(-1)!];
-        if (entry.saves.length === 1) return <Line key={`${newest.time} ${newest.text}`} event={newest} />;
-        const isOpen = open.has(oldest.time);
-        return (
-          <li key={`saves ${oldest.time}`} class="save">
-            <button type="button" class="fold" aria-expanded={isOpen} onClick={() => setOpen(new Set(isOpen ? [...open].filter((one) => one !== oldest.time) : [...open, oldest.time]))}>
-              {count(entry.saves.length, "save")}, steps {oldest.step.toLocaleString("en-US")} to {newest.step.toLocaleString("en-US")}
-            </button>
-            {isOpen && <ol>{entry.saves.map((event) => <Line key={`${event.time} ${event.text}`} event={event} />)}</ol>}
-          </li>
-        );
-      })}
-    </ol>
+    <>
+      <ol class="events" id="events">
+        {entries.slice(0, MOST).map((entry) => {
+          if ("event" in entry) return <Line key={`${entry.event.time} ${entry.event.text}`} event={entry.event} />;
+          const [newest, oldest] = [entry.saves[0]!, entry.saves.at(-1)!];
+          if (entry.saves.length === 1) return <Line key={`${newest.time} ${newest.text}`} event={newest} />;
+          const isOpen = open.has(oldest.time);
+          return (
+            <li key={`saves ${oldest.time}`} class="save">
+              <button type="button" class="fold" aria-expanded={isOpen} onClick={() => setOpen(new Set(isOpen ? [...open].filter((one) => one !== oldest.time) : [...open, oldest.time]))}>
+                {count(entry.saves.length, "save")}, steps {oldest.step.toLocaleString("en-US")} to {newest.step.toLocaleString("en-US")}
+              </button>
+              {isOpen && <ol>{entry.saves.map((event) => <Line key={`${event.time} ${event.text}`} event={event} />)}</ol>}
+            </li>
+          );
+        })}
+      </ol>
+      {entries.length > MOST && <p class="hint">Older events are in events.jsonl.</p>}
+    </>
   );
 }
 

@@ -13,6 +13,8 @@ export function KnobField({ knob, reason }: { knob: Knob; reason: string }) {
   const [was, setWas] = useState<Plain>(knob.value);
   const isEditing = useRef(false);
   const base = useRef<string | undefined>(undefined); // the last command that had set it when the user began to type
+  const latest = useRef(knob); // an answer arrives later than the value that it has set
+  latest.current = knob;
   useEffect(() => {
     if (isEditing.current) return;
     setText(current);
@@ -27,8 +29,8 @@ export function KnobField({ knob, reason }: { knob: Knob; reason: string }) {
   };
   const reset = () => {
     isEditing.current = false;
-    setText(textOf(knob.value));
-    setWas(knob.value);
+    setText(textOf(latest.current.value));
+    setWas(latest.current.value);
   };
   const send = async (typed: string) => {
     const value = parsed(knob, typed);

@@ -2,7 +2,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { count } from "../data/format";
 import { loadSettings } from "../data/loading";
-import { focus, show } from "../data/selection";
+import { show } from "../data/selection";
 import { get, setView, useStore } from "../data/store";
 import { byBest, matches } from "./arrange";
 import { RunTable } from "./RunTable";
@@ -24,7 +24,6 @@ export function RunPanel() {
     const rows = [...get().runs.values()].filter((row) => matches(row, view.filter, (key) => settings.get(key)));
     const keys = byBest(rows.filter((row) => row.best)).slice(0, 5).map((row) => row.key);
     show(keys);
-    if (keys[0]) focus(keys[0]);
   };
   const showMatching = () => {
     const rows = [...get().runs.values()].filter((row) => matches(row, view.filter, (key) => settings.get(key)));

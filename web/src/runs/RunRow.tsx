@@ -3,7 +3,9 @@ import { plainText, short, shortDuration } from "../data/format";
 import { focus, toggle } from "../data/selection";
 import { setView } from "../data/store";
 import type { Row, Settings } from "../data/types";
+import { goTo } from "../shell/places";
 import { secondsOf } from "./arrange";
+import { bestText, fallen, statusOf } from "./standing";
 
 interface Props {
   row: Row;
@@ -17,8 +19,12 @@ interface Props {
 
 export function RunRow({ row, colour, isFocused, isBest, columns, settings, index }: Props) {
   const isShown = colour !== undefined;
+  const status = statusOf(row);
+  const why = fallen(row);
   const folder = row.label.slice(0, row.label.lastIndexOf("/") + 1);
-  const open = () => {
+  // With the keyboard, a second Enter goes to the details.
+  const open = (event: MouseEvent) => {
+    if (isFocused && event.detail === 0) return goTo("run");
     focus(row.key);
     if (matchMedia("(max-width: 760px)").matches) setView({ screen: "run" });
   };
@@ -51,15 +57,16 @@ export function RunRow({ row, colour, isFocused, isBest, columns, settings, inde
           <span>{row.label.slice(folder.length)}</span>
         </button>
       </td>
-      <td class={`status ${row.status}`} title={row.reason || undefined}>
-        {row.status}
+      <td class={`status ${status}`} title={row.reason || undefined}>
+        {status}
       </td>
       <td class="number">{progress(row)}</td>
-      <td class="number" title={row.best ? `best ${row.best.metric}${row.best.step === null ? "" : `, at step ${row.best.step}`}` : undefined}>
-        {isBest && <span class="star" role="img" aria-label="best of the shown runs" title="Best of the shown runs">★</span>}
+      <td class="number" title={row.best ? `Best ${row.best.metric}: ${bestText(row)}` : undefined}>
+        {isBest && <span class="star" role="img" aria-label="Best of all runs" title={`Best of all runs: ${row.best?.metric} ${bestText(row)}`}>★</span>}
         {row.best ? short(row.best.value, 4) : ""}
       </td>
-      <td class="number" title={row.last ? row.last[0] : undefined}>
+      <td class={why ? "number worse" : "number"} title={why || (row.last ? `Last ${row.last[0]}` : undefined)}>
+        {why && <span role="img" aria-label={why}>▲</span>}
         {row.last ? short(row.last[1], 4) : ""}
       </td>
       <td class="number">{shortDuration(secondsOf(row))}</td>

@@ -6,6 +6,7 @@ import { get, setView, useStore } from "../data/store";
 import type { Row } from "../data/types";
 import { type Item, SETTING, arranged, bestOf } from "./arrange";
 import { RunRow } from "./RunRow";
+import { commonMetric } from "./standing";
 
 const ROW = 30; // pixels, as in the style sheet
 const BESIDE = 10;
@@ -38,13 +39,15 @@ export function RunTable() {
   }, []);
 
   const items = arranged(runs.values(), view, (key) => settings.get(key));
-  const shownRows = view.shown.flatMap((key) => runs.get(key) ?? []);
-  const best = shownRows.length > 1 ? bestOf(shownRows) : null;
+  const best = runs.size > 1 ? bestOf([...runs.values()]) : null;
   const first = Math.max(0, Math.floor(place.top / ROW) - BESIDE);
   const last = Math.min(items.length, Math.ceil((place.top + place.height) / ROW) + BESIDE);
   const width = COLUMNS.length + 1 + view.columns.length;
-  const metrics = new Set([...runs.values()].flatMap((row) => row.best?.metric ?? []));
-  const about = metrics.size === 1 ? `Best ${[...metrics][0]}` : "Best value of the metric that the run watches";
+  const metric = commonMetric(runs.values());
+  const about: Record<string, string> = {
+    best: metric ? `Best ${metric} of the run` : "Best value of the metric that the run watches",
+    last: metric ? `Last ${metric}. ▲ marks a value that is far worse than the run's best` : "Last value of this metric",
+  };
 
   return (
     <div class="table-scroller" ref={scroller}>
@@ -52,8 +55,8 @@ export function RunTable() {
         <thead>
           <tr>
             <th class="dot-cell"><span class="sr">Shown</span></th>
-            {COLUMNS.map(([name, text, kind]) => <Head key={name} name={name} text={text} kind={kind} about={name === "best" ? about : ""} />)}
-            {view.columns.map((name) => <Head key={name} name={SETTING + name} text={name} kind="" about={`Setting ${name}`} />)}
+            {COLUMNS.map(([name, text, kind]) => <Head key={name} name={name} text={text} kind={kind} about={about[name] ?? ""} metric={name === "best" || name === "last" ? metric : ""} />)}
+            {view.columns.map((name) => <Head key={name} name={SETTING + name} text={name} kind="" about={`Setting ${name}`} metric="" />)}
           </tr>
         </thead>
         <tbody id="runs">
@@ -82,7 +85,7 @@ export function RunTable() {
   );
 }
 
-function Head({ name, text, kind, about }: { name: string; text: string; kind: string; about: string }) {
+function Head({ name, text, kind, about, metric }: { name: string; text: string; kind: string; about: string; metric: string }) {
   const { sort, descending } = get().view;
   const isSorted = sort === name;
   const next = () => setView(isSorted && descending ? { sort: "", descending: false } : { sort: name, descending: isSorted });
@@ -91,6 +94,7 @@ function Head({ name, text, kind, about }: { name: string; text: string; kind: s
       <button type="button" class="sort" title={about || undefined} onClick={next}>
         {text}
         {isSorted ? (descending ? " ↓" : " ↑") : ""}
+        {metric && <small>{metric}</small>}
       </button>
     </th>
   );

@@ -2,6 +2,7 @@
 import { plainText } from "../data/format";
 import type { Plain, Row, Settings } from "../data/types";
 import type { View } from "../data/view";
+import { statusOf } from "./standing";
 
 export type SettingsOf = (key: string) => Settings | undefined;
 export type Item = { row: Row } | { group: string; rows: Row[] };
@@ -20,7 +21,7 @@ export function matches(row: Row, filter: string, settings: SettingsOf): boolean
         const found = Object.entries(settings(row.key) ?? {}).filter(([one]) => one.toLowerCase() === name || one.toLowerCase().endsWith(`.${name}`));
         return found.some(([, one]) => plainText(one).toLowerCase().startsWith(value));
       }
-      return `${row.label} ${row.name} ${row.status}`.toLowerCase().includes(word);
+      return `${row.label} ${row.name} ${row.status} ${statusOf(row)}`.toLowerCase().includes(word);
     });
 }
 
@@ -36,7 +37,7 @@ function sortValue(row: Row, sort: string, settings: SettingsOf): Plain {
   if (sort === "last") return row.last?.[1] ?? null;
   if (sort === "duration") return secondsOf(row);
   if (sort === "epoch") return row.epoch ?? row.step;
-  return row.status;
+  return statusOf(row);
 }
 
 export function secondsOf(row: Row, now = Date.now() / 1000): number | null {

@@ -1,5 +1,6 @@
 // The page: runs on the left, curves in the middle, the focused run on the right. On a phone, one of them at a time.
 import { Charts } from "../charts/Charts";
+import { Legend } from "../charts/Legend";
 import { Toolbar } from "../charts/Toolbar";
 import { setView, useStore } from "../data/store";
 import type { Screen } from "../data/view";
@@ -9,7 +10,9 @@ import { RunPanel } from "../runs/RunPanel";
 import { Banner } from "./Banner";
 import { Empty } from "./Empty";
 import { Header } from "./Header";
+import { goTo } from "./places";
 
+const SKIPS: readonly [Screen, string][] = [["runs", "Skip to runs"], ["curves", "Skip to curves"], ["run", "Skip to run details"]];
 const SCREENS: readonly [Screen, string][] = [["runs", "Runs"], ["curves", "Curves"], ["run", "Run"]];
 
 export function App() {
@@ -19,6 +22,11 @@ export function App() {
   const compare = useStore((state) => state.view.compare && state.view.shown.length > 1);
   return (
     <>
+      {hasRuns && (
+        <nav class="skips" aria-label="Skip">
+          {SKIPS.map(([name, text]) => <button type="button" key={name} onClick={() => goTo(name)}>{text}</button>)}
+        </nav>
+      )}
       <Header />
       <Banner />
       {hasRuns ? (
@@ -27,6 +35,7 @@ export function App() {
           <section class="curves-panel" aria-label="Curves">
             <h1 class="sr">Training runs</h1>
             <Toolbar />
+            <Legend />
             <div class="curves" tabIndex={-1}>
               {compare && <Compare />}
               <Charts />

@@ -38,5 +38,5 @@ export function Banner() {
       </div>
     );
   }
-  return <div class={notice ? "banner" : "sr"} role="status" id="notice">{notice}</div>;
+  return <div class={notice ? "notice" : "sr"} role="status" id="notice">{notice}</div>;
 }

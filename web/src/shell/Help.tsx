@@ -10,6 +10,8 @@ const ROWS: readonly [string, string][] = [
   ["Click its dot", "show or hide its curves"],
   ["↑ ↓ in the table", "go through the runs"],
   ["← → on a chart", "read values; Shift pans, + and − zoom, 0 resets"],
+  ["Enter on a run, twice", "go to its details"],
+  ["r, c, d", "go to the runs, the curves, the details of the run"],
   ["/", "filter runs"],
   ["?", "open this help"],
 ];
@@ -17,9 +19,11 @@ const ROWS: readonly [string, string][] = [
 const SIGNS: readonly [string, string][] = [
   ["line and band", "mean, and lowest to highest value"],
   ["pale and bold line", "raw and smoothed values"],
-  ["tick at the bottom", "a save"],
+  ["dot in a line of values", "the mean of an epoch"],
+  ["tick at the bottom", "a save, or several"],
   ["★ at the bottom", "a best value"],
-  ["dashed line", "a command or a changed setting"],
+  ["dashed line", "a command, a changed setting, or another event"],
+  ["red line", "a problem"],
   ["× at the bottom", "a value that is NaN or infinite"],
 ];
 

@@ -1,4 +1,8 @@
 // Keys that work everywhere, except while somebody types.
+import type { Screen } from "../data/view";
+import { goTo } from "./places";
+
+const PLACES: Record<string, Screen> = { r: "runs", c: "curves", d: "run" };
 
 export function followKeys(): void {
   document.addEventListener("keydown", (event) => {
@@ -8,6 +12,9 @@ export function followKeys(): void {
     if (event.key === "/") {
       event.preventDefault();
       document.getElementById("find-run")?.focus();
+    } else if (event.key in PLACES) {
+      event.preventDefault();
+      goTo(PLACES[event.key]!);
     } else if (event.key === "?") {
       document.getElementById("help")?.click();
     }
