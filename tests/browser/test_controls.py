@@ -35,6 +35,7 @@ def test_commands_are_answered_and_visible_in_the_run(page, serve, opened, event
         knob.press("Enter")
         page.wait_for_selector("#answer.error:has-text('expected a number')")
         page.wait_for_selector("#requests li.applied:has-text('learning_rate 0.5 -> 0.125')")
+        page.wait_for_selector("#requests li:nth-child(6)")
         texts = page.locator("#requests li").all_text_contents()
         assert len(texts) == len(set(texts)) == 6, texts  # by request and as a message, but listed once
         assert "@" in page.locator("#requests li").first.text_content()  # who asked
