@@ -55,7 +55,7 @@ class Point:
 orca = partial(Spelling, "Orca")
 orca_any_mode = partial(Spelling, "Orca", differs="called for the epochs of every mode", second=True)
 keras = partial(Spelling, "Keras")
-batch_is_index = "`batch` is the batch index, in this spelling only"
+batch_is_index = "under the Keras name, `batch` is the batch index"
 keras_batch = partial(Spelling, "Keras", differs=batch_is_index, renames=(("batch", "batch_idx"),))
 mindspore = partial(Spelling, "MindSpore")
 mindspore_bare = partial(Spelling, "MindSpore", differs="MindSpore also calls it in evaluation", only_with=("run_context",))

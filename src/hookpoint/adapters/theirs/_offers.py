@@ -1,4 +1,4 @@
-"""Offers: the base class of stand-ins for another library's trainer or model, for callbacks of that library."""
+"""Offers: the base class of the stand-ins that another library's callbacks get instead of its trainer or model."""
 
 from __future__ import annotations
 

@@ -194,9 +194,10 @@ def sources_of(owner: str, names: Names) -> dict[str, Source]:
     listed = [names] if isinstance(names, str) else list(names)
     sources = dict(names) if isinstance(names, Mapping) else {name: name for name in listed}
     for name, source in sources.items():
-        if not isinstance(name, str) or not name or not (callable(source) or (isinstance(source, str) and source)):
+        has_name, has_source = isinstance(name, str) and name, callable(source) or (isinstance(source, str) and source)
+        if not (has_name and has_source):
             raise BadArgument(
-                f"{owner}: {source!r} is not the name of a tensor.",
+                f"{owner}: {(source if has_name else name)!r} is not the name of a tensor.",
                 give="names, as in ['loss', 'outputs/logits', 'fc.weight.grad']",
                 write="{'mine': lambda run: ...} for a function of the run",
             )
