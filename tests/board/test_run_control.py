@@ -47,7 +47,7 @@ def test_too_many_waiting_commands(board, steered, impatient, monkeypatch):
         answer(client, {"do": "pause"})
         answer(client, {"do": "validate"})
         status, _, content = client.command("live", {"do": "resume"})
-        assert (status, content) == (503, b"1 commands already wait for an answer")
+        assert (status, content) == (503, b"1 commands are already waiting for an answer")
 
 
 def test_a_command_that_no_step_takes_is_withdrawn(board, steered, monkeypatch):
@@ -70,7 +70,16 @@ def test_a_run_that_ends_first(board, steered, impatient):
             training.end()
             while (found := message("answer"))["id"] != waiting["id"]:
                 pass
-        assert found["status"] in ("lost", "refused")
+        assert found["status"] == "lost" or "no validation data" in found["text"]
+
+
+def test_a_run_that_was_killed_before_it_answered(steered, monkeypatch):
+    with steered() as training:
+        training.gate.clear()
+        sent = run_control.SentCommand(training.workdir, "validate", {}, None)
+        monkeypatch.setattr(sent, "_is_running", lambda: False)
+        assert sent.answer()["text"] == "lost: the run ended first"
+        training.gate.set()
 
 
 def test_a_command_to_a_run_that_has_ended(board, train_run):

@@ -54,7 +54,7 @@ MAX_STREAMED_RUNS = 100
 PIXELS = (10, 4_000)
 MAX_COMMANDS = 100  # limit for commands that wait for an answer at the same time
 WAIT_SECONDS = 3.0  # a request waits this long for the answer to a command; the stream reports a later answer
-POLL_SECONDS, MAX_POLL_SECONDS = 0.02, 0.25  # intervals between looks for the answer, at first and later
+POLL_SECONDS, MAX_POLL_SECONDS = 0.02, 0.25  # initial and maximum polling interval
 ALIVE_SECONDS = 15.0
 READ_ONLY = "This board is read-only: it was started with --read-only."
 
@@ -199,15 +199,19 @@ class Board:
         if not isinstance(do, str) or not isinstance(args, dict) or not isinstance(expect, dict | None):
             raise HTTPException(400, "'do' must be a string; 'args' and 'expect' must be objects")
         if self._waiting >= MAX_COMMANDS:
-            raise HTTPException(503, f"{MAX_COMMANDS} commands already wait for an answer")
+            raise HTTPException(503, f"{MAX_COMMANDS} commands are already waiting for an answer")
         return _json(await self._answer_to(path, key, do, args, expect))
 
     async def _answer_to(self, path: Path, key: str, do: str, args: dict[str, Any], expect: dict[str, Any] | None) -> Any:
         """Send a command, and return its answer. If the run does not answer soon, say so: the stream has the answer later."""
+        self._waiting += 1
         try:
             sent = await run_sync(SentCommand, path, do, args, expect)
-        except (HookpointError, OSError) as error:
-            return refusal(error)
+        except BaseException as error:
+            self._waiting -= 1
+            if isinstance(error, HookpointError | OSError):
+                return refusal(error)
+            raise
         answers: list[dict[str, Any]] = []
         is_answered = anyio.Event()
 
@@ -221,12 +225,13 @@ class Board:
                         return
                     await anyio.sleep(pause)
                     pause = min(pause * 1.1, MAX_POLL_SECONDS)
+            except Exception:  # must not end the task group, which follows all commands
+                logger.exception("the answer to %s could not be read", do)
             finally:
                 self._waiting -= 1
                 is_answered.set()
 
         assert self._commands is not None
-        self._waiting += 1
         self._commands.start_soon(follow)
         with anyio.move_on_after(WAIT_SECONDS):
             await is_answered.wait()

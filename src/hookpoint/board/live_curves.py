@@ -103,7 +103,7 @@ class LiveCurves:
         of the file that has been read, and `exact` tells whether the extremes of all curves include every value. `all` contains
         the names of all metrics, and `epochs` contains (last step, epoch) pairs. `generation` changes when the file is
         truncated or replaced: earlier answers about any range may then be wrong. `problem` says why the file cannot be read,
-        and `note` why reading it takes long.
+        and `note` says why reading it is slow.
         """
         self.update()
         with self._lock:

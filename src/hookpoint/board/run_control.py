@@ -66,7 +66,7 @@ class SentCommand:
         try:
             answer = self._order.answer()
             if (answer is None or not answer.is_final) and not self._is_running():
-                answer = self._order.wait(0)  # returns at once, because the run has ended
+                answer = self._order.outcome()
             elif answer is None or not answer.is_final:
                 if self._is_overdue or time.monotonic() - self._sent < ANSWER_SECONDS:
                     return None

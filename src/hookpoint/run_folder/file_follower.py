@@ -44,8 +44,9 @@ class FileFollower:
             stamp = FileStamp.of(self._path)
             if stamp == self._stamp:
                 return []
-            self._stamp = stamp if stamp.is_settled else None
+            self._stamp = None  # unless the file can be read
             with open_plain(self._path) as file:
+                self._stamp = stamp if stamp.is_settled else None
                 if id_of(file) != self._position.file_id:
                     self._position.move(file, 0)
                 elif not self._position.is_in(file):

@@ -24,5 +24,5 @@ class FileStamp(NamedTuple):
 
     @property
     def is_settled(self) -> bool:
-        """Whether any later change gives the file another stamp. Times are not exact, so this takes two seconds."""
+        """Whether every later change is certain to change the stamp: file times are coarse, so wait two seconds."""
         return time.time_ns() - self.changed_ns > SETTLED_NS

@@ -63,7 +63,7 @@ class ControlOrder:
             if answer is not None and answer.is_final:
                 return answer
             if not self._is_running():
-                return self._after_the_end()
+                return self.outcome()
             if not is_taken and time.monotonic() >= deadline:
                 is_taken = not self._remove("the run did not take it in time")
             else:
@@ -98,22 +98,23 @@ class ControlOrder:
             return False
         return live.attempt == self.command.attempt and not live.ended
 
-    def _after_the_end(self) -> ControlAnswer:
-        """Return the answer after the run has ended. If the run has not answered, derive the answer from the journal."""
-        entry = None
+    def outcome(self) -> ControlAnswer:
+        """Return the final answer after the run has ended. If the run has not answered, derive it from the journal."""
+        entry, is_hosted = None, False
         with suppress(FileNotFoundError), ControlFolder(self._run_folder) as folder:
             entry = next((one for one in folder.journal.entries() if one.id == self.id), None)
+            is_hosted = bool(folder.live().cannot)  # the trainer that hosts the run has the checkpoints
         answer = self.answer()  # the run may have answered just before it ended
         if answer is not None and answer.is_final:
             return answer
         checkpoints = good_checkpoints(self._run_folder)
         if entry is None:  # the command was for the start that has ended, so no later start applies it
             self._final = ControlAnswer(self.id, LOST, time=time.time(), reason="the run ended first")
-        elif not checkpoints:
+        elif not checkpoints and not is_hosted:
             reason = "the run was killed before its first checkpoint; it starts from scratch, without this command"
             self._final = ControlAnswer(self.id, LOST, time=time.time(), reason=reason)
         else:
-            is_saved = includes(checkpoints[-1][1], entry.number)
+            is_saved = bool(checkpoints) and includes(checkpoints[-1][1], entry.number)
             later = "its checkpoint includes it" if is_saved else "a resume replays it"
             note = f"the run was killed right after it applied the command; {later}"
             self._final = ControlAnswer(self.id, APPLIED, entry.step, entry.iteration, number=entry.number, note=note)

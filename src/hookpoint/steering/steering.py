@@ -292,6 +292,8 @@ class Steering:
             logger.warning("command %d (%s) is not replayed: %s", entry.number, entry.do, reason)
         self._outcomes.send_event(command, status, {**fields, "replayed": True})
         self._publish()
+        if self._execution.problem:
+            self._forget(entry.number, reason)  # otherwise, every resume would end here
         self._execution.raise_problem(command.do)
 
     # Tracing and pausing

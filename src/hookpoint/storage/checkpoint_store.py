@@ -149,7 +149,10 @@ class CheckpointStore(ResumableStore):
         snapshot = self._snapshots.take(state, outlives_the_call=in_background)
         files = None if staged is None else Staged(staged[0], {name: File(*file) for name, file in staged[1].items()})
         clocks = snapshot["clocks"] if isinstance(snapshot.get("clocks"), dict) else {}
-        if pending := snapshot.get("control", {}).get("pending"):  # commands still to be replayed, for `hookpoint ctl forget`
+        control = snapshot.get("control")
+        if isinstance(control, dict) and (
+            pending := control.get("pending")
+        ):  # still to be replayed, for `ctl forget`
             clocks = {**clocks, "pending_commands": pending}
         tags, measured = tuple(map(str, request.tags)), {str(tag): value for tag, value in request.measured.items()}
         describe = partial(
@@ -193,7 +196,7 @@ class CheckpointStore(ResumableStore):
             return {"crashes": crashes, "has_checkpoint": bool(places(self.workdir))}
 
     def close(self) -> None:
-        """Wait for background saves and release the workdir. This method may be called more than once."""
+        """Wait for background saves and deletions, and release the workdir. This method may be called more than once."""
         self._wait()
         for error in self._background.errors():
             logger.error("a checkpoint was not saved: %s", error)
@@ -245,6 +248,7 @@ class CheckpointStore(ResumableStore):
     def stage(self, step: int) -> Path:
         """Create a hidden folder for a new checkpoint. All ranks may write to this folder."""
         self._refuse_if_closed()
+        self._wait()
         folder = new_staging(self._target(step))
         with saving_to(folder):
             disk.make_new_folder(folder)
@@ -299,7 +303,7 @@ class CheckpointStore(ResumableStore):
         named_links.create(target, manifest.links)
         self._has_links |= bool(manifest.links)
         hidden = self._hide_old()
-        if deletes_later and is_large(manifest):  # deleting 800 MB takes 0.2 s
+        if hidden and deletes_later and is_large(manifest):  # deleting 800 MB takes 0.2 s
             self._deleting = threading.Thread(target=_discard_all, args=(hidden,), name="hookpoint-delete")
             self._deleting.start()
         else:

@@ -5,6 +5,7 @@ import torch
 
 from hookpoint import Callback, Loop, Runner, errors
 from hookpoint.core.hooks.hooks import Hooks
+from hookpoint.core.loop.host import Host
 
 
 class Fetch(Callback):
@@ -124,6 +125,10 @@ def test_the_error_policy_is_that_of_the_callback(caplog):
     fails.on_error = "warn"
     fit(fails)
     assert "failed at on_train_iter_end: ValueError: at 3; the run continues" in caplog.text
+
+
+def test_a_trainer_that_never_skips_a_batch_can_host_it():
+    Host("Lightning", cannot={"on_iter_skip": "it never skips a batch"}).check(Hooks([Fetch("loss")]))
 
 
 class Tiny(torch.nn.Module):

@@ -44,7 +44,7 @@ export function reading(content: Content, position: number, reach: number): Read
   return { title: content.title, where: whereText(content.axis, position, step), rows: rows.slice(0, MAX_ROWS), marks: texts };
 }
 
-// An epoch's mean is a point at its end: beside a value of the next epoch, only its number tells them apart.
+// An epoch's mean is a point at its end: next to a value from the next epoch, only the epoch number distinguishes them.
 function meanText(line: Line, i: number): string {
   const { curve, mean } = line.points;
   const step = curve.x1[i]!;

@@ -12,7 +12,7 @@ export function keepEvent(key: string, event: RunEvent): void {
   if (known && !known.slice(-50).some((one) => identity(one) === identity(event))) put(key, [...known, event]);
 }
 
-// Take the events that the server has read. Messages may have been faster.
+// Take the events that the server has read. Messages from the stream may have arrived first.
 export function takeEvents(key: string, answer: readonly RunEvent[]): void {
   const known = get().events.get(key) ?? [];
   const [last, newest] = [answer.at(-1), known.at(-1)];

@@ -4,7 +4,7 @@ import { takeEvents } from "./events";
 import { fail } from "./failures";
 import { get, setView, update } from "./store";
 
-const FEW_RUNS = 6; // so many are all shown
+const FEW_RUNS = 6; // up to this many runs are all shown
 const FIRST_RUNS = 5;
 const REFRESH_MS = 1000;
 const VALUES_MS = 5000;

@@ -1,4 +1,4 @@
-// Which settings have changed during a run: their curves tell.
+// Which settings have changed during a run, according to their curves.
 import { curvesOf } from "../data/curve_store";
 import { short } from "../data/format";
 import type { Plain } from "../data/types";
@@ -6,7 +6,7 @@ import type { Plain } from "../data/types";
 const LOGGED_AS: Record<string, string> = { lr: "learning_rate" };
 const SAME = 1e-6; // of the value
 
-// The lowest and highest values of a setting if it has changed since the start; empty if it has not, or if nothing tells.
+// The lowest and highest values of a setting if it has changed since the start; empty if it has not, or if this is unknown.
 export function changeText(key: string, name: string, start: Plain | undefined): string {
   const whole = curvesOf(key)?.whole;
   const loaded = whole?.get(name) ?? whole?.get(LOGGED_AS[name] ?? "");

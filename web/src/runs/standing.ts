@@ -17,7 +17,7 @@ export function bestText(row: Row, digits = 5): string {
 export function fallen(row: Row): string {
   const { best, last } = row;
   if (!best || !last || last[0] !== best.metric || typeof best.value !== "number") return "";
-  const mode = best.mode ?? (LOWER_IS_BETTER.test(best.metric) ? "min" : null); // a run in progress does not tell
+  const mode = best.mode ?? (LOWER_IS_BETTER.test(best.metric) ? "min" : null); // unknown while the run is in progress
   if (mode === null) return "";
   const worse = typeof last[1] === "number" ? (mode === "max" ? best.value - last[1] : last[1] - best.value) : Infinity;
   return worse > FAR * Math.abs(best.value) ? `The last ${best.metric} is far worse than the best, ${bestText(row)}` : "";

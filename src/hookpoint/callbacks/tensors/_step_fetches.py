@@ -34,6 +34,7 @@ class StepFetches(TensorReader):
     """
 
     is_internal = True
+    optional_points = ("on_iter_skip",)  # only cleans up
 
     def __init__(
         self,

@@ -91,7 +91,7 @@ class Returned:
         self._report(answer)
 
     def report_dropped(self) -> None:
-        """Report the first value, if a later one has not told what it was like."""
+        """Report that a value was dropped, unless a later value has been reported."""
         if self._dropped:
             self._dropped = False
             self._report(UNKNOWN)

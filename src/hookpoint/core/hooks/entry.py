@@ -113,7 +113,7 @@ class Entry:
         return self.ranks == "all" or (rank if self.ranks == "chief" else local_rank) == 0
 
     def declared(self, option: str) -> tuple[str, ...]:
-        """Return what the callback and its wrappers declare in `after`, `before`, `reads`, `writes` or `may_write`."""
+        """Return what the callback and its wrappers declare in an option such as `after`, `reads` or `optional_points`."""
         values: tuple[Any, ...] = ()
         for owner in (self.subject, *proxies_of(self.path)):
             value = getattr(owner, option, ())

@@ -32,7 +32,7 @@ class Host:
         """Raise NotUnderHost if a callback needs something that this host does not support. Called before anything runs."""
         for point, why in self.cannot.items():
             for call in hooks.calls(point):
-                if point in getattr(call.entry.subject, "optional_points", ()):
+                if point in call.entry.declared("optional_points"):
                     continue
                 raise NotUnderHost(f"{call.entry.name}: {self.name} has no {point}: {why}.", remove=call.entry.name)
         for entry in hooks.entries:
