@@ -150,9 +150,7 @@ class CheckpointStore(ResumableStore):
         files = None if staged is None else Staged(staged[0], {name: File(*file) for name, file in staged[1].items()})
         clocks = snapshot["clocks"] if isinstance(snapshot.get("clocks"), dict) else {}
         control = snapshot.get("control")
-        if isinstance(control, dict) and (
-            pending := control.get("pending")
-        ):  # still to be replayed, for `ctl forget`
+        if isinstance(control, dict) and (pending := control.get("pending")):  # still to be replayed, for `ctl forget`
             clocks = {**clocks, "pending_commands": pending}
         tags, measured = tuple(map(str, request.tags)), {str(tag): value for tag, value in request.measured.items()}
         describe = partial(
