@@ -41,7 +41,7 @@ def test_a_log_scale_draws_other_heights(page, serve, opened, row, write_run):
     """From 1 to 1,000, the middle of an exponential curve is at 32: low on a linear scale, and halfway up on a log scale."""
     write_run("mine", [row(step, loss=10 ** (3 * step / 1000)) for step in range(1001)], name="mine", step=1000)
     opened(page, serve())
-    page.wait_for_selector(f"{LOSS}[data-exact='true']")
+    page.wait_for_selector(f"{LOSS}[data-exact='true'] canvas")
     until(page, lambda: 0.0 < page.evaluate(HEIGHT, LOSS) < 0.15)
     page.locator("#log-scale").check()
     until(page, lambda: 0.4 < page.evaluate(HEIGHT, LOSS) < 0.6)

@@ -40,11 +40,11 @@ class FlopsTracker(LapTimer):
     - `mfu`: `model_flops_per_second` as a fraction of the peak.
     - `hfu`: the same as `mfu`, but including the operations that activation checkpointing repeats.
 
-    Batches may change their shapes at any time, so each iteration compares them with those of the last batch. Everything else
-    is done at log steps. Counting slows an iteration down, so counted iterations are not timed. In a counted iteration, a
-    compiled or captured step runs eagerly. torch counts matrix multiplications, convolutions and attention. To count other
-    operators, register them with `torch.utils.flop_counter.register_flop_formula`. The optimizer's own operations do not count.
-    The second backward pass of a gradient penalty (`create_graph=True`) counts towards `hfu` only.
+    Shapes may change from batch to batch, so each iteration compares its batch's shapes with those of the previous batch.
+    Everything else is done at log steps. Counting slows an iteration down, so counted iterations are not timed. In a counted
+    iteration, a compiled or captured step runs eagerly. torch counts matrix multiplications, convolutions and attention. To count
+    other operators, register them with `torch.utils.flop_counter.register_flop_formula`. The optimizer's own operations do not
+    count. The second backward pass of a gradient penalty (`create_graph=True`) counts towards `hfu` only.
 
     >>> FlopsTracker(peak_flops=197e12).peak_flops
     197000000000000.0

@@ -181,7 +181,7 @@ class HostDriver:
         if mode != "train" and not machine.scopes.passes:
             machine.resuming.restore_in_epoch()  # a run that resumes at validation has already trained in this epoch
         check_pass(machine.hooks, loader, warns_idle=mode == "train" and machine.run.is_chief, saved=None)
-        machine.begin_pass(Pass(HostLoader(total, loader if mode == "train" else None), mode))
+        machine.begin_pass(Pass(HostLoader(total, loader), mode))
         self._return_to(machine.scopes.passes[-1])
 
     def finish_pass(self, finals: Mapping[str, Any] | None = None, *, complete: bool | None = None) -> None:
