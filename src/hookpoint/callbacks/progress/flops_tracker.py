@@ -43,7 +43,7 @@ class FlopsTracker(LapTimer):
     Shapes may change from batch to batch, so each iteration compares its batch's shapes with those of the previous batch.
     Everything else is done at log steps. Counting slows an iteration down, so counted iterations are not timed. In a counted
     iteration, a compiled or captured step runs eagerly. torch counts matrix multiplications, convolutions and attention. To
-    count other operators, register them with `torch.utils.flop_counter.register_flop_formula`. The optimizer's own operations do
+    count other operators, register them with `torch.utils.flop_counter.register_flop_formula`. The optimizer's operations do
     not count. The second backward pass of a gradient penalty (`create_graph=True`) counts towards `hfu` only.
 
     >>> FlopsTracker(peak_flops=197e12).peak_flops
