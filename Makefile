@@ -32,7 +32,7 @@ help: ## list all targets
 demo: $(VENV)/.stamp-demo ## train a small network on handwritten digits (1 minute)
 	@$(VENV)/bin/hookpoint demo
 
-test: style ## check style and types, run the tests (9 minutes on two cores)
+test: style ## check style and types, run the tests (6 minutes on two cores)
 	@$(PY) -m mypy & types=$$!; $(PY) -m pytest -n auto --dist worksteal; tests=$$?; \
 	wait $$types || { echo "mypy found errors: see above" >&2; exit 1; }; exit $$tests
 
