@@ -77,7 +77,7 @@ def main() -> None:
     parser.add_argument("--no-write", action="store_true", help="do not write a file to benchmarks/results")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder for the result file")
     options = parser.parse_args()
-    rounds, steps = (3, 60) if options.quick else (151, 200)
+    rounds, steps = (3, 60) if options.quick else (101, 1000)
     torch.set_num_threads(1)
     logging.getLogger("hookpoint").setLevel(logging.CRITICAL)
     job = job_of(steps)

@@ -222,7 +222,7 @@ def test_summaries_and_update_operations_are_kept_for_the_callbacks_that_run_the
     with Loop() as run:
         run.summary("norm", function)
         run.update_op(function)
-    assert (run.summaries, run.update_ops) == ({"norm": function}, [function])
+    assert (run.summaries, run.update_ops) == ({"norm": function}, (function,))
 
 
 # Points of one's own

@@ -95,7 +95,8 @@ class Average:
             total, weight = (0.0, 0.0) if self._previous is None else self._previous.sums()
             value = float(self._mean)
             if math.isfinite(value):
-                total, weight = (self._decay * old + (1 - self._decay) * new for old, new in ((total, value), (weight, 1.0)))
+                decay, share = self._decay, 1 - self._decay
+                total, weight = decay * total + share * value, decay * weight + share * 1.0
             self.known_sums = (total, weight)
         self._previous = self._mean = None
 

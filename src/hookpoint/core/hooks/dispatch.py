@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.callback.current import CURRENT, CURRENT_CALL
 from hookpoint.core.callback.handlers import Handler
+from hookpoint.core.callback.idle_callback import IdleCallback
 from hookpoint.core.errors import StopRun
 from hookpoint.core.hooks._returned import Returned, may_return
 from hookpoint.core.hooks.asynchronous import DIRECT, deferred
@@ -85,6 +86,12 @@ class Call:
 
     def __post_init__(self) -> None:
         self.cost = Cost(self.entry.name, self.point)
+
+    def is_made_in(self, mode: str | None) -> bool:
+        """Return whether a pass in this mode makes the call. None means outside of a pass."""
+        if mode is not None and isinstance(self.entry.subject, IdleCallback) and self.entry.subject.is_idle_at(self.point):
+            return False
+        return mode == "train" or not self.train_only
 
     @property
     def agrees(self) -> bool:

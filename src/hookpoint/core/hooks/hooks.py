@@ -89,7 +89,7 @@ class Hooks:
         """
         key = (points, mode, timed, sampled)
         if key not in self._dispatches:
-            calls = [call for point in points for call in self._calls.get(point, ()) if mode == "train" or not call.train_only]
+            calls = [call for point in points for call in self._calls.get(point, ()) if call.is_made_in(mode)]
             # Validation also fires on_iter_begin and on_iter_end, whose cost is compared with a training step.
             measured = {call.point for call in calls} - ({*IN_THE_STEP} if mode in ("val", "pred") else set())
             self._dispatches[key] = compile_dispatch(
@@ -98,6 +98,10 @@ class Hooks:
             for watcher in self._watchers:
                 self._dispatches[key] = watcher.around_points(points, self._dispatches[key])
         return self._dispatches[key]
+
+    def forget_dispatches(self) -> None:
+        """Compile the functions again when they are next requested, because an `IdleCallback` is no longer idle."""
+        self._dispatches.clear()
 
     def contain(
         self,

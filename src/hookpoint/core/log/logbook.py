@@ -153,7 +153,8 @@ class Logbook:
 
     def _release(self) -> None:
         """Stop appending to lists. The next value of each name goes through `log`, and readers receive all values so far."""
-        self.windows.release()
+        if self.windows.by_metric:
+            self.windows.release()
         for page in self._pages:
             page.recent.clear()
 
@@ -232,13 +233,16 @@ class Logbook:
             page.means[name].add_mean(mean)
         if send:
             self.next_log_step = self._clocks.step + self._log_every - self._clocks.step % self._log_every
-            late = self.windows.close()
+            late = self.windows.close() if self.windows.by_metric else {}
             if self.shared is not None and page.is_shared:
                 window, late = self.shared([window, late], "the means of a log step")
                 window = _settled(window)
-            self.windows.launch(late)
-            extra = [item for function in self.at_log_step for item in function(window).items()]
-            self._send({**window, **dict(extra)}, "step", page.mode)
+            if self.windows.by_metric:
+                self.windows.launch(late)
+            values: dict[str, Any] = dict(window)
+            for function in self.at_log_step:
+                values.update(function(window))
+            self._send(values, "step", page.mode)
             if self.loss_check is not None and page.is_shared == (self.shared is not None):  # means are equal on all ranks
                 self.loss_check.at_log_step(window.get("loss"))
 

@@ -69,7 +69,10 @@ class LossCheck:
                 self._check(mean)
 
     def _check(self, mean: LossMean) -> None:
-        with self._may_wait():
+        if getattr(mean.loss, "is_pending", False):
+            with self._may_wait():
+                value = float(mean.loss)
+        else:
             value = float(mean.loss)
         if not (isinstance(mean.loss, Mean) and mean.loss.is_all_bad):
             if not mean.is_pass or math.isfinite(value):  # otherwise, the pass's last losses may be bad

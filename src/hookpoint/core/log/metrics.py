@@ -127,8 +127,11 @@ class Mean:
 
     def add_mean(self, part: Mean) -> None:
         """Add all values of another mean, with their weights. If none of them is pending, merge the sums now to save memory."""
-        self.pending.append((part, 0.0))
         with self._lock:
+            if not self.pending and not part.is_pending:
+                self._add_sums(part)
+                return
+            self.pending.append((part, 0.0))
             while self.pending and isinstance(self.pending[0][0], Mean) and not self.pending[0][0].is_pending:
                 self._add_sums(self.pending.pop(0)[0])
 
@@ -136,13 +139,16 @@ class Mean:
         """Add the pending values to the sums, or start converting them to floats. No values may be added afterwards."""
         if self.is_pending:
             self._started = self._floats([value for value, _ in self.pending if not isinstance(value, Mean)])
-        else:
-            self.sums()
+        elif self.pending:
+            with self._lock:
+                self._newest = self.pending[-1][0]
+                self._add_numbers(self.pending)
+                self.pending.clear()
 
     @property
     def is_pending(self) -> bool:
         """Whether some values are not numbers yet, so that reading the mean may wait for a device."""
-        return not NUMBERS.issuperset(map(type, map(FIRST, self.pending)))
+        return bool(self.pending) and not NUMBERS.issuperset(map(type, map(FIRST, self.pending)))
 
     @property
     def newest(self) -> Any:

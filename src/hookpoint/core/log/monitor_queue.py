@@ -47,7 +47,8 @@ class MonitorQueue(Generic[Item]):
         self._records: deque[Item] = deque()
         self._in_hand = 0
         self._closing = self._is_urgent = False
-        self._change = threading.Condition()
+        self._lock = threading.RLock()
+        self._change = threading.Condition(self._lock)  # entering the lock itself costs the training thread less
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -62,7 +63,7 @@ class MonitorQueue(Generic[Item]):
         Return whether the monitor has just become blocked.
         """
         was_blocked, until = self.is_blocked, None
-        with self._change:
+        with self._lock:
             while len(self._records) >= self._capacity and self.error is None:
                 until = monotonic() + seconds if until is None else until
                 if self.drops or self.is_blocked:
@@ -74,7 +75,8 @@ class MonitorQueue(Generic[Item]):
                     self._change.wait(min(0.1, seconds))  # wakes up regularly, so that Ctrl-C works
             if self.error is None:
                 self._records.append(record)
-            self.start()
+            if self._thread is None:
+                self.start()
             if len(self._records) == 1 or self._is_half_full():
                 self._change.notify_all()
             return self.is_blocked and not was_blocked

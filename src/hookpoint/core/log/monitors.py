@@ -48,8 +48,8 @@ class Monitors:
             for entry in hooks.entries
             if entry.kind == MONITOR
         }
-        self._gates = {queue: entry.gates() for queue, entry in self._entries.items()}
-        self._queues = list(self._gates)
+        self._gates = {queue: gates for queue, entry in self._entries.items() if (gates := entry.gates())}
+        self._queues = list(self._entries)
         self._reported: set[MonitorQueue[Record]] = set()
         self._resolver: MonitorQueue[Record] = MonitorQueue("values", _resolve)
 
@@ -84,7 +84,10 @@ class Monitors:
             return
         clocks = self._clocks
         record = Record(kind, values, clocks.step, clocks.epoch, at, mode=mode, iteration=clocks.iteration)
-        receivers = [queue for queue in self._queues if all(gate.ready(self._run, None) for gate in self._gates[queue])]
+        receivers = self._queues
+        if self._gates:
+            run, gates = self._run, self._gates
+            receivers = [queue for queue in receivers if all(gate.ready(run, None) for gate in gates.get(queue, ()))]
         for queue in receivers:
             if queue.put(record, DRAIN_SECONDS):
                 self._report_blocked(queue)
@@ -99,9 +102,9 @@ class Monitors:
 
     def take_errors(self) -> list[Exception]:
         """Return the errors raised in the background. The monitors and callbacks that failed are not called again."""
-        failed = [queue for queue in self._queues if queue.error is not None]
-        self._queues = [queue for queue in self._queues if queue not in failed]
-        errors = [queue.error for queue in failed if queue.error is not None]
+        errors = [queue.error for queue in self._queues if queue.error is not None]
+        if errors:
+            self._queues = [queue for queue in self._queues if queue.error not in errors]
         return errors if self.calls is None else errors + self.calls.take_errors()
 
     def drain(self, seconds: float | None = None, *, is_leaving: bool = False) -> None:

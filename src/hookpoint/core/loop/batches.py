@@ -7,7 +7,8 @@ have handlers, whether values are logged, whether the optimizer reports its step
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.data.data_points import check_pass
@@ -70,33 +71,38 @@ class BatchLoop:
     A generator with a `finally` would close the pass immediately, but Python would discard errors from callbacks.
     """
 
-    __slots__ = ("_generator", "_machine", "_scopes", "pass_")
+    __slots__ = ("_iterator", "_machine", "_scopes", "pass_")
 
     def __init__(self, machine: Machine, pass_: Pass) -> None:
         self.pass_ = pass_
         self._machine, self._scopes = machine, machine.scopes
-        self._generator: Iterator[Any] | None = None
+        self._iterator: Iterator[Any] | None = None
 
     def __iter__(self) -> Iterator[Any]:
-        """Return a generator, so that a `for` loop need not call `__next__`. The generator keeps a reference to this object."""
-        return self._drive(self._machine, self.pass_, keeps=self)
+        """Return an iterator that is faster than calling `__next__`. It keeps a reference to this object."""
+        return chain.from_iterable(self._drive(self._machine, self.pass_, keeps=self))
 
     def __next__(self) -> Any:
         """End the current iteration, begin the next one, and return its batch."""
-        if self._generator is None:
-            self._generator = self._drive(self._machine, self.pass_)
+        if self._iterator is None:
+            self._iterator = chain.from_iterable(self._drive(self._machine, self.pass_))
         try:
-            return next(self._generator)
+            return next(self._iterator)
         except BaseException:
-            self._generator = None
+            self._iterator = None
             raise
 
     @staticmethod
-    def _drive(machine: Machine, pass_: Pass, keeps: object = None) -> Generator[Any, None, None]:
-        """Open the pass and yield its batches. At the end, step if the last accumulation window is incomplete."""
+    def _drive(machine: Machine, pass_: Pass, keeps: object = None) -> Iterator[Iterable[Any]]:
+        """Open the pass and yield iterables over its batches. At the end, step if the last accumulation window is incomplete.
+
+        Whoever iterates over an iterable does not resume this generator for every batch, as `yield from` would.
+        """
         while pass_.is_open or machine.begin_pass(pass_):  # a finished pass does not open again
-            complete = yield from iterations(machine, pass_)
-            if pass_.is_open:
+            pass_.is_resolved = True
+            yield iterations(machine, pass_)
+            if pass_.is_open and pass_.is_resolved:  # otherwise, the pass continues with other calls
+                complete = pass_.is_exhausted
                 pass_.was_cut = not complete and not pass_.saw_everything
                 if not complete and not pass_.was_cut:  # a stop at the last batch
                     machine.resuming.exhaust_data(pass_)
@@ -132,12 +138,12 @@ class BatchLoop:
             self._scopes.cleanup.leave(self.pass_, has_failed=True)
 
 
-def iterations(machine: Machine, pass_: Pass) -> Generator[Any, None, bool]:
+def iterations(machine: Machine, pass_: Pass) -> Iterator[Any]:
     """Return a generator over the iterations of an open pass. See `Machine.iterate`."""
     settled = settled_values(SETTLED, self=machine, pass_=pass_)
     plan = specialize(Machine.iterate, settled, INLINED)
     machine.hooks.sources[f"The iterations of a {pass_.mode} pass"] = plan.source
-    result: Generator[Any, None, bool] = plan.bound(settled)(machine, pass_)
+    result: Iterator[Any] = plan.bound(settled)(machine, pass_)
     return result
 
 

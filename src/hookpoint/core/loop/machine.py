@@ -17,7 +17,7 @@ Between begin_iteration and end_iteration, a step fires on_backward_begin, on_ba
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -153,30 +153,30 @@ class Machine:
 
     # Iterations. A pass runs a specialized version of this code (batches.py).
 
-    def iterate(self, pass_: Pass) -> Generator[Any, None, bool]:
-        """Yield the batches of an open pass. Return True at the end of the data, or False if the pass must end earlier."""
+    def iterate(self, pass_: Pass) -> Iterator[Any]:
+        """Yield the batches of an open pass until its data ends, the pass must end, or its calls have to be resolved again."""
         verdicts, now, batch = self.verdicts, pass_.now, None
-        while pass_.is_open:
+        while pass_.is_resolved:
             if self.scopes.passes[-1] is not pass_:
                 self.scopes.close_above(pass_)
             if pass_.in_iteration:
                 self.end_iteration(pass_)
             if verdicts.has_requests and self.pass_end.is_due(pass_):
-                return False
+                return
             batch = pass_.again
             if batch is END:
                 batch = next(pass_.source, END) if pass_.fetch is None else self.fetch(pass_)
                 if batch is END:
-                    return True
+                    pass_.is_exhausted = True
+                    return
                 pass_.batches_seen += 1
             if verdicts.has_requests and self.pass_end.is_due(pass_, has_batch=True):  # a request arrived during the fetch
                 pass_.batches_seen -= pass_.again is END
-                return False
+                return
             self.begin_iteration(pass_, batch)
             batch = None  # the iteration keeps the reference
             if pass_.begin is None or not (now.has_requests and now.is_discarded):
                 yield now.batch
-        return False
 
     def fetch(self, pass_: Pass) -> Any:
         """Fire the fetch points, and return the next batch from a pass's loader, or END after the last batch."""
@@ -269,7 +269,7 @@ class Machine:
         except BaseException:
             pass_.is_closing = False
             raise
-        scopes, pass_.is_open, pass_.abandoned, pass_.is_done = self.scopes, False, False, True
+        scopes, pass_.is_open, pass_.is_resolved, pass_.abandoned, pass_.is_done = self.scopes, False, False, False, True
         try:
             # A user may end validation early. If a stop ends it, the epoch and its metrics are incomplete.
             scopes.cut_short |= not complete and (pass_.is_train or self.verdicts.stop)

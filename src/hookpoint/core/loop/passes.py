@@ -15,6 +15,7 @@ from hookpoint.core.run.run import Run, now_of, set_now
 from hookpoint.core.run.run_loop import Progress
 
 if TYPE_CHECKING:
+    from hookpoint.core.hooks.hooks import Hooks
     from hookpoint.core.run.run_loop import Mode
     from hookpoint.core.run_view import Dispatch
 
@@ -38,6 +39,8 @@ class Pass:
     is_train: bool = field(init=False)
     is_open: bool = False
     is_closing: bool = False
+    is_resolved: bool = False  # whether the generator over the iterations uses the current calls
+    is_exhausted: bool = False  # whether the loader had no more batches
     is_done: bool = False
     is_shared: bool = False
     abandoned: bool = False
@@ -75,14 +78,20 @@ class Pass:
 
     def enter(self, run: Run, samples_of: Callable[[Any], int]) -> None:
         """Make this the run's current pass, and resolve the calls for its points."""
-        mode, hooks, self.samples_of = self.mode, run.hooks, samples_of
+        mode, self.samples_of = self.mode, samples_of
         self.outer, self.steps_before, self.is_open = (run.mode, now_of(run)), run.step, True
+        self.is_exhausted = False
         run.mode = mode
         set_now(run, NO_ITERATION)
         if self.is_train:
             run.train_loader = self.loader
         elif mode == "val" and not self.is_side:
             run.val_loader = self.loader
+        self.resolve(run.hooks)
+
+    def resolve(self, hooks: Hooks) -> None:
+        """Look up the calls for the pass's points. A generator over its iterations that uses earlier ones ends."""
+        mode, self.is_resolved = self.mode, False
         begin, end = ("on_iter_begin", f"on_{mode}_iter_begin"), (f"on_{mode}_iter_end", "on_iter_end")
         self.begin, self.end = hooks.dispatch(*begin, mode=mode), hooks.dispatch(*end, mode=mode)
         self.timed = hooks.dispatch(*begin, mode=mode, timed=True), hooks.dispatch(*end, mode=mode, timed=True)
@@ -120,7 +129,7 @@ class Pass:
 
     def drop(self) -> None:
         """Drop the current iteration and the rest of the data."""
-        self.is_open, self.is_done, self.in_iteration = False, True, False
+        self.is_open, self.is_resolved, self.is_done, self.in_iteration = False, False, True, False
         self.source = iter(())  # end the loader's workers now, not when the traceback is freed
         self.now.clear()
 

@@ -40,6 +40,11 @@ class Services:
     def reports_steps(self) -> bool:
         return self.machine.steps.are_reported
 
+    def refresh(self) -> None:
+        self.machine.hooks.forget_dispatches()
+        for pass_ in self.machine.scopes.passes:
+            pass_.resolve(self.machine.hooks)
+
     # Driving
 
     def epochs(self, number: int | None) -> EpochLoop:

@@ -24,14 +24,15 @@ if TYPE_CHECKING:
 
 ARGS = ("name", "model", "optimizer", "criterion", "lr_scheduler", "device", "workdir", "train_loader", "val_loader", "config")
 PLACE = ("rank", "local_rank", "world_size")
-PRIVATE = ("_clocks", "_logbook", "_loop", "_now", "_payload", "_stepper", "_verdicts")
-STATE = ("epoch_complete", "max_epochs", "mode", "resuming", "store", "summaries", "update_ops")
+PRIVATE = ("_clocks", "_logbook", "_loop", "_now", "_payload", "_stepper", "_update_ops", "_verdicts")
+STATE = ("epoch_complete", "max_epochs", "mode", "resuming", "store", "summaries")
 SERVICES = ("hooks", "hyper", "monitors", "team")
 CALLS = {
     "stop": 'run.stop("why")',
     "request_stop": "run.request_stop()",
     "log": 'run.log("name", value)',
     "save": 'run.save("tag")',
+    "update_ops": "run.update_op(function)",
     **dict.fromkeys(("step", "global_step"), "run.set_step(n) at on_run_begin, to begin a new run at step n"),
 }
 
@@ -80,7 +81,6 @@ class Values:
     store: dict[str, Any]
     team: Team
     summaries: dict[str, Callable[[], Any]]
-    update_ops: list[Callable[[], object]]
     _loop: RunLoop
     _stepper: Stepper
 
@@ -93,7 +93,8 @@ class Values:
         self.hyper = Hyper(self.optimizer)
         self.mode = self.max_epochs = None
         self.epoch_complete = self.resuming = False
-        self.store, self.summaries, self.update_ops = {}, {}, []
+        self.store, self.summaries = {}, {}
+        self._update_ops: tuple[Callable[[], object], ...] = ()
         self._clocks = clocks
         self._logbook = logbook
         self._verdicts = verdicts
@@ -162,6 +163,8 @@ class Values:
     def logs(self) -> Logs:
         """The metrics with a value from the current epoch. At on_train_epoch_end, validation metrics are omitted."""
         return self._logbook.logs()
+
+    update_ops: Final[tuple[Callable[[], object], ...]] = read_only("_update_ops", "The functions to call after each step.")
 
     def offered(self, names: Iterable[str]) -> dict[str, Any]:
         """Return a dict of the named arguments that are currently available."""

@@ -161,13 +161,15 @@ class Run(PeerNames):
         """
         if given:
             values = {**_as_mapping(given), **values}
+        logbook, samples = self._logbook, self._now.samples
         for name, value in values.items():
-            recent = self._logbook.recent
-            if name in recent:  # true for every value after the first one since a log step
-                recent[name].append((as_scalar(name, value), self._now.samples))
-            else:
+            try:
+                pending = logbook.recent[name]  # succeeds for every value after the first one since a log step
+            except KeyError:
                 self._loop.settle()
-                self._logbook.log(name, value, self._now.samples)
+                logbook.log(name, value, self._now.samples)
+            else:
+                pending.append((as_scalar(name, value), samples))
 
     def put_scalar(self, name: str, value: Any) -> None:
         """Log a single value under exactly this name, even in validation. Unlike `run.log`, this does not average values."""
@@ -224,7 +226,8 @@ class Run(PeerNames):
 
     def update_op(self, function: Callable[[], object]) -> None:
         """Register a function to call after each step."""
-        self.update_ops.append(function)
+        self._update_ops = (*self._update_ops, function)
+        self._loop.refresh()
 
     # Other callbacks
 

@@ -63,6 +63,9 @@ class RunLoop(Protocol):
 
     def settle(self) -> None: ...
 
+    def refresh(self) -> None:
+        """Resolve the handlers of the open passes again, because an `IdleCallback` is no longer idle."""
+
     def epochs(self, number: int | None) -> Epochs: ...
 
     def batches(self, loader: Iterable[Any], mode: Mode) -> Batches: ...
