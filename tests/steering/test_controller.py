@@ -284,7 +284,7 @@ DIES = """
             time.sleep(0.01 * (sys.argv[2] == "dies"))
 
     savers = [cb.ModelSaver()] if sys.argv[2] == "resumes" else []
-    with Loop([Fragile(), *savers], workdir=sys.argv[1], extra_callbacks=[], monitors=[cb.JSONWriter()]) as run:
+    with Loop([Fragile(), *savers], workdir=sys.argv[1], extra_callbacks=[], monitors=[cb.JSONWriter()], log_every=0) as run:
         for _ in run.batches(range(3000)):
             pass
 """

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
+from hookpoint.core.errors import BadArgument
 from hookpoint.core.loop import loop as core
 from hookpoint.core.team.team import Team, place_from_environment
 
@@ -83,6 +84,10 @@ class Loop(core.Loop):
         from hookpoint.presets._scheduler_check import SchedulerCheck
         from hookpoint.steering.steering_option import steering_for
 
+        if store is not None and checkpoint_key is not None:
+            raise BadArgument(
+                "Loop: checkpoint_key has no effect on the store passed as store=.", give="the key to the store itself"
+            )
         backend = _backend_options(workdir, model, optimizer, allow_world_change, checkpoint_key)
         options = LoopOptions(
             model=model,

@@ -103,7 +103,7 @@ class ControlOrder:
         entry, is_hosted = None, False
         with suppress(FileNotFoundError), ControlFolder(self._run_folder) as folder:
             entry = next((one for one in folder.journal.entries() if one.id == self.id), None)
-            is_hosted = bool(folder.live().cannot)  # the trainer that hosts the run has the checkpoints
+            is_hosted = "validate" in folder.live().cannot  # the trainer that hosts the run has the checkpoints
         answer = self.answer()  # the run may have answered just before it ended
         if answer is not None and answer.is_final:
             return answer

@@ -272,6 +272,11 @@ def test_a_key_that_cannot_be_read_is_refused_before_the_run(tmp_path, content, 
         Loop([ModelSaver()], workdir=tmp_path / "run", checkpoint_key=source)
 
 
+def test_a_key_does_not_apply_to_a_custom_store(tmp_path, key):
+    with pytest.raises(errors.BadArgument, match="checkpoint_key has no effect on the store passed as store="):
+        Loop(store=CheckpointStore(tmp_path), checkpoint_key=key)
+
+
 def test_a_loop_without_torch_objects_is_encrypted_too(tmp_path, key):
     with Loop([ModelSaver()], workdir=tmp_path / "run", extra_callbacks=[], monitors=[], checkpoint_key=key) as run:
         for _ in run.epochs(2):
