@@ -62,7 +62,7 @@ def jobs(steps: int) -> dict[str, Job]:
     }
 
 
-def count_waits(train: Callable[[], Any], steps: int) -> Counter[str]:
+def count_waits(train: Callable[[], Any]) -> Counter[str]:
     """Return how often the host waited for the device during training, by the name of the call."""
     train()
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as trace:
@@ -91,13 +91,13 @@ def main() -> int:
                 "runner, default callbacks": lambda job=job: job.under_runner(workdir=workdir),
                 "runner, default, strict_sync": lambda job=job: job.under_runner(workdir=workdir, strict_sync=True),
             }
-            cpu, wall = measure(title, candidates, rounds=options.rounds, steps=options.steps)
+            cpu, wall = measure(title, candidates, rounds=options.rounds)
             groups += [cpu, wall]
             rows = []
             for name in candidates:
                 ratio = wall[name].over(wall[BARE])
                 figures.append(Figure(f"{title}: {name}", "x", ratio))
-                waits[f"{title}: {name}"] = dict(count_waits(candidates[name], options.steps))
+                waits[f"{title}: {name}"] = dict(count_waits(candidates[name]))
                 rows.append(
                     [
                         name,

@@ -69,7 +69,7 @@ def train(rounds: int, steps: int, workdir: str) -> None:
     dist.init_process_group("gloo")
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        cpu, wall = measure(f"{PROCESSES} processes", candidates(steps, workdir), rounds=rounds, steps=steps)
+        cpu, wall = measure(f"{PROCESSES} processes", candidates(steps, workdir), rounds=rounds)
     if dist.get_rank() == 0:
         report(cpu, wall, rounds, steps)
     dist.destroy_process_group()

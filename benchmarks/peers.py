@@ -173,7 +173,8 @@ def keras(job: Job, **options: Any) -> Callable[[], Took]:
             self._began = thread_time_ns(), perf_counter_ns()
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            self.took = thread_time_ns() - self._began[0], perf_counter_ns() - self._began[1]
+            ended, steps = (thread_time_ns(), perf_counter_ns()), len(job.batches)
+            self.took = (ended[0] - self._began[0]) / steps, (ended[1] - self._began[1]) / steps
 
     def train() -> Took:
         layers = [one for one in job.make()[0].modules() if isinstance(one, torch.nn.Linear)]

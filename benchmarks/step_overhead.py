@@ -220,10 +220,9 @@ def judge(options: argparse.Namespace) -> tuple[list[Group], list[Figure]]:
     job = job_of(options.steps)
     with TemporaryDirectory() as workdir, unseen():
         rows = {name: run for name, run in own(job, workdir).items() if name in LIMITS or name in (BARE, AGAIN, CLEARS)}
-        sizes = {"rounds": options.rounds, "steps": options.steps}
-        training = measure("MLP 32-64-10", rows, **sizes)
-        validation = measure("validation", validations(job), **sizes)
-        prediction = measure("prediction", predictions(job), **sizes)
+        training = measure("MLP 32-64-10", rows, rounds=options.rounds)
+        validation = measure("validation", validations(job), rounds=options.rounds)
+        prediction = measure("prediction", predictions(job), rounds=options.rounds)
     many = f"{options.rounds} rounds of {options.steps} steps"
     print_group(f"a training step, {many}", *training)
     print_group(f"a validation batch, {many}", *validation, bare=BARE_VAL)
@@ -239,11 +238,11 @@ def main() -> None:
     parser.add_argument("--no-write", action="store_true", help="do not write a file to benchmarks/results")
     parser.add_argument("--no-peers", action="store_true", help="leave out other trainers, even if they are installed")
     parser.add_argument("--judged", action="store_true", help="measure only the rows with a limit, validation and prediction")
-    parser.add_argument("--rounds", type=int, help="with --judged: number of rounds (default: 101)")
-    parser.add_argument("--steps", type=int, help="with --judged: steps per round (default: 1000)")
+    parser.add_argument("--rounds", type=int, help="with --judged: number of rounds (default: 151)")
+    parser.add_argument("--steps", type=int, help="with --judged: steps per round (default: 200)")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder for the result file")
     options = parser.parse_args()
-    rounds, steps = (3, 60) if options.quick else (101, 1000) if options.judged else (151, 200)
+    rounds, steps = (3, 60) if options.quick else (151, 200)
     options.rounds, options.steps = options.rounds or rounds, options.steps or steps
     long_rounds, long_steps = (2, 100) if options.quick else (31, 3000)
     peer_rounds, peer_steps = (2, 20) if options.quick else (15, 600)
@@ -267,7 +266,7 @@ def main() -> None:
     with TemporaryDirectory() as workdir:
         with unseen():
             job, long_job, peer_job = (job_of(number) for number in (steps, long_steps, peer_steps))
-            cpu, wall = measure("MLP 32-64-10", own(job, workdir), rounds=rounds, steps=steps)
+            cpu, wall = measure("MLP 32-64-10", own(job, workdir), rounds=rounds)
             candidates = {
                 BARE: long_job.bare,
                 LONG: lambda: long_job.under_runner(workdir=workdir),
@@ -275,7 +274,7 @@ def main() -> None:
                 LIST: lambda: with_list(long_job, workdir),
                 HANGING: lambda: with_hanging_notifiers(long_job, workdir),
             }
-            in_long = measure("long passes", candidates, rounds=long_rounds, steps=long_steps)
+            in_long = measure("long passes", candidates, rounds=long_rounds)
         print_group(f"a training step, {rounds} rounds of {steps} steps", cpu, wall)
         print_group(f"the same, {long_rounds} rounds of {long_steps} steps", *in_long)
         groups += [cpu, wall, *in_long]
@@ -283,7 +282,7 @@ def main() -> None:
         if not options.no_peers:
             with unseen():
                 works, fails = tried(peer_job)
-                beside = measure("peers", {BARE: peer_job.bare, **works}, rounds=peer_rounds, steps=peer_steps)
+                beside = measure("peers", {BARE: peer_job.bare, **works}, rounds=peer_rounds)
             if works:
                 print_group(f"other trainers, {peer_rounds} rounds of {peer_steps} steps", *beside)
                 groups += beside

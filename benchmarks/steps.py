@@ -18,26 +18,30 @@ from hookpoint import Callback
 from hookpoint.presets.runner import Runner
 
 Make = Callable[[], tuple[nn.Module, torch.optim.Optimizer, nn.Module]]
-Took = tuple[int, int]  # nanoseconds of this thread's CPU time, and of the wall clock
+Took = tuple[float, float]  # nanoseconds per step, of this thread's CPU time and of the wall clock
+
+WARM_UP = 20  # steps at the beginning of a turn that are not timed
 
 
 class Clocked:
-    """Batches that time the loop over them, from the request for the first batch to that for the last: all steps but one.
+    """Batches that time the loop over them, from the request for the first batch after the warm-up to that for the last batch.
 
-    Work before and after that, such as making a model or opening a progress bar, is not timed. Fetching a batch costs no more
-    than fetching it from the list itself. If a loop prefetches a batch, one step less is timed.
+    Work before and after that, such as making a model or opening files, is not timed. Such work leaves the caches cold, which
+    makes the first steps after it slower. They are the warm-up. Fetching a batch costs no more than fetching it from the list
+    itself. If a loop prefetches a batch, one step less is timed.
     """
 
     def __init__(self, batches: Sequence[Any], wait: Callable[[], None]) -> None:
         self.took: Took = (0, 0)
-        self._batches = batches
+        self._batches, self._warm_up = batches, min(WARM_UP, len(batches) // 4)
         self._wait = wait
 
     def __len__(self) -> int:
         return len(self._batches)
 
     def __iter__(self) -> Iterator[Any]:
-        return chain(self._start(), islice(self._batches, len(self) - 1), self._stop(), self._batches[-1:])
+        warm_up, timed = self._batches[: self._warm_up], islice(self._batches, self._warm_up, len(self) - 1)
+        return chain(warm_up, self._start(), timed, self._stop(), self._batches[-1:])
 
     def _start(self) -> Iterator[Any]:
         self._wait()
@@ -46,7 +50,8 @@ class Clocked:
 
     def _stop(self) -> Iterator[Any]:
         self._wait()
-        self.took = thread_time_ns() - self._began[0], perf_counter_ns() - self._began[1]
+        ended, steps = (thread_time_ns(), perf_counter_ns()), len(self) - 1 - self._warm_up
+        self.took = (ended[0] - self._began[0]) / steps, (ended[1] - self._began[1]) / steps
         yield from ()
 
 
@@ -102,7 +107,7 @@ class Job:
 QUIET: dict[str, Any] = {"extra_callbacks": [], "monitors": []}
 
 
-def measure(title: str, candidates: dict[str, Callable[[], Took]], *, rounds: int, steps: int) -> tuple[Group, Group]:
+def measure(title: str, candidates: dict[str, Callable[[], Took]], *, rounds: int) -> tuple[Group, Group]:
     """Return the candidates' CPU and wall times per step, one value per round, measured in turns."""
     taken: dict[str, list[Took]] = {name: [] for name in candidates}
     for candidate in candidates.values():
@@ -119,6 +124,6 @@ def measure(title: str, candidates: dict[str, Callable[[], Took]], *, rounds: in
     groups = []
     for position, clock in enumerate(("CPU time", "wall time")):
         group = Group(f"{title}, {clock} of a step")
-        group.timings = {name: Timing([took[position] / (steps - 1) for took in values]) for name, values in taken.items()}
+        group.timings = {name: Timing([took[position] for took in values]) for name, values in taken.items()}
         groups.append(group)
     return groups[0], groups[1]

@@ -11,7 +11,7 @@ def test_each_part_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     import own_loop
 
-    cpu, _ = own_loop.measure("own loop", own_loop.candidates(own_loop.job_of(3), str(tmp_path)), rounds=1, steps=3)
+    cpu, _ = own_loop.measure("own loop", own_loop.candidates(own_loop.job_of(3), str(tmp_path)), rounds=1)
     figures = own_loop.parts_of(cpu)
     assert [(figure.name, figure.unit) for figure in figures] == [(part, "us") for part in own_loop.PARTS]
     assert set(cpu.timings) == {row for rows in own_loop.PARTS.values() for row in rows}

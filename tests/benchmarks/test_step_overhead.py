@@ -63,7 +63,7 @@ def test_every_row_trains_and_is_printed(monkeypatch: pytest.MonkeyPatch, tmp_pa
         step_overhead.HANGING: lambda: step_overhead.with_hanging_notifiers(job, workdir),
     }
     with step_overhead.unseen():
-        cpu, wall = step_overhead.measure("steps", candidates, rounds=1, steps=3)
+        cpu, wall = step_overhead.measure("steps", candidates, rounds=1)
     step_overhead.print_group("steps", cpu, wall)
     said = capsys.readouterr().out
     assert all(re.search(rf"^  {re.escape(row)} +\d", said, re.MULTILINE) for row in ROWS), said
