@@ -59,7 +59,7 @@ def test_the_same_crash_is_counted_and_the_start_after_the_fifth_refused(start, 
     for number in range(1, 6):
         assert isinstance(start(), ValueError)
         assert crashes() == [(6, "ValueError", number)]
-    assert "5 times, the limit of max_crashes; it will not start again" in caplog.text
+    assert "failed 5 times with the same error at the same point; this is the limit set by max_crashes" in caplog.text
     before = sorted(os.listdir(tmp_path / "run"))
     refused = start()
     assert isinstance(refused, CannotResume)

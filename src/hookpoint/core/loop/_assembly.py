@@ -141,7 +141,10 @@ def _components(objects: RunObjects, options: LoopOptions, agreement: Agreement 
 
 
 def _is_fetching(frame: FrameType) -> bool:
-    """Return whether a frame fetches a batch. Code generated from `Machine.iterate` keeps its name and file."""
+    """Return whether a frame fetches a batch.
+
+    Code that is generated from `Machine.iterate` has the same function name and file name as the original.
+    """
     code, plain = frame.f_code, Machine.iterate.__code__
     if code.co_filename != plain.co_filename or code.co_name not in (plain.co_name, Machine.fetch.__name__):
         return False

@@ -6,8 +6,8 @@ opens or, for a checkpoint inside a pass, when the pass is open again: first the
 the random generators. This undoes changes that the user's code made in the meantime.
 
 The state is therefore loaded twice. The first load happens before on_load and before the user's code, which may read the model.
-The first load receives a copy of the state. The second load undoes the changes that this code and the repeated begin points
-have made since then.
+The first load receives a copy of the state. The second load undoes the changes that the user's code and the handlers at begin
+points, which fire again, have made since the first load.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Resuming:
         if checkpoint is None:
             return None
         fill = getattr(self._saving.resumable, "fill", None)
-        if fill is not None:  # only now is the model sharded, which determines what each rank reads
+        if fill is not None:  # what each rank reads depends on the model's shards, which exist only now
             checkpoint = self._checkpoint = fill(checkpoint, self._stateful)
         if not self._is_quiet and not self._is_finished(run.max_epochs):
             where = f"{checkpoint.path} (epoch {run.epoch}, step {run.step})"
@@ -145,7 +145,7 @@ class Resuming:
     def is_over(self) -> bool:
         """Return whether a pass outside `run.epochs()` belongs to an epoch that ended before the checkpoint.
 
-        The script's later passes run normally.
+        Such a pass is skipped. Passes after the checkpoint run normally.
         """
         if not self.has_resumed:
             return False
@@ -159,7 +159,7 @@ class Resuming:
         return self._epochs_over <= over
 
     def repeat_body(self) -> None:
-        """Restore the random generators for the user's code that runs before the pass, which may shuffle the data."""
+        """Restore the random generators before the user's code that precedes the pass. This code may shuffle the data."""
         if self.is_returning and self.place["rng"] is not None:
             self._objects.randomness.load_state_dict(self.place["rng"])
             self._saving.rng_of_body = dict(self.place["rng"])
@@ -184,7 +184,7 @@ class Resuming:
             self.enter_epoch()
 
     def restore_in_epoch(self) -> None:
-        """If the epoch's passes had ended, restore everything. A host that resumes there ends the epoch without a pass."""
+        """Restore everything unless the checkpoint was saved inside a pass. A host may then end the epoch without a pass."""
         if self.is_returning and self._checkpoint is not None and self.place["batches"] is None:
             self._load_and_finish(self._checkpoint.state)
 
@@ -193,7 +193,10 @@ class Resuming:
         self._finish(state)
 
     def enter_data(self, pass_: Pass) -> None:
-        """Start iterating over a pass's loader. If the run resumes in this pass, restore everything and start there."""
+        """Start iterating over a pass's loader.
+
+        If the run resumes in this pass, restore everything and continue after the batches that are done.
+        """
         positions, epoch = self._objects.positions, self._run.epoch
         if not pass_.is_train:
             pass_.source = iter(pass_.loader) if pass_.is_side else positions.visit(pass_.loader)
@@ -208,12 +211,12 @@ class Resuming:
             self._report_data()
 
     def exhaust_data(self, pass_: Pass) -> None:
-        """Exhaust the loader of a stopped pass that has already seen all batches, as in a pass that is not stopped."""
+        """Exhaust the loader if a pass was stopped at its last batch, because a pass that is not stopped does this too."""
         if not pass_.is_side:
             self._objects.positions.exhaust(pass_.loader, pass_.source)
 
     def _enter_pass(self, loader: Iterable[Any]) -> Entered:
-        """Restore everything now that the pass is open. Return the rest of the pass."""
+        """Restore everything now that the pass is open. Return the remaining batches and the position in the pass."""
         assert self._checkpoint is not None
         positions, state, batches = self._objects.positions, self._checkpoint.state, self.place["batches"]
         self._saving.passes_done = [dict(done) for done in self.place["passes"]]
@@ -227,7 +230,7 @@ class Resuming:
         return Entered(positions.begin(loader, self._clocks.epoch), 0) if entered is None else entered
 
     def _report_data(self) -> None:
-        """Report how the run's data differs from the data before the checkpoint."""
+        """Report how the run's data differs from the data that the checkpoint describes."""
         notes, self._objects.positions.notes = self._objects.positions.notes, []
         self.has_other_data = True
         for note in notes:
@@ -264,7 +267,8 @@ class Resuming:
         assert self._checkpoint is not None
         path, self.place, self._checkpoint = self._checkpoint.path, BETWEEN_EPOCHS, None
         self._run.resuming = self._objects.logbook.is_muted = self._run.monitors.is_muted = False
-        self._clocks.load_state_dict(state["clocks"])  # restored last, so that resuming does not count as training time
+        # The clocks are restored after the state, so that the time for loading does not count as training time.
+        self._clocks.load_state_dict(state["clocks"])
         self._run.put_event("resume", path=str(path))
         if self.moved is not None:
             self._run.put_event("world_change", made_by=self.moved["from"], processes=self.moved["to"])
@@ -276,7 +280,7 @@ class Resuming:
         self.control.restore()
 
     def _load_rng(self, state: Mapping[str, Any]) -> None:
-        if state["rng"] is not None:  # None if the number of ranks has changed: generators start from scratch
+        if state["rng"] is not None:  # None if the number of ranks has changed: the generators are then not restored
             self._objects.randomness.load_state_dict(state["rng"])
 
     def _load(self, state: Mapping[str, Any], *, in_pass: bool = False, is_last: bool = True) -> None:
@@ -301,12 +305,15 @@ class Resuming:
             self._after_load(run)
 
     def _report(self, checkpoint: Checkpoint) -> None:
-        """Log the differences between the checkpoint and the run. Later checkpoints keep the state of unused callbacks."""
+        """Log the differences between the checkpoint and the run.
+
+        If this run does not use a callback from the checkpoint, later checkpoints still keep the state of that callback.
+        """
         saved = checkpoint.state["parts"]
         if self.moved is not None:
             logger.warning(
-                "%s was saved by %d ranks and is resumed by %d: the run is inexact from here on. No sample is "
-                "lost or repeated, but random generators start from scratch, and steps see different samples",
+                "%s was saved by %d ranks and is resumed by %d: from here on, the run is not bitwise identical to the saved "
+                "run. No sample is lost or repeated, but random generators start from scratch, and steps use different samples",
                 checkpoint.path,
                 self.moved["from"],
                 self.moved["to"],

@@ -93,12 +93,12 @@ class BatchLoop:
 
     @staticmethod
     def _drive(machine: Machine, pass_: Pass, keeps: object = None) -> Generator[Any, None, None]:
-        """Open the pass and yield its batches. At the end, step if the last accumulation window is incomplete."""
+        """Open the pass and yield its batches. At the end, step the optimizer if the last accumulation window is incomplete."""
         while pass_.is_open or machine.begin_pass(pass_):  # a finished pass does not open again
             complete = yield from iterations(machine, pass_)
             if pass_.is_open:
                 pass_.was_cut = not complete and not pass_.saw_everything
-                if not complete and not pass_.was_cut:  # a stop at the last batch
+                if not complete and not pass_.was_cut:  # the pass was stopped at its last batch
                     machine.resuming.exhaust_data(pass_)
                 if pass_.is_train and (complete or not machine.verdicts.stop):
                     stepper_of(machine.run).finish(machine.run)

@@ -79,7 +79,10 @@ def abort_on_error(batches: BatchLoop) -> Iterator[None]:
 
 @contextmanager
 def preserved_randomness(randomness: PlainRandomness, loader: Any) -> Iterator[None]:
-    """Restore all random generators afterwards, including the loader's, because another loader may share it."""
+    """Restore all random generators at the end of a `with` block.
+
+    This includes the loader's generator, because another loader may use the same generator.
+    """
     before = randomness.state_dict()
     owners = (loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None))
     candidates = (getattr(owner, "generator", None) for owner in owners)

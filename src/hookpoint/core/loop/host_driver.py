@@ -175,7 +175,7 @@ class HostDriver:
     def start_pass(self, mode: Mode, *, total: int | None = None, loader: Any = None) -> None:
         """Open a pass. `total` is its number of batches and `loader` the host's own loader, if known.
 
-        The loader is only described in the run's record.
+        hookpoint reads no batches from this loader. It only checks the loader and describes it in the run's record.
         """
         machine = self._running()
         if mode != "train" and not machine.scopes.passes:
@@ -242,7 +242,7 @@ class HostDriver:
     def finish_step(self) -> None:
         """Report that the optimizer has stepped. The host must not report skipped steps."""
         machine = self._machine or self._running()
-        machine.clocks.step += 1  # not count_step() or after_step(): each call would cost a tenth of an iteration
+        machine.clocks.step += 1  # calling count_step() or after_step() would take a tenth of an iteration's time
         if machine.steps.end is not None:
             machine.steps.end(machine.run)
 
@@ -252,7 +252,7 @@ class HostDriver:
         machine.hooks.fire(point, machine.run)
 
     def reject(self, points: Iterable[str], why: str) -> None:
-        """Raise NotUnderHost if a callback needs one of these points. Call this if the host turns out not to reach them."""
+        """Raise NotUnderHost if a callback needs one of these points. Call this if the host cannot fire these points."""
         Host(self.host.name, dict.fromkeys(points, why)).check(self.hooks)
 
     # Values and verdicts

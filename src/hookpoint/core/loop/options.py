@@ -56,7 +56,7 @@ class LoopOptions:
     data_timeout_seconds: float | None = None
 
     identity: Callable[[], Mapping[str, Any]] = dict
-    lineage: Sequence[Mapping[str, Any]] = ()  # of the weights that a new run starts from
+    lineage: Sequence[Mapping[str, Any]] = ()  # the origin of the weights that a new run starts from
     randomness: PlainRandomness | None = None
     positions: Callable[[PlainRandomness], Positions] = Positions
     after_load: Callable[[Run], None] | None = None

@@ -46,7 +46,7 @@ class Scopes:
     set if the epoch did not see all of its training data, or if a stop ended its validation early.
     """
 
-    passes: list[Pass] = field(default_factory=list)  # the innermost last
+    passes: list[Pass] = field(default_factory=list)  # from the outermost to the innermost pass
     passes_opened: int = 0  # the number of passes opened in this epoch, without nested passes
     epoch_is_open: bool = False
     cut_short: bool = False
@@ -61,7 +61,7 @@ class Scopes:
         self.epoch_is_open, self.cut_short, self.epochs_abandoned = True, False, False
 
     def settle(self) -> None:
-        """Close what a `break` left open. Services of the run call this first."""
+        """Close the passes and the epoch that a `break` left open. Services of the run call this first."""
         if self.abandoned:
             self.abandoned = False
             first = next((number for number, pass_ in enumerate(self.passes) if pass_.abandoned), len(self.passes))

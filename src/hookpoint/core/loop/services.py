@@ -1,4 +1,4 @@
-"""Services: the implementation of `RunLoop`. It carries out a run's requests on its machine."""
+"""Services: the implementation of `RunLoop`. It forwards a run's requests to the machine of that run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Services:
-    """A loop, as seen by its run."""
+    """The services that a loop provides to its run."""
 
     __slots__ = ("machine", "settle")
 
