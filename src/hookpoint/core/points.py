@@ -109,7 +109,7 @@ POINTS: tuple[Point, ...] = (
         ),
     ),
     Point("on_train_forward", "to compute outputs and loss; by default, it calls on_iter_forward", STEP, TRAIN, main_only=True),
-    Point("on_iter_forward", "by on_train_forward and on_val_forward by default", STEP, EVERY_MODE, main_only=True),
+    Point("on_iter_forward", "when on_train_forward or on_val_forward calls it (default)", STEP, EVERY_MODE, main_only=True),
     Point("on_iter_backward", "to compute gradients and step the optimizer", STEP, TRAIN, main_only=True),
     Point("on_backward_begin", "before the backward pass", STEP, TRAIN),
     Point("on_backward_end", "after the backward pass", STEP, TRAIN),
@@ -279,7 +279,7 @@ for _point in POINTS:
     for _spelling in _point.spellings:
         SPELLINGS.setdefault(_spelling.name, []).append((_point, _spelling))
 
-# Maps each point to its names in trainers whose callbacks do not run here unchanged.
+# Maps each point to its names in other trainers. Callbacks for these trainers need changes to run in hookpoint.
 _THEIR_NAMES = {
     "on_run_begin": "on_fit_start on_train_start before_fit before_train ds_begin",
     "on_run_end": "after_fit after_train",

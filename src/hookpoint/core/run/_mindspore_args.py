@@ -19,7 +19,10 @@ def _net_outputs(run: Any) -> Any:
 
 
 def _detached(value: Any) -> Any:
-    """Detach a tensor or a list of tensors: MindSpore tensors have no graph. Converting a tensor with a graph would warn."""
+    """Detach a tensor or a list of tensors from the autograd graph, because MindSpore tensors have no graph.
+
+    If a tensor that requires gradients is converted to a number, torch warns.
+    """
     if type(value) in (tuple, list):
         return type(value)(map(_detached, value))
     return value.detach() if getattr(value, "requires_grad", False) else value

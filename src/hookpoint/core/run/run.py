@@ -163,7 +163,7 @@ class Run(PeerNames):
             values = {**_as_mapping(given), **values}
         for name, value in values.items():
             recent = self._logbook.recent
-            if name in recent:  # true for every value after the first one since a log step
+            if name in recent:  # the name has already been logged since the last log step
                 recent[name].append((as_scalar(name, value), self._now.samples))
             else:
                 self._loop.settle()
@@ -210,7 +210,8 @@ class Run(PeerNames):
     def at_log_step(self, function: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
         """Register a function that receives the values sent at a log step.
 
-        The values that it returns are sent with them. All of these values may still be on a device.
+        The values that the function returns are sent together with the values that it receives. All of these values may still
+        be on a device.
         """
         self._logbook.at_log_step.append(function)
 
@@ -219,7 +220,7 @@ class Run(PeerNames):
         self._loop.at_leave(function)
 
     def summary(self, name: str, function: Callable[[], Any]) -> None:
-        """Register a function whose result is logged whenever summaries are merged."""
+        """Register a function. The callback `MergeAllSummaries` calls the function and logs its result."""
         self.summaries[name] = function
 
     def update_op(self, function: Callable[[], object]) -> None:
@@ -254,9 +255,10 @@ class Run(PeerNames):
     # With one rank, no communication takes place.
 
     def reduce(self, value: Any, op: Op = "sum") -> float:
-        """Return the sum, mean, max or min of a number over the ranks with different data.
+        """Return the sum, mean, max or min of a number over all ranks.
 
-        This waits for the other ranks and, if the value is a tensor, for its device. The result is bit-identical on all ranks.
+        If several ranks share a data shard, only one of them is included. This call waits for the other ranks and, if the value
+        is a tensor, for its device. The result is bit-identical on all ranks.
         """
         if op not in OPS:
             raise BadArgument(f"run.reduce: unknown op {op!r}.", choose=", ".join(map(repr, OPS)))

@@ -52,7 +52,10 @@ class EvaluateOptions(TypedDict, total=False):
 
 
 class RunLoop(Protocol):
-    """The services of a loop. `settle` closes what a `break` left open. Services that act on the loop call it first."""
+    """The services of a loop.
+
+    `settle` closes the passes and the epoch that a `break` left open. Services that act on the loop call `settle` first.
+    """
 
     @property
     def progress(self) -> Progress | None: ...

@@ -23,7 +23,7 @@ class Stepper:
     An engine overrides all methods.
     """
 
-    accumulate: int = 1  # batches per optimizer step, as far as the stepper decides it
+    accumulate: int = 1  # the number of batches per optimizer step, unless a MainCallback steps the optimizer
 
     def __init__(
         self,
@@ -61,14 +61,14 @@ class Stepper:
             run.lr_scheduler.step()
 
     def finish(self, run: Any) -> None:
-        """Complete any remaining work at the end of an epoch's training data."""
+        """Do nothing. A subclass can step the optimizer here if the epoch's last accumulation window is incomplete."""
 
     def batches(self, data: Any, batch_size: BatchSize) -> Iterable[Any]:
         """Return an iterable of batches for any kind of data."""
         return self._batches(data, batch_size)
 
     def evaluating(self, run: Any) -> AbstractContextManager[None]:
-        """Put the model in evaluation mode, without gradients. Restore it afterwards."""
+        """Put the model in evaluation mode and disable gradients inside a `with` block. Restore both afterwards."""
         return self._evaluating(run.model)
 
     def evaluate(self, run: Any, forward: Dispatch | None) -> None:

@@ -73,7 +73,8 @@ class ArmedSchedule(ABC):
 class ArmedTick(ArmedSchedule):
     """A schedule that is due when its clock reaches `due`. `following` returns the next due value after a given value.
 
-    With `stays`, a tick remains due until it fires, as time ticks always do. With `anywhere`, it is checked at every moment.
+    With `stays`, a tick remains due until it fires, as time ticks always do. With `anywhere`, it is checked at the end of
+    iterations and at the end of epochs.
     """
 
     ticks = 1
@@ -166,7 +167,7 @@ class ArmedAll(ArmedCombination):
         return all(part.ready(run, moment) for part in self._parts)
 
     def quick_test(self, name: str, moment: str | None) -> str | None:
-        if self.ticks != 1:  # check several ticks every time, or they would miss each other
+        if self.ticks != 1:  # check several ticks every time, because an unchecked tick would stay due for too long
             return None
         tests = (part.quick_test(f"{name}._parts[{position}]", moment) for position, part in enumerate(self._parts))
         return next(filter(None, tests), None)

@@ -102,7 +102,10 @@ class OnClock(When):
 
 
 class Every(OnClock):
-    """Due at every multiple: `Every(steps=500)`, `Every(minutes=10)`. Times measure training time, across resumes."""
+    """Due at every multiple: `Every(steps=500)`, `Every(minutes=10)`.
+
+    Times count training time. A resumed run continues counting.
+    """
 
     def __init__(self, **clock: Amount) -> None:
         super().__init__(clock)
@@ -256,7 +259,7 @@ class AnyOf(Combined):
 
 
 class NotOf(Combined):
-    """Due when its part is not due: the opposite of a level, or any moment other than a tick."""
+    """Due when its part is not due: `~After(steps=100)` before step 100, `~Every(steps=5)` when `Every(steps=5)` is not due."""
 
     def __init__(self, part: When) -> None:
         super().__init__(part)

@@ -60,7 +60,7 @@ def masked(value: Any) -> Any:
     In arguments, the values of `--token x`, `--token=x`, `TOKEN=x` and `-px` are masked, as well as secrets in JSON.
 
     In any text, the following are masked: the values in `password=x` and `token: x`, user names and passwords in URLs
-    (`postgres://***@host/db`), URL parameters with such names, signatures in URLs, chat webhook URLs, authorization headers,
+    (`postgres://***@host/db`), URL parameters with secret names, signatures in URLs, chat webhook URLs, authorization headers,
     private keys, and tokens with the prefixes of well-known services. Masking is best-effort: it does not find a secret with a
     harmless name and no known prefix.
 
@@ -208,5 +208,5 @@ def _assignments(text: str) -> str:
 
 
 def _is_secret_in_text(name: str) -> bool:
-    is_of_header = name.lower().endswith("authorization")  # _HEADER masks these values, but keeps the kind
+    is_of_header = name.lower().endswith("authorization")  # _HEADER masks these values, but keeps the scheme, such as Bearer
     return is_secret(name) and name.lower() not in _NOT_IN_TEXT and not is_of_header
