@@ -80,7 +80,7 @@ def test_a_callback_that_makes_every_step_leave_is_named_once() -> None:
     with Lines() as lines:
         result = plain(cuda_graph=True, callbacks=(Always(name="Mine"),))
     assert result.replays == result.captures == 0
-    assert lines.count("Mine listens to on_backward_end: every step runs outside the CUDA graph") == 1, lines
+    assert lines.count("Mine listens to on_backward_end, so every step runs outside the CUDA graph") == 1, lines
 
 
 def test_hooks_leave_the_graph_while_they_exist() -> None:

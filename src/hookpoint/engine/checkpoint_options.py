@@ -94,7 +94,7 @@ def identity_of(model: Any, optimizer: Any, *, seed: int | None = None, strategy
 
     is_split = world_size() > 1 and isinstance(strategy, Pipelined)
     full = strategy.full_model(model) if is_split else unwrapped(model)
-    if world_size() > 1:  # not for a single process, which resumes from the state that all ranks share
+    if world_size() > 1:  # a single process needs no such fact: it resumes from the state that all ranks share
         facts["copies"] = type(strategy).__name__ if isinstance(strategy, LocalUpdates) else "alike"
     if not isinstance(strategy, Pipelined) and (parameters := _parameters(unwrapped(model), optimizer)):
         facts["optimizer_parameters"] = parameters

@@ -1,4 +1,4 @@
-"""Data facts: facts about the training data, for comparison with a checkpoint. They do not require reading all of the data."""
+"""Data facts: facts about the training data, for comparison with a checkpoint. Collecting them does not read all data."""
 
 from __future__ import annotations
 

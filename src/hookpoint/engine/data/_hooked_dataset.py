@@ -71,7 +71,7 @@ class TaskSampler:
 class HookedDataset:
     """A dataset for torch's fetchers. Indexing it with a task returns a batch; iterating over it yields samples.
 
-    All other attributes are those of the wrapped dataset, so that a `worker_init_fn` can read `get_worker_info().dataset`.
+    All other attributes are read from the wrapped dataset, so that a `worker_init_fn` can use `get_worker_info().dataset`.
     """
 
     def __init__(self, dataset: Any, points: DataPoints, collate: Callable[[Any], Any], *, in_batches: bool) -> None:

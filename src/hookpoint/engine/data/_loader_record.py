@@ -97,10 +97,12 @@ def _has_state(value: Any) -> bool:
 
 
 def is_wrapper(loader: Any) -> bool:
-    """Return whether a loader is a wrapper that only poses as a DataLoader, such as the loaders that Accelerate prepares.
+    """Return whether a loader is not a DataLoader, but wraps a DataLoader and passes isinstance checks for it.
 
-    Its attributes are those of the wrapped DataLoader. A copy of the wrapper would still read the wrapped DataLoader from the
-    beginning.
+    An example is a loader that Accelerate has prepared.
+
+    A wrapper has the attributes of the wrapped DataLoader. A copy of the wrapper would still read the wrapped DataLoader from
+    the beginning.
     """
     return isinstance(loader, DataLoader) and not issubclass(type(loader), DataLoader)
 

@@ -43,7 +43,7 @@ def order_of(loader: Any) -> dict[str, Any] | None:
 
 
 def rest_of(loader: Any, order: State, batches: int, rank: int, size: int) -> tuple[Any, TeamBatchSampler, int]:
-    """Return a loader over the rest of a pass, its batch sampler, and the number of this sampler's batches that are done.
+    """Return a loader over the rest of a pass, its batch sampler, and how many batches of this sampler are done.
 
     `order` is the state of a TeamBatchSampler. If the loader already has a TeamBatchSampler, it is used.
     """

@@ -194,7 +194,7 @@ def next_pass(loader: Any, state: Mapping[str, Any], begin: Restore) -> Iterator
 
 
 def _load(loader: Any, state: Mapping[str, Any]) -> None:
-    state = own_copy(state)  # the next checkpoint needs the unmodified original
+    state = own_copy(state)  # a copy, because the next checkpoint needs the state unmodified
     if isinstance(loader, DataLoader):  # mark the pass as unfinished; it then ends normally
         state = {**state, PASS_IS_OVER: False}
         if isinstance(state.get(FETCHER), Mapping):

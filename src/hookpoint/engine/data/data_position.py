@@ -1,8 +1,9 @@
 """Data position: resume in the middle of a loader's pass, with the same batches as in an uninterrupted run.
 
 - For a DataLoader over a map-style dataset, the generators are reset to the beginning of the pass. Then the sampler skips the
-  batches that are done, without reading their data. This also applies to torchdata's StatefulDataLoader: its own method loses
-  the order of later epochs if the loader has a `generator` and no workers. Without workers, the dataset's state is also stored.
+  batches that are done, without reading their data. This also applies to torchdata's StatefulDataLoader, because its own
+  way of resuming loses the order of later epochs if the loader has a `generator` and no workers. Without workers, the
+  dataset's state is also stored.
 - Any other loader with `state_dict` and `load_state_dict` restores its position itself.
 - All other loaders are read from the beginning, and the batches that are done are discarded. Examples are plain iterables, a
   DataLoader over an IterableDataset, and a loader that Accelerate has prepared.
@@ -87,7 +88,7 @@ class TorchPositions(Positions):
         return {"graph": graph_of(data, digest_of), "batches": length_of(loader), **facts_of(data)}
 
     def exhaust(self, loader: Iterable[Any], source: Iterator[Any]) -> None:
-        if not has_index(loader) and not is_stateful(loader):  # those do not count passes
+        if not has_index(loader) and not is_stateful(loader):  # loaders with an index or a state do not count passes
             super().exhaust(loader, source)
 
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:
@@ -121,7 +122,8 @@ class TorchPositions(Positions):
         _begin_pass(loader, epoch, resumes=True)
         self._last, _ = self._record_of(loader, trains=True, claims=False)
         if saved is not None:
-            _loader_state.put_counters(loader, saved["begun"], saved["first"], in_pass=True)  # may change the batch size
+            # Restoring the counters may change the batch size.
+            _loader_state.put_counters(loader, saved["begun"], saved["first"], in_pass=True)
         self._expected = expected = _facts_in(state)
         self._compare_facts(loader, in_epoch=True)
         if self._last is not None and saved is not None:

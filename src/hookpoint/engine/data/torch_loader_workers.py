@@ -62,7 +62,7 @@ class WorkerStall:
         self._stacks = init if isinstance(init, StackOnRequest) else None
         self._iterator = iterator
         self._workers = dict(enumerate(getattr(iterator, "_workers", ())))
-        self._owed = dict(getattr(iterator, "_task_info", {}))  # maps each batch to its worker and, after arrival, its data
+        self._owed = dict(getattr(iterator, "_task_info", {}))  # maps a batch to its worker and, once it has arrived, its data
         self._awaited: int = getattr(iterator, "_rcvd_idx", 0)
 
     def report(self) -> list[str]:

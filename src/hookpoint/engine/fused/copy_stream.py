@@ -15,8 +15,9 @@ from hookpoint.engine.fused.static_batch import Signature, StaticBatch, is_on_ho
 class CopyStream:
     """Move batches to the device. If a graph exists for a batch, the batch is copied to a staging buffer on a separate stream.
 
-    The step's stream waits for the copy, and the copy waits for the step that reads the previous batch. The host waits for
-    neither. Copies overlap with a step only if the batch is in pinned memory, as with `DataLoader(..., pin_memory=True)`.
+    The step's stream waits for the copy, and the copy waits for the step that reads the previous batch. The host does not
+    wait for either of them. Copies overlap with a step only if the batch is in pinned memory, as with
+    `DataLoader(..., pin_memory=True)`.
     """
 
     def __init__(self, device: torch.device) -> None:

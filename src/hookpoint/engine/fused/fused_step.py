@@ -48,7 +48,7 @@ class FusedStep:
         self._copies = CopyStream(device) if self._cuda_graph else None
 
     def mover(self) -> Callable[[Any], Any] | None:
-        """Return the function that moves a batch to the device, or None if batches are already there."""
+        """Return the function that moves a batch to the device, or None on the CPU, where batches are not moved."""
         if self._device.type == "cpu":
             return None
         return partial(move, device=self._device) if self._copies is None else self._copies

@@ -51,7 +51,8 @@ def stream_of(device: torch.device) -> Any:
 class Captured:
     """The input buffers and graphs for all batches with the same signature.
 
-    There is one graph for each kind of position in the accumulation window.
+    There is one graph for each combination of two conditions: whether the batch begins an accumulation window, and whether an
+    optimizer step follows the batch.
     """
 
     inputs: StaticBatch
@@ -64,9 +65,10 @@ class Captured:
 class GraphStepper(TorchStepper):
     """Replay forward, loss, backward, clipping and optimizer step as one CUDA graph.
 
-    The first three steps with a new signature run outside the graph. So does any step that a callback, a hook or a skip request
-    must interrupt. The weights are bit for bit the same as without a graph, because capturing does not execute the step and a
-    replay runs the same kernels. All steps run on a separate stream, because CUDA cannot capture the default stream.
+    The first three steps with a new signature run outside the graph. A step also runs outside the graph if a callback, a
+    hook or a skip request must interrupt it. The weights are bit for bit the same as without a graph, because capturing does
+    not execute the step and a replay runs the same kernels. All steps run on a separate stream, because CUDA cannot capture
+    the default stream.
     """
 
     def __init__(
@@ -224,7 +226,7 @@ class GraphStepper(TorchStepper):
             self._pool = torch.cuda.graph_pool_handle()
         elif not begins:
             self._begin_graph.bind_gradients(adds=True)
-        sync_mode = torch.cuda.get_sync_debug_mode()  # strict_sync=True sets it, but freeing memory must synchronize once
+        sync_mode = torch.cuda.get_sync_debug_mode()  # strict_sync=True sets this mode, but freeing memory must synchronize
         if sync_mode:
             torch.cuda.set_sync_debug_mode("default")
         torch.cuda.empty_cache()  # the graph needs the memory that earlier steps have cached
@@ -305,7 +307,7 @@ class GraphStepper(TorchStepper):
     # Discarding graphs
 
     def _check_storages(self, run: Run) -> None:
-        """Discard graphs that use storages which have been replaced. Called at the start of an epoch and after a load."""
+        """Discard graphs if a tensor that they use has new storage. Called at the start of an epoch and after a load."""
         self._epoch = run.epoch
         is_stale = self._is_stale or self._loads.has_loaded
         if is_stale or (self._begin_graph is not None and self._storages != self._current_storages()):
