@@ -93,7 +93,7 @@ class ParameterAveraging(StrategyDefaults):
 
     def begin_batch(self) -> None:
         self._is_in_run = True
-        self._is_averaged = False  # the forward updates batch norm statistics
+        self._is_averaged = False  # the forward pass updates batch norm statistics
 
     def drop_batch(self) -> None:
         """Do nothing, because no other rank waits for this batch."""
@@ -204,7 +204,10 @@ class ParameterAveraging(StrategyDefaults):
 
 
 def _moments_of(optimizer: Any) -> list[torch.Tensor]:
-    """Return the optimizer's state tensors that have the shape of their parameter. Step counts are equal on all ranks."""
+    """Return the optimizer's state tensors that have the shape of their parameter.
+
+    Step counts have a different shape. They need not be averaged, because they are equal on all ranks.
+    """
     return [
         value
         for parameter in parameters_of(optimizer)

@@ -55,7 +55,8 @@ class TeamBatchSampler:
         self.rank, self.size, self.seed, self.epoch = rank, size, seed, 0
         self.start, self.first = start, -(-start // (batch_size * size))
         self.generator, self.from_chief = generator, from_chief
-        self.draws: bool | None = False  # True draws for all ranks, False draws for this rank, None does not draw
+        # True: the next iteration draws an order for all ranks. False: it only advances this rank's generator. None: no draw.
+        self.draws: bool | None = False
         self.drawn: int | str | None = None  # the seed or the generator state that determines the order
         self.order: list[int] | None = None  # the order of the samples in this epoch, if it is known
 
@@ -125,7 +126,7 @@ class TeamBatchSampler:
         return {**own, "shuffle": self.shuffle, "order": order, **drawn}
 
     def resume(self, state: Mapping[str, Any], batches: int) -> int:
-        """Resume an epoch after the first `batches` batches of a sampler with this state.
+        """Resume the epoch of an earlier sampler, whose state is `state`, after its first `batches` batches.
 
         Return how many of this sampler's batches are done. If the batch size or the number of ranks differs, this number is
         computed from the number of samples that were used, and rounded up.

@@ -104,7 +104,8 @@ class PipelineParallel(StrategyDefaults):
         before = [parameter.grad for parameter in self._parameters]
         for parameter in self._parameters:
             parameter.grad = None
-        # All ranks draw the same seed, so that callbacks also draw the same numbers. Each stage then uses its own numbers.
+        # All ranks draw the same seed, so their generators stay in the same state, and callbacks draw the same numbers on all
+        # ranks. Inside fork_rng, each stage adds its number to the seed, so that stages draw different numbers.
         seed = int(torch.randint(2**62, (1,)))
         device = self._runtime.device
         with torch.random.fork_rng(devices=[device] if device.type != "cpu" else []):

@@ -9,7 +9,7 @@ import torch
 
 
 def shard_like(tensor: Any, like: Any) -> Any:
-    """Return this rank's shard of a full tensor, placed like another tensor.
+    """Return this rank's shard of a full tensor, which is sharded in the same way as the tensor `like`.
 
     Every rank has the full tensor, so nothing is sent.
     """

@@ -17,7 +17,10 @@ SPLIT_MODELS: weakref.WeakSet[torch.nn.Module] = (
 
 
 def modules_in(model: Any) -> list[torch.nn.Module]:
-    """Return the modules of a model or of a mapping of models. Raise BadStrategy if one is already split or has no data."""
+    """Return the modules of a model or of a mapping of models.
+
+    Raise BadStrategy if a module is already split, or if one of its parameters has no data yet.
+    """
     models = model.values() if isinstance(model, Mapping) else [model]
     modules = [module for module in models if isinstance(module, torch.nn.Module)]
     for module in modules:

@@ -37,7 +37,7 @@ class Split(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """A layer with its name in the parent module and its direction in the plan."""
+    """A layer with its name in the parent module and its direction in the plan: "colwise" or "rowwise"."""
 
     name: str
     module: nn.Module
@@ -84,7 +84,7 @@ def resolve_plan(plan: Plan | None, models: Mapping[str, nn.Module], size: int) 
 
 
 def _default_plan(modules: Mapping[str, nn.Module], inside: set[int]) -> dict[str, ParallelStyle | Direction]:
-    """Return a plan for the layers with common names and the expected types."""
+    """Return a plan for the layers that have a common name, such as fc1, and a type that can be split."""
     found: dict[str, ParallelStyle | Direction] = {
         name: direction
         for name, module in modules.items()
