@@ -15,7 +15,7 @@ from hookpoint.plots.figure import LARGEST, SMALLEST
 BUCKETS = 2_048
 MIN_BUCKETS = 16
 FIRST_WIDTH = 16  # values per bucket
-RAW = 2  # values outside buckets are folded into buckets once there are this many per allowed bucket
+RAW = 2  # values are put into buckets when RAW * (maximum number of buckets) values are not in a bucket yet
 POINTS = {"steps": "q", "epochs": "q", "times": "d", "values": "d", "offsets": "q"}  # arrays with one item per stored value
 SUMMARIES = {"ends": "q", "sizes": "q", "finite": "q", "means": "d"}  # arrays with one item per bucket
 
@@ -112,7 +112,7 @@ class Series:
     def limit(self, buckets: int) -> None:
         """Set the maximum number of buckets. Existing buckets are merged if necessary."""
         self._buckets = max(MIN_BUCKETS, buckets)
-        self._most = self._end + RAW * self._buckets  # number of stored values at which they are next folded into buckets
+        self._most = self._end + RAW * self._buckets  # number of stored values that triggers `_fold`
         if len(self._ends) > self._buckets or len(self.values) >= self._most:
             self._fold()
         if self._averages is not None:
@@ -166,7 +166,7 @@ class Series:
         return series
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Replace the values with those in the result of `state`."""
+        """Replace the values of this series with the values in `state`, which the method `state` has returned."""
         for name in POINTS:
             setattr(self, name, state[name])
         for name in SUMMARIES:
@@ -204,7 +204,7 @@ class Series:
         self._most = self._end + RAW * self._buckets
 
     def _keep(self, bounds: Sequence[int]) -> None:
-        """Create buckets between these bounds, from the first bound to the end of the arrays."""
+        """Put all values from index `bounds[0]` on into buckets. A bucket extends from one bound to the next."""
         begin, before = bounds[0], len(self.values)
         buckets = [_indices_to_keep(self.values, self.steps, *pair) for pair in pairwise(bounds)]
         indices = [index for bucket in buckets for index in bucket]

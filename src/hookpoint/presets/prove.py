@@ -133,7 +133,7 @@ def _train(make_runner: Train, workdir: Path, kill_after: int | None, commands: 
     EVERYWHERE.append(LambdaCallback(name="hookpoint.prove keys", on_setup=partial(_check_key, keys)))
     if kill_after is not None:
         EVERYWHERE.append(LambdaCallback(name="hookpoint.prove kill", on_train_iter_end=partial(_kill, kill_after)))
-    if commands:  # after the kill callback: a command is sent only if the process survives to apply it
+    if commands:  # registered after the kill callback, so that no command is sent in the iteration of the kill
         EVERYWHERE.append(LambdaCallback(name="hookpoint.prove commands", on_train_iter_end=partial(_command, commands)))
     result = make_runner(workdir)
     if isinstance(result, tuple):
@@ -142,7 +142,10 @@ def _train(make_runner: Train, workdir: Path, kill_after: int | None, commands: 
 
 
 def _check_key(keys: Sequence[str], run: Run) -> None:
-    """Raise before the first step if the run encrypts checkpoints that could not be compared afterwards."""
+    """Raise BadArgument before the first step if the run encrypts its checkpoints with an unknown key.
+
+    Without the key, `prove` could not compare the checkpoints.
+    """
     fingerprint = getattr(machine_of(run).saving.store, "key_fingerprint", None)
     if fingerprint is not None and fingerprint not in keys:
         what = f"prove: the run encrypts its checkpoints with a key that was not given (fingerprint {fingerprint})."

@@ -34,8 +34,8 @@ class Runner(engine.Runner):
         NonFiniteLoss; "warn" logs a warning and continues.
     strict_sync: Raise an error if the host waits for the GPU between log steps.
     samples: A function that returns the number of samples in a batch.
-    max_crashes: How often a run in a workdir may fail with the same exception at the same point in training. After that, the
-        run refuses to start. None means no limit.
+    max_crashes: How many times a run in a workdir may fail with the same exception at the same point in training. After that,
+        the run refuses to start. None means no limit.
     compile: True compiles forward and loss with torch.compile, as one function. A dict passes options to torch.compile;
         `dynamic` is False by default.
     cuda_graph: Capture the whole training step as a CUDA graph and replay it, with the same results bit for bit. "auto" trains
