@@ -42,7 +42,7 @@ class BestValue:
 
 
 def metric_to_watch(names: Collection[str]) -> tuple[str, str] | None:
-    """Return the name and the mode of the most important metric, or None if no name implies a mode.
+    """Return the name and the mode ("min" or "max") of the most important metric. Return None if no name implies a mode.
 
     >>> metric_to_watch(["rate", "loss", "val_loss"]), metric_to_watch(["rate", "val_acc"]), metric_to_watch(["rate"])
     (('val_loss', 'min'), ('val_acc', 'max'), None)

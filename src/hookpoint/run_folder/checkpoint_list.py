@@ -42,7 +42,7 @@ class Listed:
 
     @property
     def measured(self) -> dict[str, Any]:
-        """The metric values for which the checkpoint was saved, by tag."""
+        """Maps each tag of the checkpoint to the metric value that the tag refers to."""
         return {} if self.manifest is None else dict(self.manifest.measured)
 
     @property

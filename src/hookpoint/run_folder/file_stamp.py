@@ -24,5 +24,8 @@ class FileStamp(NamedTuple):
 
     @property
     def is_settled(self) -> bool:
-        """Whether every later change is certain to change the stamp: file times are coarse, so wait two seconds."""
+        """Whether the last change was more than two seconds ago. Only then is every later change certain to change the stamp.
+
+        File times are coarse, so two changes shortly after each other may result in the same stamp.
+        """
         return time.time_ns() - self.changed_ns > SETTLED_NS

@@ -1,4 +1,4 @@
-"""Run details: return everything about a run, ready for JSON."""
+"""Run details: collect all information about a run, as values that can be converted to JSON."""
 
 from __future__ import annotations
 

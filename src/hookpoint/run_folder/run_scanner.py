@@ -12,9 +12,9 @@ from hookpoint.run_folder.run_folder import looks_like_a_run
 from hookpoint.storage.checkpoint.layout import CHECKPOINTS, LANDSCAPE, PREVIOUS, TENSOR_DUMPS
 
 LEVELS = 4
-MAX_FOLDERS = 50_000  # the folder may be the root of a disk
+MAX_FOLDERS = 50_000  # maximum number of folders per scan; the scanned folder may be the root of a disk
 NEVER = frozenset({CHECKPOINTS, TENSOR_DUMPS, LANDSCAPE, "tensorboard", "node_modules", "site-packages", "__pycache__"})
-SETTLED_NS = 2 * 10**9  # a folder that changed less than this before it was listed may change again without a new timestamp
+SETTLED_NS = 2 * 10**9  # if a folder was listed this soon after a change, it may change again and keep its timestamp
 
 
 @dataclass(frozen=True, slots=True)
