@@ -24,9 +24,9 @@ class ScheduledHyperParamSetter(HyperParamSetter):
     """Set a hyper-parameter from a table: `[(30, 1e-2), (60, 1e-3)]` sets 0.01 after epoch 30 and 0.001 after epoch 60.
 
     Epoch 0 means before training. With `interp="linear"`, the value changes every epoch and moves linearly from each point to
-    the next. With `step_based`, the table counts optimizer steps, and the callback is triggered at on_iter_end in training.
-    `param` is a name in `run.hyper`, or a HyperParam. A learning rate is set in the first parameter group; the other groups
-    keep their ratios to it.
+    the next. With `step_based`, the table contains optimizer steps instead of epochs, and the callback is triggered at
+    on_iter_end in training. `param` is a name in `run.hyper`, or a HyperParam. A learning rate is set in the first parameter
+    group; the other groups keep their ratios to it.
 
     A run that resumes from its own checkpoint keeps the restored value until the next point. A run that resumes without this
     callback's state gets the value that applies at its step.
@@ -106,7 +106,7 @@ class ScheduledHyperParamSetter(HyperParamSetter):
 
 
 class ValueSchedule:
-    """A schedule of values. `due` returns the value to set after a clock has advanced.
+    """A schedule of values by epoch or step. `due` returns the value to set when the epoch or step has advanced.
 
     Each value applies from its point on. With "linear", values between two points are interpolated. There is no value before
     the first point. The last value applies indefinitely.
@@ -132,7 +132,7 @@ class ValueSchedule:
             logger.warning("The schedule's points are not sorted; using %s", pairs)
 
     def due(self, before: int, now: int) -> float | None:
-        """Return the value to set when the clock has advanced from `before` to `now`, or None."""
+        """Return the value to set when the epoch or step has advanced from `before` to `now`, or None if nothing changes."""
         last = bisect_right(self.at, now) - 1
         if last < 0 or before >= self.at[-1] or (self.interp is None and before >= self.at[last]):
             return None

@@ -101,7 +101,7 @@ def _local_sizes(tensors: Sequence[tuple[Any]]) -> tuple[Any, Any, Any]:
 
 
 def _rows(tensors: Sequence[tuple[Any, ...]], measure: Callable[..., tuple[Any, ...]]) -> Any:
-    """Return one row of measurements per rank for its shards, and one row for replicated tensors, which count only once."""
+    """Return one row of measurements for the shards of each rank, and a single row for all replicated tensors."""
     import torch
 
     like = next(item[-1] for item in tensors if is_sharded(item[-1]))
