@@ -1,4 +1,4 @@
-"""Notify: send a message when a run starts, ends, fails or improves."""
+"""Notify: send a message when a run starts, ends or fails, or when a metric improves."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Notify(Sender):
     - `names`: the metrics to include; by default, all of them.
 
     A message contains the run's name, its progress, its workdir and its metrics. A message about a stop gives the reason. A
-    message about a failure contains the error, the callback at fault, and the command that resumes the run, as it was typed,
-    with secrets masked. All of this information leaves the machine.
+    message about a failure contains the error, the callback at fault, and the command that started the run, with secrets
+    masked. To resume the run, enter this command again. All of this information leaves the machine.
 
     Messages are sent on a background thread. Each kind of failure is logged once. When a run ends, it waits up to five seconds
     for the remaining messages. A failure never stops or delays a run. A run killed with `kill -9` sends nothing.

@@ -14,7 +14,8 @@ from hookpoint.core.run_view import Dispatch
 MODES = ("train", "val", "pred")
 FETCH, ITERATION, BACKWARD, STEP = "data fetch", "iteration", "backward", "optimizer step"
 
-# The span that a point begins or ends. A span begins before the handlers of its first point, and ends after those of its last.
+# The span that a point begins or ends. A span begins before the handlers of its first point are called, and ends after the
+# handlers of its last point.
 BEGINS = {
     "on_epoch_begin": "epoch",
     "on_batch_fetch_begin": FETCH,

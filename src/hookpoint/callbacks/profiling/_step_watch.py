@@ -49,7 +49,7 @@ class StepWatch:
         """End the thread and the timer."""
         try:
             self._ticker.stop(timeout_seconds=10)
-        finally:  # also if an interrupt ends the wait
+        finally:  # end the timer even if an interrupt ends the wait
             self.end_timer()
 
     def end_timer(self) -> None:
@@ -83,7 +83,7 @@ def thread_dump(first: int) -> str:
 
 
 def is_in_debugger(ident: int) -> bool:
-    """Return whether a debugger or a shell is on the stack of this thread."""
+    """Return whether a debugger or an interactive Python shell is running in this thread."""
     frame = frames_by_thread().get(ident)
     stack = () if frame is None else traceback.walk_stack(frame)
     return any(str(frame.f_globals.get("__name__", "")).partition(".")[0] in DEBUGGERS for frame, _ in stack)

@@ -20,7 +20,8 @@ class LapTimer(Callback):
     Validation, prediction, checkpoints, pauses and the time between passes do not count. Time that training spends waiting for
     a background checkpoint does count. A GPU works asynchronously, so the timer waits for it when a training pass ends or
     pauses and when a checkpoint is written. The GPU's work therefore counts towards the right lap. The checkpoint stores the
-    laps so far, and a resumed lap continues from there. Time spent on resuming counts only if data has to be read again.
+    laps so far, and a resumed lap continues from there. If a resumed run has to read earlier batches again, that time counts.
+    Other time spent on resuming does not count.
     """
 
     ranks = "chief"
@@ -106,7 +107,7 @@ def wait_for(device: Any) -> None:
         with torch.cuda.device(device if getattr(device, "type", None) == "cuda" else None):
             event = torch.cuda.Event()
             event.record()
-            event.synchronize()  # not torch.cuda.synchronize, which raises in runs that check for syncs
+            event.synchronize()  # torch.cuda.synchronize would raise in CUDA's sync debug mode
     elif torch.backends.mps.is_available():
         torch.mps.synchronize()
 
