@@ -17,7 +17,7 @@ class MovingAverageSummary(Callback):
 
     The average is computed from each log step's mean, and the previous average is weighted by `decay`. With bias correction,
     the first average equals the first mean. Nonfinite means are skipped. `names` selects the metrics; by default, all of them
-    are averaged. Values on a device are read by the monitors' thread. Starts at on_run_begin.
+    are averaged. Values on a device are read by the monitors' thread. Listens to on_run_begin.
 
     >>> MovingAverageSummary(["loss"], decay=0.9)  # doctest: +ELLIPSIS
     <...MovingAverageSummary object at ...>

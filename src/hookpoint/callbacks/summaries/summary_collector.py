@@ -33,7 +33,7 @@ class SummaryCollector(Callback):
     The first step is always collected, with up to 16 images from the first batch and the model graph. TensorBoard shows all of
     this data; other monitors show what they support. The graph is also sent as text. Scalars are the values of each collected
     step, not means, and are named `loss/auto` and `learning_rate/auto`. Histograms are named `weights/<name>` and
-    `gradients/<name>`, and images `input`. Monitors write files to the workdir, so `summary_dir` is not supported.
+    `gradients/<name>`, and images are named `input`. Monitors write files to the workdir, so `summary_dir` is not supported.
 
     `collect_specified_data` selects the data. "collect_metric", "collect_graph" and "collect_input_data" are True or False.
     "histogram_regular" and "gradient_regular" are regular expressions for the names of parameters; None selects the first five.

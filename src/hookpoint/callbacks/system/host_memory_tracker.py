@@ -43,7 +43,7 @@ def used_bytes(psutil: Any) -> int:
 
 
 def _bytes_of(psutil: Any, process: Any) -> int:
-    for read in (process.memory_full_info, process.memory_info):  # access to the first one may be denied
+    for read in (process.memory_full_info, process.memory_info):  # memory_full_info may raise AccessDenied
         with suppress(psutil.Error):
             memory = read()
             return int(getattr(memory, "pss", 0) or memory.rss)

@@ -33,7 +33,7 @@ class ProcessTensors(TensorReader):
     2 1.0
     """
 
-    step_cost = "the function, two microseconds plus one per name, and a copy of each requested gradient"
+    step_cost = "the time that the function takes, two microseconds plus one per name, and a copy of each requested gradient"
 
     def __init__(self, names: Names, fn: Callable[..., object], **options: Unpack[Options]) -> None:
         super().__init__(names, **options)

@@ -16,7 +16,7 @@ from hookpoint.core.run.run import Run
 
 
 class AveragedWeights(Callback):
-    """Average a model's weights, and load the averages into the model temporarily. Subclasses decide when."""
+    """Average a model's weights, and load the averages into the model temporarily. Subclasses decide when this happens."""
 
     keeps_at_end = False
 
@@ -50,7 +50,7 @@ class AveragedWeights(Callback):
 
     @property
     def copies(self) -> list[Any]:
-        """The averages, for strategies that synchronize diverged model copies."""
+        """The averages. A strategy that averages the model's weights across ranks also averages these tensors across ranks."""
         return list(self.average.averages.values())
 
     def model_of(self, run: Run) -> Any:
