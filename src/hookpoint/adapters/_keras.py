@@ -83,7 +83,8 @@ class KerasEvents(ErrorsFromWith):
         model = self.model
         is_stopped = getattr(model, "stop_training", False)
         self.hosted.start(model=model, optimizer=getattr(model, "optimizer", None), **facts)
-        if is_stopped:  # another callback stopped this run: Keras clears the flag of earlier runs when a fit begins
+        # Another callback has stopped this fit. The flag is not from an earlier fit: Keras clears it when a fit begins.
+        if is_stopped:
             model.stop_training = True
 
     def _start_fit(self, epoch: int) -> None:

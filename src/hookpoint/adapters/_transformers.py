@@ -99,7 +99,7 @@ class TransformersAdapter(Attachment):
 
     @guarded
     def begin(self, args: Any, state: Any, control: Any, objects: Mapping[str, Any]) -> None:
-        optimizer, scheduler = objects["optimizer"], objects["lr_scheduler"]  # accelerate wraps both
+        optimizer, scheduler = objects["optimizer"], objects["lr_scheduler"]  # both are wrappers from accelerate
         optimizer, scheduler = getattr(optimizer, "optimizer", optimizer), getattr(scheduler, "scheduler", scheduler)
         self._loader, self._last_logged = objects["train_dataloader"], state.global_step
         self._epoch_is_over, self._evaluations, self._saved_at = False, 0, None
@@ -111,7 +111,7 @@ class TransformersAdapter(Attachment):
             optimizer=optimizer,
             device=args.device,
         )
-        # Not passed to the run, which would warn that two objects set the learning rate.
+        # The scheduler is not passed to the run, because the run would warn that two objects set the learning rate.
         self._rates = ScheduledRates(optimizer, scheduler)
         for name in WRAPPED:
             self._wrap(name)
@@ -154,7 +154,7 @@ class TransformersAdapter(Attachment):
 
     @guarded
     def end_epoch(self, state: Any, control: Any) -> None:
-        """End the epoch's training pass. The epoch itself ends after the log and the evaluation that the trainer announced."""
+        """End the epoch's training pass. The epoch itself ends after the log and the evaluation that the trainer requests."""
         self._epoch_is_over = True
         while self.hosted.driver.mode is not None:
             self.hosted.driver.finish_pass()
@@ -165,7 +165,7 @@ class TransformersAdapter(Attachment):
         self._settle(control)
 
     def _settle(self, control: Any, came: str = "", *, is_late: bool = False) -> None:
-        """End the epoch once the announced log and evaluation are done. With `is_late`, end it without waiting for them."""
+        """End the epoch once the requested log and evaluation are done. With `is_late`, end it without waiting for them."""
         self._awaited.discard(came)
         if is_late:
             self._awaited.clear()

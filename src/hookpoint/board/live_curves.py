@@ -37,11 +37,11 @@ class LiveCurves:
         self._is_indexing = False
         self._index_problem = ""  # if not empty, no process can index the file, so it is read here
         self._read_problem = ""
-        self._stamp: FileStamp | None = None  # of the file, once all of it was read
+        self._stamp: FileStamp | None = None  # the file's stamp, set when the whole file has been read
         self._size = 0
         self._read_bytes = 0
         self._has_more = True
-        self.version = time.time_ns() // 10**6  # differs after each change of the curves and each start of the server
+        self.version = time.time_ns() // 10**6  # changes whenever the curves change or the server restarts
         self._first_generation = self.version
 
     @property
@@ -102,8 +102,8 @@ class LiveCurves:
         `names` selects metrics. By default, the most important metrics are returned. In the answer, `complete` is the fraction
         of the file that has been read, and `exact` tells whether the extremes of all curves include every value. `all` contains
         the names of all metrics, and `epochs` contains (last step, epoch) pairs. `generation` changes when the file is
-        truncated or replaced: earlier answers about any range may then be wrong. `problem` says why the file cannot be read,
-        and `note` says why reading it is slow.
+        truncated or replaced. Curves that were returned before this change may be wrong. `problem` says why the file cannot be
+        read, and `note` says why reading it is slow.
         """
         self.update()
         with self._lock:

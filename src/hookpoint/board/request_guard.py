@@ -141,7 +141,8 @@ class RequestGuard:
 
     def _has_signed_in(self, headers: dict[str, str]) -> bool:
         cookies = [cookie.strip().partition("=") for cookie in headers.get("cookie", "").split(";")]
-        values = [value for name, _, value in cookies if name == self._cookie]  # a server on another port can add one
+        # There may be several cookies with this name, because a server on another port can set one too.
+        values = [value for name, _, value in cookies if name == self._cookie]
         bearer = headers.get("authorization", "")
         return any(_is_equal(value, self._session) for value in values) or _is_equal(bearer, f"Bearer {self._access.token}")
 

@@ -72,7 +72,7 @@ class RunTable:
         self._lock = Lock()
         self._listeners: list[Callable[[Changes], None]] = []
         self._searched = self._looked = -math.inf
-        self.version = time.time_ns() // 10**6  # differs after each change of the rows and each start of the server
+        self.version = time.time_ns() // 10**6  # changes whenever the rows change or the server restarts
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -106,7 +106,10 @@ class RunTable:
         self._listeners.append(listener)
 
     def update(self) -> None:
-        """Refresh what is due: runs in progress every second, all other runs and the folders every ten seconds."""
+        """Refresh the rows of runs in progress, at most once per second.
+
+        At most every ten seconds, also refresh all other rows and search for new runs.
+        """
         with self._lock:
             now = time.monotonic()
             if now - self._searched >= SEARCH_SECONDS:

@@ -78,7 +78,7 @@ class LightningCallback(Adopted):
     def _check(self) -> None:
         super()._check()
         if self.has("on_before_zero_grad"):
-            raise self._refuse("defines on_before_zero_grad, which no point matches", use="on_after_backward")
+            raise self._refuse("defines on_before_zero_grad, but a hookpoint run has no such point", use="on_after_backward")
 
     def _setup(self, run: Run) -> None:
         needs_module = any(map(self.is_a, NEED_MODULE))

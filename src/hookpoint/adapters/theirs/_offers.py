@@ -1,4 +1,4 @@
-"""Offers: the base class of the stand-ins that another library's callbacks get instead of its trainer or model."""
+"""Offers: the base class of stand-ins for another library's trainer and model, which that library's callbacks receive."""
 
 from __future__ import annotations
 

@@ -76,8 +76,8 @@ class Setting:
     def adjust(self, run: Run, function: Callable[[Any], Any], *, quietly: bool = False) -> bool:
         """Set the value to `function(old)` unless the result is None; return whether the value changed.
 
-        The function is called once for each distinct value in the parameter groups, but only once for a learning rate. A quiet
-        change sends no event.
+        For a learning rate, the function is called once, with the rate of the first parameter group. For any other setting, it
+        is called once for each distinct value in the parameter groups. A quiet change sends no event.
         """
         names = self._names(run)
         old = [self._get(run, name) for name in names]

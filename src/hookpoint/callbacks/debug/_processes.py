@@ -60,7 +60,8 @@ def described(worker: Any) -> str:
 
 def was_started(worker: Any) -> bool:
     """Return whether a process or thread was already started. Neither can be started twice."""
-    from multiprocessing.process import BaseProcess  # imported here, because the import gives the main module a second name
+    # Imported here, because this import registers the main module under a second name, __mp_main__.
+    from multiprocessing.process import BaseProcess
 
     return isinstance(worker, threading.Thread | BaseProcess) and worker.ident is not None
 

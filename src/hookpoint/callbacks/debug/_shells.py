@@ -21,7 +21,7 @@ def is_at_terminal() -> bool:
     try:
         if not all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout)):
             return False
-    except ValueError:  # closed
+    except ValueError:  # stdin or stdout is closed
         return False
     try:
         return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()

@@ -30,8 +30,9 @@ class StartProcOrThread(Callback):
 
     With `stop_at_last`, the `stop` or `terminate` method is called, then `join`. A process that has not ended after
     `stop_seconds` is killed if possible. A thread without a `stop` method cannot be stopped, and a warning is logged. Without
-    `stop_at_last`, processes and threads keep running. If a process exits with a code other than 0, the callback detects this
-    within a second of training. With `if_it_dies="log"`, it logs one warning. With "stop", it stops the run.
+    `stop_at_last`, processes and threads keep running. During training, the callback checks about once per second whether a
+    process has exited with a code other than 0. With `if_it_dies="log"`, it then logs one warning. With "stop", it stops the
+    run.
 
     Listens to on_setup, on_run_begin, on_train_iter_end, on_epoch_end and on_run_end. Sends the event "process died".
 
