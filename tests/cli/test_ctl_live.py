@@ -102,7 +102,7 @@ def test_a_lost_command_has_exit_code_1(command, steered, until):
         ending.start()
         said = command("ctl", "live", "set", "Tunable.alpha=0.25", code=1).stderr
         ending.join()
-    assert said == "hookpoint: lost: the run ended first\n"
+    assert said == "hookpoint: lost: the run ended before it applied the command\n"
     assert set(live.tunable.alphas) == {0.5}
 
 

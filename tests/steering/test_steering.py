@@ -324,7 +324,7 @@ def test_a_pause_stops_the_clocks_until_the_run_resumes(fit):
 def test_pausing_twice_and_resuming_twice(fit):
     commands = {4: [("pause", {}), ("pause", {}), ("resume", {}), ("resume", {})]}
     answers = fit(commands).answers()
-    assert [answer.note for answer in answers] == [None, "the run was paused already", None, "the run was not paused"]
+    assert [answer.note for answer in answers] == [None, "the run was already paused", None, "the run was not paused"]
 
 
 def test_commands_that_wait_for_the_end_of_a_pause_are_applied_in_order(fit):

@@ -76,7 +76,7 @@ def read_bytes(folder: int, name: str, max_bytes: int) -> bytes:
     _check(name, os.stat(name, dir_fd=folder, follow_symlinks=False), max_bytes)
     descriptor = os.open(name, READ, dir_fd=folder)
     with open(descriptor, "rb") as file:
-        status = os.fstat(descriptor)  # the file may have been replaced before it was opened
+        status = os.fstat(descriptor)  # check again: the file may have been replaced before it was opened
         if not status.st_nlink:  # the file was replaced after it was opened: read the new file
             return read_bytes(folder, name, max_bytes)
         _check(name, status, max_bytes)

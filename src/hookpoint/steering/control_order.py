@@ -103,19 +103,19 @@ class ControlOrder:
         entry, is_hosted = None, False
         with suppress(FileNotFoundError), ControlFolder(self._run_folder) as folder:
             entry = next((one for one in folder.journal.entries() if one.id == self.id), None)
-            is_hosted = bool(folder.live().cannot)  # the trainer that hosts the run has the checkpoints
+            is_hosted = bool(folder.live().cannot)  # another library's trainer writes the checkpoints
         answer = self.answer()  # the run may have answered just before it ended
         if answer is not None and answer.is_final:
             return answer
         checkpoints = good_checkpoints(self._run_folder)
-        if entry is None:  # the command was for the start that has ended, so no later start applies it
-            self._final = ControlAnswer(self.id, LOST, time=time.time(), reason="the run ended first")
+        if entry is None:  # the process that should have applied the command has ended; no later process applies it
+            self._final = ControlAnswer(self.id, LOST, time=time.time(), reason="the run ended before it answered")
         elif not checkpoints and not is_hosted:
             reason = "the run was killed before its first checkpoint; it starts from scratch, without this command"
             self._final = ControlAnswer(self.id, LOST, time=time.time(), reason=reason)
         else:
             is_saved = bool(checkpoints) and includes(checkpoints[-1][1], entry.number)
-            later = "its checkpoint includes it" if is_saved else "a resume replays it"
+            later = "its newest checkpoint includes the command" if is_saved else "a resume replays the command"
             note = f"the run was killed right after it applied the command; {later}"
             self._final = ControlAnswer(self.id, APPLIED, entry.step, entry.iteration, number=entry.number, note=note)
         return self._final

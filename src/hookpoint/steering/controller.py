@@ -97,7 +97,7 @@ class Controller:
             raise NotTraining(
                 f"{holder} is using {self.path}, but does not accept commands.",
                 wait="until its first step, if it has just started",
-                check="that control is on: control=True, and no warning in its log",
+                check="that it was started with control=True, and that its log contains no warning about commands",
             )
         return record
 
@@ -122,7 +122,10 @@ class Controller:
         return [*taken, *(PendingCommand(command, "seen" if command.id in seen else "sent") for command in waiting)]
 
     def journal(self) -> list[JournalEntry]:
-        """Return the commands that a resumed run replays if they follow its checkpoint. Forgotten commands are left out."""
+        """Return the commands in the journal, without forgotten commands.
+
+        A resumed run replays the commands that were applied after its checkpoint was saved.
+        """
         self._require_folder()
         try:
             with ControlFolder(self.path) as folder:
@@ -175,9 +178,9 @@ class Controller:
     def set(
         self, values: Mapping[str, Any], *, expect: Mapping[str, Any] | None = None, timeout: float = TIMEOUT
     ) -> ControlAnswer:
-        """Change settings, all at the same step or none.
+        """Change settings. Either all of them change at the same step, or none of them changes.
 
-        With `expect`, do so only if these settings still have these values.
+        `expect` maps settings to values. If one of these settings has a different value now, the command is refused.
         """
         return self._ask("set", timeout, expect, values=dict(values))
 

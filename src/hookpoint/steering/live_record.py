@@ -18,10 +18,10 @@ FORMAT = 1
 class LiveRecord:
     """The live-control state of a run.
 
-    `attempt` identifies this start of the run. Commands for another attempt are lost. `knobs` contains a dict per setting:
-    name, type ("float", "int", "bool", "str" or "list") and value and, where they apply, low, high, choices and about.
-    `actions` contains each action's name and description (`about`). `cannot` maps each command that this run does not support
-    to the reason.
+    `attempt` identifies this start of the run. Commands for another attempt are lost. `knobs` contains a dict per setting
+    with the keys name, type and value. The type is "float", "int", "bool", "str" or "list". The keys low, high, choices and
+    about are optional. `actions` contains each action's name and description (`about`). `cannot` maps each command that this
+    run does not support to the reason.
     """
 
     attempt: str

@@ -1,4 +1,4 @@
-"""Which commands the checkpoints in a run folder include."""
+"""Saved commands: find out which commands the checkpoints in a run folder include."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ def last_command(manifest: Manifest) -> int:
 
 
 def includes(manifest: Manifest, number: int) -> bool:
-    """Return whether a checkpoint includes a command. It does not include older commands that were still to be replayed."""
+    """Return whether a checkpoint includes a command.
+
+    A checkpoint that was saved during a replay does not include the commands that had not been replayed yet.
+    """
     pending = manifest.clocks.get("pending_commands")
     return number <= last_command(manifest) and not (isinstance(pending, list) and number in pending)

@@ -27,7 +27,7 @@ from hookpoint.storage.workdir.lock import Holder
 
 BEAT_SECONDS, PUBLISH_SECONDS = 0.25, 1.0  # intervals between paused ranks' messages, and between updates of live.json
 AFTER_A_PAUSE = ("validate", "trace")  # commands that wait until a paused run resumes
-LIMIT = 5  # maximum number of commands that the log line about a replay lists
+LIMIT = 5  # the log line about a replay lists at most this many commands
 
 
 class Steering:
@@ -67,7 +67,7 @@ class Steering:
             self._open()
         gathered = self._loop.gather({} if self._folder is None else self._tail(), "live control")
         told = gathered[0]
-        if not told or None in gathered:  # None is from a rank that does not accept commands
+        if not told or None in gathered:  # a rank that does not accept commands sends None
             self._close()
             return
         self._is_on = True
@@ -94,7 +94,8 @@ class Steering:
             self._folder = ControlFolder.create(self._run.workdir)
             self._folder.clean_up()
             if not self._loop.has_resumed and self._folder.journal.last_number():
-                self._folder.journal.set_aside()  # in another library's trainer, no store moves an earlier run's journal
+                # Usually, the store moves an earlier run's journal. In another library's trainer, no store does this.
+                self._folder.journal.set_aside()
         except (OSError, BadControlFile) as error:
             logger.warning("the run does not accept commands: %s", error)
             self._close()
@@ -126,13 +127,13 @@ class Steering:
         if self._recorder.is_recording:
             self._finish_trace(f"the run ended after {self._recorder.steps} steps")
         for command in self._deferred:
-            self._answer(command, LOST, {"reason": "the run ended first"})
+            self._answer(command, LOST, {"reason": "the run ended before it applied the command"})
         self._deferred = []
         if self._watch is not None and self._folder is not None:
             try:
                 self._watch.look()
                 for received in self._taken():
-                    self._conclude(received, received.outcome or (LOST, "the run ended first"))
+                    self._conclude(received, received.outcome or (LOST, "the run ended before it applied the command"))
                 self._outcomes.retry(self._folder)
                 self._publish(ended=True)
             except (OSError, BadControlFile) as error:
@@ -198,7 +199,7 @@ class Steering:
                 self._apply_deferred()
 
     def _claimed(self) -> list[ControlCommand]:
-        """Claim the received commands. Answer those that are not applied, and return the others."""
+        """Claim the received commands. Answer the commands that will not be applied, and return the other commands."""
         commands = []
         for received in self._taken():
             outcome, command = received.outcome, received.command
@@ -262,7 +263,7 @@ class Steering:
                 )
             except (OSError, ValueError) as error:
                 problem = f"it cannot be journalled: {reason_of(error)}"
-        return self._last_number, self._execution.first_of(problem, "the journal of a command")
+        return self._last_number, self._execution.first_of(problem, "writing a command to the journal")
 
     def _forget(self, number: int, reason: str) -> None:
         if self._folder is not None:
@@ -293,7 +294,7 @@ class Steering:
         self._outcomes.send_event(command, status, {**fields, "replayed": True})
         self._publish()
         if self._execution.problem:
-            self._forget(entry.number, reason)  # otherwise, every resume would end here
+            self._forget(entry.number, reason)  # otherwise, every resume would fail at this command
         self._execution.raise_problem(command.do)
 
     # Tracing and pausing
@@ -332,7 +333,7 @@ class Steering:
         deferred, self._deferred = self._deferred, []
         for command in deferred:
             if self._loop.is_stopping:
-                self._answer(command, LOST, {"reason": "the run ended first"})
+                self._answer(command, LOST, {"reason": "the run ended before it applied the command"})
             else:
                 self._apply(command)
 
@@ -342,7 +343,7 @@ class Steering:
         """On the chief, send the event, write the answer, and update live.json."""
         if self._folder is not None:
             self._outcomes.send_event(command, status, fields)
-            self._publish()  # before the answer, so that a reader of the answer finds the new values
+            self._publish()  # first, so that live.json has the new values when the answer is read
             self._outcomes.answer(self._folder, command, status, fields)
 
     def _publish(self, *, ended: bool = False) -> None:
