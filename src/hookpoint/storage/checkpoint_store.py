@@ -150,7 +150,8 @@ class CheckpointStore(ResumableStore):
         files = None if staged is None else Staged(staged[0], {name: File(*file) for name, file in staged[1].items()})
         clocks = snapshot["clocks"] if isinstance(snapshot.get("clocks"), dict) else {}
         control = snapshot.get("control")
-        if isinstance(control, dict) and (pending := control.get("pending")):  # still to be replayed, for `ctl forget`
+        # The manifest lists the commands that are still to be replayed, because `hookpoint ctl RUN forget` checks them.
+        if isinstance(control, dict) and (pending := control.get("pending")):
             clocks = {**clocks, "pending_commands": pending}
         tags, measured = tuple(map(str, request.tags)), {str(tag): value for tag, value in request.measured.items()}
         describe = partial(
@@ -184,8 +185,8 @@ class CheckpointStore(ResumableStore):
     def described(self, resume: Resume) -> dict[str, Any]:
         """Return the recorded crashes of the run in the workdir, and whether it has a checkpoint.
 
-        This does not lock the workdir. The count of crashes continues only with the default, "auto". With any other `resume`,
-        or after the program was edited, it starts at 0.
+        This does not lock the workdir. The result is empty if `resume` is not "auto", or if the program was edited after the
+        crashes. The count of crashes then starts at 0 again.
         """
         crashes = RunFile(self.workdir).earlier().get("crashes") if resume == "auto" else None
         if not crashes or is_edited_since(crashes):
@@ -210,7 +211,7 @@ class CheckpointStore(ResumableStore):
 
         return not_finite(named)
 
-    # Methods for teams, in which only the chief's store is open
+    # Methods for runs with multiple ranks, in which only the chief opens its store
 
     def read(self, path: str | os.PathLike[str]) -> Checkpoint:
         """Verify and return a checkpoint. The store need not be open.
@@ -237,7 +238,10 @@ class CheckpointStore(ResumableStore):
         return rank_state
 
     def refuse_if_not_finite(self, parts: Mapping[str, Any], finite: Mapping[str, Iterable[str] | None]) -> None:
-        """Raise NotFinite if a named tensor in a part contains NaN or infinity. None in place of names means all tensors."""
+        """Raise NotFinite if a tensor that must be finite contains NaN or infinity.
+
+        `finite` maps each part to the names of the tensors that must be finite, or to None for all tensors in this part.
+        """
         if "torch" in sys.modules:
             from hookpoint.storage.checkpoint.check_finite import refuse_if_not_finite
 

@@ -46,8 +46,9 @@ def find(workdir: Path | None, resume: Resume, names: Collection[str]) -> Found 
         return _at_path(Path(resume), names)
     found = None if workdir is None else _newest_good(workdir, names)
     if found is None and resume == "must":
-        where = "resume='must' without a workdir: there" if workdir is None else f"there is no checkpoint in {workdir}: there"
-        raise CannotResume(f"{where} are no weights to load.", give="a workdir with a checkpoint, or the path of a checkpoint")
+        where = "there is no workdir for resume='must'" if workdir is None else f"there is no checkpoint in {workdir}"
+        cure = "a workdir with a checkpoint, or the path of a checkpoint"
+        raise CannotResume(f"{where}, so there are no weights to load.", give=cure)
     return found
 
 
@@ -117,7 +118,7 @@ def _at_path(path: Path, names: Collection[str]) -> Found:
 
 
 def _names_near(path: Path) -> list[str]:
-    """Return the names in a folder and next to it. If they change, a run is writing to the folder."""
+    """Return the names in a folder, in its parent and in its checkpoints folder. If they change, a run is writing there."""
     folders = [folder for folder in (path.parent, path, checkpoints(path)) if disk.is_folder(folder, follow=True)]
     return [name for folder in folders for name in disk.names(folder)]
 

@@ -93,7 +93,7 @@ def test_a_file_more_is_no_damage_and_is_named(folder):
         (folder / name).write_bytes(b"x")
     (folder / "a folder").mkdir()
     assert strays(folder, verified(folder)) == (
-        "not listed in its manifest.json, ignored: 'a folder', 'extra.bin', 'state.pkl', …"
+        "some files are ignored, because its manifest.json does not list them: 'a folder', 'extra.bin', 'state.pkl', …"
     )
     assert read_checkpoint(folder).state.keys() == before.keys()
 

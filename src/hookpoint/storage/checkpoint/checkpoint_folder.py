@@ -161,7 +161,7 @@ def strays(folder: Path, manifest: Manifest) -> str:
     """Describe the files that the manifest does not list. Return "" if there are none."""
     names = [name for name in disk.names(folder) if name not in manifest.files and name not in (MANIFEST, FINDER)]
     shown = ", ".join(map(ascii, names[:SHOWN_STRAYS])) + (", …" if len(names) > SHOWN_STRAYS else "")
-    return f"not listed in its {MANIFEST}, ignored: {shown}" if names else ""
+    return f"some files are ignored, because its {MANIFEST} does not list them: {shown}" if names else ""
 
 
 def verify_file(folder: Path, name: str, manifest: Manifest, *, content: bool = True) -> None:

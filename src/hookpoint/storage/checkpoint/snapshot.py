@@ -50,7 +50,8 @@ class Snapshots:
             tensor = value.detach().resolve_conj().resolve_neg()
             if tensor.device.type == "cpu" and not outlives_the_call:
                 return tensor
-            memory = memory_of(value) or where  # not the memory of `tensor`, which may be reused
+            # Use the memory of `value`. `tensor` may be a temporary copy, and its memory may be reused for another tensor.
+            memory = memory_of(value) or where
             if memory not in copies:
                 self._buffers[where] = _copy(tensor, *old.get(where, (None, None)))
                 copies[memory] = self._buffers[where][1]
@@ -63,7 +64,7 @@ class Snapshots:
             for device in devices:
                 sys.modules["torch"].cuda.current_stream(device).synchronize()
         except BaseException:
-            self._buffers = {}  # memory may be scarce, so leave it to training
+            self._buffers = {}  # free the buffers, because the host may be short of memory
             raise
         return snapshot
 

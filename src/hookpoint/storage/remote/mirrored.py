@@ -11,7 +11,7 @@ from hookpoint.storage.checkpoint.manifest import Manifest, parse_manifest
 from hookpoint.storage.remote.remote_folder import RemoteFolder
 
 HEARTBEAT = "mirror.json"  # contains the time when the mirror was last updated
-RETIRED = "retired-manifest.json"  # the manifest of a checkpoint that is later than the one that the run resumed from
+RETIRED = "retired-manifest.json"  # the new name of a manifest after the run resumed from an earlier checkpoint
 
 
 def log_files(workdir: Path) -> Iterator[str]:

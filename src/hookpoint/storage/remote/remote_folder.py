@@ -113,7 +113,8 @@ class RemoteFolder:
         return f"{self._root.rstrip('/')}/{path}" if path else str(self._root)
 
     def _make_parent(self, path: str) -> None:
-        if "file" in _protocols(self._system) or "memory" in _protocols(self._system):  # other file systems have no folders
+        # Object stores such as S3 have no folders to create.
+        if "file" in _protocols(self._system) or "memory" in _protocols(self._system):
             self._system.makedirs(self._at(path).rpartition("/")[0], exist_ok=True)
 
 

@@ -34,7 +34,7 @@ def restore(remote: RemoteFolder, workdir: Path, *, after: Place | None = None) 
         for best, _ in _best(remote, workdir, except_for=name):
             _download_best(remote, workdir, best)
         _download_logs(remote, workdir)
-        if disk.is_folder(target):  # this folder is damaged or belongs to another branch of the run
+        if disk.is_folder(target):  # the downloaded checkpoint replaces a local folder of the same name
             disk.rename(target, target.with_name(disk.hidden("deleting", name)))
         disk.rename(staging, target)
         disk.sync_folder(target.parent)

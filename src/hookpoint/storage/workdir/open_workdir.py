@@ -107,7 +107,7 @@ def _check_identity(
             rows = [row._replace(saved="see below", now="see below") if row.name == "model" else row for row in rows]
             rows = [
                 row for row in rows if row.name != "optimizer_parameters"
-            ]  # this difference follows from the different model
+            ]  # the different model is the cause of this difference
         listed = "".join(f"\n  {line}" for line in differing)
         raise CannotResume(f"{found.path} does not match this run.\n{table(rows)}{listed}", **cures)
     warned = [row for row in rows if row.verdict == "warned"]
