@@ -22,7 +22,10 @@ COMPILE, TWICE, LOG, MEMORY = "compile", "compile twice as many / compile", "log
 
 
 def compile_seconds(number: int) -> float:
-    """Return the seconds that it takes to compile callbacks in pairs, each of which reads what the next one writes."""
+    """Return the seconds that it takes to compile this many callbacks.
+
+    The callbacks form pairs. In each pair, the first callback reads a metric that the second one writes.
+    """
     from hookpoint import Callback, Hooks
 
     class Listens(Callback):

@@ -44,7 +44,7 @@ def write_scalars(path: Path, lines: int) -> None:
 
 
 def resume(workdir: str, epochs: int, lines: int) -> None:
-    """Train an epoch of two steps, or resume and train another epoch. Write the long file in the middle of the first one."""
+    """Train an epoch of two steps, or resume and train another epoch. Write the long file in the first epoch."""
     from hookpoint import callbacks as cb
     from hookpoint.presets.loop import Loop
 

@@ -29,7 +29,7 @@ from hookpoint.presets.loop import Loop
 
 ITEM = "bare loop with loss.item()"
 CORE, CORE_LOGS, WORKDIR = "core Loop", "core Loop with run.log", "Loop with a workdir, no defaults, run.log"
-# What is added, and the rows without and with it.
+# For each part: the row of the loop without this part, and the row of the loop with it.
 PARTS = {
     "the noise: the same loop twice": (BARE, AGAIN),
     "reading the loss, as every loop that logs it does": (BARE, ITEM),

@@ -105,7 +105,8 @@ class Group:
                     taken[name].append(samples[name](times[name]) / times[name])
         finally:
             gc.enable()
-        repeating = min(taken[NOTHING])  # not per round: a disturbance of the empty loop would distort the whole round
+        # The same value is subtracted in all rounds. With one value per round, a slow empty loop would distort its whole round.
+        repeating = min(taken[NOTHING])
         for name in self._samples:
             self.timings[name] = Timing([one - repeating * (name in self._is_net) for one in taken[name]])
         return self

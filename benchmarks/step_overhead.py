@@ -1,8 +1,8 @@
 """The cost of a training step with a Runner, in your own loop and with other trainers, compared with a bare torch loop.
 
 The model is an MLP 32-64-10, trained with batches of 32, SGD and one thread. It is small enough to make the overhead visible.
-Run the benchmark with `make bench`, or with `make bench-peers` to include the other trainers. `--judged` measures only the rows
-with a limit, validation and prediction, and needs only torch:
+Run the benchmark with `make bench`, or with `make bench-peers` to include the other trainers. `--judged` measures only
+validation, prediction and the training steps that have a limit. It needs only torch:
 
     PYTHONPATH=src python3 benchmarks/step_overhead.py --judged
 """
@@ -216,7 +216,7 @@ def skipped() -> list[str]:
 
 
 def judge(options: argparse.Namespace) -> tuple[list[Group], list[Figure]]:
-    """Measure the rows with a limit, validation and prediction."""
+    """Measure validation, prediction and the training steps that have a limit."""
     job = job_of(options.steps)
     with TemporaryDirectory() as workdir, unseen():
         rows = {name: run for name, run in own(job, workdir).items() if name in LIMITS or name in (BARE, AGAIN, CLEARS)}
@@ -238,7 +238,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="run a few short rounds: takes seconds, gives rough figures")
     parser.add_argument("--no-write", action="store_true", help="do not write a file to benchmarks/results")
     parser.add_argument("--no-peers", action="store_true", help="leave out other trainers, even if they are installed")
-    parser.add_argument("--judged", action="store_true", help="measure only the rows with a limit, validation and prediction")
+    parser.add_argument("--judged", action="store_true", help="measure only validation, prediction and the steps with a limit")
     parser.add_argument("--rounds", type=int, help="with --judged: number of rounds (default: 151)")
     parser.add_argument("--steps", type=int, help="with --judged: steps per round (default: 200)")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder for the result file")
@@ -300,7 +300,7 @@ def finish(options: argparse.Namespace, suffix: str, about: dict[str, Any], grou
     """Print the verdicts, and write all results to a file."""
     promised = [figure for figure in figures if figure.limit is not None]
     heads = ["figure", "95 % interval", "at most", "verdict"]
-    print_table("must hold, by the median", heads, [figure.cells() for figure in promised])
+    print_table("limits, which apply to the median", heads, [figure.cells() for figure in promised])
     if not options.no_write:
         path = write("step-overhead", suffix, about, groups, figures, folder=options.results)
         print(f"\nwrote {path}")

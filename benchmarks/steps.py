@@ -22,9 +22,10 @@ Took = tuple[int, int]  # nanoseconds of this thread's CPU time, and of the wall
 
 
 class Clocked:
-    """Batches that time the loop over them, from the request for the first batch to that for the last: all steps but one.
+    """Batches that measure how long a loop takes to iterate over them.
 
-    Work before and after that, such as making a model or opening a progress bar, is not timed. Fetching a batch costs no more
+    Timing starts when the loop requests the first batch, and ends when it requests the last batch. The last step is not timed.
+    Work outside this interval, such as making a model or opening a progress bar, is not timed. Fetching a batch costs no more
     than fetching it from the list itself. If a loop prefetches a batch, one step less is timed.
     """
 
@@ -109,7 +110,7 @@ def measure(title: str, candidates: dict[str, Callable[[], Took]], *, rounds: in
         candidate()
     order, shuffle = list(candidates), random.Random(0).shuffle
     gc.collect()
-    gc.freeze()  # later collections need not scan what has been imported so far
+    gc.freeze()  # later garbage collections do not scan the objects that exist now
     for _ in range(rounds):
         shuffle(order)
         for name in order:

@@ -80,9 +80,12 @@ GROUPS = {
         ),
         "UnknownArgument": (
             "Use an argument that [the point offers](points.md#in-the-order-they-fire). Values of an iteration, such as "
-            "`loss`, are not available at the end of an epoch; `logs` has the means of what was logged."
+            "`loss`, are not available at the end of an epoch. Use `logs` there: it contains the means of the logged values."
         ),
-        "TwoSpellings": ("For example `on_train_batch_end`, Keras's name, and `on_train_iter_end`. Keep one of them."),
+        "TwoSpellings": (
+            "For example, the class defines `on_train_batch_end`, which is Keras's name for the point, and also "
+            "`on_train_iter_end`. Keep one of the two methods."
+        ),
         "MainPointTaken": (
             "Derive from [`MainCallback`](runner.md#customize-the-training-step) and pass only one, or do the work "
             "at another point."
@@ -137,9 +140,11 @@ GROUPS = {
             "`val_...` and are available at `on_epoch_end`. Also raised after the first epoch that should have logged a metric "
             "that a callback [reads](writing-callbacks.md#declare-the-metrics-you-read)."
         ),
-        "MissingOutput": ("Return a dict that contains it, or pass a function to the inferencer."),
+        "MissingOutput": (
+            "Return a dict that contains this output from the forward pass, or pass a function to the inferencer."
+        ),
         "UnknownSetting": (
-            "[Register it](own-loop.md#change-hyper-parameters), or declare it in the [loader's "
+            "[Register the setting](own-loop.md#change-hyper-parameters), or declare it in the [loader's "
             "settings](data-points.md#change-the-data-during-training)."
         ),
         "NotShared": ("Check the order of the callbacks, or use `run.store.get(key)`."),
@@ -159,7 +164,7 @@ GROUPS = {
         ),
         "NotOffered": (
             "A callback from another library uses something from its trainer or model that a run does not have. The text lists "
-            "what the [adopted callback](other-trainers.md#their-callbacks-in-hookpoint) may use."
+            "what the [adopted callback](other-trainers.md#callbacks-from-other-libraries) may use."
         ),
         "OutsideRun": "Use `run` inside `with Loop(...) as run:`. A run inside a run needs its own `Loop` or `Runner`.",
         "NonFiniteLoss": (
@@ -169,8 +174,8 @@ GROUPS = {
             "from it with a lower learning rate or clipped gradients."
         ),
         "TooManyRetries": (
-            "Every attempt at a batch [requested another](verdicts.md#skip-or-retry-a-batch). Call `run.skip_batch()` after a "
-            "few attempts, or raise `max_retries=`."
+            "Every attempt at the batch ended with [a request to retry it](verdicts.md#skip-or-retry-a-batch). Call "
+            "`run.skip_batch()` after a few attempts, or raise `max_retries=`."
         ),
         "DataTimeout": (
             "The message names the data worker, or shows where the training process waits. Resume the run. If the data is "
@@ -182,7 +187,7 @@ GROUPS = {
         ),
         "OutOfStep": (
             "The message lists what each rank was about to do, in which callback and at which point, or which rank timed out "
-            "waiting. A collective call must not depend on something that only one rank knows. See "
+            "waiting. A collective call must not depend on a value that differs between ranks. See "
             "[verdicts on multiple ranks](verdicts.md#on-multiple-ranks)."
         ),
     },
@@ -209,8 +214,8 @@ GROUPS = {
             'Restore them, or start from scratch with `resume="never"`. See [resuming](checkpoints.md#resume-after-a-crash).'
         ),
         "WorkdirInUse": (
-            "The message names the process that is writing there. Wait for it, stop it, or use another workdir. The "
-            "lock of a dead process is taken over."
+            "The message names the process that is writing to the workdir. Wait for this process, stop it, or use another "
+            "workdir. The lock of a dead process is taken over."
         ),
         "BadControlFile": (
             "The message names the live-control file. If others can write to the control folder, run the "
@@ -225,7 +230,7 @@ GROUPS = {
             "never applied: send it again."
         ),
     },
-    "Base classes and others": {
+    "Base class, StopRun and warnings": {
         "HookpointError": (
             "`cb.StepTooSlow` from [StepTimeout](profiling.md#limit-the-time-of-a-step) and "
             "the errors from `hookpoint.plot` also derive from it."

@@ -42,8 +42,9 @@ RULES = """\
 ## Modes
 
 `on_epoch_*` fires once per training epoch. `on_iter_*` fires in every mode, and `run.mode` is the current mode. A validation
-pass fires only `on_val_*` and `on_iter_*`, and a prediction pass fires only `on_pred_*` and `on_iter_*`. This is true after the
-training batches, within an iteration and outside any epoch. Clocks, schedules and `on_trigger` advance only in training.
+pass fires only `on_val_*` and `on_iter_*`, and a prediction pass fires only `on_pred_*` and `on_iter_*`. It does not matter
+whether the pass runs after the training batches, within an iteration or outside any epoch. Clocks, schedules and `on_trigger`
+advance only in training.
 
 ## Begin and end
 
@@ -84,7 +85,7 @@ ARGUMENTS = {
     "info": "the values that [`append_info`](checkpoints.md#name-and-annotate-checkpoints) added to the checkpoint",
     "records": "the `Record`s logged since the last call, as a list",
     "sample": "the sample that the dataset returned",
-    "index": "the sample's index; for an iterable dataset, its number in the pass and worker, from 0",
+    "index": "the sample's index; for an iterable dataset, the number of the sample within this pass and worker, from 0",
     "indices": "the indices of the batch, as the sampler yields them; None for an iterable dataset",
     "mode": '`"train"`, `"val"`, `"pred"`, or None outside of a run\'s passes',
     "settings": "the loader's [settings](data-points.md) when the pass began",
@@ -94,8 +95,8 @@ ARGUMENTS = {
 SYSTEMS = {
     "Orca": """\
 The names of BigDL Orca's PyTorch callbacks work, with `runner` as the run. `on_iter_forward`, `on_train_forward`,
-`on_val_forward`, `on_pred_forward`, `on_iter_backward` and `on_lr_adjust` have the same names in hookpoint and also belong to
-the one `MainCallback` (alias `MainCallBack`).
+`on_val_forward`, `on_pred_forward`, `on_iter_backward` and `on_lr_adjust` have the same names in hookpoint. As in Orca, only
+the `MainCallback` (alias `MainCallBack`) may define them, and a run has only one `MainCallback`.
 
 - If a class defines a general method and a method for a mode, both are called. The general method is called first at begin
   points and last at end points.
@@ -136,7 +137,7 @@ FOREIGN_NAMES = """\
 ## Other trainers
 
 A method with one of these names raises an error when callbacks are compiled. The message gives hookpoint's name for the same
-moment. The method is not called unchanged, because its arguments differ, so the call would only fail later.
+moment. hookpoint does not call the method, because it takes different arguments and would fail during training.
 """
 
 
