@@ -28,7 +28,7 @@ def explain(what: str) -> None:
 
     CALLBACKS is a name in MODULE. It refers to a list of callbacks, one callback, a Hooks object, an object with a `hooks`
     attribute, or a function without arguments that returns one of these. MODULE is imported; the current folder is searched
-    first. The exit code is 1 if the callbacks do not compile.
+    first. The exit code is 1 if the callbacks are invalid.
 
     FILE is a configuration of callbacks: a .yaml, .toml or .json file for `hookpoint.build`.
 

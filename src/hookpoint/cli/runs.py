@@ -64,9 +64,10 @@ def runs(
     """List the runs in DIR, a folder or a URL. The default is runs/ if it exists, else the current folder.
 
     A run is "killed" if its run.json says that it is running but no process is writing to it, and "unknown" if it has no valid
-    run.json. The best value comes from a saver, or is guessed from the metric's name; "newest" marks a guess from the end of a
-    long file. The last value belongs to the same metric. If there is no best value, the metric's name is shown with the last
-    value. On a narrow terminal, some columns are dropped. --json and pipes show all columns.
+    run.json. The best value is the one that the run recorded. If the run recorded none, it is the minimum or maximum in
+    scalars.jsonl, depending on the metric's name; "newest" means that only the end of a long file was read. The last value
+    belongs to the same metric. If there is no best value, the metric's name is shown with the last value. On a narrow terminal,
+    some columns are dropped. --json and pipes show all columns.
 
     \b
     Examples:
@@ -99,7 +100,7 @@ def _runs_in(where: str, levels: int, previous: bool) -> list[tuple[RunFolder, s
 
 
 def _sorted(pairs: list[tuple[RunFolder, str]], key: Key, reverse: bool) -> list[tuple[RunFolder, str]]:
-    """Return the runs, sorted by a key. Runs without a key come last in both directions."""
+    """Return the runs, sorted by `key`. Runs for which `key` returns None come last, even with `reverse`."""
     keyed = sorted((pair for pair in pairs if key(*pair) is not None), key=lambda pair: (key(*pair), pair[1]), reverse=reverse)
     return [*keyed, *(pair for pair in pairs if key(*pair) is None)]
 
