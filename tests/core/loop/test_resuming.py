@@ -378,7 +378,7 @@ class WriteOnly(Forgetful):
     [
         (Forgetful, "stored for later: its class has no load_state_dict"),
         (Foreign, "stored for later: its class has no load_state_dict"),
-        (ReadOnly, "restored, and saved again unchanged: its class has no state_dict"),
+        (ReadOnly, "restored, but never updated in checkpoints: its class has no state_dict"),
     ],
 )
 def test_state_that_a_class_has_no_methods_for_is_told_and_carried(changed, said, caplog, disk):

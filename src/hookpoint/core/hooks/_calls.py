@@ -56,7 +56,9 @@ def gates_of(entry: Entry, point: str) -> tuple[ArmedSchedule, ...]:
 
 
 def check_reads(calls: list[Call]) -> None:
-    """Make each callback check that a metric it reads exists, if a callback that writes the metric runs earlier at this point.
+    """Add a check to each call that reads a metric written by an earlier call at the same point.
+
+    The check raises MissingMetric if the metric was not logged.
 
     Begin points are exempt, because callbacks only prepare there. In the last epoch, a missing metric does not raise an error,
     because training is already done.

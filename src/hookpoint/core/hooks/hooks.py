@@ -48,7 +48,7 @@ class Hooks:
         for entry in self.all_entries:
             check_asynchronous(entry)
         self.entries = [entry for entry in self.all_entries if entry.runs_on(rank, local_rank)]
-        # Readers receive means over all ranks, so every rank must know the metrics that any rank reads.
+        # Readers receive means over all ranks, so this set contains the metrics that are read on any rank.
         by_steps = [entry for entry in self.all_entries if entry.reads_by_steps]
         self.read_by_steps = frozenset(name for entry in by_steps for name in entry.declared("reads"))
         # The first watcher is the outermost one, so it is applied last.
@@ -109,7 +109,8 @@ class Hooks:
     ) -> list[Exception]:
         """Call the handlers for a point one by one. Return their errors instead of raising them.
 
-        If `monitors` is True, call only monitors. If it is False, call only the others. `around(name, call)` makes each call.
+        If `monitors` is True, call only monitors. If it is False, call all callbacks except monitors. Each handler is called
+        through `around(name, call)`.
         """
         errors: list[Exception] = []
         for call in self._calls.get(point, ()):
@@ -147,7 +148,7 @@ class Hooks:
     def leave(self, error: BaseException | None) -> list[Exception]:
         """Exit the callbacks' contexts with the run's exception, in reverse order. Return the errors that they raise.
 
-        Then warn of values that handlers returned and that no warning has mentioned yet.
+        Then warn about values that handlers returned, unless they have already been reported.
         """
         errors = self._contexts.leave(error)
         for entry in self.entries:
@@ -167,7 +168,7 @@ class Hooks:
     def fire_payload(self, point: str, payload: Mapping[str, Any]) -> Any:
         """Call the handlers for a custom point.
 
-        Return the payload's "result", or the value that a handler replaced it with.
+        Return the payload's "result". If a handler returned `Replace(value)`, return `value` instead.
         """
         if point not in self._custom:
             self._custom[point] = list(self._handlers_of(point))
@@ -194,7 +195,9 @@ class Hooks:
     # Reports
 
     def explain(self, *, step: bool = False) -> str:
-        """Return a table of the callbacks at each point, in order: when and where each runs, and why in this position.
+        """Return a table of the callbacks at each point, in order.
+
+        It shows when and on which ranks each callback runs, and the reason for its position.
 
         With `step`, the text also includes the source code that the run executes for each iteration. This code is generated
         when a pass begins, and omits every check whose result cannot change during the pass.
@@ -208,7 +211,8 @@ class Hooks:
     def costs(self, *, of_users: bool = False) -> list[Cost]:
         """Return the time that each callback takes at each point, most expensive first. One iteration in 64 is sampled.
 
-        With `of_users`, the list omits hookpoint's own callbacks, except those built from the user's functions.
+        With `of_users`, the list omits hookpoint's own callbacks. It still includes callbacks that call the user's functions,
+        such as LambdaCallback.
         """
         calls = [call for calls in self._calls.values() for call in calls if not of_users or _is_of_user(call.entry.subject)]
         return sorted((call.cost for call in calls if call.cost.calls), key=lambda cost: -cost.seconds)
@@ -219,7 +223,7 @@ class Hooks:
 
     @property
     def is_watched(self) -> bool:
-        """Whether a watcher observes the calls. If so, default handlers must also be called through the hooks."""
+        """Whether a watcher observes the calls. If so, the default forward pass must also be called through the hooks."""
         return bool(self._watchers)
 
     @property
@@ -245,7 +249,10 @@ class Hooks:
                 entry.load_state(state[entry.name])
 
     def compared(self, state: Mapping[str, Any]) -> str:
-        """Return a table of which callbacks were restored, are new, or have state stored for later; "" if all were restored."""
+        """Return a table that shows whether each callback was restored and, if not, why.
+
+        Return "" if all callbacks were restored.
+        """
         mine = {entry.name: is_not_empty(entry.state()) for entry in self.entries}
         lacking = {entry.name: entry.not_restored() for entry in self.entries if state.get(entry.name, {}).get("state")}
         rows = [(name, "restored") for name in mine if name in state and is_not_empty(state[name]) and not lacking.get(name)]
