@@ -13,7 +13,7 @@ Metadata = Sequence[Any] | Mapping[str, Sequence[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """A matrix with one row per point, and optionally labels and images of the points.
+    """A matrix with one embedding per row, and optionally labels and images for the rows.
 
     `metadata` is a sequence with one label per row, or a mapping from column names to such sequences. `images` has shape rows x
     height x width x channels.
