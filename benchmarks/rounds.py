@@ -83,7 +83,7 @@ class Group:
         self._is_net: set[str] = set()
 
     def add(self, name: str, statement: str, /, **names: Any) -> None:
-        """Add a statement to repeat in a function with the locals `names`. The cost of the loop itself is subtracted."""
+        """Add a statement to time in a loop. It can use `names` as local variables. The loop's own cost is subtracted."""
         self._samples[name] = repeated(statement, names)
         self._is_net.add(name)
 

@@ -81,7 +81,7 @@ class _Server(uvicorn.Server):
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach a host."""
+    """Return whether an address can be reached only from this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -81,7 +81,10 @@ class MLflowRun(RemoteRun):
         self._client.set_terminated(self.run_id, self.status.upper())
 
     def _is_sent(self, name: str, step: int, value: float) -> bool:
-        """Return whether MLflow already has a value for this step. For the restored step, the value must also be equal."""
+        """Return whether MLflow already has a value of this metric for this step.
+
+        For the step at which the run resumed, return True only if MLflow has exactly this value.
+        """
         if not self._is_resumed:
             return False
         restored = -1 if self.restored_step is None else self.restored_step
@@ -103,7 +106,7 @@ class MLflowRun(RemoteRun):
     def _experiment_id(self) -> str:
         """Return the experiment's id. Create the experiment if needed.
 
-        The experiment's files are stored next to an SQLite database, or on the server.
+        With an SQLite database, the experiment's files are stored next to it. Otherwise, MLflow chooses the location.
         """
         from mlflow.exceptions import MlflowException
 

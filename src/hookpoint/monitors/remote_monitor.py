@@ -35,8 +35,8 @@ class RemoteMonitor(Callback):
     response other than 2xx is a failure, including redirects.
 
     A slow server never blocks a step: if more than 1000 records are waiting, the oldest are dropped. After three failures in a
-    row, nothing more is sent. If a run resumes in the middle of an epoch, it does not send the values that were
-    logged in this epoch before the checkpoint and outside a training or validation pass.
+    row, nothing more is sent. If a run resumes in the middle of an epoch, some values of this epoch are not sent: the values
+    that were logged before the checkpoint was saved, but not in a training or validation pass.
 
     >>> RemoteMonitor("https://example.org", headers={"Authorization": "Bearer ..."}).address
     'https://example.org/publish/epoch/end/'

@@ -34,8 +34,8 @@ SETTINGS: dict[str, Any] = {
     "console": "off",
     "disable_code": True,
     "disable_git": True,
-    "finish_timeout": 8.0,  # less than the time that a run waits for wandb at its end
-    "init_timeout": 6.0,  # less than the time that a run waits for its records at its end
+    "finish_timeout": 8.0,  # shorter than the time that an ending run waits for wandb to finish
+    "init_timeout": 6.0,  # shorter than the time that an ending run waits until its records are sent
     "silent": True,
     "symlink": False,
     "x_disable_machine_info": True,
@@ -208,7 +208,7 @@ class WandbMonitor(Tracker):
         return str(workdir.absolute())
 
     def current_mode(self) -> WandbMode:
-        """Return the mode that the user has set, here or in WANDB_MODE.
+        """Return the mode that the user has set with the argument `mode` or in WANDB_MODE.
 
         If it is not set, return "online" if there is an API key, otherwise "offline".
         """
@@ -216,7 +216,10 @@ class WandbMonitor(Tracker):
         return cast(WandbMode, mode) if mode in MODES else "online" if self._has_key() else "offline"
 
     def _has_key(self) -> bool:
-        """Return whether wandb has an API key: in its settings, in an environment variable or in the file of `wandb login`."""
+        """Return whether wandb has an API key.
+
+        The key may be in wandb's settings, in an environment variable or in the file that `wandb login` writes.
+        """
         settings, variables = self.settings, os.environ
         if settings.get("api_key") or variables.get("WANDB_API_KEY") or variables.get("WANDB_IDENTITY_TOKEN_FILE"):
             return True

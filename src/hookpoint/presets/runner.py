@@ -29,7 +29,7 @@ class Runner(engine.Runner):
     resume: What a fit resumes from, and which weights `validate` and `predict` load before the first fit: "auto", "must",
         "never" or a path.
     lr_scheduler_on: "epoch" or "step": step the scheduler after each epoch or after each optimizer step. A plateau scheduler
-        reads `lr_metric`. With "epoch" and validation data, the default is val_loss, otherwise loss.
+        reads the metric `lr_metric`. By default, this is loss. With "epoch" and validation data, the default is val_loss.
     on_nonfinite: What to do if all losses in an epoch, or in two consecutive log steps, are NaN or infinite. "raise" raises
         NonFiniteLoss; "warn" logs a warning and continues.
     strict_sync: Raise an error if the host waits for the GPU between log steps.

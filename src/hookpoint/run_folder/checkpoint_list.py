@@ -20,7 +20,8 @@ from hookpoint.storage.workdir.catalog import best_folders, places
 class Listed:
     """A checkpoint folder or a best-… folder. If its manifest is invalid, `manifest` is None, and `problem` explains why.
 
-    `size_bytes` is the size of its files. `own_bytes` leaves out files that it shares with an earlier folder in the list.
+    `size_bytes` is the size of all files in the folder. `own_bytes` does not count files that an earlier folder in the list
+    also contains, as hard links.
     """
 
     path: Path

@@ -66,7 +66,8 @@ def update_norms(pairs: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
 def joined_sizes(ranks: list[list[float]]) -> dict[str, float]:
     """Combine the gradient sizes from ranks with different layers.
 
-    Each rank provides norm, maximum, nonfinite fraction and count. A rank without gradients provides only a count.
+    Each rank provides a list: the norm, the maximum, the fraction of nonfinite values, and the number of values. The list of a
+    rank without gradients contains only the number of values, which is 0.
 
     >>> joined_sizes([[3.0, 2.0, 0.0, 10], [4.0, 3.0, 0.5, 10], [0]])
     {'norm': 5.0, 'max': 3.0, 'nonfinite': 0.25}

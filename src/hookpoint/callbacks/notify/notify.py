@@ -25,7 +25,7 @@ class Notify(Sender):
         unencrypted URLs.
     - `on`: the events to report: "start" (or resume), "end", "failure", "stop" (the run was stopped early; "end" includes this)
         and "best", which requires the argument `best`.
-    - `best`: the metric to watch. `mode` is "min", "max" or "auto", which infers it from the metric's name.
+    - `best`: the metric to watch. `mode` is "min", "max" or "auto". With "auto", the metric's name determines the mode.
     - `minutes_between`: the shortest time between two messages about a new best. The next message says how many new bests were
       skipped.
     - `names`: the metrics to include; by default, all of them.

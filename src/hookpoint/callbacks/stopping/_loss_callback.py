@@ -56,8 +56,8 @@ class LossCallback(Callback):
     def _read(self, run: Run, *, shown: bool = False) -> None:
         """Read this iteration's loss.
 
-        A loss that will be printed (`shown`) is copied from the device immediately. If the loss is finite, already on the host
-        and will not be printed, it is not stored.
+        A loss that will be printed (`shown`) is copied from the device immediately. A finite loss that is already on the host
+        and will not be printed is not stored.
         """
         self._iterations += 1
         loss = loss_of(run)

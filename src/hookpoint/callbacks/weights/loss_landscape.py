@@ -221,7 +221,8 @@ class LossLandscape(Callback):
     def evaluate(self, workdir: str | os.PathLike[str], model: Any, criterion: Any = None) -> Path:
         """Evaluate the loss with the weights that a run has collected; return the path of landscape.json.
 
-        The model's current weights do not matter. They are restored afterwards. `criterion` is needed only without `loss`.
+        The model's current weights do not matter. They are restored afterwards. `criterion` is needed only if
+        `loss` was not passed to the constructor.
         """
         snapshots = WeightSnapshots(Path(workdir) / LANDSCAPE)
         steps = snapshots.steps()

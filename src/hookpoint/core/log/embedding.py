@@ -37,7 +37,7 @@ class Embedding:
 
 
 def check_labels(owner: str, metadata: Any, rows: int) -> None:
-    """Raise BadValue unless there is one label per row, or none at all."""
+    """Raise BadValue unless there is one label per row, or `metadata` is None."""
     write = "a list with one label per row, or a dict of such lists by column name"
     columns = metadata if isinstance(metadata, Mapping) else {"metadata": () if metadata is None else metadata}
     for column, labels in columns.items():

@@ -42,7 +42,7 @@ class ReaderWindows:
             metric.sync()
 
     def release(self) -> None:
-        """Deliver the values, and stop reading from the lists, because the lists are about to be cleared."""
+        """Deliver the logged values, and drop the references to the lists that contain them. The caller clears these lists."""
         for metric in self.by_metric.values():
             metric.sync()
             metric.source = None

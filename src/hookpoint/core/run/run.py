@@ -56,7 +56,10 @@ class Run(PeerNames):
         return self._loop.batches(loader, mode)
 
     def evaluate(self, data: Any, **options: Unpack[EvaluateOptions]) -> Mapping[str, Any]:
-        """Run a validation pass that does not affect the run. Return the means of its logged values, or its custom results."""
+        """Run a validation pass that does not affect the run. Return the means of its logged values.
+
+        If you pass a function as `results`, return the mapping that this function returns instead.
+        """
         return self._loop.evaluate(data, **options)
 
     def set_step(self, step: int) -> None:
@@ -216,7 +219,10 @@ class Run(PeerNames):
         self._logbook.at_log_step.append(function)
 
     def at_leave(self, function: Callable[[], object]) -> None:
-        """Call a function once, when the current pass ends, is left with a `break`, or fails. Outside a pass, see `Cleanup`."""
+        """Call a function once, when the current pass ends, is left with a `break`, or fails.
+
+        Outside a pass, the function is called when the epoch or the run ends.
+        """
         self._loop.at_leave(function)
 
     def summary(self, name: str, function: Callable[[], Any]) -> None:

@@ -93,7 +93,7 @@ class RunLoop(Protocol):
         """Return the values of all ranks, in rank order."""
 
     def meet(self, call: Call) -> None:
-        """Wait until every rank is about to make this call."""
+        """Wait until all ranks are about to call this handler of a collective callback."""
 
     def agree_on_skips(self) -> None:
-        """Skip on every rank what any rank has requested to skip."""
+        """If any rank has requested to skip a batch, a backward pass or a step, skip it on all ranks."""
