@@ -26,7 +26,7 @@ class Clocked:
 
     Timing starts when the loop requests the first batch, and ends when it requests the last batch. The last step is not timed.
     Work outside this interval, such as making a model or opening a progress bar, is not timed. Fetching a batch costs no more
-    than fetching it from the list itself. If a loop prefetches a batch, one step less is timed.
+    than fetching it from the list itself. If a loop prefetches a batch, one fewer step is timed.
     """
 
     def __init__(self, batches: Sequence[Any], wait: Callable[[], None]) -> None:
@@ -91,7 +91,7 @@ class Job:
         return batches.took
 
     def under_runner(self, callbacks: Iterable[Any] = (), **options: Any) -> Took:
-        """Train with a Runner. With `extra_callbacks=[], monitors=[]`, the Runner is quiet."""
+        """Train with a Runner. With `extra_callbacks=[], monitors=[]`, the Runner has no default callbacks or monitors."""
         model, optimizer, criterion = self.make()
         batches = self.clocked()
         options = {"device": next(model.parameters()).device.type, "precision": self.precision, **options}

@@ -87,8 +87,8 @@ GROUPS = {
             "`on_train_iter_end`. Keep one of the two methods."
         ),
         "MainPointTaken": (
-            "Derive from [`MainCallback`](runner.md#customize-the-training-step) and pass only one, or do the work "
-            "at another point."
+            "Derive the class from [`MainCallback`](runner.md#customize-the-training-step) and pass only one MainCallback to a "
+            "run, or do the work at another point."
         ),
         "NotACallback": (
             "Pass an instance, not a class. Decorate a plain function with `@on(point)`. Replace a nested list with a "
@@ -137,8 +137,9 @@ GROUPS = {
         ),
         "MissingMetric": (
             "The message lists the available names. Validation metrics are named "
-            "`val_...` and are available at `on_epoch_end`. Also raised after the first epoch that should have logged a metric "
-            "that a callback [reads](writing-callbacks.md#declare-the-metrics-you-read)."
+            "`val_...` and are available at `on_epoch_end`. If a callback "
+            "[reads a metric](writing-callbacks.md#declare-the-metrics-you-read) that nothing logs, this error is also raised "
+            "after the first epoch that should have logged it."
         ),
         "MissingOutput": (
             "Return a dict that contains this output from the forward pass, or pass a function to the inferencer."
@@ -210,16 +211,17 @@ GROUPS = {
             "all checkpoints."
         ),
         "CannotResume": (
-            "No good checkpoint is left, or the model or data differ from the saved ones; the message lists the differences. "
-            'Restore them, or start from scratch with `resume="never"`. See [resuming](checkpoints.md#resume-after-a-crash).'
+            "No good checkpoint is left, or the model or the data has changed since the checkpoint was saved. The message "
+            'lists the changes. Undo them, or start from scratch with `resume="never"`. See '
+            "[resuming](checkpoints.md#resume-after-a-crash)."
         ),
         "WorkdirInUse": (
             "The message names the process that is writing to the workdir. Wait for this process, stop it, or use another "
             "workdir. The lock of a dead process is taken over."
         ),
         "BadControlFile": (
-            "The message names the live-control file. If others can write to the control folder, run the "
-            "`chmod` that it shows. A damaged command is refused, and the run continues."
+            "The message names the live-control file. If other users can write to the control folder, run the "
+            "`chmod` command in the message. A damaged command is refused, and the run continues."
         ),
         "NotTraining": (
             "The run has ended, was killed, or was started with `control=False`. `hookpoint show RUN` shows its status. See "
@@ -269,7 +271,7 @@ def _summary(error: type) -> str:
 
 
 def _also(error: type) -> str:
-    """Name the builtin exceptions it derives from."""
+    """Return a sentence that names the builtin exceptions from which an error class derives."""
     builtin = [base.__name__ for base in error.__mro__ if base.__module__ == "builtins" and base.__name__ not in TOO_GENERAL]
     return f" Also caught as {' and '.join(f'`{name}`' for name in builtin)}." if builtin else ""
 

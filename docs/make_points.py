@@ -43,8 +43,8 @@ RULES = """\
 
 `on_epoch_*` fires once per training epoch. `on_iter_*` fires in every mode, and `run.mode` is the current mode. A validation
 pass fires only `on_val_*` and `on_iter_*`, and a prediction pass fires only `on_pred_*` and `on_iter_*`. It does not matter
-whether the pass runs after the training batches, within an iteration or outside any epoch. Clocks, schedules and `on_trigger`
-advance only in training.
+whether the pass runs after the training batches, within an iteration or outside any epoch. Clocks and schedules advance only in
+training, and `on_trigger` is called only in training.
 
 ## Begin and end
 
@@ -75,7 +75,7 @@ ARGUMENTS = {
     "run": f"the run; also as {', '.join(f'`{name}`' for name in RUN_NAMES[1:])}",
     "epoch": "`run.epoch`, the current epoch, from 1; 0 before the first",
     "logs": "the metrics that have a value in the current epoch, by name, converted to floats when read",
-    "batch": "the data; in Keras's `on_*batch_*` spellings, the index",
+    "batch": "the batch; in methods with Keras's names (`on_*batch_*`), the index of the batch",
     "batch_idx": "the index of the batch in its pass, from 0",
     "outputs": "the outputs of the forward pass, or None",
     "loss": "the loss of this iteration, or None",
@@ -88,7 +88,7 @@ ARGUMENTS = {
     "index": "the sample's index; for an iterable dataset, the number of the sample within this pass and worker, from 0",
     "indices": "the indices of the batch, as the sampler yields them; None for an iterable dataset",
     "mode": '`"train"`, `"val"`, `"pred"`, or None outside of a run\'s passes',
-    "settings": "the loader's [settings](data-points.md) when the pass began",
+    "settings": 'the loader\'s [settings](data-points.md) for this pass or, with `settings_per="batch"`, for this batch',
     "worker": "the index of the worker process, from 0; None in the main process",
 }
 
@@ -113,15 +113,15 @@ Handlers with `run_context` run unchanged; `run_context` is the run. `on_train_e
 
 - Methods with bare names (`begin`, `step_end`, ...) are recognized only if `run_context` is their only parameter. They are
   called only in training.
-- `on_eval_begin` and `on_eval_epoch_begin` fire at the same moment. So do `on_eval_epoch_end` and `on_eval_end`. If a class
-  defines both, both are called.
+- `on_eval_begin` and `on_eval_epoch_begin` are two names of the same point. `on_eval_epoch_end` and `on_eval_end` are two
+  names of another point. If a class defines both names of a point, both methods are called.
 - More: [coming from MindSpore](coming-from.md#mindspore).
 """,
     "tensorpack": """\
 Underscore methods are recognized only if they take no parameters, with the exceptions below.
 
-- `_after_run` and `_trigger_step` fire at the same moment. Both are called, in this order. `_before_run(self, ctx)` may return
-  names of values, which `_after_run(self, ctx, values)` receives.
+- `_after_run` and `_trigger_step` are two names of the same point. If a class defines both, `_after_run` is called first.
+- `_before_run(self, ctx)` may return names of values. `_after_run(self, ctx, values)` receives these values.
 - More: [coming from tensorpack](coming-from.md#tensorpack).
 """,
 }
