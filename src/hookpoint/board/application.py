@@ -175,7 +175,7 @@ class Board:
             raise HTTPException(501, str(error)) from None
 
     def _medium(self, kind: str, request: Request) -> Medium:
-        """Return the image or histogram that a request names. If several match, such as at different steps, return the last."""
+        """Return the image or histogram that a request names. If more than one matches, return the last one."""
         name, step = request.query_params.get("name"), request.query_params.get("step")
         media = self._media_in(request)
         named = [one for one in media if (one.kind, one.name) == (kind, name) and step in (None, str(one.step))]
@@ -203,7 +203,10 @@ class Board:
         return _json(await self._answer_to(path, key, do, args, expect))
 
     async def _answer_to(self, path: Path, key: str, do: str, args: dict[str, Any], expect: dict[str, Any] | None) -> Any:
-        """Send a command, and return its answer. If there is none soon, return a note; the answer follows in the stream."""
+        """Send a command, and return its answer.
+
+        If the run does not answer within WAIT_SECONDS, return the status "waiting". The stream reports the answer later.
+        """
         self._waiting += 1
         try:
             sent = await run_sync(SentCommand, path, do, args, expect)

@@ -53,7 +53,7 @@ class Point:
 
 
 orca = partial(Spelling, "Orca")
-orca_any_mode = partial(Spelling, "Orca", differs="called for the epochs of every mode", second=True)
+orca_any_mode = partial(Spelling, "Orca", differs="called in training, validation and prediction", second=True)
 keras = partial(Spelling, "Keras")
 batch_is_index = "under the Keras name, `batch` is the batch index"
 keras_batch = partial(Spelling, "Keras", differs=batch_is_index, renames=(("batch", "batch_idx"),))
@@ -109,7 +109,13 @@ POINTS: tuple[Point, ...] = (
         ),
     ),
     Point("on_train_forward", "to compute outputs and loss; by default, it calls on_iter_forward", STEP, TRAIN, main_only=True),
-    Point("on_iter_forward", "when on_train_forward or on_val_forward calls it (default)", STEP, EVERY_MODE, main_only=True),
+    Point(
+        "on_iter_forward",
+        "when on_train_forward or on_val_forward calls it, as both do by default",
+        STEP,
+        EVERY_MODE,
+        main_only=True,
+    ),
     Point("on_iter_backward", "to compute gradients and step the optimizer", STEP, TRAIN, main_only=True),
     Point("on_backward_begin", "before the backward pass", STEP, TRAIN),
     Point("on_backward_end", "after the backward pass", STEP, TRAIN),
@@ -224,7 +230,8 @@ POINTS: tuple[Point, ...] = (
     Point("on_lr_adjust", "to step the learning-rate scheduler", modes=TRAIN, main_only=True),
     Point(
         "on_epoch_end",
-        "when all metrics of the epoch are known: save, schedule, decide; `run.epoch_complete` is False if it ended early",
+        "when all metrics of the epoch are known, so that callbacks can save, adjust the learning rate or stop the run; "
+        "`run.epoch_complete` is False if the epoch ended early",
         modes=TRAIN,
         spellings=(
             keras("on_epoch_end", "Keras counts epochs from 0, hookpoint from 1"),
@@ -254,7 +261,9 @@ POINTS: tuple[Point, ...] = (
         ),
     ),
     Point(
-        "on_records", "outside the training thread, with logged records: this makes a callback a monitor", ("run", "records")
+        "on_records",
+        "outside the training thread, with logged records; a callback that defines this method is a monitor",
+        ("run", "records"),
     ),
     Point(
         "on_sample",

@@ -1,4 +1,4 @@
-"""CurveReader: the curves in a scalars.jsonl of any length. The file is read once, and then as it grows."""
+"""CurveReader: read the curves in a scalars.jsonl of any length. Each read continues where the previous read stopped."""
 
 from __future__ import annotations
 

@@ -59,14 +59,14 @@ class Entry:
     schedule: When | None
     armed: dict[str, ArmedSchedule] = field(default_factory=dict)
     disabled: bool = False
-    is_blocked: bool = False  # set while a monitor or an asynchronous callback does not return from a call
+    is_blocked: bool = False  # set while a monitor or an asynchronous callback is blocked in a call
     has_run: bool = False
     failures: int = 0
     reported: set[tuple[str, str]] = field(default_factory=set)  # points and methods whose return values were reported
     unreported: list[Any] = field(default_factory=list)  # return values that were dropped before they could be reported
     watchers: tuple[Watcher, ...] = ()
     is_in_team: bool = False
-    catches_stops: bool = False  # turn StopRun into a stop request, which stops all ranks and never reaches another trainer
+    catches_stops: bool = False  # convert StopRun to a stop request, because another trainer would not catch it
     background: Background | None = None  # calls the handlers of an asynchronous callback; None outside a run
     carried: Mapping[str, Any] = field(default_factory=dict)  # saved state that the class cannot load, or cannot save again
 
@@ -353,7 +353,7 @@ def _check_schedules(entries: list[Entry]) -> None:
 def _handlers(subject: Any) -> list[Handler]:
     if not overrides_run(subject):
         return find_handlers(subject)
-    points = [point.name for point in POINTS if point.name not in BESIDE_RUN]  # `run` is called at all of these
+    points = [point.name for point in POINTS if point.name not in BESIDE_RUN]  # `run` is called at these points
     return [Handler(type(subject).__name__, point, "run", partial(_through_run, subject, point), ONLY_RUN) for point in points]
 
 

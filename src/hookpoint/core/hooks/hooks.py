@@ -90,7 +90,8 @@ class Hooks:
         key = (points, mode, timed, sampled)
         if key not in self._dispatches:
             calls = [call for point in points for call in self._calls.get(point, ()) if mode == "train" or not call.train_only]
-            # Validation also fires on_iter_begin and on_iter_end, whose cost is compared with a training step.
+            # Validation and prediction also fire on_iter_begin and on_iter_end. These calls are not timed, because the time at
+            # these points is compared with the time of a training step.
             measured = {call.point for call in calls} - ({*IN_THE_STEP} if mode in ("val", "pred") else set())
             self._dispatches[key] = compile_dispatch(
                 "_and_".join(points), calls, timed=measured if timed or sampled else (), only_samples=sampled
@@ -158,7 +159,7 @@ class Hooks:
         return errors
 
     def start_schedules(self, clocks: Clocks) -> None:
-        """Start every schedule at the current clocks."""
+        """Start every schedule with the current values of the clocks."""
         for entry in self.entries:
             for armed in entry.armed.values():
                 armed.start(clocks)

@@ -1,4 +1,4 @@
-"""Assemble a machine from its objects and components."""
+"""Assemble the `Machine` of a run from objects and components."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from hookpoint.core.team.team_clocks import TeamClocks
 
 
 def assemble(hooks: Hooks, options: LoopOptions, stateful: dict[str, Any], team: Team, place: Mapping[str, int]) -> Machine:
-    """Create the machine for a new run, and make the run the current one."""
+    """Create the `Machine` for a new run, and make this run the current run."""
     clocks = Clocks() if team.size == 1 else TeamClocks()
     verdicts = Verdicts()
     waits, reads = options.may_wait, hooks.read_by_steps
@@ -141,7 +141,7 @@ def _components(objects: RunObjects, options: LoopOptions, agreement: Agreement 
 
 
 def _is_fetching(frame: FrameType) -> bool:
-    """Return whether a frame fetches a batch.
+    """Return whether the code in a stack frame is fetching a batch.
 
     Code that is generated from `Machine.iterate` has the same function name and file name as the original.
     """
