@@ -84,7 +84,7 @@ class Adopted(Callback):
 
 
 def cure(instead: str) -> dict[str, str]:
-    """Return advice as an error hint: the advice's verb is the key, the rest is the text."""
+    """Return advice as an error hint. Its first word, a verb, becomes the key. Its other words become the text."""
     verb, _, rest = instead.partition(" ")
     return {verb: rest}
 

@@ -38,7 +38,9 @@ class ActivationStats(MeasuringCallback):
     ranks = "chief"
     optional_points = ("on_iter_skip",)
     writes_anything = True  # the module names are known only during the run
-    step_cost: ClassVar[str] = "two comparisons; on a measured step, also hooks and a few passes over each output on its device"
+    step_cost: ClassVar[str] = (
+        "two comparisons; on a measured step, also hooks and a few reductions of each output on its device"
+    )
 
     def __init__(
         self,

@@ -131,7 +131,7 @@ class HookSpans:
             self._body_began = perf_counter_ns(), len(self._levels), self._floor
 
     def _infer_forward(self, point: str, run: Run) -> None:
-        """Record the forward pass if it has no point: the time from the start of the iteration to the backward pass."""
+        """Record a forward pass for which no point fires, from the start of the iteration to the backward pass."""
         body, self._body_began = self._body_began, None
         if body is not None and point.endswith(("backward", "backward_begin")):
             began, *place = body

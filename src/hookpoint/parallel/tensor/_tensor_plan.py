@@ -84,7 +84,7 @@ def resolve_plan(plan: Plan | None, models: Mapping[str, nn.Module], size: int) 
 
 
 def _default_plan(modules: Mapping[str, nn.Module], inside: set[int]) -> dict[str, ParallelStyle | Direction]:
-    """Return a plan for the layers that have a common name, such as fc1, and a type that can be split."""
+    """Return a plan for the layers that have a name in NAMES, such as fc1, and a type that can be split."""
     found: dict[str, ParallelStyle | Direction] = {
         name: direction
         for name, module in modules.items()
@@ -138,7 +138,7 @@ def _check_kind(name: str, module: nn.Module, style: ParallelStyle | Direction, 
     elif isinstance(module, nn.Embedding):
         why = "has max_norm or sparse, which are not supported"
     elif isinstance(module, nn.Linear):
-        why = "has more parameters than weight and bias, such as a parametrization"
+        why = "has parameters other than weight and bias, for example because of a parametrization"
     else:
         why = f"is a {type(module).__name__}: only Linear and Embedding can be split this way"
     raise BadStrategy(f"TensorParallel: {name or 'the model'} {why}.", drop="it from the plan")
@@ -161,7 +161,10 @@ def _check_size(split: Split, size: int) -> None:
 
 
 def _check_tied(splits: list[Split], models: Mapping[str, nn.Module], *, is_default: bool) -> list[Split]:
-    """Raise BadStrategy if a plan splits one weight in two ways. The default plan does not split such a weight."""
+    """Raise BadStrategy if two layers share a weight, but the user's plan does not split both of them in the same way.
+
+    The default plan does not raise an error. It leaves such layers unsplit.
+    """
     dims: dict[int, set[int | None]] = {}
     by_module = {id(split.module): split for split in splits}
     for module in {id(part): part for model in models.values() for part in model.modules()}.values():
@@ -171,7 +174,7 @@ def _check_tied(splits: list[Split], models: Mapping[str, nn.Module], *, is_defa
     if tied and not is_default:
         names = " and ".join(split.name for split in tied)
         what = f"TensorParallel: {names} shares a weight with a layer that is not split in the same way."
-        raise BadStrategy(what, split="both: an Embedding rowwise and a Linear colwise match")
+        raise BadStrategy(what, split="both layers along the same dimension: an Embedding rowwise and a Linear colwise")
     return [split for split in splits if split not in tied]
 
 
