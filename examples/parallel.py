@@ -1,11 +1,11 @@
-"""Train the network of digits.py on multiple processes, with the same callbacks and any strategy.
+"""Train the network of digits.py in multiple processes, with the same callbacks and any strategy.
 
     torchrun --nproc-per-node 2 parallel.py --strategy sharded
     torchrun --nproc-per-node 4 parallel.py --strategy data-tensor
     hookpoint launch -n 2 parallel.py
 
-On one process, this trains like digits.py. The global batch size is the same for any number of processes: each rank gets its
-shard of every batch. With `tensor`, all ranks get the same images, and a wider head is split across all ranks. With
+In a single process, this script trains like digits.py. The global batch size is the same for any number of processes: each rank
+gets its shard of every batch. With `tensor`, all ranks get the same images, and a wider head is split across all ranks. With
 `data-tensor`, the two ranks of a pair get the same images, and the head is split across the pair. With `pipeline`, all ranks
 get the same images and run different layers.
 """
