@@ -138,8 +138,9 @@ class CSVLogger(Callback):
     def _previous_rows(self, table: CsvTable) -> list[Row]:
         """Return the rows that this run keeps from an existing file.
 
-        If the run does not append to the file, or if the file has different key columns, the file is renamed and no rows are
-        kept. With append=False, no rows are kept either, and the file is not renamed.
+        If the run does not append to the file, the file is renamed and no rows are kept. The same happens if the first
+        column is not "epoch" or, with rows="step", if the first columns are not "step" and "epoch". With append=False, no rows
+        are kept either, but the file is not renamed.
         """
         if self.append is False or not disk.exists(table.path):
             return []

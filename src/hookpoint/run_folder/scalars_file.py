@@ -16,7 +16,7 @@ from hookpoint.run_folder.curve_reader import MAX_NUMBERS, CurveReader
 from hookpoint.run_folder.json_records import OWN_KEYS, number_of, record_of, records_of
 
 MAX_LINES = 2_000
-MAX_LOG_STEPS = 50  # records of log steps are parsed only if they are among this many newest lines
+MAX_LOG_STEPS = 50  # number of lines at the end of the file in which records of log steps are parsed
 OF_A_STEP = b'"at": "step"'
 
 

@@ -61,7 +61,7 @@ def plane_of(snapshots: WeightSnapshots, steps: Sequence[int], directions: Direc
 
 
 def _principal(snapshots: WeightSnapshots, steps: Sequence[int]) -> Plane:
-    """Return the plane of the two directions in which the weights moved most.
+    """Return the plane that is spanned by the two directions in which the weights moved most.
 
     These directions are the principal components of the differences between the earlier weights and the last ones.
     """

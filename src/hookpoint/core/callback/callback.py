@@ -93,7 +93,8 @@ class Callback:
     knobs: tuple[Knob, ...] = ()
     actions: tuple[str, ...] = ()
 
-    # hookpoint stores these values separately, so a class may use the names for its own attributes.
+    # A callback's name, schedule and so on are stored in its CallbackInfo. A subclass may therefore define attributes with
+    # these names for its own use.
     name: Any = FromInfo("name")
     component: Any = FromInfo("component")
     save_path: Any = FromInfo("save_path")
@@ -110,7 +111,7 @@ class Callback:
             set_name(self, name)
         for option, value in (("on_error", on_error), ("ranks", ranks)):
             if value is not None:
-                object.__setattr__(self, option, value)  # also works in a frozen dataclass
+                object.__setattr__(self, option, value)  # unlike setattr, this also works in a frozen dataclass
 
     def setup(self, component: Any, save_path: Any) -> None:
         """Set `component` and `save_path`. Before on_setup, a loop calls this method with the model and the workdir."""
@@ -158,7 +159,7 @@ class Callback:
     def __getstate__(self) -> dict[str, Any]:
         return copied_state(self)
 
-    # For Keras and tensorpack methods. These receive few arguments, and read the following values from `self`.
+    # Methods in the style of Keras and tensorpack receive few arguments. They can read these values from `self` instead.
 
     model: Any = FromRun("model")
     trainer: Any = FromRun("trainer")

@@ -71,7 +71,8 @@ def check_library(subject: Any) -> None:
     for cls in type(subject).__mro__ if not isinstance(subject, Callback) else ():
         package = cls.__module__.partition(".")[0]
         file = getattr(sys.modules.get(package), "__file__", None)
-        folders = {Path(sysconfig.get_path(kind)).name for kind in ("purelib", "platlib")}  # also matches --user
+        # Compare only the folder's name, such as site-packages, so that packages from `pip install --user` also match.
+        folders = {Path(sysconfig.get_path(kind)).name for kind in ("purelib", "platlib")}
         if file and Path(file).parent.parent.name in folders:
             raise _not_adoptable(subject, package, _WRITE)
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 # The points at which ranks can agree on a skip, because all ranks reach them in every iteration.
 SKIP_POINTS = ("on_iter_begin", "on_train_iter_begin", "on_backward_begin", "on_backward_end", "on_step_begin")
 
-# The points that fire for each batch. There, the check of a return value must not add any cost.
+# The points that fire for each batch. At these points, checking the return value of a handler must not take extra time.
 EACH_BATCH = {point.name for point in POINTS if point.modes and not point.name.endswith(("_epoch_begin", "_epoch_end"))} - {
     "on_epoch_begin",
     "on_epoch_end",

@@ -22,7 +22,8 @@ HISTORY_LENGTH = 10_000
 NUMBERS, FIRST = {float, int}, itemgetter(0)
 ON_HOST = ("builtins", "decimal", "fractions", "numpy")  # packages whose numbers are always on the host
 
-# Called on the training thread; does not wait. The function that it returns is called on another thread and may wait.
+# A function that starts converting values to floats. It is called on the training thread and does not wait. It returns a second
+# function, which is called on another thread, may wait for the device, and returns the floats.
 Floats = Callable[[Sequence[Any]], Callable[[], list[float]]]
 MayWait = Callable[[], AbstractContextManager[None]]  # the training thread waits for the device only inside this context
 
@@ -161,7 +162,7 @@ class Mean:
                     self._add_converted(pending[:count])
                 else:
                     self._add_numbers(pending[:count])
-                del pending[:count]  # delete last: a reader that finds no pending values does not wait for the lock
+                del pending[:count]  # last, so that `is_pending` stays True in other threads while this thread waits
             return self._total, self._weight, self._bad
 
     def _add_converted(self, pending: Sequence[tuple[Any, float]]) -> None:

@@ -182,7 +182,7 @@ class ParameterAveraging(StrategyDefaults):
         return {name: part for name, part in parts.items() if differs.get(name)}
 
     def full_state(self, parts: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the checkpoint entries, with the averages of all replicas."""
+        """Return `parts` with the model and the optimizer's state averaged over all replicas, for a checkpoint."""
         full = dict(parts)
         if not self._is_averaged:
             tensors = tensors_of(self._modules)

@@ -81,7 +81,7 @@ def digest(path: Path) -> str:
 
 
 def matches(path: Path, segment: Segment) -> bool:
-    """Read a segment of a file, and return whether it has the content that was written."""
+    """Read a segment of a file, and return whether it has the same digest as when it was written."""
     sha256, left = segment.before.copy(), segment.size
     content = pieces(path, segment.start)
     with closing(content):
