@@ -15,13 +15,13 @@ from hookpoint.plots.figure import LARGEST, SMALLEST
 BUCKETS = 2_048
 MIN_BUCKETS = 16
 FIRST_WIDTH = 16  # values per bucket
-RAW = 2  # values are put into buckets when RAW * (maximum number of buckets) values are not in a bucket yet
+RAW = 2  # new values are put into buckets as soon as there are RAW * (maximum number of buckets) of them
 POINTS = {"steps": "q", "epochs": "q", "times": "d", "values": "d", "offsets": "q"}  # arrays with one item per stored value
 SUMMARIES = {"ends": "q", "sizes": "q", "finite": "q", "means": "d"}  # arrays with one item per bucket
 
 
 class Bucket(NamedTuple):
-    """Consecutive values of a series.
+    """A summary of consecutive values of a series.
 
     `low`, `high` and `mean` are computed from the finite values; they are NaN if there are none. Steps may
     decrease where a resumed run appended to the file, so `first_step` is the lowest step and `last_step` the highest. `time`
@@ -204,7 +204,7 @@ class Series:
         self._most = self._end + RAW * self._buckets
 
     def _keep(self, bounds: Sequence[int]) -> None:
-        """Put all values from index `bounds[0]` on into buckets. A bucket extends from one bound to the next."""
+        """Put the values into buckets, starting at index `bounds[0]`. A bucket extends from one bound to the next."""
         begin, before = bounds[0], len(self.values)
         buckets = [_indices_to_keep(self.values, self.steps, *pair) for pair in pairwise(bounds)]
         indices = [index for bucket in buckets for index in bucket]

@@ -18,7 +18,7 @@ from hookpoint.run_folder.curve_columns import Column, Key, columns_of, joined
 from hookpoint.run_folder.curve_reader import CurveReader
 from hookpoint.run_folder.json_records import tables_of
 
-MAX_BYTES = 16 * 2**20  # limit for bytes to read again for a range of steps
+MAX_BYTES = 16 * 2**20  # maximum number of bytes to read from the file again for a range of steps
 PLACES = 300  # number of places that a preview samples
 PLACE_BYTES = 8_192  # number of bytes that a preview reads at each place
 
@@ -41,8 +41,9 @@ def views_of(
 ) -> dict[Key, CurveView]:
     """Return the values of curves with steps from `low` to `high`, in at most `pixels` buckets each.
 
-    A narrow range is read from the file again, because the series may have left values out. The same applies to the buckets at
-    the ends of a wide range. If that needs more than 16 MiB, the curve is not exact. The file is read once for all curves.
+    A narrow range is read from the file again, because the series may not store all values. The same applies to the buckets at
+    the ends of a wide range. If more than 16 MiB would have to be read again, the curve is not exact. The file is read once for
+    all curves.
 
     Raises KeyError if there is no such curve.
     """

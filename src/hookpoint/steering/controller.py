@@ -53,7 +53,10 @@ class KnobState:
 
 @dataclass(frozen=True, slots=True)
 class PendingCommand:
-    """A command without a final answer. `status` is "sent", "seen", or "taken" if the run is about to apply it."""
+    """A command without a final answer.
+
+    `status` is "sent" if the run has not seen the command yet, "seen" if it has, and "taken" if it is about to apply it.
+    """
 
     command: ControlCommand
     status: str
@@ -134,7 +137,7 @@ class Controller:
             return []
 
     def saved_commands(self) -> int:
-        """Return the highest journal number of a command that a checkpoint includes, or 0 if there is none."""
+        """Return the number of the last journaled command that a checkpoint includes, or 0 if no checkpoint includes one."""
         return max((last_command(manifest) for _, manifest in good_checkpoints(self.path)), default=0)
 
     def _require_folder(self) -> None:
@@ -165,7 +168,10 @@ class Controller:
         expect: Mapping[str, Any] | None = None,
         timeout: float | None = TIMEOUT,
     ) -> ControlOrder:
-        """Return an order without sending it, so that a caller who is interrupted while sending it can withdraw it."""
+        """Return a command as a ControlOrder, without sending it.
+
+        If the caller is interrupted while it sends the command, it can use this object to withdraw the command.
+        """
         if do not in COMMANDS:
             raise BadArgument(f"there is no command {do!r}.", choose=", ".join(COMMANDS))
         seconds = seconds_of(timeout)

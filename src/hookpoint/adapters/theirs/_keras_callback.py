@@ -56,8 +56,8 @@ class Fit:
 class KerasCallback(Adopted):
     """Call a Keras callback. Epochs and batches count from 0, and `self.model` stands for the run's model.
 
-    The checkpoint contains the result of the object's `state_dict()`, if it has this method, or else the counters of Keras's
-    own callbacks.
+    If the Keras callback has a `state_dict` method, its result is stored in checkpoints. The callbacks that come with Keras
+    have no such method. For some of them, such as EarlyStopping, the attributes that a resumed run needs are stored.
     """
 
     LIBRARY = "Keras"

@@ -193,7 +193,8 @@ class Meter:
     A new `key` or a lower batch count starts a new measurement.
     """
 
-    SAMPLES = 40  # ten seconds at four counts per second; longer if batches are slow, because equal counts are not stored
+    # At four counts per second, 40 counts cover ten seconds. If batches are slow, they cover more: equal counts are not stored.
+    SAMPLES = 40
 
     def __init__(self) -> None:
         self._key: object = None

@@ -131,7 +131,8 @@ class ModelCheckpoint(TrackingSaver):
         self.save_best(run)
 
     def on_epoch_end(self, run: Run) -> None:
-        if run.epoch_complete:  # regardless of the schedule, because the validation results belong to the current weights
+        # Check the metric even if no save is scheduled, because the validation results belong to the current weights.
+        if run.epoch_complete:
             self.save_best(run, final_only=True)
 
     def on_exception(self, run: Run) -> None:

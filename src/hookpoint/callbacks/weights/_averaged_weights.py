@@ -27,7 +27,7 @@ class AveragedWeights(Callback):
         self.updates = 0
         self._model = model
         self._swap = WeightSwap()
-        self._depth = 0  # the number of open passes and epoch ends that use the averages
+        self._depth = 0  # the number of passes and on_epoch_end points in progress that use the averages
         self._is_running = self._has_failed = False
         self._versions: list[int] = []
 

@@ -10,11 +10,12 @@ from typing import Any
 
 from hookpoint.core.errors import BadValue
 
-ATOMS = (str, bytes, int, float, complex, bool, type(None), type, PurePath, BaseException)  # not copied
+# Values of these types are not copied.
+ATOMS = (str, bytes, int, float, complex, bool, type(None), type, PurePath, BaseException)
 
 
 class ValueSnapshot:
-    """Copy values, at any depth.
+    """Copy values, including the values inside containers and objects, at any depth.
 
     Tensors are detached and cloned on their device, without waiting for it; arrays and other host values are copied. An object
     that appears twice is copied once.

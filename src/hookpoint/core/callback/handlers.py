@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 DECLARED_ONLY = "__hookpoint_declared__"
-DUE: ContextVar[Any] = ContextVar("hookpoint_due", default=None)  # the only callback that a pipeline's `run` may trigger
+# While a pipeline's `run` method triggers one of its callbacks, DUE is this callback. The other callbacks are not triggered.
+DUE: ContextVar[Any] = ContextVar("hookpoint_due", default=None)
 TABLE_NAMES = [(point.name, name) for point in POINTS for name in (point.name, *(also.name for also in point.spellings))]
 TABLE_ORDER = {names: position for position, names in enumerate(TABLE_NAMES)}
 

@@ -66,4 +66,5 @@ class NoControl:
         return self._state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._state = dict(state)  # copied into later checkpoints, because a later start may accept commands
+        # Later checkpoints also contain this state, because the run may accept commands when it is started again.
+        self._state = dict(state)

@@ -163,7 +163,7 @@ def install(obj: Any, method: str, point: str, callbacks: Any) -> Callable[[], N
 
     def undo() -> None:
         state["on"] = False
-        if inspect.getattr_static(obj, method, None) is wrapped:  # false after a later installation
+        if inspect.getattr_static(obj, method, None) is wrapped:  # a later `install` may have replaced `wrapped`
             if is_own:
                 setattr(obj, method, static)
             else:

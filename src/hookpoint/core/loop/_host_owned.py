@@ -23,7 +23,7 @@ class HostLoader:
         self._total = total
         try:
             self.graph = None if theirs is None else graph_of(theirs)
-        except Exception as error:  # in a user's loader or dataset
+        except Exception as error:  # the user's loader or dataset may raise any error
             logger.warning("the data could not be described: %s", error)
             self.graph = None
 

@@ -1,4 +1,4 @@
-"""Services: the implementation of `RunLoop`. It forwards a run's requests to the machine of that run."""
+"""Services: the implementation of `RunLoop`. It forwards a run's requests to the run's `Machine` object."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Services:
     def reports_steps(self) -> bool:
         return self.machine.steps.are_reported
 
-    # Driving
+    # Epochs, batches and steps
 
     def epochs(self, number: int | None) -> EpochLoop:
         if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 0):
@@ -163,5 +163,5 @@ class Services:
 
 
 def machine_of(run: Run) -> Machine:
-    """Return a run's machine. Only for hookpoint's own engine and callbacks."""
+    """Return a run's `Machine` object. Only hookpoint's own engine and callbacks may call this."""
     return cast(Services, loop_of(run)).machine

@@ -12,7 +12,7 @@ from hookpoint.core.errors import OutsideIteration
 def _net_outputs(run: Any) -> Any:
     try:
         return _detached(run.loss if run.loss is not None else run.outputs)
-    except OutsideIteration:  # MindSpore keeps the last step's outputs: return the logged loss instead
+    except OutsideIteration:  # MindSpore would return the last step's outputs; return the logged loss instead
         if "loss" not in run.metrics:
             raise
         return run.metrics["loss"]

@@ -111,7 +111,7 @@ class TorchStepper(Stepper):
             else:
                 self._train_forward(run)
             if now.loss is None:
-                raise BadLoop("the forward did not set a loss.", set="run.loss in on_iter_forward")
+                raise BadLoop("the forward pass did not set a loss.", set="run.loss in on_iter_forward")
             self._logbook.add("loss", now.loss, now.samples)
             if self._steps_itself:
                 self._compute_gradients(run, now)
@@ -167,7 +167,7 @@ class TorchStepper(Stepper):
 
     def _compute_gradients(self, run: Run, now: Iteration) -> None:
         self._backward_was_called = True
-        if self._in_window == 0 or self._in_window >= self._accumulate:  # the window stays full if a MainCallback steps
+        if self._in_window == 0 or self._in_window >= self._accumulate:  # a MainCallback's own step does not reset _in_window
             clear_gradients(run.optimizer)
             self._in_window = 0
         if self._begin is not None:
@@ -290,12 +290,12 @@ class TorchStepper(Stepper):
     def _compute_outputs(self, run: Run, now: Iteration) -> None:
         now.outputs, now.targets, now.loss = self._compute(now.batch, run.mode)
         if self._forward.parts:
-            parts, self._forward.parts = self._forward.parts, {}  # clear them, because the next loss may not set them
+            parts, self._forward.parts = self._forward.parts, {}  # clear the parts, because the next loss may have no parts
             for name, part in parts.items():
                 machine_of(run).logbook.log(name, part, now.samples)
 
     def _still_steps(self, run: Run, now: Iteration) -> bool:
-        """Return whether an iteration with a skip or retry request still steps. If not, drop the gradients of a due step."""
+        """Return whether to step despite a skip or retry request. If not, and if a step is due, drop the window's gradients."""
         left_out, self._left_out = self._left_out, False
         if wants(now, "step"):
             return True
