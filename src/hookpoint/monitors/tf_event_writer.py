@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("hookpoint")
 
-NEEDED = ("tensorboard", "torch")  # our extras have the same names
+NEEDED = ("tensorboard", "torch")  # packages; the extras that install them have the same names.
 FORMATS = {2: "HW", 3: "HWC", 4: "NHWC"}  # TensorBoard's image formats, by number of dimensions
 FILES = "events.out.tfevents.*"
 MAX_WAIT_SECONDS = 1.5  # how long to wait for a file name that sorts after the other files
 _warned: set[str] = set()
-_written: set[Path] = set()  # files that TFEventWriters in this process have created
+_written: set[Path] = set()  # files that TFEventWriters in this process have created.
 _in_use: set[Path] = set()  # the files in _written that are still open
 
 

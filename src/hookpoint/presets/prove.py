@@ -133,7 +133,7 @@ def _train(make_runner: Train, workdir: Path, kill_after: int | None, commands: 
     EVERYWHERE.append(LambdaCallback(name="hookpoint.prove keys", on_setup=partial(_check_key, keys)))
     if kill_after is not None:
         EVERYWHERE.append(LambdaCallback(name="hookpoint.prove kill", on_train_iter_end=partial(_kill, kill_after)))
-    if commands:  # registered after the kill callback, so that no command is sent in the iteration of the kill
+    if commands:  # after the kill callback, so that no command is sent in the iteration in which the process is killed
         EVERYWHERE.append(LambdaCallback(name="hookpoint.prove commands", on_train_iter_end=partial(_command, commands)))
     result = make_runner(workdir)
     if isinstance(result, tuple):
@@ -181,7 +181,7 @@ def _checked_commands(commands: Commands) -> Commands:
 
 
 def _run(make_runner: Train, workdir: Path, kill_after: int | None, commands: Commands, keys: Sequence[str]) -> None:
-    import multiprocessing  # imported here, because this import also imports the main module under a second name
+    import multiprocessing  # not at the top, because this import adds the main module to sys.modules as `__mp_main__`
 
     given = (make_runner, workdir, kill_after, commands, keys)
     process = multiprocessing.get_context("spawn").Process(target=_train, args=given)

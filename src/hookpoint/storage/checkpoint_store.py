@@ -59,9 +59,9 @@ class CheckpointStore(ResumableStore):
     copied to host memory. The buffers for this copy are reused.
 
     `state["finite"]` names the tensors in each part of `state["parts"]` that must be finite; None means all tensors. This entry
-    is not saved. "auto" and "must" do not resume from a checkpoint with the tag "exception". A checkpoint saved with a
-    different world size raises an error unless `allow_world_change` is True. With a `key`, all files except the manifest are
-    encrypted.
+    is not saved. With `resume="auto"` or `resume="must"`, a run does not resume from a checkpoint with the tag "exception". A
+    checkpoint saved with a different world size raises an error unless `allow_world_change` is True. With a `key`, all files
+    except the manifest are encrypted.
 
     >>> store = CheckpointStore("runs/mine")
     >>> store.open("auto", {})  # nothing to resume from
@@ -95,9 +95,9 @@ class CheckpointStore(ResumableStore):
     def open(self, resume: Resume, identity: Mapping[str, Any]) -> Checkpoint | None:
         """Lock the workdir, repair it if a run was killed, and return the checkpoint to resume from, or None for a new run.
 
-        "auto" and "must" select the newest valid checkpoint. A path selects the checkpoint at this path. An earlier run's files
-        are moved to previous/. Raises CannotSave if the workdir is not writable, WorkdirInUse if it is locked, and CannotResume
-        if the run cannot resume. After an error, the workdir is not locked.
+        If `resume` is "auto" or "must", return the newest valid checkpoint. If `resume` is a path, return the checkpoint at
+        this path. An earlier run's files are moved to previous/. Raises CannotSave if the workdir is not writable, WorkdirInUse
+        if it is locked, and CannotResume if the run cannot resume. After an error, the workdir is not locked.
         """
         self._identity = json.loads(json.dumps(dict(identity), default=str))
         self._rules, self._limits = {}, set()
@@ -120,7 +120,7 @@ class CheckpointStore(ResumableStore):
         state_files.check(Snapshots().take(state, outlives_the_call=False))
 
     def fill(self, found: Checkpoint, parts: Mapping[str, Any]) -> Checkpoint:
-        """Load the sharded tensors of a checkpoint. `parts` contains the run's objects, whose sharding is used."""
+        """Load the sharded tensors of a checkpoint, with the same sharding as the tensors of the run's objects in `parts`."""
         return found._replace(state=filled(found.state, Path(found.path), parts))
 
     def write(

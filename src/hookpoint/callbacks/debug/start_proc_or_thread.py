@@ -92,7 +92,7 @@ class StartProcOrThread(Callback):
         for worker in reversed(running) if self.stop_at_last else ():
             try:
                 if not _processes.stop(worker, self.stop_seconds):
-                    daemon = "" if getattr(worker, "daemon", True) else "; the program waits for it"
+                    daemon = "" if getattr(worker, "daemon", True) else "; the program does not exit until it has ended"
                     logger.warning("%s cannot be stopped and keeps running%s", _processes.described(worker), daemon)
             except Exception as error:  # the other workers must still be stopped
                 logger.warning("%s could not be stopped: %s: %s", _processes.described(worker), type(error).__name__, error)

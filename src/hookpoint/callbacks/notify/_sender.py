@@ -13,7 +13,7 @@ from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.logger import logger
 from hookpoint.core.run.run import Run
 
-CAPACITY = 100  # messages
+CAPACITY = 100  # maximum number of messages in the queue.
 WAIT_SECONDS = 5.0  # how long a run waits for unsent messages when it ends
 
 

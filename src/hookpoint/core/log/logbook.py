@@ -78,16 +78,16 @@ class Logbook:
         self.metrics = Metrics()
         self.windows = ReaderWindows(read_by_steps, floats, may_wait)
         self.monitors: Monitors | None = None
-        self.is_muted = False  # True while a run resumes, because these values were already logged before the checkpoint
-        self.has_recent = True  # False if values must be copied; each value then goes through `log`
+        self.is_muted = False  # True while a run resumes: values are ignored, because they were logged before the checkpoint.
+        self.has_recent = True  # False if values must be copied. Each value then goes through `log`.
         self.recent: dict[str, list[tuple[Any, float]]] = {}
         self.next_log_step = log_every or 0
         self._clocks, self._log_every, self._floats = clocks, log_every, floats
         self._pages: list[Page] = []
         self._between: dict[str, Any] = {}
         self._limit = NameLimit()
-        self._names = self._limit.names  # the same set, because a lookup is faster than calling `admits`
-        self.shared: Shared | None = None  # in a team, computes means over all ranks
+        self._names = self._limit.names  # not a copy; a lookup in this set is faster than a call to `admits`.
+        self.shared: Shared | None = None  # computes means over all ranks; None outside a team
         self.loss_check: LossCheck | None = None
         self.has_validated = False  # whether one of the run's own validation passes has finished
         self.at_log_step: list[Callable[[Mapping[str, Any]], Mapping[str, Any]]] = []
@@ -97,7 +97,7 @@ class Logbook:
         return self._log_every
 
     def set_log_every(self, steps: int, *, moves_next: bool) -> None:
-        """Set the number of steps between log steps. Without `moves_next`, the restored next log step does not change."""
+        """Set the number of steps between log steps. With `moves_next`, also reschedule the next log step."""
         self._log_every = steps
         if moves_next:
             self.next_log_step = self._clocks.step + steps - self._clocks.step % steps
@@ -112,7 +112,7 @@ class Logbook:
         """Add a value. Inside a pass, it counts towards the pass's mean. Between passes, it is a single value."""
         value = as_scalar(name, value)
         if name in self.recent and not as_given:
-            self.recent[name].append((value, weight))  # the fast path, for every value after the first one since a log step
+            self.recent[name].append((value, weight))  # the fast path: not the first value of this name since the last log step
         elif not self.is_muted:
             self._log_first(name, value, weight, as_given)
 
@@ -142,7 +142,7 @@ class Logbook:
             page.window[name].pending.append((value, weight))
 
     def _follow(self, page: Page, name: str, called: str, mean: Mean, as_given: bool) -> None:
-        """From now on, let callers append values to the mean's list, and let metrics and readers read values from it."""
+        """Let callers append values to the list of a Mean, and let metrics and readers read the values from this list."""
         if not page.is_side:
             self.metrics.follow(name, mean, self._clocks.epoch)
             if page.mode == "train" and name in self.windows.by_metric:
@@ -363,6 +363,6 @@ class Logbook:
 def _settled(means: Mapping[str, Mean]) -> dict[str, Any]:
     """Return global means as floats. If all values of a mean are NaN or infinite, return the Mean itself.
 
-    The loss check reads the `is_all_bad` of this Mean.
+    The loss check reads the attribute `is_all_bad` of this Mean.
     """
     return {name: mean if mean.is_all_bad else float(mean) for name, mean in means.items()}

@@ -73,7 +73,7 @@ class LossCheck:
         with self._may_wait():
             value = float(mean.loss)
         if not (isinstance(mean.loss, Mean) and mean.loss.is_all_bad):
-            if not mean.is_pass or math.isfinite(value):  # keep the count if the pass had bad losses
+            if not mean.is_pass or math.isfinite(value):  # if the mean of a pass is not finite, keep the list of bad steps
                 self.has_warned, self._bad_steps = False, []
             return
         if mean.is_pass:

@@ -274,7 +274,7 @@ class Machine:
             # A user may end validation early. If a stop ends it, the epoch and its metrics are incomplete.
             scopes.cut_short |= not complete and (pass_.is_train or self.verdicts.stop)
             if pass_.is_train and not complete and not was_left:
-                self.saving.before_end_points()  # called before the means are final: a resumed run adds more values to them
+                self.saving.before_end_points()  # saves before the means are final: a resumed run can then add values to them
             pass_.results = self.logbook.finish_page(finals)
             self.hooks.fire(f"on_{pass_.mode}_epoch_end", self.run)
             scopes.close_above(pass_)
@@ -353,7 +353,7 @@ class Machine:
         return error
 
     def _fire_last_points(self, failure: BaseException | None) -> list[Exception]:
-        """Fire the last points, and return the handlers' errors. Monitors run last, so they receive everything."""
+        """Fire the last points, and return the handlers' errors. Monitors end last, after they have received all values."""
         run, scopes, fires = self.run, self.scopes, self.options.run_points
         self.clocks.stop()
         self.control.end()

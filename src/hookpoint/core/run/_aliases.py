@@ -88,7 +88,10 @@ else:
 
 
 def alias(attribute: Callable[[Values], T]) -> T:
-    """Return a property of Values, so that a class can define a second name for it. Type checkers see the value's type."""
+    """Return a property of the class Values unchanged, so that another class can give the property a second name.
+
+    Type checkers see the type of the property's value.
+    """
     return attribute  # type: ignore[return-value]
 
 

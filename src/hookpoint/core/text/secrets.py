@@ -13,12 +13,13 @@ from hookpoint.core.text._secret_names import is_count, is_secret, is_secret_par
 from hookpoint.core.text.lazy_pattern import lazy_pattern
 
 MASK = "***"
-DEEPEST = 32  # the deepest level at which settings are masked, because they may contain themselves
+DEEPEST = 32  # values at a greater depth are replaced by MASK, because a dict may contain itself
 
 _NAME = lazy_pattern(r"-{0,2}([A-Za-z][\w.-]*)")
 _ASSIGNMENT = lazy_pattern(r"(-{0,2}\+{0,2}[A-Za-z_][\w.-]*)([=:])(.*)", re.DOTALL)
-_PASSWORD = lazy_pattern(r"-p(?P<value>.*[^\d.,eE+-].*)", re.DOTALL)  # a mysql password; -p8080 and -p0.1 are numbers
-_OPTIONS = lazy_pattern(  # options with one dash that are not passwords
+# A password, as in mysql's `-psecret`. Numbers, such as -p8080 and -p0.1, do not match.
+_PASSWORD = lazy_pattern(r"-p(?P<value>.*[^\d.,eE+-].*)", re.DOTALL)
+_OPTIONS = lazy_pattern(  # options that begin with -p, but contain no password
     r"-p(?:ar(?:allel|ams?)|ath|atience|db|ipe|lot|lugins?|olicy|ool|ort|re(?:cision|fix|set|trained)|rint|riority|ro(?:b|cs|cess|file"
     r"|gress|ject|mpt|xy)|ython)s?(?:[=:_-].*)?"
 )

@@ -59,7 +59,7 @@ class LoaderRecord:
         _load_dataset(loader, record)
         order, sampler = record.get("order"), team_sampler_of(loader)
         if sampler is not None and order is not None and order["kind"] == "team":
-            sampler.load_order(order)  # an earlier release did not derive the order from the generators
+            sampler.load_order(order)  # in checkpoints from earlier releases, the order does not come from the generators.
         # Record the current counters. Otherwise, a batch size that the script has changed since would look like a change by the
         # run itself.
         self.begun = {**record["begun"], "counters": _loader_state.read(loader)["counters"]}
@@ -72,7 +72,7 @@ class LoaderRecord:
         return {
             "trains": self.trains,
             "is_made_anew": self.is_made_anew,
-            # If a seed changes during a pass, the loader reseeds its generator itself. The script is not responsible.
+            # If a seed changes during a pass, the loader itself has reseeded its generator. The script has not reseeded it.
             "is_seeded_anew": self._is_seeded_anew and _loader_state.seeds(loader) == self._seeds,
             "seeds": self._seeds,
             "first": self._first,

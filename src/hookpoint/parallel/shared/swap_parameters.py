@@ -50,7 +50,7 @@ def _shard_optimizer_state(optimizer: Any, state: dict[str, Any]) -> dict[str, A
     parameters = parameters_of(optimizer)
     numbers = [number for group in state["param_groups"] for number in group["params"]]
     if len(parameters) != len(numbers):
-        return state  # the optimizer itself raises an error
+        return state  # the optimizer's load_state_dict raises an error for this state
     pairs = zip(numbers, parameters, strict=True)
     entries = state["state"]
     sharded = {number: _shard_entries(entries[number], parameter) for number, parameter in pairs if number in entries}

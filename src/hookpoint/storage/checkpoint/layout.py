@@ -33,7 +33,8 @@ MANIFEST, WEIGHTS = "manifest.json", "model.safetensors"
 SHARDS, SHARD = ".metadata", ".distcp"  # the index of sharded tensors, and the suffix of their files
 TENSOR_DUMPS = "tensor-dumps"
 LANDSCAPE, LANDSCAPE_FILE, LANDSCAPE_PICTURE = "landscape", "landscape.json", "landscape.png"
-# Callback state of the last epoch and of the epoch before it. It is for trainers that cannot store it in their checkpoints.
+# Files with the callback state after the last epoch, and after the epoch before it. They are used with trainers whose own
+# checkpoints cannot contain callback state.
 HOST_STATE, HOST_STATE_BEFORE = "host.state", "host-before.state"
 JOURNAL = ".control/journal.jsonl"  # the commands sent to the run
 SCALARS, EVENTS = "scalars.jsonl", "events.jsonl"

@@ -17,8 +17,8 @@ from hookpoint.core.schedule.moment import Moment
 from hookpoint.storage.checkpoint.manifest import Manifest
 from hookpoint.storage.workdir.catalog import Entry
 
-OWN_TAGS = frozenset({"end", "signal", "stop"})  # checkpoints with these tags are saved only so that a run can resume
-ALWAYS_KEPT = 2  # the newest two checkpoints are never deleted; if a saver sets a limit, this protects only the newest one
+OWN_TAGS = frozenset({"end", "signal", "stop"})  # checkpoints with these tags are saved only so that a run can resume.
+ALWAYS_KEPT = 2  # The newest two checkpoints are never deleted. If a saver sets a limit, only the newest one is protected.
 
 
 @dataclass(frozen=True, slots=True)
