@@ -9,7 +9,7 @@ from collections import Counter
 import hookpoint
 from hookpoint import Callback, CallbackPipeline, Replace, guard
 
-# The code. It declares points, but does not depend on any callback.
+# This code declares points, but does not depend on any callback.
 
 
 @guard("on_clean")
