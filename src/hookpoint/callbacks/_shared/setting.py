@@ -17,9 +17,9 @@ NEVER_NEGATIVE = ("lr", "momentum", "weight_decay")
 class Setting:
     """Read and change a setting, given by its name in `run.hyper` or as an object such as ObjAttrParam.
 
-    Each change sends the event "setting" and logs a line. A learning rate refers to the first parameter group; the other groups
-    keep their ratios to it. Any other setting is changed separately in each group. If two callbacks change the same setting,
-    one warning names both. A checkpoint stores the value, unless the optimizer's state already contains it.
+    Each change sends the event "setting" and logs a line. A learning rate is read and set in the first parameter group; the
+    other groups keep their ratios to it. Any other setting is changed separately in each group. If two callbacks change the
+    same setting, one warning names both. A checkpoint stores the value, unless the optimizer's state already contains it.
 
     In a distributed run, all ranks apply a new value at the same step. With `same_on_all_ranks`, which promises that every rank
     sets the same value, this happens immediately; otherwise, one step later.
@@ -115,7 +115,10 @@ class Setting:
         return True
 
     def log(self, run: Run) -> None:
-        """Log the value as a metric, unless this epoch already has one, for example because a Runner logs the learning rate."""
+        """Log the value as a metric, unless the metric already has a value in this epoch.
+
+        For example, a Runner already logs the learning rate.
+        """
         if self.name not in run.logs:
             run.put_scalar(self.name, self.value(run))
 

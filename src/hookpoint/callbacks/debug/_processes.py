@@ -15,7 +15,8 @@ from typing import Any
 
 from hookpoint.core.logger import logger
 
-LOOP_SIGNALS = ("SIGTERM", "SIGHUP", "SIGUSR1")  # the Loop handles these; a forked process would inherit its handlers
+# The Loop installs handlers for these signals. A forked process would inherit the handlers.
+LOOP_SIGNALS = ("SIGTERM", "SIGHUP", "SIGUSR1")
 
 _forking = threading.local()
 
@@ -110,9 +111,10 @@ def _join(worker: Any, seconds: float) -> None:
 
 @contextmanager
 def _own_signals() -> Iterator[None]:
-    """Block and ignore SIGINT in processes that start inside the block. This process receives a SIGINT only after the block.
+    """Block and ignore SIGINT in processes that start inside a `with` statement.
 
-    multiprocessing unblocks SIGINT on its first spawn, so blocking alone is not enough.
+    This process receives a SIGINT only after the `with` statement. multiprocessing unblocks SIGINT on its first spawn, so
+    blocking alone is not enough.
     """
     if sys.platform == "win32":
         yield

@@ -25,7 +25,7 @@ def is_at_terminal() -> bool:
         return False
     try:
         return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
-    except OSError:  # not this session's terminal, so reading from it does not suspend the process
+    except OSError:  # stdin is not the controlling terminal, so reading from it does not suspend the process
         return True
 
 

@@ -25,8 +25,8 @@ class CheckNumerics(Callback):
 
         run_as_trigger: Check parameters when triggered, as in tensorpack.
         run_step: Also check parameters after each step.
-        parameters: Check parameters once before training, and as set by the two arguments above. False disables all checks of
-            parameters.
+        parameters: Check parameters once before training, and later as set by `run_as_trigger` and `run_step`. False disables
+            all checks of parameters.
         gradients: Check gradients before each optimizer step.
         loss: Check the loss after each iteration.
         tensors: Mapping from names to functions of the run, such as `{"logits": lambda run: run.outputs}`. Each function

@@ -71,7 +71,7 @@ class SimpleMovingAverage(TensorReader):
 
     def on_run_end(self) -> None:
         super().on_run_end()
-        self._sums, self._means = self._all_sums(), {}  # unlike means, sums can be pickled
+        self._sums, self._means = self._all_sums(), {}  # a Mean object cannot be pickled, but its sums can
         self._floats = floats_one_by_one
 
     def _mean(self, name: str) -> Mean:

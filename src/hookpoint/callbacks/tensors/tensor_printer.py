@@ -72,7 +72,7 @@ class TensorPrinter(TensorReader):
 
 
 class ShownTensor:
-    """Copy the first elements of a tensor, an array or a number now; `str` reads them later.
+    """Copy a number, or the first elements of a tensor or array. `str()` formats the copy, and waits for it if necessary.
 
     >>> str(ShownTensor("loss", 0.123456789, 10))
     'loss 0.123457'
