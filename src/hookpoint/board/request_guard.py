@@ -48,7 +48,7 @@ class SingleUseToken:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who may access the server: its port, its token, the host names that it accepts, and whether it refuses commands.
+    """The rules for access to the server: its port, its token, the host names that it accepts, and whether it refuses commands.
 
     With `any_address`, any IP address is also accepted as a host. This is safe, because DNS rebinding needs a host name.
     """

@@ -25,7 +25,7 @@ Axis = Callable[[Series], Sequence[float]]
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A run to plot. `series` is keyed by the metric's name and the `at` of the series.
+    """A run to plot. Each key of `series` is a metric's name together with the kind of its values: "step", "epoch" or "value".
 
     `watched` contains the metrics that savers monitor. `modes` maps a metric to whether lower or higher is better. `epoch_ends`
     maps each epoch to its last step; by default, these steps are read from the series.

@@ -127,7 +127,7 @@ def _checked(row: Any) -> dict[str, Any] | None:
 
 
 def number_of(value: Any) -> float | None:
-    """Return a record's value as a float, or None if it is not a number. The strings "nan", "inf" and "-inf" are numbers."""
+    """Return a record's value as a float, or None if it is not a number. "nan", "inf" and "-inf" count as numbers."""
     if type(value) is float:
         return value
     if isinstance(value, int):

@@ -25,9 +25,10 @@ class _Listing:
 
 
 class RunScanner:
-    """Find the run folders at and below a folder. Each folder is found once, real folders before links.
+    """Find the run folders at and below a folder. Each folder is found only once.
 
-    Skips hidden and unreadable folders and, by default, earlier runs in previous/.
+    On each level, real folders are searched before symbolic links. Skips hidden and unreadable folders and, by default, earlier
+    runs in previous/.
     """
 
     def __init__(self, folder: Path, *, levels: int = LEVELS, previous: bool = False) -> None:

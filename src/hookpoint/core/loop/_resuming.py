@@ -159,7 +159,7 @@ class Resuming:
         return self._epochs_over <= over
 
     def repeat_body(self) -> None:
-        """Restore the random generators before the user's code that precedes the pass. This code may shuffle the data."""
+        """Restore the random generators, because the user's code before the pass runs again and may shuffle the data."""
         if self.is_returning and self.place["rng"] is not None:
             self._objects.randomness.load_state_dict(self.place["rng"])
             self._saving.rng_of_body = dict(self.place["rng"])
@@ -184,7 +184,10 @@ class Resuming:
             self.enter_epoch()
 
     def restore_in_epoch(self) -> None:
-        """Restore everything unless the checkpoint was saved inside a pass. A host may then end the epoch without a pass."""
+        """If the checkpoint was saved inside an epoch, but not inside a pass, restore everything.
+
+        A HostDriver calls this, because its host may not open another training pass in this epoch.
+        """
         if self.is_returning and self._checkpoint is not None and self.place["batches"] is None:
             self._load_and_finish(self._checkpoint.state)
 

@@ -46,7 +46,7 @@ class HostDriver:
         driver.finish_run()
 
     The constructor compiles the callbacks, and raises NotUnderHost if one of them needs a point or a verdict in `host.cannot`.
-    After each call, the host reads `wants_stop` and `wants_end_pass`, and honours them as far as it can. The host itself
+    After each call, the host reads `wants_stop` and `wants_end_pass`, and stops or ends the pass if it can. The host itself
     handles signals, data, random numbers and checkpoints. It stores `state()` in its own checkpoint, and passes it back as
     `start_run(state=...)`. `save` is a function that takes the tags and the step, and writes the host's checkpoint. Without
     it, callbacks that save checkpoints are rejected. By default, `save` is wrapped in a HostStore. Pass `store` to replace it.
@@ -189,7 +189,7 @@ class HostDriver:
         pass_, machine = self._innermost(), self._running()
         if complete is None:
             complete = pass_.total is None or pass_.saw_everything
-        self._pass = None  # cleared first, because no pass is open if a handler raises an error
+        self._pass = None  # set before end_pass, which closes the pass even if a handler raises an error
         machine.end_pass(pass_, complete=complete, finals=finals)
         if machine.scopes.passes:
             self._return_to(machine.scopes.passes[-1])

@@ -8,9 +8,9 @@
 - All other loaders are read from the beginning, and the batches that are done are discarded. Examples are plain iterables, a
   DataLoader over an IterableDataset, and a loader that Accelerate has prepared.
 
-The batches of this pass and of all later passes are exact, with two exceptions. Random numbers that worker processes draw
-inside a dataset are not restored, unless the dataset is wrapped in `SeededSamples`. Indices may also differ if a sampler draws
-them one by one from a global generator that training also uses, and the workers prefetch.
+In this pass and in all later passes, a resumed run reads the same batches as an uninterrupted run, with two exceptions. Random
+numbers that worker processes draw inside a dataset are not restored, unless the dataset is wrapped in `SeededSamples`. Indices
+may also differ if a sampler draws them one by one from a global generator that training also uses, and the workers prefetch.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class TorchPositions(Positions):
         self._last: LoaderRecord | None = None
         self._unclaimed: list[State] = []  # the checkpoint's records of loaders that this run has not used yet
         self._rest: TeamBatchSampler | None = None
-        self._stream_start = (0, 0)  # the samples and batches that were done when the batch size of a stream changed
+        # If the batch size of an iterable dataset changed in this pass: the number of samples and of batches before the change.
+        self._stream_start = (0, 0)
         self._facts: dict[str, Any] | None = None
         self._facts_vary = False
         self._expected: State = {}
@@ -88,7 +89,8 @@ class TorchPositions(Positions):
         return {"graph": graph_of(data, digest_of), "batches": length_of(loader), **facts_of(data)}
 
     def exhaust(self, loader: Iterable[Any], source: Iterator[Any]) -> None:
-        if not has_index(loader) and not is_stateful(loader):  # loaders with an index or a state do not count passes
+        # A loader of a map-style dataset and a loader with its own state do not count passes, so they need not be exhausted.
+        if not has_index(loader) and not is_stateful(loader):
             super().exhaust(loader, source)
 
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ SAME_BITS = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
 
 
 class Settings(NamedTuple):
-    """The optimizer settings that a capture fixes. If one of them changes, the step must be captured again."""
+    """The optimizer settings that are constants in a captured step. If one of them changes, the step must be captured again."""
 
     rates: list[Any]
     others: list[Any]
@@ -35,7 +35,7 @@ class LearningRates:
         self._tensors: list[torch.Tensor] = []
 
     def settings(self) -> Settings:
-        """Return the settings that a capture fixes: rates that are captured as constants, and all other settings."""
+        """Return the settings that are constants in a captured step: all except the learning rates that are tensors."""
         rates: list[Any] = []
         others: list[Any] = []
         for group in self._optimizer.param_groups:
