@@ -1,9 +1,9 @@
-"""System calls of the board's server while a run is in progress: with no page, another run's page or this run's page open.
+"""Count the system calls of the board's server while a run is in progress.
 
-strace counts all system calls of the server, the calls on the run's folder, and the calls that look up a path in this folder.
-Calls on the folder are counted separately, because they are slow on shared storage. The run writes ten lines per second to
-scalars.jsonl, or is paused. The page is open in chromium, and its requests are included. Needs Linux, strace, chromium and
-playwright.
+The calls are counted with no page open, with the page of another run open, and with the page of this run open. strace counts
+all system calls of the server, the calls on the run's folder, and the calls that look up a path in this folder. Calls on the
+folder are counted separately, because they are slow on shared storage. The run writes ten lines per second to scalars.jsonl, or
+is paused. The page is open in chromium, and its requests are included. Needs Linux, strace, chromium and playwright.
 """
 
 from __future__ import annotations
