@@ -497,7 +497,7 @@ def test_files_that_cannot_be_written_end_no_run(fit, caplog):
     assert {rate for _, rate, _ in trained.steps} == {0.1}
     assert trained.run.step == 12
     assert [event["status"] for event in trained.events()] == ["refused", "refused", "applied"]
-    assert "cannot be journalled" in trained.events()[0]["reason"]
+    assert "cannot be written to the journal" in trained.events()[0]["reason"]
     assert "live.json could not be written" in caplog.text
 
 

@@ -21,8 +21,8 @@ STEPS = {"train": "train_step", "val": "test_step", "pred": "predict_step"}
 def keras(callbacks: Any, **options: Unpack[Options]) -> Any:
     """Return a Keras callback that runs hookpoint's callbacks: `model.fit(..., callbacks=[keras([...])])`.
 
-    `model.fit` is a run. `evaluate` and `predict` fire only the points of their pass. Keras has no event for errors. To have
-    errors reported, call `fit` inside a with statement:
+    Each call to `model.fit` is a run. `evaluate` and `predict` fire only the points of their pass. Keras has no event for
+    errors. To have errors reported, call `fit` inside a with statement:
 
         with hookpoint.adapters.keras(callbacks) as adapter:
             model.fit(..., callbacks=[adapter])
@@ -270,7 +270,7 @@ class KerasEvents(ErrorsFromWith):
 
 
 class LearningRate:
-    """The learning rate of a Keras optimizer as a setting."""
+    """Make the learning rate of a Keras optimizer available in `run.hyper`."""
 
     name = "learning_rate"
 

@@ -329,7 +329,7 @@ class Runner:
             if max_steps is not None and run.step >= max_steps:
                 if self._stepper.is_last(run):
                     run.stop_epoch(same_on_all_ranks=True)
-                else:  # in the middle of an epoch; a run with a higher max_steps resumes here
+                else:  # the epoch is not complete; a run with a higher max_steps resumes at this batch
                     _checks.stop_at(run, max_steps)
         if not (batches.pass_.batches_seen or machine.verdicts.has_requests):
             raise BadData(f"the training data yielded no batch in epoch {run.epoch}.", check=LOADER_CHECK)

@@ -1,6 +1,7 @@
 """Files in a control folder: written atomically, and read only if they are small, regular and owned by this user.
 
-Every function takes the file descriptor of an open folder, so renaming or replacing the folder later has no effect.
+`open_folder` returns the file descriptor of a folder. The other functions take this descriptor instead of a path. If the folder
+is later renamed or replaced, they still use the original folder.
 """
 
 from __future__ import annotations

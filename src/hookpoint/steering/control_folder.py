@@ -32,7 +32,7 @@ SUFFIX = ".json"
 
 
 class ControlFolder:
-    """A run's control folder, held open by file descriptor, so that replacing the folder has no effect.
+    """A run's control folder, kept open. If the folder is replaced, this object still uses the original folder.
 
     Only the user who started the run can use the folder. Raises FileNotFoundError if the folder does not exist, and
     BadControlFile if other users can write to it.

@@ -19,7 +19,7 @@ QUICK_SECONDS, QUICK_POLL, SLOW_POLL = 2.0, 0.02, 0.1
 
 
 class ControlOrder:
-    """A command on its way to a run, from `Controller.send`. `wait` returns its outcome, and `withdraw` takes it back.
+    """A command that `Controller.send` has sent to a run. `wait` returns its outcome, and `withdraw` takes it back.
 
     Either the run moves the command out of the inbox and answers it, or the sender withdraws it. A withdrawn command is never
     applied.

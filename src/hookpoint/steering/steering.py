@@ -38,7 +38,7 @@ class Steering:
     sends the event "control" and writes the answer. During a pause, the ranks exchange a short message four times a second, so
     no collective waits for longer than that.
 
-    `new_profile` returns a profiler recording for `trace`, or None if the profiler is in use.
+    `new_profile` creates a profiler for the command `trace`. It returns None if torch's profiler is already in use.
     """
 
     def __init__(self, loop: ControlledLoop, new_profile: Callable[[], Any] | None = None) -> None:
@@ -262,7 +262,7 @@ class Steering:
                     JournalEntry(self._last_number, *place, command.id, command.do, command.args, command.by, now())
                 )
             except (OSError, ValueError) as error:
-                problem = f"it cannot be journalled: {reason_of(error)}"
+                problem = f"it cannot be written to the journal: {reason_of(error)}"
         return self._last_number, self._execution.first_of(problem, "writing a command to the journal")
 
     def _forget(self, number: int, reason: str) -> None:

@@ -268,7 +268,7 @@ class Overrides(ProxyCallback):
         (refused(on_records=lambda self, records: None), "is a monitor, which is called in the background anyway"),
         (refused(on_iter_error=lambda self, error: None), "handles on_iter_error, where a callback decides"),
         (refused(on_sample=lambda self, sample: None), "handles on_sample, which is called in the process that loads the data"),
-        (refused(_before_run=lambda self, ctx: ["loss"]), "names values for _before_run(ctx)"),
+        (refused(_before_run=lambda self, ctx: ["loss"]), "defines _before_run or _after_run"),
         (refused(run=lambda self, hookpoint=None, logs=None: None), "receives its points through an overridden run()"),
         (OverridesRun([refused()]), "receives its points through an overridden run()"),
         (Overrides(refused()), "is in Overrides, which overrides on_epoch_end"),

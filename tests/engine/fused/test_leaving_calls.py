@@ -84,8 +84,8 @@ def test_explain_lists_them():
         "steps outside the CUDA graph",
         "  A at on_backward_end: every step",
         "  look at on_step_begin: steps of Every(steps=5)",
-        "  B at on_step_begin: the steps it reads",
-        "  GradientStats(*) at on_step_begin: the steps it reads",
+        "  B at on_step_begin: steps for which leaves_graph(run) is True",
+        "  GradientStats(*) at on_step_begin: steps for which leaves_graph(run) is True",
     ]
     assert hooks.explain().endswith("\n".join(calls.lines()))
     assert LeavingCalls(Hooks([])).lines()[-1] == "  none after the first three steps"

@@ -14,7 +14,7 @@ Value = str | int | float
 
 SHELL = "/bin/sh"
 SHELLS = ("ash", "bash", "csh", "dash", "fish", "ksh", "sh", "tcsh", "zsh")
-OPTION_PREFIXES = ("-", "@")  # curl and similar programs read @name as a file
+OPTION_PREFIXES = ("-", "@")  # for curl and similar programs, @name means the content of the file `name`
 
 BRACES = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 FORMAT = re.compile(r"[-+ ]?0?\d{0,3}(\.\d{1,3})?[eEfFgG%]")
@@ -46,7 +46,7 @@ class Command:
         if isinstance(command, bytes) or not all(isinstance(line, str) for line in lines):
             raise BadArgument(f"the command must be a string or a list of strings, got {command!r}.")
         if shell and not is_line:
-            raise BadArgument("with shell=True, the command must be one string.", leave="shell=True out for a list")
+            raise BadArgument("with shell=True, the command must be one string.", leave="out shell=True for a list of strings")
         self._fields: list[tuple[str, str]] = []
         if is_line and not shell:
             lines = [_without_redirection(lines[0])]

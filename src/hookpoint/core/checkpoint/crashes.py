@@ -45,7 +45,7 @@ class Crashes:
     def check(self, name: str, resume: str) -> None:
         """Raise CannotResume if the run has crashed too often in the same way.
 
-        `resume` is the argument that the message suggests to start the run anyway.
+        The error message suggests `resume`, such as 'resume="never"', as an argument that starts the run anyway.
         """
         if self.limit is None or all(row["count"] < self.limit for row in self.rows):
             return

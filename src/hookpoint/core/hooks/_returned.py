@@ -36,7 +36,7 @@ INSTEAD = {
 
 
 def may_return(function: Callable[..., Any]) -> bool:
-    """Return whether a handler may return a value on purpose: a user wrote it with `def` and without `-> None`."""
+    """Return whether a handler's return value may be intentional: a user wrote the handler with `def` and without `-> None`."""
     while isinstance(function, partial):
         function = function.func
     plain = inspect.unwrap(getattr(function, "__func__", function))
@@ -65,7 +65,7 @@ class Returned:
 
     The generated code only tests whether the value is None, which costs no more than ignoring it. The first value is therefore
     lost. After the first value, the handler is replaced with a function that reports the next value. If the next value is None,
-    or the run ends first, the warning does not show the value.
+    or the run ends first, the warning says only that the handler returned a value.
     """
 
     def __init__(self, entry: Entry, handler: Handler, point: str, names: dict[str, Any], key: str) -> None:

@@ -57,7 +57,7 @@ def _problems(entry: Entry) -> Iterator[tuple[str, dict[str, str]]]:
     if any(map(overrides_run, (subject, *entry.path))):
         yield "receives its points through an overridden run()", {"write": "a method for each point instead"}
     if fetches_in_step(subject):
-        yield "names values for _before_run(ctx), which are gathered in the step", {}
+        yield "defines _before_run or _after_run, which need values from the current step", {}
     for handler in entry.handlers:
         point = handler.point
         if point == "on_records":

@@ -54,7 +54,7 @@ class RunRecord:
         self._describe = getattr(store, "describe", None)
         self._next_costs = 0.0
         self.share = StepShare()
-        self._first_iteration: int | None = None  # the first one in this process, because costs are measured per process
+        self._first_iteration: int | None = None  # the iteration at which this process starts; costs are measured per process
 
     def begin(self, identity: Mapping[str, Any], inexact: list[str]) -> None:
         if self._describe is None:
@@ -103,7 +103,7 @@ class RunRecord:
             try:
                 described = self._describe_data(loader) if loader is not None else {}
                 data |= {name: described} if described else {}
-            except Exception as error:  # in a user's loader or dataset
+            except Exception as error:  # raised by the user's loader or dataset
                 logger.warning("the %s data could not be described: %s", name, error)
         return data
 

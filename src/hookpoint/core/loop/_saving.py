@@ -135,7 +135,7 @@ class Saving:
     def save_now(self, tag: str) -> tuple[Any, str]:
         """Write a checkpoint at this boundary. Return its path and "" or, if this fails, None and the reason.
 
-        If there are no other requests, a failure does not raise an error and is not counted.
+        If no other checkpoint is requested at this boundary, a failure does not raise an error and is not counted.
         """
         is_alone, failures = not self._request.tags, self._failures
         self.request(tag)
@@ -362,7 +362,7 @@ class Saving:
         if isinstance(error, NotFinite):
             logger.error("step %d was not saved: %s; the last good checkpoint is %s", step, error, last)
             self._run.put_event("save_refused", reason=str(error))
-            if self._is_last_chance and not self._objects.verdicts.stop:  # after a stop, the divergence is already known
+            if self._is_last_chance and not self._objects.verdicts.stop:  # after a stop, the logged error is enough
                 raise error
             return
         if is_out_of_memory(error):

@@ -85,7 +85,7 @@ def _check_run(strategy: Any, main: Any) -> None:
         name = getattr(main, "name", None) or type(main).__name__
         raise BadArgument(
             f"compile=True compiles the Runner's forward and loss, but {name} has its own forward.",
-            write="torch.compile(...) around the computation in it",
+            write="torch.compile(...) around the computation in that forward",
             drop="compile=True instead",
         )
     if strategy is not None:

@@ -15,8 +15,8 @@ from hookpoint.engine.fused.static_batch import Signature, StaticBatch, is_on_ho
 class CopyStream:
     """Move batches to the device. If a graph exists for a batch, the batch is copied to a staging buffer on a separate stream.
 
-    The step's stream waits for the copy, and the copy waits for the step that reads the previous batch. The host does not
-    wait for either of them. Copies overlap with a step only if the batch is in pinned memory, as with
+    The step's stream waits for the copy, and the copy waits for the step that reads the previous batch. The CPU does not wait
+    for the copy or the step. Copies overlap with a step only if the batch is in pinned memory, as with
     `DataLoader(..., pin_memory=True)`.
     """
 
@@ -47,7 +47,7 @@ class CopyStream:
         self._staging = {}
 
     def note_consumed(self) -> None:
-        """Record that the work enqueued so far on the current stream has read the staging buffers."""
+        """Record an event on the current stream. The next copy to a staging buffer waits for this event."""
         self._consumed.record()
         self._is_unread = False
 

@@ -39,7 +39,7 @@ class LeavingCalls:
         self._warn(self._always, "every step runs")
 
     def are_due(self, run: Any, *, steps: bool) -> bool:
-        """Return whether the next batch must run outside the graph. `steps` says whether the optimizer steps after it."""
+        """Return whether the next batch must run outside the graph. `steps` is True if the optimizer steps after this batch."""
         if self._always:
             return True
         if not (self._scheduled or self._declared):
@@ -67,7 +67,7 @@ class LeavingCalls:
         """Return the lines of `explain()` that describe which steps run outside the graph."""
         rows = [(call, "every step") for call in self._always]
         rows += [(call, f"steps of {call.when}") for call in self._scheduled]
-        rows += [(call, "the steps it reads") for call in self._declared]
+        rows += [(call, "steps for which leaves_graph(run) is True") for call in self._declared]
         listed = [f"  {call.entry.name} at {call.point}: {when}" for call, when in rows]
         if self._watch is not None and self._watch.is_hooked():
             listed.append(f"  {self._watch.owner} has hooks: every step, until they are removed")

@@ -163,7 +163,7 @@ def holder_of(workdir: str | os.PathLike[str]) -> Holder | None:
 
 
 def _record_in(path: str) -> bytes:
-    """Return the record in a lock file, with as few system calls as possible. Return nothing if it is not a regular file."""
+    """Return the record in a lock file, with as few system calls as possible. Return b"" if it is not a regular file."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0))
     try:
         return os.read(descriptor, MAX_BYTES) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
