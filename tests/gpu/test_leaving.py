@@ -152,7 +152,8 @@ def test_explain_tells_which_steps_leave() -> None:
         cuda_graph=True,
     )
     runner.fit(data()[0], epochs=1)
-    assert "steps outside the CUDA graph\n  GradientStats(*) at on_step_begin: the steps it reads" in tables[0], tables[0]
+    shown = "steps outside the CUDA graph\n  GradientStats(*) at on_step_begin: steps for which leaves_graph(run) is True"
+    assert shown in tables[0], tables[0]
 
 
 def test_the_signatures_are_limited() -> None:

@@ -142,7 +142,7 @@ class CommandJournal:
             os.fsync(descriptor)
         except OSError:
             if "number" in content:
-                forget = {"forget": content["number"], "by": "", "reason": "it could not be journalled", "time": now()}
+                forget = {"forget": content["number"], "by": "", "reason": "it was not written to the journal", "time": now()}
                 self._failed.append(forget)  # `_append` writes it again, before the next line
                 with suppress(OSError):
                     os.write(descriptor, b"\n" + json.dumps(forget).encode() + b"\n")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hookpoint.core.hooks.hooks import Hooks
     from hookpoint.engine.step.forward import Forward
 
-COMPILED = "forward and loss are compiled; while modules have hooks, batches run uncompiled, and their last bits may differ"
+COMPILED = "forward and loss are compiled, except while modules have hooks; uncompiled results may differ in the last bits"
 
 
 class FusedStep:
