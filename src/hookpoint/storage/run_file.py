@@ -125,7 +125,7 @@ def _parsed(data: bytes) -> tuple[dict[str, Any], str]:
     except ValueError:
         return {}, "it is not JSON"
     if not isinstance(facts, dict) or type(facts.get("format")) is not int:
-        return {}, "it has no format"
+        return {}, "the key 'format' is missing or not an integer"
     if facts.get("status") not in STATUSES:
         return {}, f"its status must be one of {', '.join(STATUSES)}"
     return ({}, TOO_DEEP) if _is_too_deep(facts) else (facts, "")

@@ -177,7 +177,7 @@ class GraphStepper(TorchStepper):
             if self._captured and self.is_last(run):  # probably a smaller last batch
                 return None
             if len(self._captured) == MAX_SIGNATURES:
-                what = f"batches have more than {MAX_SIGNATURES} different shapes or numbers"
+                what = f"batches have more than {MAX_SIGNATURES} different shapes or non-tensor values"
                 self._say(f"{what}: the other batches run outside the CUDA graphs")
                 return None
             inputs = StaticBatch(now.batch)
@@ -226,7 +226,7 @@ class GraphStepper(TorchStepper):
             self._pool = torch.cuda.graph_pool_handle()
         elif not begins:
             self._begin_graph.bind_gradients(adds=True)
-        sync_mode = torch.cuda.get_sync_debug_mode()  # strict_sync=True sets this mode, but freeing memory must synchronize
+        sync_mode = torch.cuda.get_sync_debug_mode()  # strict_sync=True forbids synchronization, but freeing memory needs it
         if sync_mode:
             torch.cuda.set_sync_debug_mode("default")
         torch.cuda.empty_cache()  # the graph needs the memory that earlier steps have cached
@@ -241,7 +241,9 @@ class GraphStepper(TorchStepper):
         def work() -> Any:
             self._compute_step(run, now, steps=steps)
             if host.state_dict() != drawn or not torch.equal(torch.get_rng_state(), drawn_by_torch):
-                what = "the forward draws random numbers on the CPU: a CUDA graph would repeat the numbers from its capture."
+                what = (
+                    "the forward pass draws random numbers on the CPU: a CUDA graph would repeat the numbers from its capture."
+                )
                 raise BadLoop(what, draw="them on the GPU: torch.rand(..., device=x.device)")
             # Detach the results: autograd nodes that stay alive would link later steps to this capture.
             return map_tensors([now.outputs, now.targets, now.loss], torch.Tensor.detach), recorded
@@ -272,9 +274,9 @@ class GraphStepper(TorchStepper):
         """Compute an iteration's step without firing points."""
         self._train_forward(run)
         if now.loss is None:
-            raise BadLoop("the forward did not set a loss.", set="run.loss in on_iter_forward")
+            raise BadLoop("the forward pass did not set a loss.", set="run.loss in on_iter_forward")
         if now.has_requests:
-            raise BadLoop("a request to skip or retry in the forward cannot be captured.", request="it at on_iter_begin")
+            raise BadLoop("a request to skip or retry in the forward pass cannot be captured.", request="it at on_iter_begin")
         (now.loss if self._divide_by == 1 else now.loss / self._divide_by).backward()
         if steps:
             if self._clip is not None:
@@ -315,7 +317,7 @@ class GraphStepper(TorchStepper):
         self._is_stale = self._loads.has_loaded = False
 
     def _current_storages(self) -> list[Any]:
-        """Return everything that a capture fixes: addresses of weights, buffers and optimizer state, and flags of modules."""
+        """Return what must not change after a capture: addresses of weights, buffers and optimizer state, and module flags."""
         found: list[Any] = []
         for module in (module for root in self._modules for module in root.modules()):
             found.append(module.training)
@@ -329,14 +331,13 @@ class GraphStepper(TorchStepper):
 
     def _settings_changed(self, settings: Settings) -> None:
         is_rate = settings.others == self._settings.others
-        self._discard(
-            warm_up=not is_rate
-        )  # after another setting has changed, a step outside the graph may have to create new state
+        # If a setting other than the learning rate has changed, a step outside the graph may have to create optimizer state.
+        self._discard(warm_up=not is_rate)
         self._changes += 1
         if self._changes == MAX_CHANGES:
             kind = type(self._optimizer).__name__
             cure = "fused=True avoids this" if is_rate else "cycle_momentum=False keeps a OneCycleLR from changing it"
-            what = "the learning rate" if is_rate else "another setting"
+            what = "the learning rate" if is_rate else "a setting other than the learning rate"
             self._say(f"each change to {what} of {kind} requires a new capture of the step; {cure}")
 
     def _discard(self, *, warm_up: bool = True) -> None:
