@@ -28,7 +28,7 @@ from hookpoint.storage.workdir.lock import holder_of
 logger = logging.getLogger("hookpoint")
 
 KEY_CHARACTERS = 16
-MAX_HYPER = 100  # limit for the names of a run's hyper-parameters in its row
+MAX_HYPER = 100  # maximum number of hyper-parameter names in a run's row
 MAX_SETTING = 200  # maximum length of a setting in the table, in characters
 RUNNING_SECONDS = 1.0  # interval between checks of the runs in progress
 SEARCH_SECONDS = 10.0  # interval between searches for new runs
@@ -146,7 +146,7 @@ class RunTable:
                 changes.rows.append(row)
 
     def _read(self, key: str, entry: _Entry) -> tuple[Row, dict[str, Any]]:
-        """Return a run's row and settings. A run that cannot be read has a row that says why, and does not affect others."""
+        """Return a run's row and settings. If the run cannot be read, return a row that contains the reason."""
         run = RunFolder(entry.path)
         try:
             return row_of(run, key, entry.label), short_settings(run)

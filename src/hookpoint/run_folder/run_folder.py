@@ -126,7 +126,7 @@ class RunFolder:
     def last_value(self) -> tuple[str, float] | None:
         """The newest value of the most important metric.
 
-        This is the metric of the best value. If the run has no best value, the metric is chosen by its name.
+        This is the metric that the best value belongs to. If the run has no best value, the metric is chosen by its name.
         """
         values, best = self.values, self.best
         watched = metric_to_watch(values)

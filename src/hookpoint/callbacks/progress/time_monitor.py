@@ -21,8 +21,8 @@ class TimeMonitor(LapTimer):
     A line reads `Train epoch time: 5120.125 ms, per step time: 20.001 ms`. A validation pass prints a line that begins with
     `Eval`. Validation times are not logged. The step time is the mean over optimizer steps, while MindSpore divides by the size
     of the dataset. Only training time counts: validation, checkpoints and callbacks between epochs are left out. If a
-    validation pass fails and the run continues, no time is reported for that epoch. For a resumed epoch, the time covers both
-    parts of the epoch, including the time spent reading data again.
+    validation pass fails and the run continues, no time is reported for that epoch. For an epoch that was interrupted
+    and resumed, the time covers the parts before and after the interruption, including the time spent reading data again.
 
     Logs `epoch_seconds`, `step_seconds` and `data_seconds` for each epoch. At each log step, also logs the mean `step_seconds`
     since the last log step.

@@ -74,7 +74,7 @@ class Average:
         return self.known_sums is None and (getattr(self._mean, "is_pending", False) or self.pending_previous() is not None)
 
     def pending_previous(self) -> Average | None:
-        """Return the previous average if it has not been computed yet."""
+        """Return the previous average if its sums have not been computed yet, otherwise None."""
         return None if self._previous is None or self._previous.known_sums is not None else self._previous
 
     def sums(self) -> tuple[float, float]:

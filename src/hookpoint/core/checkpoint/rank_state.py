@@ -1,8 +1,9 @@
 """Rank state: the state of each rank in a team, in addition to the state that all ranks share.
 
-A team's checkpoint contains the chief's state, in the form that a single process would save, and a list "ranks" of the state
-that differs between ranks. The chief's entry in the list is `{}`, because the checkpoint already contains its state. If the
-model is split across ranks, the checkpoint describes the full model, and every rank, including the chief, has its own entry.
+A team's checkpoint contains the chief's state, in the form that a single process would save. It also contains a list "ranks"
+with one entry per rank. An entry contains the state that differs between ranks. The chief's entry is `{}`, because the
+checkpoint already contains its state. If the model is split across ranks, the checkpoint describes the full model, and every
+rank, including the chief, has its own entry.
 """
 
 from __future__ import annotations

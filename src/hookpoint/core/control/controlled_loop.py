@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class RunParts(Protocol):
-    """The objects of a run."""
+    """The parts of a run that live control reads or changes."""
 
     run: Run
     hooks: Hooks

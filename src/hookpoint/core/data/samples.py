@@ -96,9 +96,9 @@ def _most_frequent(lengths: list[int]) -> int:
 
 
 def _measure(part: Any, lengths: list[int]) -> int | None:
-    """Return the number of samples from an attribute of part of a batch, such as `batch_size`. Return None if it has none.
+    """Search part of a batch for an attribute such as `batch_size`, and return its value. Return None if there is none.
 
-    In that case, append the sizes of the first dimensions of its arrays to `lengths`.
+    During the search, append the size of each array's first dimension to `lengths`.
     """
     shape = getattr(part, "shape", None)
     if shape is not None:

@@ -78,7 +78,7 @@ class MissingMetrics:
     # During the run
 
     def check_before_epoch(self, run: Run) -> None:
-        """Raise MissingMetric if earlier epochs should have logged a metric. Do nothing before this process's first epoch."""
+        """Raise MissingMetric if earlier epochs should have logged a metric. Skip the check before a process's first epoch."""
         self._epochs += 1
         if self._epochs == 1 or not self._pending or not run.epoch_complete:
             return
@@ -178,7 +178,7 @@ def _is_of_validation(metric: str) -> bool:
 
 
 def _waits(entry: Entry, has_validated: bool) -> bool:
-    """Return whether a callback may run later: it has a condition, was not due yet, or waits for a validation pass."""
+    """Return whether a callback may run later: it has a condition, has not been due yet, or waits for a validation pass."""
     is_gated = any(getattr(pipeline, "gate", None) is not None for pipeline in entry.path)
     validates = any(handler.point.startswith("on_val_") for handler in entry.handlers)
     return is_gated or not all(armed.has_fired for armed in entry.armed.values()) or (validates and not has_validated)

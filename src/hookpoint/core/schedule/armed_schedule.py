@@ -167,7 +167,7 @@ class ArmedAll(ArmedCombination):
         return all(part.ready(run, moment) for part in self._parts)
 
     def quick_test(self, name: str, moment: str | None) -> str | None:
-        if self.ticks != 1:  # check several ticks every time, because an unchecked tick would stay due for too long
+        if self.ticks != 1:  # with several ticks, check every tick: an unchecked tick would stay due for too long
             return None
         tests = (part.quick_test(f"{name}._parts[{position}]", moment) for position, part in enumerate(self._parts))
         return next(filter(None, tests), None)

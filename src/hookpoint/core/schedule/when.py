@@ -104,7 +104,7 @@ class OnClock(When):
 class Every(OnClock):
     """Due at every multiple: `Every(steps=500)`, `Every(minutes=10)`.
 
-    Times count training time. A resumed run continues counting.
+    Periods of time are measured in training time. A resumed run continues counting.
     """
 
     def __init__(self, **clock: Amount) -> None:
