@@ -176,4 +176,6 @@ def test_the_signatures_are_limited() -> None:
         graph = train(cuda_graph=True)
     assert_equal(eager, graph)
     assert counts == {"captures": 4, "replays": 4 * (3 + 6)}, counts
-    assert "batches have more than 4 different shapes or numbers: the other batches run outside the CUDA graphs" in lines
+    assert (
+        "batches have more than 4 different shapes or non-tensor values: the other batches run outside the CUDA graphs" in lines
+    )
