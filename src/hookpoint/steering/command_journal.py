@@ -59,7 +59,8 @@ class CommandJournal:
     """The journal in an open control folder.
 
     If the process is killed while it writes a line, the incomplete line is ignored, because its command was not applied. If
-    writing a line fails, the line is removed. If it cannot be removed, another line is added, which marks it as forgotten.
+    writing a line fails, the line is removed. If the line cannot be removed, another line is added that marks
+    the entry as forgotten.
     """
 
     def __init__(self, folder: int) -> None:
