@@ -83,7 +83,7 @@ def bare_with_none(job: Job) -> Took:
 
 
 def own_loop(job: Job, loop: Any) -> Took:
-    """Train with the body of the bare loop in your own loop."""
+    """Train with `for` loops over `run.epochs` and `run.batches`. The loop body is the same as in the bare loop."""
     model, optimizer, criterion = job.make()
     batches = job.clocked()
     with loop as run:

@@ -59,7 +59,7 @@ class NoOp(Callback):
 
 @dataclass(slots=True)
 class Job:
-    """What to train: how to make the model, the batches, and how to wait for the device."""
+    """A training job: the batches, a function that makes the model, and a function that waits for the device."""
 
     make: Make
     batches: Sequence[Any]
