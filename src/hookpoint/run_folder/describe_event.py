@@ -30,7 +30,7 @@ def describe_event(event: Mapping[str, Any]) -> str:
 
 
 def describe_order(do: Any, args: Any) -> str:
-    """Describe a command to a run in progress in one line.
+    """Return a one-line description of a command that was sent to a run.
 
     >>> describe_order("set", {"values": {"learning_rate": 0.01}}), describe_order("stop", {"reason": "too slow"})
     ('set learning_rate=0.01', 'stop too slow')

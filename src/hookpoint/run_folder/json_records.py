@@ -62,7 +62,7 @@ def _decoded(batch: Sequence[bytes]) -> list[Any] | None:
 
 
 def _single_table(rows: Sequence[Any]) -> list[Table]:
-    """Return all rows as one table, in half the time of `_tables`, or nothing if their keys differ."""
+    """Return a list with one table of all rows, or an empty list if their keys differ. Twice as fast as `_tables`."""
     try:
         if len(set(map(len, rows))) != 1:
             return []

@@ -23,8 +23,8 @@ class Notify(Sender):
 
     - `url`: an Apprise URL such as `"ntfys://topic"`, or a list of them (`pip install 'hookpoint[notify]'`). Raises for
         unencrypted URLs.
-    - `on`: the events to report: "start" (or resume), "end", "failure", "stop" (the run was stopped early; "end" includes this)
-        and "best", which requires the argument `best`.
+    - `on`: the events to report: "start" (the run starts or resumes), "end" (it finishes or is stopped early), "stop" (it is
+        stopped early), "failure" and "best". "best" requires the argument `best`.
     - `best`: the metric to watch. `mode` is "min", "max" or "auto". With "auto", the metric's name determines the mode.
     - `minutes_between`: the shortest time between two messages about a new best. The next message says how many new bests were
       skipped.

@@ -22,9 +22,10 @@ _timer = Lock()  # faulthandler has one timer per process, and the first watch g
 class StepWatch:
     """Call `on_late` from a thread, once for each step that takes longer than `limit` seconds.
 
-    The thread that created the watch sets `began` when a step begins, and resets it to None when the step ends. A step that is
-    paused in a debugger is not late. If the interpreter itself hangs, no Python thread can run. In this case, faulthandler's
-    timer, which does not need the interpreter, writes all stacks to the file `stuck` and, with `exits`, ends the process.
+    The thread that created the watch sets `began` when a step begins, and resets it to None when the step ends. For a step
+    that is paused in a debugger, `on_late` is not called. If the interpreter itself hangs, no Python thread can run. In this
+    case, faulthandler's timer, which does not need the interpreter, writes all stacks to the file `stuck` and, with `exits`,
+    ends the process.
     """
 
     def __init__(
