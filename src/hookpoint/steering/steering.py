@@ -36,7 +36,7 @@ class Steering:
     A thread on the chief watches the inbox. At a step boundary, the chief claims the commands and sends them to all ranks. Each
     rank checks each command. If no rank refuses it, the chief writes it to the journal and all ranks apply it. The chief then
     sends the event "control" and writes the answer. During a pause, the ranks exchange a short message four times a second, so
-    no collective waits for longer than that.
+    no collective operation waits longer than a quarter of a second.
 
     `new_profile` creates a profiler for the command `trace`. It returns None if torch's profiler is already in use.
     """
@@ -94,14 +94,14 @@ class Steering:
             self._folder = ControlFolder.create(self._run.workdir)
             self._folder.clean_up()
             if not self._loop.has_resumed and self._folder.journal.last_number():
-                # Usually, the store moves an earlier run's journal. In another library's trainer, no store does this.
+                # Usually, the store has moved the earlier run's journal to previous/. Under another trainer, it has not.
                 self._folder.journal.set_aside()
         except (OSError, BadControlFile) as error:
             logger.warning("the run does not accept commands: %s", error)
             self._close()
 
     def _tail(self) -> dict[str, Any]:
-        """Return what all ranks need: the commands given after the checkpoint, and the last number in the journal."""
+        """Return the commands to replay, which were given after the checkpoint, and the last number in the journal."""
         assert self._folder is not None
         try:
             entries, last = self._folder.journal.entries(), self._folder.journal.last_number()
@@ -270,7 +270,7 @@ class Steering:
             try:
                 self._folder.journal.forget(number, reason=reason)
             except (OSError, ValueError) as error:
-                logger.warning("command %d was refused, but a resume will try it again: %s", number, error)
+                logger.warning("command %d was refused, but the next resume will replay it: %s", number, error)
 
     # Replaying
 

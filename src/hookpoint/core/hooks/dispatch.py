@@ -98,7 +98,10 @@ class Call:
 
     @property
     def same_on_all_ranks(self) -> bool:
-        """Whether every rank makes this call at the same step. If so, a save requested by the handler needs no agreement."""
+        """Whether every rank makes this call at the same step.
+
+        If so, the ranks do not have to agree on a save that the handler requests.
+        """
         schedule = self.handler.when if self.handler.when is not None else self.entry.schedule
         if self.gates or (schedule is not None and not schedule.same_on_all_ranks):
             return False
@@ -210,7 +213,10 @@ def _conditions(call: Call, number: int, names: dict[str, Any]) -> list[str]:
 
 
 def _blame(calls: Sequence[Call], first_line: int) -> Callable[[BaseException, RunView], None]:
-    """Return a function that adds the point and the failed callback, found by line number, as a note to an exception."""
+    """Return a function that adds a note to an exception. The note names the point and the callback that failed.
+
+    The function finds the callback by the line number in the traceback.
+    """
 
     def blame(error: BaseException, run: RunView) -> None:
         traceback = error.__traceback__

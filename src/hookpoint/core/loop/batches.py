@@ -78,7 +78,10 @@ class BatchLoop:
         self._generator: Iterator[Any] | None = None
 
     def __iter__(self) -> Iterator[Any]:
-        """Return a generator, so that a `for` loop need not call `__next__`. The generator keeps a reference to this object."""
+        """Return a generator that keeps a reference to this object.
+
+        A `for` loop runs faster over a generator than over an object with a `__next__` method written in Python.
+        """
         return self._drive(self._machine, self.pass_, keeps=self)
 
     def __next__(self) -> Any:

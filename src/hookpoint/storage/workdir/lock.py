@@ -151,8 +151,8 @@ class WorkdirLock:
 
 def holder_of(workdir: str | os.PathLike[str]) -> Holder | None:
     """Return the process that is writing to a workdir, or None. A process on another host is assumed to be running."""
-    # If this process holds the lock, do not open the file, because closing it would release the lock. If this process holds no
-    # locks at all, the path is not resolved, because this takes many system calls.
+    # If this process holds the lock, do not open the file, because closing it would release the lock. Resolving the path takes
+    # many system calls, so do it only if this process holds any locks.
     if _held and (Path(workdir).resolve(), os.getpid()) in _held:
         return Holder.this_process()
     try:
