@@ -42,7 +42,7 @@ class CheckNumerics(Callback):
     hookpoint.core.errors.NotFinite: CheckNumerics: NaN or infinity in error at step 2...
     """
 
-    step_cost: ClassVar[str] = "two calls, and one pass over the tensors that are checked after each step"
+    step_cost: ClassVar[str] = "two handler calls, and one reduction over each tensor that is checked at every step"
 
     def __init__(
         self,

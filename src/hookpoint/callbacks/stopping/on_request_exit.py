@@ -64,7 +64,10 @@ class OnRequestExit(Callback):
         reject_path("OnRequestExit", "directory", directory)
         reject_path("OnRequestExit", "file_name", file_name)
         if save_mindir:
-            raise BadArgument("OnRequestExit: save_mindir=True is not supported; there is no MindIR.", leave="it out")
+            raise BadArgument(
+                "OnRequestExit: save_mindir=True is not supported; hookpoint does not write MindIR files.",
+                leave="save_mindir out",
+            )
         self.saves = save_ckpt
         self.sig = _signal(sig)
         self.file = checked_file_name("OnRequestExit", "file", file)
