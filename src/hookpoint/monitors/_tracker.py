@@ -44,7 +44,7 @@ class RemoteRun:
         hyper = {name: _plain(value) for name, value in run.hyper.items()}
         self.settings = masked({**hyper, "world_size": run.world_size, **run.config, **monitor.params})
         self.run_id = ""  # empty until the remote run is open
-        self.status, self.message = "finished", ""  # or "failed", "killed"
+        self.status, self.message = "finished", ""  # the status is "finished", "failed" or "killed"
         self.failures = 0
         self.lock = threading.Lock()
         self._is_saved = run.resuming

@@ -86,7 +86,8 @@ def prove(
     workdir: A new folder to store the runs in.
     commands: Live-control commands to send after a step, such as `{40: ("set", {"values": {"learning_rate": 0.01}})}`. A
         resumed run replays the commands that were sent after its checkpoint.
-    key: The file with the key, or "env:NAME", if the run encrypts its checkpoints.
+    key: If the run encrypts its checkpoints, the path of a file that contains the key, or "env:NAME" for a key in an
+        environment variable.
 
     `prove` compares both runs: the lines of scalars.jsonl, and the state in the last checkpoint. Times are ignored.
 

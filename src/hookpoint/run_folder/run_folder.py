@@ -25,7 +25,7 @@ from hookpoint.storage.workdir.lock import Holder, holder_of
 RUNNING, FINISHED, STOPPED, FAILED, KILLED, UNKNOWN = "running", "finished", "stopped", "failed", "killed", "unknown"
 ALL_STATUSES = (RUNNING, FINISHED, STOPPED, FAILED, KILLED, UNKNOWN)
 SCALARS, EVENTS = "scalars.jsonl", "events.jsonl"
-MAX_EVENTS = 20_000  # how far back to search for the best value and for pauses, in events
+MAX_EVENTS = 20_000  # search only this many of the newest events for the best value and for pauses
 
 
 class RunFolder:

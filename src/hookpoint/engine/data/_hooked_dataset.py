@@ -58,7 +58,7 @@ class TaskSampler:
 
     def _tasks(self, source: Iterator[Any], first: int, epoch: int, mode: str | None, settings: Any) -> Iterator[Task]:
         numbers = count(first)
-        while (indices := next(source, END)) is not END:  # a `for` loop would restart it with iter(source)
+        while (indices := next(source, END)) is not END:  # a `for` loop would call iter(source), which may restart the source
             number = next(numbers)
             if self._settings.per_batch:
                 settings = self._settings.of_batch(number, trains=mode == "train")

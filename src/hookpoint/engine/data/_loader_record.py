@@ -60,8 +60,8 @@ class LoaderRecord:
         order, sampler = record.get("order"), team_sampler_of(loader)
         if sampler is not None and order is not None and order["kind"] == "team":
             sampler.load_order(order)  # in checkpoints from earlier releases, the order does not come from the generators.
-        # Record the current counters. Otherwise, a batch size that the script has changed since would look like a change by the
-        # run itself.
+        # Record the current counters, not those in the checkpoint. If the script now uses another batch size, the old size in
+        # the checkpoint would look like a change that the run made.
         self.begun = {**record["begun"], "counters": _loader_state.read(loader)["counters"]}
         self.had_iterator, self._seeds = record["had_iterator"], record["seeds"]
         self._own_before, self._was_used = record["own_before"], True

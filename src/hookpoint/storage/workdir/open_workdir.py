@@ -101,7 +101,9 @@ def _check_identity(
     if refused:
         cures = {"run": "the script as it was when the checkpoint was saved", "start": 'over with resume="never"'}
         if refused == [WORLD_SIZE]:
-            cures["allow"] = "it with allow_world_change=True: no sample is lost or repeated, but generators are seeded again"
+            cures["allow"] = (
+                "it with allow_world_change=True: no sample is lost or repeated, but random number generators are seeded again"
+            )
         differing = differences(model, tensors) if "model" in refused and tensors and not has_placeholder(model) else []
         if differing:
             rows = [row._replace(saved="see below", now="see below") if row.name == "model" else row for row in rows]
