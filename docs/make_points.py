@@ -73,7 +73,7 @@ These points fire where data is loaded, for example in worker processes. Their h
 
 ARGUMENTS = {
     "run": f"the run; also as {', '.join(f'`{name}`' for name in RUN_NAMES[1:])}",
-    "epoch": "`run.epoch`, the current epoch, from 1; 0 before the first",
+    "epoch": "`run.epoch`, the current epoch, from 1; 0 before the first epoch",
     "logs": "the metrics that have a value in the current epoch, by name, converted to floats when read",
     "batch": "the batch; in methods with Keras's names (`on_*batch_*`), the index of the batch",
     "batch_idx": "the index of the batch in its pass, from 0",
@@ -94,9 +94,9 @@ ARGUMENTS = {
 
 SYSTEMS = {
     "Orca": """\
-The names of BigDL Orca's PyTorch callbacks work, with `runner` as the run. `on_iter_forward`, `on_train_forward`,
-`on_val_forward`, `on_pred_forward`, `on_iter_backward` and `on_lr_adjust` have the same names in hookpoint. As in Orca, only
-the `MainCallback` (alias `MainCallBack`) may define them, and a run has only one `MainCallback`.
+You can keep the method names of BigDL Orca's PyTorch callbacks. The parameter `runner` is the run. `on_iter_forward`,
+`on_train_forward`, `on_val_forward`, `on_pred_forward`, `on_iter_backward` and `on_lr_adjust` have the same names in hookpoint.
+As in Orca, only the `MainCallback` (alias `MainCallBack`) may define them, and a run has only one `MainCallback`.
 
 - If a class defines a general method and a method for a mode, both are called. The general method is called first at begin
   points and last at end points.
@@ -129,7 +129,7 @@ Underscore methods are recognized only if they take no parameters, with the exce
 CINNAMON = """\
 ## cinnamon
 
-cinnamon has no fixed names. Any `on_...` method is a handler, called by a [guard](guard.md), `run.fire(...)` or
+cinnamon has no fixed set of point names. Any `on_...` method is a handler, called by a [guard](guard.md), `run.fire(...)` or
 `callback.run(hookpoint=..., logs=...)`. More: [coming from cinnamon](coming-from.md#cinnamon).
 """
 
