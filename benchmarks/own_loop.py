@@ -1,7 +1,9 @@
-"""What your own loop costs compared with a bare one, part by part: each row adds one part to an earlier row.
+"""Measure how much time each part of hookpoint's `Loop` adds to a training step.
 
-The loop is the one in step_overhead.py. After each torch kernel, Python's code is no longer in the CPU's caches, so a part
-costs several times as much as in a tight loop. Its true cost can be measured only within the same loop. Only torch is needed:
+The benchmark times several versions of the same training loop: first without hookpoint, then with more and more parts of it.
+The training loop is the one in step_overhead.py. After each torch kernel, Python's code is no longer in the CPU's caches, so a
+part costs several times as much as in a tight loop. Its true cost can be measured only within the same loop. Only torch is
+needed:
 
     PYTHONPATH=src taskset -c 3 python3 benchmarks/own_loop.py
 
