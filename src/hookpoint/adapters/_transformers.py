@@ -212,7 +212,7 @@ class TransformersAdapter(Attachment):
         """Return the batch's mean loss. The loss that the trainer reports is divided by the number of batches per step.
 
         If the model receives the number of items in the whole step, it divides the sum of the batch's losses by this number.
-        This result is multiplied by the number of batches.
+        In this case, return the model's loss multiplied by the number of batches per step.
         """
         trainer = self._trainer
         batches = getattr(trainer, "current_gradient_accumulation_steps", trainer.args.gradient_accumulation_steps)
@@ -341,7 +341,11 @@ def _targets(inputs: Any) -> Any:
 
 
 def _prefix(theirs: str, mode: Mode) -> str:
-    """Return hookpoint's metric prefix: `val` for `eval`, and `val_name` for `eval_name` or any other name."""
+    """Return hookpoint's prefix for the trainer's metric prefix.
+
+    `eval` becomes `val`, `eval_x` becomes `val_x`, and any other prefix `x` becomes `val_x`. In prediction,
+    the result is always `pred`.
+    """
     if mode == "pred":
         return mode
     return f"val{theirs.removeprefix('eval')}" if theirs == "eval" or theirs.startswith("eval_") else f"val_{theirs}"

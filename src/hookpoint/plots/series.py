@@ -166,7 +166,7 @@ class Series:
         return series
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Replace the values of this series with the values in `state`, which the method `state` has returned."""
+        """Replace the values of this series with values that `Series.state()` has returned."""
         for name in POINTS:
             setattr(self, name, state[name])
         for name in SUMMARIES:
@@ -177,7 +177,7 @@ class Series:
 
     @property
     def _end(self) -> int:
-        """The end of the last bucket."""
+        """The index at which the last bucket ends, or 0 if there are no buckets."""
         return self._ends[-1] if self._ends else 0
 
     def _fold(self) -> None:

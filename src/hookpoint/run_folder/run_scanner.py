@@ -1,4 +1,4 @@
-"""RunScanner: find the run folders below a folder, repeatedly. Folders that have not changed are not listed again."""
+"""RunScanner: find the run folders below a folder, repeatedly. Folders that have not changed are not read again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from hookpoint.storage.checkpoint.layout import CHECKPOINTS, LANDSCAPE, PREVIOUS
 LEVELS = 4
 MAX_FOLDERS = 50_000  # maximum number of folders per scan; the scanned folder may be the root of a disk
 NEVER = frozenset({CHECKPOINTS, TENSOR_DUMPS, LANDSCAPE, "tensorboard", "node_modules", "site-packages", "__pycache__"})
-SETTLED_NS = 2 * 10**9  # if a folder was listed this soon after a change, it may change again and keep its timestamp
+# A folder that changed less than two seconds ago is read again in the next scan, because a second change within this time may
+# leave the folder's timestamp unchanged.
+SETTLED_NS = 2 * 10**9
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ class ProxyHandler(Handler):
 
 
 class ProxyCallback(CallbackPipeline):
-    """Wrap a callback. Derive your own wrapper from this class, and override the methods of the points to change.
+    """Wrap a callback. To change how it behaves at a point, derive a class from this one and override the point's method.
 
     At points that the wrapper does not override, the run calls the wrapped callback directly, with no overhead. The wrapped
     callback keeps its name, options, schedule and state, so checkpoints load with or without the wrapper. If the wrapper sets

@@ -1,4 +1,4 @@
-"""ControlledLoop: the part of a loop that a source of commands can read and change."""
+"""ControlledLoop: the part of a loop that live control reads and changes."""
 
 from __future__ import annotations
 
@@ -89,7 +89,10 @@ class HostLimits(Protocol):
 
 
 class ControlledLoop:
-    """The part of a loop that live control uses. Commands change it, and ranks use it to apply a command at the same step."""
+    """The part of a loop that live control uses.
+
+    Live control calls these methods to apply commands, and to make all ranks apply a command at the same step.
+    """
 
     def __init__(
         self,

@@ -52,7 +52,7 @@ class TargetLayout:
         self._named = dict(named_parameters(parts["model"])) if "model" in parts else {}
 
     def like(self, where: Where, shape: Any) -> Any:
-        """Return a tensor of this run that is sharded as the saved tensor must be. Return None to load the full tensor.
+        """Return a tensor of this run as a template for sharding the saved tensor. Return None to load the full tensor.
 
         `where` and `shape` are the place and the shape of the saved tensor.
         """
