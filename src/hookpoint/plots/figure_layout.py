@@ -17,7 +17,7 @@ from hookpoint.plots.series import Series
 
 DECADE = 10.0
 UNITS = {"seconds": 1, "minutes": 60, "hours": 3600, "days": 86400}
-_PREFERENCE = {"epoch": 2, "value": 1}  # of series with the same length, the one with the highest number here is plotted
+_PREFERENCE = {"epoch": 2, "value": 1}  # if a metric's series are equally long, plot the kind with the highest number
 MARKS = 64  # maximum number of marks for nonfinite values per curve; more would hide the curve
 
 Axis = Callable[[Series], Sequence[float]]

@@ -37,7 +37,8 @@ class Execution:
     def carry_out(self, do: str, plan: Plan) -> tuple[dict[str, Any], str]:
         """Carry out a plan. Return fields for the answer, and the reason if the plan fails on a rank."""
         if do == "validate" and self._loop.is_in_team:
-            return plan.act(), ""  # an error ends the run, because the other ranks are waiting inside the validation pass
+            # If validation fails on this rank, the other ranks are still waiting in the pass, so the error must end the run.
+            return plan.act(), ""
         result, reason = _attempted(plan.act)
         outcomes = self._loop.gather((reason, plan.is_permanent and not reason), "the outcome of a command")
         reason = _first(one for one, _ in outcomes)

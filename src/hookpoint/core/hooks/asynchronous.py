@@ -89,7 +89,8 @@ def deferred(entry: Entry, handler: Handler, point: str) -> Callable[..., None]:
 def send_payload(background: Background, entry: Entry, handler: Handler, point: str, payload: Mapping[str, Any]) -> None:
     """Call a custom point's handler in the background, with the payload items that it names."""
     named = {parameter.source for parameter in handler.parameters}
-    if "logs" in payload or "logs" not in named:  # else pass the whole payload as `logs`
+    # A handler with a parameter `logs` gets the whole payload in it, unless the payload contains an item named `logs`.
+    if "logs" in payload or "logs" not in named:
         payload = {name: value for name, value in payload.items() if name in named}
     background.send(entry, point, _reader(entry, handler, point, handler.call), (payload,), {})
 

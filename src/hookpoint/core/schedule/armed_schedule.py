@@ -1,4 +1,4 @@
-"""Armed schedules: track when a schedule is due. Checkpoints store their state."""
+"""Armed schedules: schedules that track when they are due. A checkpoint stores the state of each armed schedule."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from hookpoint.core.run_view import RunView
     from hookpoint.core.schedule.clocks import Clocks
 
-# A tick on epochs reads the number of the current epoch. A level reads the number of completed epochs.
+# READ_TICK and READ_LEVEL contain functions that read a clock. They differ only for epochs: READ_TICK returns the number of the
+# current epoch, and READ_LEVEL returns the number of completed epochs.
 COUNTERS = {"steps": "step", "iterations": "iteration", "epochs": "epoch", "samples": "samples"}
 READ_TICK: dict[str, Callable[[Clocks], float]] = {clock: attrgetter(name) for clock, name in COUNTERS.items()}
 READ_TICK["seconds"] = methodcaller("elapsed")

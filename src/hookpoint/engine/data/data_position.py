@@ -9,8 +9,9 @@
   DataLoader over an IterableDataset, and a loader that Accelerate has prepared.
 
 In this pass and in all later passes, a resumed run reads the same batches as an uninterrupted run, with two exceptions. Random
-numbers that worker processes draw inside a dataset are not restored, unless the dataset is wrapped in `SeededSamples`. Indices
-may also differ if a sampler draws them one by one from a global generator that training also uses, and the workers prefetch.
+numbers that worker processes draw inside a dataset are not restored, unless the dataset is wrapped in `SeededSamples`. The
+second exception is a sampler that draws indices one by one from a global generator. If training also uses this generator and
+the workers prefetch batches, the indices may differ.
 """
 
 from __future__ import annotations
@@ -89,7 +90,8 @@ class TorchPositions(Positions):
         return {"graph": graph_of(data, digest_of), "batches": length_of(loader), **facts_of(data)}
 
     def exhaust(self, loader: Iterable[Any], source: Iterator[Any]) -> None:
-        # A loader of a map-style dataset and a loader with its own state do not count passes, so they need not be exhausted.
+        # Some loaders count a pass only when their iterator is exhausted. Loaders over a map-style dataset and loaders with
+        # their own state do not need this.
         if not has_index(loader) and not is_stateful(loader):
             super().exhaust(loader, source)
 

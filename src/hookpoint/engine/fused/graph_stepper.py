@@ -56,7 +56,7 @@ class Captured:
     """
 
     inputs: StaticBatch
-    staging: Any  # the batch that the copy stream writes to
+    staging: Any  # the device buffers to which the copy stream copies each batch
     batches: int = 0  # number of batches computed outside the graph since graphs were last discarded
     graphs: dict[Key, StepGraph] = field(default_factory=dict)
     not_captured: set[Key] = field(default_factory=set)
@@ -115,7 +115,7 @@ class GraphStepper(TorchStepper):
         stream.wait_stream(outer)
         self._leaving.begin(self._watch)
         self._loads.begin(*self._modules, self._optimizer)
-        of_monitors = torch.cuda.default_stream(self._device)  # the monitor threads use this stream
+        of_monitors = torch.cuda.default_stream(self._device)  # the stream that monitor threads use
         self._logged.begin(lambda: of_monitors.wait_stream(stream))
         self._copies.begin(run)
         run.hyper.recapture = self.recapture
@@ -331,7 +331,8 @@ class GraphStepper(TorchStepper):
 
     def _settings_changed(self, settings: Settings) -> None:
         is_rate = settings.others == self._settings.others
-        # If a setting other than the learning rate has changed, a step outside the graph may have to create optimizer state.
+        # If a setting other than the learning rate has changed, the optimizer may need new state. Steps outside the graph
+        # create this state.
         self._discard(warm_up=not is_rate)
         self._changes += 1
         if self._changes == MAX_CHANGES:

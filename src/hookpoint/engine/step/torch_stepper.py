@@ -290,7 +290,7 @@ class TorchStepper(Stepper):
     def _compute_outputs(self, run: Run, now: Iteration) -> None:
         now.outputs, now.targets, now.loss = self._compute(now.batch, run.mode)
         if self._forward.parts:
-            parts, self._forward.parts = self._forward.parts, {}  # clear the parts, because the next loss may have no parts
+            parts, self._forward.parts = self._forward.parts, {}  # clear the loss parts: the next loss may have none
             for name, part in parts.items():
                 machine_of(run).logbook.log(name, part, now.samples)
 

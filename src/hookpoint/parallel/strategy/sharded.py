@@ -73,7 +73,11 @@ class Sharded(StrategyDefaults):
         return model
 
     def evaluating(self, *, same_batch_count: bool) -> AbstractContextManager[None]:
-        """Gather parameters in each forward pass, as in training. If ranks have different batch counts, gather only once."""
+        """Return the context manager for a validation pass.
+
+        If all ranks have the same number of batches, each forward pass gathers the parameters, as in training. Otherwise, all
+        parameters are gathered once, at the beginning of the pass.
+        """
         return nullcontext() if same_batch_count else _gathered(self._modules)
 
 

@@ -121,7 +121,8 @@ def _matches(pattern: str, name: str) -> bool:
 def _can_split(module: nn.Module) -> bool:
     """Return whether torch can split a layer. The layer must be a Linear or Embedding with a plain weight."""
     if isinstance(module, nn.Embedding):
-        if module.max_norm is not None or module.sparse:  # max_norm changes weights in forward; gradients must be dense
+        # Not supported: max_norm changes the weight in the forward pass, and sparse=True produces sparse gradients.
+        if module.max_norm is not None or module.sparse:
             return False
     elif not isinstance(module, nn.Linear):
         return False
@@ -155,7 +156,7 @@ def _check_size(split: Split, size: int) -> None:
     else:
         return
     if any(isinstance(layout, Shard) for layout in layouts) and int(width) % size:  # type: ignore[arg-type]
-        cure = f"a multiple of {size}, or {DIRECTIONS[isinstance(style, RowwiseParallel)]!r}, which gathers them"
+        cure = f"a multiple of {size}, or {DIRECTIONS[isinstance(style, RowwiseParallel)]!r}, which gathers uneven shards"
         what = f"{split.name} has {width} {what}, which cannot be split evenly across {size} ranks"
         raise BadStrategy(f"TensorParallel: {what}.", choose=cure)
 
@@ -199,8 +200,8 @@ def _styles(parent: nn.Module | None, layers: Sequence[Layer], size: int) -> dic
     """Return torch's styles for the layers of one module.
 
     The output of a colwise layer stays sharded only if a rowwise layer of the same width consumes it. Otherwise, the output is
-    gathered. In a Sequential, the modules between the two layers are also checked. A module that counts attention heads expects
-    the heads of all ranks, so it gets full tensors.
+    gathered. In a Sequential, the modules between the two layers are also checked. A module with an integer attribute such as
+    `num_heads` expects the attention heads of all ranks, so it gets full tensors.
     """
     pairs = {} if parent is None or _counts_heads(parent) else _pairs(parent, layers)
     uneven = {name for name, layer, _ in layers if name in pairs and int(layer.out_features) % size}  # type: ignore[arg-type]

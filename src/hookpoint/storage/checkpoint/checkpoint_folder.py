@@ -147,7 +147,7 @@ def verify_written(folder: Path, segments: Mapping[str, Sequence[Segment]]) -> N
 
 def _complete_manifest(folder: Path) -> Manifest:
     manifest = read_manifest(folder)
-    for name in sorted(set(manifest.files) - set(disk.names(folder))):  # check this before reading any file
+    for name in sorted(set(manifest.files) - set(disk.names(folder))):  # report missing files before reading any file
         raise _damaged(folder, f"{name} is missing")
     return manifest
 
@@ -186,7 +186,7 @@ def read_manifest(folder: Path) -> Manifest:
     manifest = parse_manifest(_read(folder, MANIFEST, disk.read), str(folder))
     place = Place.of(folder.name)
     if place is not None and place.step != manifest.step:
-        raise _damaged(folder, f"its manifest names step {manifest.step}")
+        raise _damaged(folder, f"its manifest belongs to step {manifest.step}")
     return manifest
 
 
