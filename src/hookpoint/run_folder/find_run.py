@@ -55,7 +55,7 @@ def find_run(name: str, *, may_be_remote: bool = False) -> RunFolder:
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     if near:
         raise CommandError(f"there is no run {shown(name)}; did you mean {' or '.join(map(shown, near))}?", USAGE)
-    hint = "hookpoint runs lists them" if names else "there are no runs here"
+    hint = "to list all runs: hookpoint runs" if names else "there are no runs here"
     raise CommandError(f"there is no run {shown(name)}; expected a run folder or a name under {RUNS}/ ({hint})", USAGE)
 
 
