@@ -155,7 +155,7 @@ class CSVLogger(Callback):
 
 
 def before_row(rows: list[Row], row: Row, number: str) -> list[Row]:
-    """Return the rows, but drop rows at the end whose epoch or step is the same as in `row`, or later."""
+    """Return the rows, but drop rows at the end whose epoch or step is not lower than the epoch or step of `row`."""
     end = len(rows)
     while end and rows[end - 1][number].isdecimal() and int(rows[end - 1][number]) >= int(row[number]):
         end -= 1

@@ -144,7 +144,7 @@ class CommandJournal:
         except OSError:
             if "number" in content:
                 forget = {"forget": content["number"], "by": "", "reason": "it was not written to the journal", "time": now()}
-                self._failed.append(forget)  # `_append` writes it again, before the next line
+                self._failed.append(forget)  # the next `_append` writes this line again, because the write below may fail
                 with suppress(OSError):
                     os.write(descriptor, b"\n" + json.dumps(forget).encode() + b"\n")
 

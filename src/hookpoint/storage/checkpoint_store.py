@@ -315,7 +315,7 @@ class CheckpointStore(ResumableStore):
         return Saved(target, step, list(manifest.tags), time.monotonic() - started)
 
     def _hide_old(self) -> list[Path]:
-        """Rename old checkpoints to hidden names, so that no half-deleted one is ever visible. Return the paths to delete."""
+        """Rename old checkpoints to hidden names, so that users never see a half-deleted folder. Return the paths to delete."""
         folder = checkpoints(self.workdir)
         try:
             hidden = [folder / name for name in disk.names(folder) if is_being_deleted(name)]  # an earlier deletion failed

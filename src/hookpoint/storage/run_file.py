@@ -132,7 +132,7 @@ def _parsed(data: bytes) -> tuple[dict[str, Any], str]:
 
 
 def _is_too_deep(value: Any) -> bool:
-    """Return whether a value is nested so deeply that code which visits its parts could fail."""
+    """Return whether a value is nested so deeply that recursive code could fail."""
     level = [value]
     for _ in range(MAX_LEVELS):
         level = [

@@ -78,7 +78,7 @@ class Hooks:
             dispatch(run)
 
     def _compile_and_fire(self, point: str, run: Any) -> None:
-        """Compile a point when it first fires, because a guard uses only a few points. Then fire it."""
+        """Compile a point when it fires for the first time, then call its handlers. Points that never fire are not compiled."""
         self._by_point[point] = dispatch = self.dispatch(point, timed=True) or _do_nothing
         dispatch(run)
 
@@ -134,7 +134,11 @@ class Hooks:
                 subject.setup(component, save_path)
 
     def attach(self, run: Any) -> None:
-        """Set the callbacks' run, for `self.trainer` (tensorpack) and `self.model` (Keras), and enter their contexts."""
+        """Store the run in each Callback, and call `__enter__` on the callbacks that define it.
+
+        A Callback reads `self.trainer` (tensorpack) and `self.model` (Keras) from the stored run. If `run` is None, remove the
+        stored run, and call any `__exit__` that has not been called yet.
+        """
         for entry in self.entries:
             for callback in (entry.subject, *entry.path):
                 if isinstance(callback, Callback):

@@ -79,7 +79,7 @@ class Logbook:
         self.windows = ReaderWindows(read_by_steps, floats, may_wait)
         self.monitors: Monitors | None = None
         self.is_muted = False  # True while a run resumes: values are ignored, because they were logged before the checkpoint.
-        self.has_recent = True  # False if values must be copied. Each value then goes through `log`.
+        self.has_recent = True  # False if a run uses a CUDA graph: `recent` then stays empty, so `log` can copy each value.
         self.recent: dict[str, list[tuple[Any, float]]] = {}
         self.next_log_step = log_every or 0
         self._clocks, self._log_every, self._floats = clocks, log_every, floats
@@ -142,7 +142,7 @@ class Logbook:
             page.window[name].pending.append((value, weight))
 
     def _follow(self, page: Page, name: str, called: str, mean: Mean, as_given: bool) -> None:
-        """Let callers append values to the list of a Mean, and let metrics and readers read the values from this list."""
+        """Let callers append values directly to `mean.pending`. Metrics and readers also get their values from this list."""
         if not page.is_side:
             self.metrics.follow(name, mean, self._clocks.epoch)
             if page.mode == "train" and name in self.windows.by_metric:
@@ -165,7 +165,7 @@ class Logbook:
         self.recent = {}
 
     def logs(self) -> Logs:
-        """Return the metrics with a value from the current epoch. At the end of a training pass, omit validation metrics."""
+        """Return the metrics that were logged in the current epoch. At the end of a training pass, omit validation metrics."""
         ends_training = bool(self._pages) and self._pages[-1].is_final and self._pages[-1].mode == "train"
         return Logs(self.metrics, self._clocks.epoch, without=OF_VALIDATION if ends_training else ())
 

@@ -54,7 +54,8 @@ class EvaluateOptions(TypedDict, total=False):
 class RunLoop(Protocol):
     """The services of a loop.
 
-    `settle` closes the passes and the epoch that a `break` left open. Services that act on the loop call `settle` first.
+    `settle` closes the passes and the epoch that a `break` left open. Other methods call `settle` before they begin epochs or
+    passes, save a checkpoint, or request a stop, a skip or a retry.
     """
 
     @property

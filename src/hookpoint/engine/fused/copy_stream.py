@@ -13,8 +13,9 @@ from hookpoint.engine.fused.static_batch import Signature, StaticBatch, is_on_ho
 
 
 class CopyStream:
-    """Move batches to the device. If a graph exists for a batch, the batch is copied to a staging buffer on a separate stream.
+    """Move batches to the device. If a CUDA graph exists for a batch's shape, copy the batch to a staging buffer.
 
+    The copy to the staging buffer runs on a separate stream.
     The step's stream waits for the copy, and the copy waits for the step that reads the previous batch. The CPU does not wait
     for the copy or the step. Copies overlap with a step only if the batch is in pinned memory, as with
     `DataLoader(..., pin_memory=True)`.
