@@ -120,9 +120,9 @@ def _sprite(name: str, images: Any) -> tuple[bytes, tuple[int, int]]:
         raise BadValue(f"embedding '{name}': images have {channels} channels; expected 1 or 3.")
     across = ceil(sqrt(count))
     if across * max(height, width) > MAX_SPRITE_PIXELS:
-        needed = f"{across * width} x {across * height} pixels; TensorBoard shows at most {MAX_SPRITE_PIXELS} in each direction"
+        needed = f"{across * width} x {across * height} pixels; TensorBoard shows at most {MAX_SPRITE_PIXELS} per side"
         raise BadValue(
-            f"embedding '{name}': {count} images of {width} x {height} pixels need {needed}.",
+            f"embedding '{name}': {count} images of {width} x {height} pixels need a sprite of {needed}.",
             give="smaller or fewer images",
         )
     sheet = numpy.zeros((across * height, across * width, 3), "uint8")

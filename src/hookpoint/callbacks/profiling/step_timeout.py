@@ -36,10 +36,11 @@ class StepTimeout(Callback):
 
     A step is a training iteration, including the wait for its batch. In other libraries' trainers, which fetch batches
     themselves, the wait does not count. Validation passes, checkpoints and the time between epochs do not count.
-    `covers=["train", "val"]` also watches validation iterations. The first iteration of each pass, in which workers start and
-    kernels are compiled, may take `first_seconds`. A step that is paused in a debugger or a shell does not count as late. A
-    step that is suspended with Ctrl-Z counts as late. If the interpreter itself hangs, in code that never releases the GIL,
-    faulthandler's timer writes `stacks-interpreter.txt`, and "exit" exits with code 1. A process has only one such timer.
+    `covers=["train", "val"]` also watches validation iterations. In the first iteration of each pass, workers start and
+    kernels are compiled, so this iteration may take up to `first_seconds` seconds. A step that is paused in a debugger or a
+    shell does not count as late. A step that is suspended with Ctrl-Z counts as late. If the interpreter itself hangs, in code
+    that never releases the GIL, faulthandler's timer writes `stacks-interpreter.txt`, and "exit" exits with code 1. This timer
+    requires a workdir. A process has only one such timer, so only one StepTimeout at a time can use it.
 
     Listens to the beginning and end of passes and iterations, on_batch_fetch_begin, on_iter_skip, on_run_begin, on_exception
     and on_run_end. Sends the event "step timeout".
@@ -158,7 +159,7 @@ def _write(run: Run, step: int, text: str) -> str | None:
         return None
     file = Path(run.workdir) / f"stacks-{step}{rank_suffix(run)}.txt"
     try:
-        with open(file, "a", encoding="utf-8") as out:  # append, because the step may also have hung before a resume
+        with open(file, "a", encoding="utf-8") as out:  # append: the run may have hung at this step before
             out.write(text)
     except OSError as error:
         logger.warning("%s could not be written: %s", file, error.strerror)

@@ -45,7 +45,7 @@ class Crashes:
     def check(self, name: str, resume: str) -> None:
         """Raise CannotResume if the run has crashed too often in the same way.
 
-        The error message suggests `resume`, such as 'resume="never"', as an argument that starts the run anyway.
+        `resume` is the argument that starts the run anyway, such as 'resume="never"'. The error message suggests it.
         """
         if self.limit is None or all(row["count"] < self.limit for row in self.rows):
             return

@@ -79,7 +79,7 @@ def find_checkpoint(machine: Machine) -> None:
 
 
 def _agreement(run: Run, verdicts: Verdicts, clocks: Clocks, logbook: Logbook, options: LoopOptions) -> Agreement | None:
-    """Return the component through which ranks agree, or None for a single rank."""
+    """Return the component that makes all ranks apply requests at the same step, or None for a single rank."""
     if not isinstance(clocks, TeamClocks):
         return None
     run.team = team = CheckedTeam(run.team, run)

@@ -49,7 +49,8 @@ class HostDriver:
     After each call, the host reads `wants_stop` and `wants_end_pass`, and stops or ends the pass if it can. The host itself
     handles signals, data, random numbers and checkpoints. It stores `state()` in its own checkpoint, and passes it back as
     `start_run(state=...)`. `save` is a function that takes the tags and the step, and writes the host's checkpoint. Without
-    it, callbacks that save checkpoints are rejected. By default, `save` is wrapped in a HostStore. Pass `store` to replace it.
+    `save`, callbacks that save checkpoints are rejected. By default, the driver creates `HostStore(save)` as its store. To use
+    a different store, pass it as `store`.
 
     `loss` and the values in `log=` are averaged over the pass. `show` sets the latest value of a metric without adding it to a
     mean. `finish_pass(finals)` takes values that the host itself averaged over the whole pass.
@@ -142,7 +143,7 @@ class HostDriver:
 
     @property
     def resumes_in_epoch(self) -> bool:
-        """Whether the state to resume from was saved inside an epoch that the run has not returned to yet."""
+        """Whether the run resumes in the middle of an epoch, and has not yet reached the position of its saved state."""
         return self._running().resuming.is_returning
 
     @property
@@ -247,7 +248,7 @@ class HostDriver:
             machine.steps.end(machine.run)
 
     def fire(self, point: str) -> None:
-        """Fire a point inside an iteration: on_backward_begin, on_backward_end, on_lr_adjust."""
+        """Fire one point inside an iteration: on_backward_begin, on_backward_end or on_lr_adjust."""
         machine = self._running()
         machine.hooks.fire(point, machine.run)
 

@@ -1,4 +1,4 @@
-"""Machine: the methods of a run, in the order in which drivers call them. Nothing else fires the points in this list.
+"""Machine: the methods of a run, in the order in which drivers call them. Only these methods fire the points listed below.
 
 begin_run                          on_setup, on_run_begin; on_load if the run resumes
   begin_epoch                      on_epoch_begin
@@ -92,7 +92,7 @@ class Machine:
             raise
 
     def _fire_or_stop(self, point: str, **payload: Any) -> None:
-        """Fire a point, unless `run_points` is False. StopRun becomes a stop request, so that the state is still restored."""
+        """Fire a point if `run_points` is True. StopRun becomes a stop request, so a resumed run still loads its state."""
         if self.options.run_points:
             try:
                 self._fire(point, **payload)
@@ -271,10 +271,10 @@ class Machine:
             raise
         scopes, pass_.is_open, pass_.abandoned, pass_.is_done = self.scopes, False, False, True
         try:
-            # A user may end validation early. If a stop ends it, the epoch and its metrics are incomplete.
+            # An epoch counts as complete if a user ends its validation early, but not if a stop ends its validation.
             scopes.cut_short |= not complete and (pass_.is_train or self.verdicts.stop)
             if pass_.is_train and not complete and not was_left:
-                self.saving.before_end_points()  # saves before the means are final: a resumed run can then add values to them
+                self.saving.before_end_points()  # save before the means are final, so that a resumed run can add to them
             pass_.results = self.logbook.finish_page(finals)
             self.hooks.fire(f"on_{pass_.mode}_epoch_end", self.run)
             scopes.close_above(pass_)

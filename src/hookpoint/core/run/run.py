@@ -36,7 +36,7 @@ OPS: dict[str, Callable[[Sequence[float]], float]] = {
 
 
 class Run(PeerNames):
-    """The run, as seen by callbacks: model and options, clocks, values of the current iteration, and services.
+    """A run. Callbacks read its model, options, counters and current batch, and call its methods to log, save or stop.
 
     `batch`, `batch_idx`, `outputs` and `loss` exist only during an iteration. `store` is a dict in which callbacks can share
     other values.
@@ -48,7 +48,7 @@ class Run(PeerNames):
 
     @as_epochs_method
     def epochs(self, number: int | None = None) -> Epochs:
-        """Iterate over epoch numbers until the run has done `number` epochs in total, or forever if it is None."""
+        """Iterate over epoch numbers until the run has done `number` epochs in total, or forever if `number` is None."""
         return self._loop.epochs(number)
 
     def batches(self, loader: Iterable[Any], mode: Mode = "train") -> Batches:
@@ -140,7 +140,7 @@ class Run(PeerNames):
         same_on_all_ranks: bool = False,
         measured: Mapping[str, Any] | None = None,
     ) -> None:
-        """Request a checkpoint with this tag. It is written at a step boundary, after the last handler at this point.
+        """Request a checkpoint with this tag. It is written at a step boundary, after the current point's handlers have run.
 
         `keep` selects which checkpoints with this tag to keep. By default, all are kept. With `in_background`, the run waits
         only until the state is copied. `measured` is stored in the manifest. It contains the metric, mode and value that
@@ -257,8 +257,8 @@ class Run(PeerNames):
             return self.hooks.fire(point, self)
         return self.hooks.fire_payload(point, {**self.offered(("epoch", "logs")), **payload, "run": self})
 
-    # Collective calls. Either all ranks make them, or none. A callback that makes one sets `collective = True`.
-    # With one rank, no communication takes place.
+    # Collective calls. If one rank makes such a call, all other ranks must make it too. A callback that makes collective calls
+    # sets `collective = True`. With one rank, no communication takes place.
 
     def reduce(self, value: Any, op: Op = "sum") -> float:
         """Return the sum, mean, max or min of a number over all ranks.

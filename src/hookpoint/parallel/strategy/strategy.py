@@ -99,7 +99,10 @@ class Pipelined(Protocol):
         """Return a string that describes where the model is split."""
 
     def full_model(self, model: Any) -> Any:
-        """Return a model that has the tensors of all stages, with their names and shapes. These tensors need no data."""
+        """Return a model that has the tensors of all stages, with their names and shapes.
+
+        The values of these tensors are not used.
+        """
 
 
 @runtime_checkable

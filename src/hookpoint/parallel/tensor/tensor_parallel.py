@@ -176,7 +176,7 @@ class ReplicaCheck:
 
 
 def _sums(values: Any) -> list[float]:
-    """Return four numbers that are compared between ranks: the count of tensors, and their shapes, sums and magnitudes."""
+    """Return four numbers to compare between ranks: the number of tensors, and sums of their sizes, values and magnitudes."""
     tensors = [tensor.detach() for tensor in tree_leaves(values) if isinstance(tensor, torch.Tensor)]
     shapes = [(place + 1) * size for tensor in tensors for place, size in enumerate(tensor.shape, start=tensor.dim())]
     wide = [tensor.to(torch.float64) for tensor in tensors if not tensor.is_complex()]
