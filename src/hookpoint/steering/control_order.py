@@ -65,7 +65,7 @@ class ControlOrder:
             if not self._is_running():
                 return self.outcome()
             if not is_taken and time.monotonic() >= deadline:
-                is_taken = not self._remove("the run did not take it in time")
+                is_taken = not self._remove("the run did not take the command in time")
             else:
                 time.sleep(QUICK_POLL if time.monotonic() - self._sent < QUICK_SECONDS else SLOW_POLL)
 
@@ -73,7 +73,7 @@ class ControlOrder:
         """Withdraw the command. If this returns True, the command is never applied. If False, the run has already taken it."""
         answer = self.answer()
         if answer is None or not answer.is_final:
-            self._remove("its sender withdrew it")
+            self._remove("the sender withdrew the command")
         return self._final is not None and self._final.status == WITHDRAWN
 
     def _remove(self, reason: str) -> bool:

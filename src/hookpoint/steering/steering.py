@@ -219,7 +219,7 @@ class Steering:
             if received.is_claimed or self._watch.claim(received):
                 taken.append(received)
             else:
-                self._conclude(received, (WITHDRAWN, "its sender withdrew it"))
+                self._conclude(received, (WITHDRAWN, "the sender withdrew the command"))
         return taken
 
     def _conclude(self, received: Received, outcome: tuple[str, str]) -> None:

@@ -1,13 +1,13 @@
 """Resuming: return a run to the position of a checkpoint.
 
 A checkpoint is saved between epochs or inside a training pass. The run first returns to that position. Meanwhile,
-`run.resuming` is set, nothing is logged, and finished epochs and passes are skipped. Everything is restored when the next epoch
-opens or, for a checkpoint inside a pass, when the pass is open again: first the state, then the position in the data, and last
-the random generators. This undoes changes that the user's code made in the meantime.
+`run.resuming` is set, nothing is logged, and finished epochs and passes are skipped.
 
-The state is therefore loaded twice. The first load happens before on_load and before the user's code, which may read the model.
-The first load receives a copy of the state. The second load undoes the changes that the user's code and the handlers at begin
-points, which fire again, have made since the first load.
+The state is loaded twice. The first load happens before on_load and before the user's code, which may read the model. The first
+load receives a copy of the state. The second load happens when the run has returned to the checkpoint's position. For a
+checkpoint between epochs, this is when the next epoch opens. For a checkpoint inside a pass, this is when the pass opens again.
+The second load restores the state first, then the position in the data, and the random generators last. It is needed because,
+after the first load, the user's code runs again and begin points fire again. Both may change the state.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ BETWEEN_EPOCHS = {"in_epoch": False}
 
 
 class Resuming:
-    """Restore a run from a checkpoint. `place` is the checkpoint's position until the run has returned to it."""
+    """Restore a run from a checkpoint.
+
+    `place` is the checkpoint's position. Once the run has returned to this position, `place` is BETWEEN_EPOCHS.
+    """
 
     def __init__(
         self,
@@ -122,7 +125,8 @@ class Resuming:
             self._report(checkpoint)
         saved = list(saved_optimizers(checkpoint.state["parts"].get("optimizer")))
         rates = self._saving.script_rates
-        if rates == rates_of(saved):  # the same process trains again: keep the rates that the script originally set
+        # If the same process trains again, keep the learning rates that the script originally set.
+        if rates == rates_of(saved):
             self._saving.script_rates = checkpoint.state.get("script_rates", rates)
         self._load(checkpoint.state, is_last=False)
         self._objects.positions.load_state_dict(checkpoint.state["data"])
@@ -159,7 +163,7 @@ class Resuming:
         return self._epochs_over <= over
 
     def repeat_body(self) -> None:
-        """Restore the random generators, because the user's code before the pass runs again and may shuffle the data."""
+        """Restore the random generators before the user's code runs again, because this code may shuffle the data."""
         if self.is_returning and self.place["rng"] is not None:
             self._objects.randomness.load_state_dict(self.place["rng"])
             self._saving.rng_of_body = dict(self.place["rng"])
@@ -214,7 +218,7 @@ class Resuming:
             self._report_data()
 
     def exhaust_data(self, pass_: Pass) -> None:
-        """Exhaust the loader if a pass was stopped at its last batch, because a pass that is not stopped does this too."""
+        """Exhaust the loader of a pass that was stopped at its last batch, as if the pass had not been stopped."""
         if not pass_.is_side:
             self._objects.positions.exhaust(pass_.loader, pass_.source)
 
@@ -294,7 +298,7 @@ class Resuming:
                 try:
                     load_state(item, saved[name], is_last=is_last)
                 except Exception as error:
-                    error.add_note(f"while restoring the {name} from a checkpoint; does it match this {name}?")
+                    error.add_note(f"while restoring the {name} from a checkpoint; does the checkpoint match this {name}?")
                     raise
         run.hyper.rates.load_state_dict(state.get("rates"))  # None for older checkpoints
         stepper_of(run).load_state_dict(run, copied(saved["stepper"]))
@@ -332,7 +336,7 @@ class Resuming:
             logger.warning("%s", line)
         table = self._objects.hooks.compared(checkpoint.state["callbacks"])
         if table:
-            logger.warning("callbacks compared with the checkpoint:\n%s", table)
+            logger.warning("the callbacks of this run do not match the checkpoint:\n%s", table)
 
 
 def _check_workdirs(workdirs: list[bool]) -> None:
