@@ -62,7 +62,11 @@ class Timing:
 
 @dataclass(slots=True)
 class Effort:
-    """How long to measure: rounds, approximate nanoseconds per candidate in each round, and fresh interpreters per program."""
+    """How long to measure.
+
+    `rounds` is the number of rounds. `nanoseconds` is the approximate time per candidate in each round. `interpreters` is the
+    number of fresh interpreters per program.
+    """
 
     rounds: int
     nanoseconds: int

@@ -28,8 +28,9 @@ class Runner(engine.Runner):
     init_weights: A state dict to start from.
     resume: What a fit resumes from, and which weights `validate` and `predict` load before the first fit: "auto", "must",
         "never" or a path.
-    lr_scheduler_on: "epoch" or "step": step the scheduler after each epoch or after each optimizer step. A plateau scheduler
-        reads the metric `lr_metric`. By default, this is loss. With "epoch" and validation data, the default is val_loss.
+    lr_scheduler_on: "epoch" or "step": step the scheduler after each epoch or after each optimizer step.
+    lr_metric: The metric that a plateau scheduler reads. The default is "val_loss" if the scheduler steps after each epoch and
+        there is validation data. Otherwise, the default is "loss".
     on_nonfinite: What to do if all losses in an epoch, or in two consecutive log steps, are NaN or infinite. "raise" raises
         NonFiniteLoss; "warn" logs a warning and continues.
     strict_sync: Raise an error if the host waits for the GPU between log steps.
