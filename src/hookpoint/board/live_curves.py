@@ -37,7 +37,7 @@ class LiveCurves:
         self._is_indexing = False
         self._index_problem = ""  # if not empty, no process can index the file, so it is read here
         self._read_problem = ""
-        self._stamp: FileStamp | None = None  # to detect changes; set when the whole file has been read
+        self._stamp: FileStamp | None = None  # detects changes since the whole file was read
         self._size = 0
         self._read_bytes = 0
         self._has_more = True

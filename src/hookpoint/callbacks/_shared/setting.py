@@ -21,8 +21,8 @@ class Setting:
     other groups keep their ratios to it. Any other setting is changed separately in each group. If two callbacks change the
     same setting, one warning names both. A checkpoint stores the value, unless the optimizer's state already contains it.
 
-    In a distributed run, all ranks apply a new value at the same step. With `same_on_all_ranks`, which promises that every rank
-    sets the same value, this happens immediately; otherwise, one step later.
+    In a distributed run, all ranks apply a new value at the same step, one step after a rank has set it. Pass
+    `same_on_all_ranks=True` if every rank sets the same value. The ranks then apply the value immediately.
     """
 
     def __init__(self, param: str | HyperParam, *, same_on_all_ranks: bool = False) -> None:
@@ -42,7 +42,8 @@ class Setting:
     def begin(self, run: Run, by: str, *, takes_over: bool = False) -> None:
         """Look up the setting; raise if it does not exist. Discard the state of the previous run, unless this run is resumed.
 
-        A callback that `takes_over` from a scheduler sets the value before each step, so it does not cause a warning.
+        If the run also has a scheduler for this learning rate, log a warning. With `takes_over=True`, log no warning, because
+        the callback deliberately replaces the scheduler's value before each step.
         """
         self.owner = by
         if self._param is None:

@@ -40,12 +40,12 @@ FOLLOW = (
 
 
 class HookSpans:
-    """Track the levels that are open on the run's thread: run, epoch, pass, iteration and the spans inside it.
+    """Track the levels that are open on the run's thread: run, epoch, pass, iteration, and the spans inside an iteration.
 
     A level ends at its end point, or when an enclosing level ends. If an exception interrupts a level, the level ends together
-    with the handler in which it began. `records` is True while iteration points and their handlers are recorded: for the first
-    `steps` steps and, with `every`, for the first `steps` of every `every` steps. Callers check `records` first, because most
-    steps are not recorded.
+    with the handler in which it began. `records` is True while iteration points and their handlers are recorded. The first
+    `steps` steps are recorded. With `every=1000`, the first `steps` steps of each 1000 steps are recorded. Callers check
+    `records` first, because most steps are not recorded.
     """
 
     def __init__(self, run: Run, trace: ChromeTrace, began: int, steps: int | None, every: int | None) -> None:

@@ -20,7 +20,7 @@ MIN_RATIO = 1e-12  # if the second variance is smaller than this fraction of the
 class Plane:
     """A plane through the last weights.
 
-    `path` has the coordinates of each step. `explained` is each direction's share of the variance.
+    `path` contains the coordinates of the weights at each step. `explained` is each direction's share of the variance.
     """
 
     directions: tuple[dict[str, Any], dict[str, Any]]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 DRAIN_SECONDS = 10.0  # how long a run waits for a monitor; after that, the monitor counts as blocked
-LEAVE_SECONDS = 1.0  # the limit for a monitor that is already blocked, and after a second signal
+LEAVE_SECONDS = 1.0  # how long a run waits after a second signal, or for a monitor that is already blocked
 END_SECONDS = 60.0  # how long a run waits for a local monitor's on_run_end, which may have to finish a file
 
 
@@ -183,7 +183,10 @@ class Monitors:
 
 
 def _with_limit(limits: Mapping[str, float], name: str, call: Callable[[], object]) -> None:
-    """Call a function and raise its error. If `limits` contains a time limit for this callback, call it on a thread."""
+    """Call a function and raise its error.
+
+    If `limits` contains a time limit for the callback `name`, call the function on a thread and wait at most this long.
+    """
     if name not in limits:
         call()
         return

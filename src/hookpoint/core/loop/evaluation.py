@@ -58,7 +58,7 @@ def evaluate(machine: Machine, data: Any, *, is_side: bool = False, **options: U
 
 
 def _total(machine: Machine, is_shared: bool, *counts: int) -> tuple[int, ...]:
-    """Sum each number of batches over all ranks that share the pass, because a rank may have had no data."""
+    """Return each count, summed over all ranks that share the pass, because some ranks may have had no data."""
     if machine.agreement is None or not is_shared:
         return counts
     gathered = machine.agreement.gather(counts, "the end of an evaluation")

@@ -19,8 +19,8 @@ OWN_FORWARD = "your own forward pass in a MainCallback"
 class Stepper:
     """Compute outputs, loss and gradients, and step the optimizer. This works with any objects that have the usual methods.
 
-    `evaluating` and `batches` adapt the stepper to a framework: how to evaluate a model, and how to build batches from arrays.
-    An engine overrides all methods.
+    Two functions adapt the stepper to a framework. `evaluating` returns a context manager that puts a model in evaluation mode.
+    `batches` builds batches from arrays. An engine overrides all methods.
     """
 
     accumulate: int = 1  # the number of batches per optimizer step, unless a MainCallback steps the optimizer

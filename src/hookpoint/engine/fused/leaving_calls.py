@@ -20,7 +20,7 @@ class LeavingCalls:
 
     A handler with a schedule is due when its schedule fires. A callback can define a method `leaves_graph(run)` that returns
     whether the next step must run outside the graph. All other handlers are due at every step. A handler is also due at every
-    step if its schedule or wrapper calls a function of the run, because this function could read the step's loss.
+    step if its schedule or wrapper calls a user-defined function, because this function could read the step's loss.
     """
 
     def __init__(self, hooks: Hooks) -> None:

@@ -227,7 +227,7 @@ class SplitDTensors:
             return tensor.full_tensor().cpu()
         local = tensor.to_local()
         # Detect tied tensors by their storage, not by their address. Empty shards have no address, so a rank with empty shards
-        # could treat different tensors as tied, but names must be the same on all ranks.
+        # could treat different tensors as tied. It would then list fewer names than the other ranks.
         storage = local.untyped_storage()._cdata
         memory = (storage, local.storage_offset(), local.shape, local.stride(), local.dtype, tensor.shape)
         if memory not in self._names:

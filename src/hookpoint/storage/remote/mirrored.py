@@ -30,7 +30,7 @@ def log_files(workdir: Path) -> Iterator[str]:
 
 
 def is_log(path: str) -> bool:
-    """Return whether `log_files` could yield this path in a mirror. Other files in the mirror are not downloaded as logs."""
+    """Return whether a file in a mirror, given by its relative path, is a log. `log_files` lists the logs that are uploaded."""
     first, *others = path.split("/")
     is_visible = not any(name.startswith(".") for name in (first, *others))
     return path == JOURNAL or (is_visible and path != HEARTBEAT and not (others and first in (CHECKPOINTS, PREVIOUS)))
