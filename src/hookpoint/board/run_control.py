@@ -1,4 +1,4 @@
-"""Run control: what the page can change in a run in progress, and commands on their way to it."""
+"""Run control: list what the page can change in a run in progress, and send commands from the page to the run."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ the name of the callback.
     ├── UnknownCallback (KeyError)            a callback that the run does not have
     ├── OutsideIteration (AttributeError)     run.batch or a similar value, used outside an iteration
     ├── NotAssignable (AttributeError)        run.stop = True
-    ├── NotOffered (AttributeError)           an attribute that a run does not offer to an adopted or asynchronous callback
+    ├── NotOffered (AttributeError)           a callback uses an attribute that its run does not provide
     ├── OutsideRun (RuntimeError)             a Loop used before it is entered or after it is exited
     ├── NothingToSaveTo (RuntimeError)        run.save() without a store
     ├── NotSaveable (TypeError)               state that cannot be loaded safely

@@ -155,9 +155,15 @@ POINTS: tuple[Point, ...] = (
         "right after the last training step of an epoch; training metrics are final",
         modes=TRAIN,
         spellings=(
-            orca("after_train_epoch", "in Orca, runs after validation; in hookpoint, on_epoch_end does"),
+            orca(
+                "after_train_epoch",
+                "Orca calls it after validation; hookpoint calls it before validation, and calls on_epoch_end after validation",
+            ),
             orca_any_mode("after_epoch"),
-            mindspore("on_train_epoch_end", "in MindSpore, runs after evaluation; in hookpoint, on_epoch_end does"),
+            mindspore(
+                "on_train_epoch_end",
+                "MindSpore calls it after evaluation; hookpoint calls it before validation, and calls on_epoch_end after it",
+            ),
             tensorpack("_after_epoch"),
         ),
     ),

@@ -27,7 +27,7 @@ def new_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class ControlCommand:
-    """A command.
+    """A command to a run in progress. `do` is the name of the command, such as "pause".
 
     `args` depends on the command: set {"values": {name: value}}, call {"action": name}, save {"tag": tag}, log-every {"steps":
     n}, trace {"steps": n}, stop {"reason": text}. The other commands take no arguments. A run may be started more than once:

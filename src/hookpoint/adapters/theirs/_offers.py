@@ -1,4 +1,4 @@
-"""Offers: the base class of stand-ins for another library's trainer and model, which that library's callbacks receive."""
+"""Offers: the base class of objects that another library's callbacks receive instead of that library's trainer or model."""
 
 from __future__ import annotations
 

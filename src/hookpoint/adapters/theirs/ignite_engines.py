@@ -130,7 +130,7 @@ class IgniteEngines(Callback):
         self._honour(run)
 
     def _honour(self, run: Run) -> None:
-        """Forward the handlers' requests."""
+        """Stop the run or the epoch if a handler has called `terminate` or `terminate_epoch`."""
         trainer, evaluator = self.trainer, self.evaluator
         if trainer.should_terminate and self._is_training and run.stop_reason is None:
             run.stop(trainer.terminated_by)

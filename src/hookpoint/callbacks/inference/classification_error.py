@@ -22,10 +22,10 @@ class ClassificationError:
     `wrong` defines which samples are wrong. With "wrong-top1", "wrong-top5" and so on, the outputs are scores, which are
     compared with the targets. If the outputs have names, the output "logits" contains the scores. Samples with a negative
     target do not count, because a negative target, such as torch's `ignore_index=-100`, marks a sample to ignore. Samples with
-    a NaN score are wrong. Any other string is the name of an output. A function receives the outputs and the targets. The named
-    output, or the function's result, is a vector that contains 0 for each correct sample. If an output has the name
-    "wrong-top1", that output is used instead of the scores. Each update queues a few operations on the device and does not wait
-    for them.
+    a NaN score are wrong. If `wrong` is any other string, it is the name of an output. If `wrong` is a function, it is called
+    with the outputs and the targets. The named output, or the function's result, is a vector that contains 0 for each correct
+    sample. If an output has the name "wrong-top1", that output is used instead of the scores. Each update queues a few
+    operations on the device and does not wait for them.
 
     >>> ClassificationError("wrong-top5", "val-error-top5").names
     ('val-error-top5',)
@@ -34,7 +34,10 @@ class ClassificationError:
     def __init__(self, wrong: Source = "wrong-top1", summary_name: str = "validation_error") -> None:
         check_source("ClassificationError", "wrong", wrong)
         if isinstance(wrong, str) and wrong.startswith("wrong-top") and not TOP.fullmatch(wrong):
-            raise BadArgument(f"ClassificationError: wrong={wrong!r} has no number.", write="'wrong-top1', 'wrong-top5', ...")
+            raise BadArgument(
+                f"ClassificationError: wrong={wrong!r} must have an integer >= 1 after 'wrong-top'.",
+                write="'wrong-top1', 'wrong-top5', ...",
+            )
         self.wrong = wrong
         self.names = (summary_name,)
         self.reset()

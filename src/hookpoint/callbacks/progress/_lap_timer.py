@@ -31,8 +31,8 @@ class LapTimer(Callback):
     def __init__(self, *laps: str, **options: Unpack[Options]) -> None:
         super().__init__(**options)
         self.time = TrainingTime()
-        self._starts = dict.fromkeys(laps, Elapsed())  # a lap is the work done since it started
-        self._end = Elapsed()  # the work done by the end of the last run
+        self._starts = dict.fromkeys(laps, Elapsed())  # for each lap, the work that the run had done when the lap started
+        self._end = Elapsed()  # the work that the last run had done when it ended
         self._saving: tuple[int, float] | None = None
 
     def on_run_begin(self, run: Run) -> None:

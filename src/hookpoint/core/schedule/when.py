@@ -102,9 +102,9 @@ class OnClock(When):
 
 
 class Every(OnClock):
-    """Due at every multiple: `Every(steps=500)`, `Every(minutes=10)`.
+    """Due at every multiple of a period: `Every(steps=500)` is due at steps 500, 1000 and so on.
 
-    Periods of time are measured in training time. A resumed run continues counting.
+    A period of time, as in `Every(minutes=10)`, is measured in training time. A resumed run continues counting.
     """
 
     def __init__(self, **clock: Amount) -> None:
@@ -119,7 +119,7 @@ class Every(OnClock):
 
 def _next_multiple(period: Amount, now: Amount) -> Amount:
     following = (now // period + 1) * period
-    return following if following > now else following + period  # because 0.5 // 0.1 is 4.0
+    return following if following > now else following + period  # 0.5 // 0.1 is 4.0 instead of 5.0, due to rounding
 
 
 class At(OnClock):

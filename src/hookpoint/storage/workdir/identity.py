@@ -22,7 +22,7 @@ GIT_NO_COMMIT = "(initial)"
 
 # Explanations of differences: why the run cannot resume (REFUSED), or what changes if it resumes (WARNED).
 REFUSED = {
-    "format": "saved by a newer release, which this one cannot read",
+    "format": "a newer release of hookpoint saved it in a format that this release cannot read",
     "world_size": "each rank has a shard of the data and the state",
     "model_size": "the groups of ranks that share samples differ",
     "layout": "each rank has different layers of the model",
