@@ -275,7 +275,7 @@ def main() -> None:
         "machine": machine(),
         "runs": runs,
         "lines": lines,
-        "load": os.getloadavg(),  # the machine's load before the benchmark, because figures are wall times
+        "load": os.getloadavg(),  # recorded because other programs on the machine make wall times longer
     }
     with TemporaryDirectory() as place, sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)

@@ -1,8 +1,9 @@
-"""System calls of the board's server for one run in progress: without a page, and with a page that shows it or another run.
+"""Count the system calls of the board's server while a run is in progress.
 
-strace counts the calls of the server. Calls on the run's folder are counted separately, because they take long on shared
-storage: those that look up a path, and all. The run writes ten lines per second to scalars.jsonl, or is paused. The page is
-open in chromium, and its requests are included. Needs Linux, strace, chromium and playwright.
+The calls are counted with no page open, with the page of another run open, and with the page of this run open. strace counts
+all system calls of the server, the calls on the run's folder, and the calls that look up a path in this folder. Calls on the
+folder are counted separately, because they are slow on shared storage. The run writes ten lines per second to scalars.jsonl, or
+is paused. The page is open in chromium, and its requests are included. Needs Linux, strace, chromium and playwright.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ TRAINING = """
 
 
 def calls_of(pid: int, seconds: float, log: Path, folder: Path) -> Counter[str]:
-    """Count a process's system calls per second: all, those on a folder, and those that look up a path in it."""
+    """Count a process's system calls per second: all calls, calls on a folder, and calls that look up a path in this folder."""
     command = ["strace", "-f", "-y", "-qq", "-s", "400", "-o", str(log), "-p", str(pid)]
     with subprocess.Popen(command) as strace:
         time.sleep(seconds)
@@ -62,7 +63,7 @@ def calls_of(pid: int, seconds: float, log: Path, folder: Path) -> Counter[str]:
     for line in log.read_text(errors="replace").splitlines():
         found = re.match(r"\d+ +(\w+)\(", line)
         if not found:
-            continue  # the end of a call that another thread has interrupted, or a signal
+            continue  # this line shows a signal, or the second part of an interrupted call
         counts["all"] += 1
         if str(folder) in line:
             counts["on the run's folder"] += 1

@@ -199,7 +199,10 @@ def of_iteration(effort: Effort) -> Group:
 
 
 class Batches:
-    """Batches that time the loop over them, except for the first and last iteration, in which the pass begins and ends."""
+    """Batches that measure how long a loop takes to iterate over them.
+
+    The first and the last iteration are not timed, because the pass begins and ends in them.
+    """
 
     taken = 0.0
 
@@ -332,8 +335,8 @@ def print_all(groups: dict[str, Group], promised: list[Figure], found: list[Figu
         print_table(f"{groups[key].title}, ns", ["median (min)"], rows)
     rows = [[name, in_words(timing, digits=1, per=1e6)] for name, timing in groups["import"].timings.items()]
     print_table("a fresh interpreter, ms", ["median (min)"], rows)
-    print_table("must hold", ["figure", "95 % interval", "at most", "verdict"], [figure.cells() for figure in promised])
-    print_table("and", ["figure", "95 % interval"], [figure.cells()[:3] for figure in found])
+    print_table("limits", ["figure", "95 % interval", "at most", "verdict"], [figure.cells() for figure in promised])
+    print_table("other figures", ["figure", "95 % interval"], [figure.cells()[:3] for figure in found])
 
 
 def main() -> None:

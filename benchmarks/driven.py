@@ -1,7 +1,7 @@
 """The cost of an iteration that another library's trainer drives, compared with an iteration of your own loop.
 
-A driven iteration includes an optimizer step, which the trainer reports before and after it. Your own loop here has no
-optimizer, so each batch counts as a step: this is the cheapest loop that counts steps, and so the strictest reference.
+A driven iteration includes an optimizer step. The trainer reports when this step begins and when it ends. Your own loop here
+has no optimizer, so each batch counts as a step: this is the cheapest loop that counts steps, and so the strictest reference.
 
 Run the benchmark with `make bench`.
 """
@@ -44,7 +44,10 @@ PAIR = (Array(), Array())
 
 
 class Batches:
-    """Batches that time the loop over them, except for the first and last iteration, in which the pass begins and ends."""
+    """Batches that measure how long a loop takes to iterate over them.
+
+    The first and the last iteration are not timed, because the pass begins and ends in them.
+    """
 
     taken = 0.0
 
@@ -147,7 +150,7 @@ def main() -> None:
     group = measured(QUICK if options.quick else THOROUGH)
     found = figures(group)
     print_table(f"{group.title}, ns", ["median (min)"], [[name, in_words(timing)] for name, timing in group.timings.items()])
-    print_table("must hold", ["figure", "95 % interval", "at most", "verdict"], [figure.cells() for figure in found])
+    print_table("limits", ["figure", "95 % interval", "at most", "verdict"], [figure.cells() for figure in found])
     if not options.no_write:
         path = write("driven", "", about, [group], found, folder=options.results)
         print(f"\nwrote {path}")

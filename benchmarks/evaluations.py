@@ -1,4 +1,4 @@
-"""Time validation and prediction side by side: with a Runner, in your own loop, and in the bare loops that they replace."""
+"""Compare the time of validation and prediction with a Runner, with a Loop, and in plain PyTorch loops without hookpoint."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Count the hookpoint source files that a training step and a save execute, which a reader must open to follow them.
+"""Count the hookpoint source files whose code runs in a training step, and in a step with a save.
 
-Run it with `python benchmarks/files_entered.py`. In a quiet step, nothing is due: neither a log step nor a save.
+To understand such a step, a reader must open these files. In a quiet step, nothing is logged and nothing is saved. Run the
+benchmark with `python benchmarks/files_entered.py`.
 """
 
 from __future__ import annotations

@@ -22,7 +22,10 @@ COMPILE, TWICE, LOG, MEMORY = "compile", "compile twice as many / compile", "log
 
 
 def compile_seconds(number: int) -> float:
-    """Return the seconds that it takes to compile callbacks in pairs, each of which reads what the next one writes."""
+    """Return the seconds that it takes to compile this many callbacks.
+
+    The callbacks form pairs. In each pair, the first callback reads a metric that the second one writes.
+    """
     from hookpoint import Callback, Hooks
 
     class Listens(Callback):
@@ -54,13 +57,13 @@ def log_names(names: int, *, traced: bool) -> float:
 
 
 def in_process(*words: object) -> float:
-    """Run this script with `--only` and these words in a new process, and return the number that it prints."""
+    """Run this script in a new process with `--only` and these arguments, and return the number that it prints."""
     command = [sys.executable, __file__, "--only", *map(str, words)]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def measure(callbacks: int, names: int, rounds: int) -> dict[str, list[float]]:
-    """Return the value of each figure in each round."""
+    """Repeat all measurements `rounds` times, and return a list of values for each measurement."""
     found: dict[str, list[float]] = {COMPILE: [], TWICE: [], LOG: [], MEMORY: []}
     for _ in range(rounds):
         once, twice = in_process("compile", callbacks), in_process("compile", 2 * callbacks)

@@ -1,4 +1,4 @@
-"""Live control: the time from a command in `hookpoint.control` to its answer, and the cost of control without commands.
+"""Live control: the time from a command to its answer, and the cost of live control while no commands are sent.
 
 A run with steps of 10 ms trains in its own process and receives settings at random times: first on an otherwise idle machine,
 then while other processes keep every core busy. Run the benchmark with `make bench`.
@@ -87,7 +87,7 @@ def latencies(folder: Path, commands: int) -> list[float]:
 
 
 def watcher_milliseconds(process: subprocess.Popen[str], seconds: float) -> float:
-    """Return how many milliseconds of CPU time the watcher uses per second, without commands."""
+    """Return how many milliseconds of CPU time the watcher uses per second while no commands are sent."""
 
     def cpu_seconds() -> float:
         assert process.stdin is not None

@@ -1,8 +1,8 @@
 """The command line on the files of a long run: seconds and peak memory for ten million lines of scalars.jsonl.
 
 Each command runs in its own process, and so does a run that resumes with an incomplete last line. The figures include the
-start of Python. CPU time is the process's own; wall time depends on what else the machine is doing. Needs Linux. Run the
-benchmark with `make bench`.
+start of Python. CPU time includes only the measured process. Wall time also depends on other programs that run on the
+machine. Needs Linux. Run the benchmark with `make bench`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def write_scalars(path: Path, lines: int) -> None:
 
 
 def resume(workdir: str, epochs: int, lines: int) -> None:
-    """Train an epoch of two steps, or resume and train another epoch. Write the long file in the middle of the first one."""
+    """Train an epoch of two steps, or resume and train another epoch. Write the long file in the first epoch."""
     from hookpoint import callbacks as cb
     from hookpoint.presets.loop import Loop
 

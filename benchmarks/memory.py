@@ -1,8 +1,9 @@
-"""The memory of a run: how much a long run grows, and its peak compared with that of a bare loop.
+"""The memory of a run: how much it grows in a long run, and how its peak compares with the peak of a bare loop.
 
-Growth is measured for resident memory and for the number of Python objects, from the end of the warm-up, after a fifth of the
-run, to the maximum after that. Peaks are measured in two ways: for tensors by torch's allocator, to the byte, and for the whole
-process by the system. Needs Linux. Run the benchmark with `make bench`.
+Growth is measured for resident memory and for the number of Python objects. The first fifth of the run is the warm-up. Growth
+is the difference between the value at the end of the warm-up and the maximum after it. Peaks are measured in two ways: for
+tensors by torch's allocator, to the byte, and for the whole process by the system. Needs Linux. Run the benchmark with
+`make bench`.
 """
 
 from __future__ import annotations
@@ -125,7 +126,8 @@ def train(kind: str, width: int) -> None:
 def tensor_peak(kind: str, width: int) -> int:
     """Return the most bytes that torch's allocator had allocated at any time, by its own count.
 
-    Call this once per process: the count continues from the last profile, without subtracting what was freed since then.
+    Call this only once per process. A second profile continues the count of the first, but does not subtract the memory that
+    was freed between the two.
     """
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as trace:
         train(kind, width)
@@ -141,7 +143,7 @@ def process_peak(kind: str, width: int) -> int:
     return peak_bytes()
 
 
-# Each measurement runs in its own process, so that none is affected by what another has left behind
+# Each measurement runs in its own process, so that measurements do not affect each other
 
 
 def apart(what: str, *arguments: Any) -> Any:
@@ -167,7 +169,8 @@ def exactly(value: float) -> Spread:
 
 def figures_of(seen: list[list[int]], tensors: dict[str, int], processes: Group) -> list[Figure]:
     warm = [one for one in seen if one[0] >= seen[-1][0] * WARM_UP]
-    most_bytes, most_objects = (max(one[what] for one in warm) - warm[0][what] for what in (1, 2))  # even if it fell later
+    # The maximum counts, even if the memory or the number of objects decreases again later.
+    most_bytes, most_objects = (max(one[what] for one in warm) - warm[0][what] for what in (1, 2))
     bare = processes["bare"]
     return [
         Figure("resident memory grows by", "MB", exactly(most_bytes / MEGABYTE), 2, digits=3),
@@ -207,7 +210,7 @@ def main() -> None:
     rows = [[kind, f"{tensors[kind] / MEGABYTE:.2f}", f"{processes[kind].spread.median / MEGABYTE:.1f}"] for kind in KINDS]
     print_table(f"peak with an MLP of width {width}, MB", ["tensors", "process"], rows)
     figures = figures_of(seen, tensors, processes)
-    print_table("must hold", ["figure", "95 % interval", "at most", "verdict"], [figure.cells() for figure in figures])
+    print_table("limits", ["figure", "95 % interval", "at most", "verdict"], [figure.cells() for figure in figures])
     if not options.no_write:
         in_bytes = {"tensors": tensors, "processes": {kind: processes[kind].rounds for kind in KINDS}}
         about |= {"steps": steps, "steps_bytes_objects": seen, "peaks_bytes": in_bytes}

@@ -1,7 +1,9 @@
-"""What your own loop costs compared with a bare one, part by part: each row adds one part to an earlier row.
+"""Measure how much time each part of hookpoint's `Loop` adds to a training step.
 
-The loop is the one in step_overhead.py. After each torch kernel, Python's code is no longer in the CPU's caches, so a part
-costs several times as much as in a tight loop. Its true cost can be measured only within the same loop. Only torch is needed:
+The benchmark times several versions of the same training loop: first without hookpoint, then with more and more parts of it.
+The training loop is the one in step_overhead.py. After each torch kernel, Python's code is no longer in the CPU's caches, so a
+part costs several times as much as in a tight loop. Its true cost can be measured only within the same loop. Only torch is
+needed:
 
     PYTHONPATH=src taskset -c 3 python3 benchmarks/own_loop.py
 
@@ -29,7 +31,7 @@ from hookpoint.presets.loop import Loop
 
 ITEM = "bare loop with loss.item()"
 CORE, CORE_LOGS, WORKDIR = "core Loop", "core Loop with run.log", "Loop with a workdir, no defaults, run.log"
-# What is added, and the rows without and with it.
+# For each part: the row of the loop without this part, and the row of the loop with it.
 PARTS = {
     "the noise: the same loop twice": (BARE, AGAIN),
     "reading the loss, as every loop that logs it does": (BARE, ITEM),

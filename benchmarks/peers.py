@@ -82,7 +82,8 @@ def lightning_quiet(job: Job) -> Callable[[], Took]:
 
 
 def torchtnt_quiet(job: Job) -> Callable[[], Took]:
-    sys.modules.setdefault("pkg_resources", ModuleType("pkg_resources"))  # torchtnt imports it, but setuptools has dropped it
+    # torchtnt imports pkg_resources, which setuptools no longer contains.
+    sys.modules.setdefault("pkg_resources", ModuleType("pkg_resources"))
     from torchtnt.framework import State, TrainUnit
     from torchtnt.framework import train as train_unit
 

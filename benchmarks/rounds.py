@@ -62,7 +62,11 @@ class Timing:
 
 @dataclass(slots=True)
 class Effort:
-    """How long to measure: rounds, approximate nanoseconds per candidate in each round, and fresh interpreters per program."""
+    """How long to measure.
+
+    `rounds` is the number of rounds. `nanoseconds` is the approximate time per candidate in each round. `interpreters` is the
+    number of fresh interpreters per program.
+    """
 
     rounds: int
     nanoseconds: int
@@ -83,7 +87,7 @@ class Group:
         self._is_net: set[str] = set()
 
     def add(self, name: str, statement: str, /, **names: Any) -> None:
-        """Add a statement to repeat in a function with the locals `names`. The cost of the loop itself is subtracted."""
+        """Add a statement to time in a loop. It can use `names` as local variables. The loop's own cost is subtracted."""
         self._samples[name] = repeated(statement, names)
         self._is_net.add(name)
 
@@ -105,7 +109,8 @@ class Group:
                     taken[name].append(samples[name](times[name]) / times[name])
         finally:
             gc.enable()
-        repeating = min(taken[NOTHING])  # not per round: a disturbance of the empty loop would distort the whole round
+        # The same value is subtracted in all rounds. With one value per round, a slow empty loop would distort its whole round.
+        repeating = min(taken[NOTHING])
         for name in self._samples:
             self.timings[name] = Timing([one - repeating * (name in self._is_net) for one in taken[name]])
         return self

@@ -182,7 +182,10 @@ class Operations:
                 self._times.append((operation.name, began, time.perf_counter_ns()))
 
     def spans(self) -> dict[str, tuple[float, float]]:
-        """Return when the first operation of each kind begins and the last one ends, in milliseconds after the first of all."""
+        """Return when the first operation of each kind begins and when the last one ends.
+
+        Times are in milliseconds since the first recorded operation of any kind.
+        """
         first = min(began for _, began, _ in self._times)
         spans = {}
         for name in dict.fromkeys(name for name, _, _ in self._times):

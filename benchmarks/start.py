@@ -1,8 +1,8 @@
 """How long a script takes before its first step: importing Loop and Runner, and starting the first fit.
 
-The programs take turns, each time in a fresh interpreter. Each prints the wall time, the CPU time and the number of new modules
-of its measured part. The first round is ignored, because it compiles the bytecode. Run the benchmark with `make bench` or, if
-only torch is installed, with `PYTHONPATH=src python3 benchmarks/start.py`.
+The programs take turns, each time in a fresh interpreter. Each program prints the wall time and the CPU time of its measured
+part, and the number of modules that this part imports. The first round is ignored, because it compiles the bytecode. Run the
+benchmark with `make bench` or, if only torch is installed, with `PYTHONPATH=src python3 benchmarks/start.py`.
 """
 
 from __future__ import annotations
@@ -65,7 +65,10 @@ PROGRAMS = {
 
 
 def started(prepared: str, measured: str) -> tuple[float, float, int]:
-    """Run a program in a fresh interpreter. Return its measured part's wall and CPU nanoseconds and number of new modules."""
+    """Run a program in a fresh interpreter.
+
+    Return the wall time and the CPU time of the measured part, in nanoseconds, and the number of modules that it imports.
+    """
     program = MEASURED.format(prepared=prepared, measured=measured)
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
@@ -76,7 +79,7 @@ def started(prepared: str, measured: str) -> tuple[float, float, int]:
 
 
 def measure(rounds: int, programs: dict[str, tuple[str, str]]) -> tuple[Group, Group, dict[str, int]]:
-    """Return the wall time, the CPU time and the number of new modules of each program."""
+    """Return the wall time and the CPU time of each program, and the number of modules that it imports."""
     wall, cpu = Group("wall time"), Group("CPU time")
     wall.timings, cpu.timings = ({name: Timing() for name in programs} for _ in range(2))
     modules = {}

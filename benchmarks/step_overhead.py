@@ -1,8 +1,8 @@
 """The cost of a training step with a Runner, in your own loop and with other trainers, compared with a bare torch loop.
 
 The model is an MLP 32-64-10, trained with batches of 32, SGD and one thread. It is small enough to make the overhead visible.
-Run the benchmark with `make bench`, or with `make bench-peers` to include the other trainers. `--judged` measures only the rows
-with a limit, validation and prediction, and needs only torch:
+Run the benchmark with `make bench`, or with `make bench-peers` to include the other trainers. `--judged` measures only
+validation, prediction and the training steps whose cost has an upper limit. It needs only torch:
 
     PYTHONPATH=src python3 benchmarks/step_overhead.py --judged
 """
@@ -83,7 +83,7 @@ def bare_with_none(job: Job) -> Took:
 
 
 def own_loop(job: Job, loop: Any) -> Took:
-    """Train with the body of the bare loop in your own loop."""
+    """Train with `for` loops over `run.epochs` and `run.batches`. The loop body is the same as in the bare loop."""
     model, optimizer, criterion = job.make()
     batches = job.clocked()
     with loop as run:
@@ -183,7 +183,7 @@ def with_hanging_notifiers(job: Job, workdir: str) -> Took:
 
 
 def figures_of(cpu: Group, wall: Group, against: dict[str, float], *, bare: str = BARE) -> list[Figure]:
-    """Return each candidate's time divided by the bare loop's, and the microseconds that it adds, in CPU and wall time."""
+    """Compare the CPU and wall times of each candidate with the bare loop. Return ratios, and differences in microseconds."""
     pairs = [(clock, group, name) for clock, group in (("CPU", cpu), ("wall", wall)) for name in group.timings if name != bare]
     times = [
         Figure(f"{c}: {name}", "x", group[name].over(group[bare]), against.get(name), digits=3) for c, group, name in pairs
@@ -193,7 +193,7 @@ def figures_of(cpu: Group, wall: Group, against: dict[str, float], *, bare: str 
 
 
 def print_group(title: str, cpu: Group, wall: Group, *, bare: str = BARE) -> None:
-    """Print the time per step, its ratio to the bare loop's, and the time added, in CPU and wall time."""
+    """Print the CPU time and the wall time per step. Compare both with the bare loop: as a ratio and as a difference."""
     rows = []
     for name in cpu.timings:
         cells = [name]
@@ -216,7 +216,7 @@ def skipped() -> list[str]:
 
 
 def judge(options: argparse.Namespace) -> tuple[list[Group], list[Figure]]:
-    """Measure the rows with a limit, validation and prediction."""
+    """Measure validation, prediction and the training steps whose cost has an upper limit."""
     job = job_of(options.steps)
     with TemporaryDirectory() as workdir, unseen():
         rows = {name: run for name, run in own(job, workdir).items() if name in LIMITS or name in (BARE, AGAIN, CLEARS)}
@@ -237,7 +237,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="run a few short rounds: takes seconds, gives rough figures")
     parser.add_argument("--no-write", action="store_true", help="do not write a file to benchmarks/results")
     parser.add_argument("--no-peers", action="store_true", help="leave out other trainers, even if they are installed")
-    parser.add_argument("--judged", action="store_true", help="measure only the rows with a limit, validation and prediction")
+    parser.add_argument("--judged", action="store_true", help="measure only validation, prediction and steps with a cost limit")
     parser.add_argument("--rounds", type=int, help="with --judged: number of rounds (default: 151)")
     parser.add_argument("--steps", type=int, help="with --judged: steps per round (default: 200)")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder for the result file")
@@ -296,10 +296,10 @@ def main() -> None:
 
 
 def finish(options: argparse.Namespace, suffix: str, about: dict[str, Any], groups: list[Group], figures: list[Figure]) -> None:
-    """Print the verdicts, and write all results to a file."""
+    """Print whether each limit is met, and write all results to a file."""
     promised = [figure for figure in figures if figure.limit is not None]
     heads = ["figure", "95 % interval", "at most", "verdict"]
-    print_table("must hold, by the median", heads, [figure.cells() for figure in promised])
+    print_table("limits, which apply to the median", heads, [figure.cells() for figure in promised])
     if not options.no_write:
         path = write("step-overhead", suffix, about, groups, figures, folder=options.results)
         print(f"\nwrote {path}")

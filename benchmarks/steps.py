@@ -24,11 +24,12 @@ WARM_UP = 20  # steps at the beginning of a turn that are not timed
 
 
 class Clocked:
-    """Batches that time the loop over them, from the request for the first batch after the warm-up to that for the last batch.
+    """Batches that measure how long a loop takes to iterate over them.
 
-    Work before and after that, such as making a model or opening files, is not timed. Such work leaves the caches cold, which
-    makes the first steps after it slower. They are the warm-up. Fetching a batch costs no more than fetching it from the list
-    itself. If a loop prefetches a batch, one step less is timed.
+    Timing starts when the loop requests the first batch after the warm-up, and ends when it requests the last batch. The last
+    step is not timed. Work outside this interval, such as making a model or opening files, is not timed. This work leaves the
+    CPU's caches cold, so the first steps are slower. They are the warm-up. Fetching a batch costs no more than fetching it from
+    the list itself. If a loop prefetches a batch, one fewer step is timed.
     """
 
     def __init__(self, batches: Sequence[Any], wait: Callable[[], None]) -> None:
@@ -63,7 +64,7 @@ class NoOp(Callback):
 
 @dataclass(slots=True)
 class Job:
-    """What to train: how to make the model, the batches, and how to wait for the device."""
+    """A training job: the batches, a function that makes the model, and a function that waits for the device."""
 
     make: Make
     batches: Sequence[Any]
@@ -95,7 +96,7 @@ class Job:
         return batches.took
 
     def under_runner(self, callbacks: Iterable[Any] = (), **options: Any) -> Took:
-        """Train with a Runner. With `extra_callbacks=[], monitors=[]`, the Runner is quiet."""
+        """Train with a Runner. With `extra_callbacks=[], monitors=[]`, the Runner has no default callbacks or monitors."""
         model, optimizer, criterion = self.make()
         batches = self.clocked()
         options = {"device": next(model.parameters()).device.type, "precision": self.precision, **options}
@@ -114,7 +115,7 @@ def measure(title: str, candidates: dict[str, Callable[[], Took]], *, rounds: in
         candidate()
     order, shuffle = list(candidates), random.Random(0).shuffle
     gc.collect()
-    gc.freeze()  # later collections need not scan what has been imported so far
+    gc.freeze()  # later garbage collections do not scan the objects that exist now
     for _ in range(rounds):
         shuffle(order)
         for name in order:

@@ -124,7 +124,7 @@ def compared(page: Any) -> None:
 
 
 def pointed(page: Any) -> None:
-    """Move the pointer to the spike."""
+    """Move the pointer to the spike in the loss chart."""
     box = page.locator(".chart[data-metric='loss'] .u-over").bounding_box()
     page.mouse.move(box["x"] + box["width"] * 0.41, box["y"] + 60)
     page.wait_for_timeout(300)

@@ -147,7 +147,7 @@ def _section(title: str, names: list[str]) -> Iterator[str]:
                 if facts:
                     yield from (facts, "")
                     facts = ""
-                # Not "python": the tests run docstrings in their modules.
+                # Marked as "pycon", because the tests run "python" blocks. They already run this example in its docstring.
                 yield from ("```pycon", re.sub(r"  # doctest: .*", "", paragraph), "```", "")
             elif re.match(r"    \w+: ", paragraph):
                 arguments = re.sub(r"\n {8,}", " ", paragraph).splitlines()

@@ -92,7 +92,7 @@ def record(command: list[str], folder: Path) -> str:
 def terminal_svg(title: str, lines: list[str]) -> str:
     """Draw terminal lines as a self-contained SVG."""
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, color_system="truecolor")
-    for line in [*lines, ""]:  # the image crops the last line
+    for line in [*lines, ""]:  # the SVG cuts off the last line, so add an empty line
         console.print(Text.from_ansi(line), overflow="crop", no_wrap=True)
     return console.export_svg(title=title, theme=THEME, code_format=TEMPLATE, unique_id="terminal")
 

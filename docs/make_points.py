@@ -42,8 +42,9 @@ RULES = """\
 ## Modes
 
 `on_epoch_*` fires once per training epoch. `on_iter_*` fires in every mode, and `run.mode` is the current mode. A validation
-pass fires only `on_val_*` and `on_iter_*`, and a prediction pass fires only `on_pred_*` and `on_iter_*`. This is true after the
-training batches, within an iteration and outside any epoch. Clocks, schedules and `on_trigger` advance only in training.
+pass fires only `on_val_*` and `on_iter_*`, and a prediction pass fires only `on_pred_*` and `on_iter_*`. It does not matter
+whether the pass runs after the training batches, within an iteration or outside any epoch. Clocks and schedules advance only in
+training, and `on_trigger` is called only in training.
 
 ## Begin and end
 
@@ -72,9 +73,9 @@ These points fire where data is loaded, for example in worker processes. Their h
 
 ARGUMENTS = {
     "run": f"the run; also as {', '.join(f'`{name}`' for name in RUN_NAMES[1:])}",
-    "epoch": "`run.epoch`, the current epoch, from 1; 0 before the first",
+    "epoch": "`run.epoch`, the current epoch, from 1; 0 before the first epoch",
     "logs": "the metrics that have a value in the current epoch, by name, converted to floats when read",
-    "batch": "the data; in Keras's `on_*batch_*` spellings, the index",
+    "batch": "the batch; in methods with Keras's names (`on_*batch_*`), the index of the batch",
     "batch_idx": "the index of the batch in its pass, from 0",
     "outputs": "the outputs of the forward pass, or None",
     "loss": "the loss of this iteration, or None",
@@ -84,18 +85,18 @@ ARGUMENTS = {
     "info": "the values that [`append_info`](checkpoints.md#name-and-annotate-checkpoints) added to the checkpoint",
     "records": "the `Record`s logged since the last call, as a list",
     "sample": "the sample that the dataset returned",
-    "index": "the sample's index; for an iterable dataset, its number in the pass and worker, from 0",
+    "index": "the sample's index; for an iterable dataset, the number of the sample within this pass and worker, from 0",
     "indices": "the indices of the batch, as the sampler yields them; None for an iterable dataset",
     "mode": '`"train"`, `"val"`, `"pred"`, or None outside of a run\'s passes',
-    "settings": "the loader's [settings](data-points.md) when the pass began",
+    "settings": 'the loader\'s [settings](data-points.md) for this pass or, with `settings_per="batch"`, for this batch',
     "worker": "the index of the worker process, from 0; None in the main process",
 }
 
 SYSTEMS = {
     "Orca": """\
-The names of BigDL Orca's PyTorch callbacks work, with `runner` as the run. `on_iter_forward`, `on_train_forward`,
-`on_val_forward`, `on_pred_forward`, `on_iter_backward` and `on_lr_adjust` have the same names in hookpoint and also belong to
-the one `MainCallback` (alias `MainCallBack`).
+You can keep the method names of BigDL Orca's PyTorch callbacks. The parameter `runner` is the run. `on_iter_forward`,
+`on_train_forward`, `on_val_forward`, `on_pred_forward`, `on_iter_backward` and `on_lr_adjust` have the same names in hookpoint.
+As in Orca, only the `MainCallback` (alias `MainCallBack`) may define them, and a run has only one `MainCallback`.
 
 - If a class defines a general method and a method for a mode, both are called. The general method is called first at begin
   points and last at end points.
@@ -112,15 +113,15 @@ Handlers with `run_context` run unchanged; `run_context` is the run. `on_train_e
 
 - Methods with bare names (`begin`, `step_end`, ...) are recognized only if `run_context` is their only parameter. They are
   called only in training.
-- `on_eval_begin` and `on_eval_epoch_begin` fire at the same moment. So do `on_eval_epoch_end` and `on_eval_end`. If a class
-  defines both, both are called.
+- `on_eval_begin` and `on_eval_epoch_begin` are two names of the same point. `on_eval_epoch_end` and `on_eval_end` are two
+  names of another point. If a class defines both names of a point, both methods are called.
 - More: [coming from MindSpore](coming-from.md#mindspore).
 """,
     "tensorpack": """\
 Underscore methods are recognized only if they take no parameters, with the exceptions below.
 
-- `_after_run` and `_trigger_step` fire at the same moment. Both are called, in this order. `_before_run(self, ctx)` may return
-  names of values, which `_after_run(self, ctx, values)` receives.
+- `_after_run` and `_trigger_step` are two names of the same point. If a class defines both, `_after_run` is called first.
+- `_before_run(self, ctx)` may return names of values. `_after_run(self, ctx, values)` receives these values.
 - More: [coming from tensorpack](coming-from.md#tensorpack).
 """,
 }
@@ -128,7 +129,7 @@ Underscore methods are recognized only if they take no parameters, with the exce
 CINNAMON = """\
 ## cinnamon
 
-cinnamon has no fixed names. Any `on_...` method is a handler, called by a [guard](guard.md), `run.fire(...)` or
+cinnamon has no fixed set of point names. Any `on_...` method is a handler, called by a [guard](guard.md), `run.fire(...)` or
 `callback.run(hookpoint=..., logs=...)`. More: [coming from cinnamon](coming-from.md#cinnamon).
 """
 
@@ -136,7 +137,7 @@ FOREIGN_NAMES = """\
 ## Other trainers
 
 A method with one of these names raises an error when callbacks are compiled. The message gives hookpoint's name for the same
-moment. The method is not called unchanged, because its arguments differ, so the call would only fail later.
+moment. hookpoint does not call the method, because it takes different arguments and would fail during training.
 """
 
 

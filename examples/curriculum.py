@@ -38,7 +38,7 @@ class Curriculum(Callback):
 
 
 def make_moons(count: int, *, seed: int) -> TensorDataset:
-    """Return points on two interleaving half circles, and the half circle of each point."""
+    """Return points on two interleaving half circles. The label of a point, 0 or 1, tells which half circle it is on."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(2, (count,), generator=generator)
     angle = math.pi * torch.rand(count, generator=generator) + math.pi * labels

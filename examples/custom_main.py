@@ -1,4 +1,4 @@
-"""Train a GAN with two networks and two optimizers in one MainCallback: it learns to place points on a ring."""
+"""Train a GAN that generates points on a ring. One MainCallback trains two networks with two optimizers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def network(inputs: int, outputs: int) -> nn.Module:
 
 
 class Adversaries(MainCallback):
-    """Train the critic to tell real points from generated ones, and the artist to fool the critic."""
+    """Train the discriminator ("critic") to recognize generated points, and the generator ("artist") to fool it."""
 
     def on_train_forward(self, run: Run) -> None:
         (real,) = run.batch

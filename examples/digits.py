@@ -1,4 +1,4 @@
-"""Train a small residual network on handwritten digits, with everything else as callbacks. `hookpoint demo` runs this.
+"""Train a small residual network on handwritten digits, with many callbacks. `hookpoint demo` runs this script.
 
 Interrupt it and start it again: it resumes, and ends with the same weights as an uninterrupted run.
 """

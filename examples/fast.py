@@ -1,4 +1,4 @@
-"""Measure the time per step of a small model: eager, compiled, as a CUDA graph, and both."""
+"""Measure the time per step of a small model: eager, compiled, as a CUDA graph, and as a compiled CUDA graph."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def main() -> None:
             continue
         try:
             seconds, loss = train(steps, **options)
-        except HookpointError as error:  # no compiler
+        except HookpointError as error:  # for example, no compiler is installed
             print(f"{name:<24} {str(error).splitlines()[0]}")
             continue
         eager = eager or seconds

@@ -9,7 +9,7 @@ from collections import Counter
 import hookpoint
 from hookpoint import Callback, CallbackPipeline, Replace, guard
 
-# The code. It declares points and does not know the callbacks.
+# This code declares points, but does not depend on any callback.
 
 
 @guard("on_clean")

@@ -1,12 +1,13 @@
-"""Train the network of digits.py on multiple processes, with the same callbacks and any strategy.
+"""Train the network of digits.py in multiple processes, with the same callbacks and any strategy.
 
     torchrun --nproc-per-node 2 parallel.py --strategy sharded
     torchrun --nproc-per-node 4 parallel.py --strategy data-tensor
     hookpoint launch -n 2 parallel.py
 
-On one process, this trains like digits.py. The global batch size is the same for any number of processes: each rank gets its
-shard of every batch. With `tensor`, all ranks get the same images and shards of a wider head; with `data-tensor`, pairs of
-ranks do. With `pipeline`, all ranks get the same images and run different layers.
+In a single process, this script trains like digits.py. The global batch size is the same for any number of processes: each rank
+gets its shard of every batch. With `tensor`, all ranks get the same images, and a wider head is split across all ranks. With
+`data-tensor`, the two ranks of a pair get the same images, and the head is split across the pair. With `pipeline`, all ranks
+get the same images and run different layers.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ STRATEGIES: dict[str, Any] = {
 
 
 def with_wide_head(model: nn.Module) -> nn.Module:
-    """Replace the head with two layers worth splitting, with nearly as many weights as the convolutions."""
+    """Replace the head with two layers that are large enough to split: they have nearly as many weights as the convolutions."""
     model.set_submodule(
         "4", nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 2048), nn.ReLU(), nn.Linear(2048, 10))
     )

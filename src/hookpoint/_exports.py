@@ -128,7 +128,7 @@ ADAPTERS = {
 }
 
 MODULES = ("adapters", "callbacks", "errors")
-# Names that hookpoint.callbacks exports in addition to hookpoint.
+# Names that hookpoint exports and that can also be imported from hookpoint.callbacks.
 ALSO_CALLBACKS = (
     "Callback",
     "CallbackFactory",

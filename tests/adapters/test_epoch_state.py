@@ -62,7 +62,7 @@ def test_a_fit_that_resumes_without_a_workdir_warns(caplog):
     assert not caplog.records
     assert trained(None, 5, first=3) == 2
     assert [record.message for record in caplog.records] == [
-        "Tiny starts epoch 4, but without workdir= there is no state of hookpoint's callbacks: they start from scratch"
+        "Tiny starts epoch 4, but without workdir=, the state of hookpoint's callbacks was not saved: they start from scratch"
     ]
 
 

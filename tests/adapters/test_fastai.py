@@ -196,7 +196,7 @@ def test_a_fit_that_starts_later_without_a_state_has_the_counters(tmp_path, capl
 
 def test_a_fit_that_starts_later_without_a_workdir_warns(caplog):
     learner_of(adapters.fastai([Record(UNAVAILABLE)])).fit(3, start_epoch=2)
-    assert "fastai starts epoch 3, but without workdir= there is no state of hookpoint's callbacks" in caplog.text
+    assert "fastai starts epoch 3, but without workdir=, the state of hookpoint's callbacks was not saved" in caplog.text
 
 
 def test_what_fastai_cannot_do_is_refused():

@@ -129,7 +129,7 @@ def test_the_state_file_is_in_our_own_encoding_and_matches_the_epoch(tmp_path, c
 
 def test_a_fit_that_resumes_without_a_workdir_warns(caplog):
     model_of(Fit()).fit(**DATA, initial_epoch=1, epochs=2, callbacks=[adapters.keras([cb.EarlyStopping("loss")])])
-    assert "Keras starts epoch 2, but without workdir= there is no state of hookpoint's callbacks" in caplog.text
+    assert "Keras starts epoch 2, but without workdir=, the state of hookpoint's callbacks was not saved" in caplog.text
 
 
 def test_a_saver_writes_weights(tmp_path):

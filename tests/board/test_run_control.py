@@ -78,7 +78,7 @@ def test_a_run_that_was_killed_before_it_answered(steered, monkeypatch):
         training.gate.clear()
         sent = run_control.SentCommand(training.workdir, "validate", {}, None)
         monkeypatch.setattr(sent, "_is_running", lambda: False)
-        assert sent.answer()["text"] == "lost: the run ended first"
+        assert sent.answer()["text"] == "lost: the run ended before it answered"
         training.gate.set()
 
 

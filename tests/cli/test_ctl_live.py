@@ -102,7 +102,7 @@ def test_a_lost_command_has_exit_code_1(command, steered, until):
         ending.start()
         said = command("ctl", "live", "set", "Tunable.alpha=0.25", code=1).stderr
         ending.join()
-    assert said == "hookpoint: lost: the run ended first\n"
+    assert said == "hookpoint: lost: the run ended before it applied the command\n"
     assert set(live.tunable.alphas) == {0.5}
 
 
@@ -111,7 +111,7 @@ def test_a_withdrawn_command_has_exit_code_75(command, steered):
         live.gate.clear()
         said = command("ctl", "live", "set", "Tunable.alpha=0.25", "--timeout", "0.1", code=75).stderr
         live.gate.set()
-    assert said == "hookpoint: withdrawn: the run did not take it in time\n"
+    assert said == "hookpoint: withdrawn: the run did not take the command in time\n"
     assert set(live.tunable.alphas) == {0.5}
 
 
@@ -145,7 +145,7 @@ def test_ctrl_c_withdraws(tmp_path, steered, until):
             until(control(live.workdir).pending)
             process.send_signal(signal.SIGINT)
             said = process.communicate(timeout=60)
-        assert (said, process.returncode) == (("", "hookpoint: withdrawn: its sender withdrew it\n"), 75)
+        assert (said, process.returncode) == (("", "hookpoint: withdrawn: the sender withdrew the command\n"), 75)
         assert control(live.workdir).pending() == []
         live.gate.set()
     assert set(live.tunable.alphas) == {0.5}

@@ -137,7 +137,7 @@ def test_runs_that_are_none(trained, here, refused):
     trained("mine")
     assert refused(2, "mien") == "there is no run mien; did you mean mine?"
     (here / "runs/mine/scalars.jsonl").unlink()
-    output = "nothing to plot: runs/mine has no scalars.jsonl; JSONWriter writes it"
+    output = "nothing to plot: runs/mine has no scalars.jsonl, which JSONWriter writes"
     assert refused(65, "mine") == output
     (here / "runs/mine/scalars.jsonl").write_text('{"step": 1, "loss": "soup"}\n')
     for arguments in ([], ["-m", "loss"], ["--terminal"]):

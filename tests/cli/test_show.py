@@ -86,7 +86,7 @@ def test_a_name_is_used_if_the_path_is_not_a_run(command, train_run, tmp_path):
 def test_near_misses_are_named(command, train_run):
     train_run("resnet")
     assert command("show", "resnt", code=2).stderr == "hookpoint: there is no run resnt; did you mean resnet?\n"
-    assert "hookpoint runs lists them" in command("show", "xyz", code=2).stderr
+    assert "to list all runs: hookpoint runs" in command("show", "xyz", code=2).stderr
 
 
 def test_a_folder_of_runs_is_not_a_run(command, train_run):

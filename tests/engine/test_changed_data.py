@@ -341,7 +341,9 @@ def test_which_learning_rate_counts(tmp_path, caplog):
     assert run.optimizer.param_groups[0]["lr"] == 0.001
     assert len(caplog.records) == 1
     line = caplog.records[0].message
-    assert line.startswith("the script's learning rate is 0.01 (it was 0.001), but the checkpoint's is used: 0.001.")
+    assert line.startswith(
+        "the script's learning rate is 0.01 (it was 0.001), but the run uses the learning rate in the checkpoint, 0.001."
+    )
     caplog.clear()
     fit(tmp_path, shuffled(8), epochs=3, lr=0.01)
     assert not caplog.records  # it was reported

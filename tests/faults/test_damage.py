@@ -115,7 +115,7 @@ def test_a_file_too_many_is_said_and_the_run_goes_on_from_it(killed):
     child = killed.start()
     assert not killed.differences(child), child.log
     assert f"from {newest}" in child.log
-    assert child.log.count("not listed in its manifest.json, ignored: 'more.txt'") == 1
+    assert child.log.count("some files are ignored, because its manifest.json does not list them: 'more.txt'") == 1
 
 
 @pytest.mark.parametrize("number", range(times(full=10, sample=2)))

@@ -80,7 +80,7 @@ def test_a_callback_that_makes_every_step_leave_is_named_once() -> None:
     with Lines() as lines:
         result = plain(cuda_graph=True, callbacks=(Always(name="Mine"),))
     assert result.replays == result.captures == 0
-    assert lines.count("Mine listens to on_backward_end: every step runs outside the CUDA graph") == 1, lines
+    assert lines.count("Mine listens to on_backward_end, so every step runs outside the CUDA graph") == 1, lines
 
 
 def test_hooks_leave_the_graph_while_they_exist() -> None:
@@ -152,7 +152,8 @@ def test_explain_tells_which_steps_leave() -> None:
         cuda_graph=True,
     )
     runner.fit(data()[0], epochs=1)
-    assert "steps outside the CUDA graph\n  GradientStats(*) at on_step_begin: the steps it reads" in tables[0], tables[0]
+    shown = "steps outside the CUDA graph\n  GradientStats(*) at on_step_begin: steps for which leaves_graph(run) is True"
+    assert shown in tables[0], tables[0]
 
 
 def test_the_signatures_are_limited() -> None:
@@ -175,4 +176,6 @@ def test_the_signatures_are_limited() -> None:
         graph = train(cuda_graph=True)
     assert_equal(eager, graph)
     assert counts == {"captures": 4, "replays": 4 * (3 + 6)}, counts
-    assert "batches have more than 4 different shapes or numbers: the other batches run outside the CUDA graphs" in lines
+    assert (
+        "batches have more than 4 different shapes or non-tensor values: the other batches run outside the CUDA graphs" in lines
+    )

@@ -50,7 +50,7 @@ def test_differences_are_named_and_repaired(launch):
         assert result["error"].startswith("CheckReplicas: weights differ from the chief's at step 2: 1.bias (rank 1).\n")
     assert first["whole"] == second["whole"]
     assert first["repaired"] == second["repaired"] == first["whole"]
-    assert "The chief's weights replace them" in outcome.printed
+    assert "Copying the chief's weights to all ranks" in outcome.printed
 
 
 def test_a_single_process_has_nothing_to_compare():

@@ -185,7 +185,7 @@ def test_an_action_that_fails_on_one_rank_ends_the_run(launch, tmp_path):
     ended = launch(train, workdir=str(tmp_path / "run"), commands=commands, check=False)
     assert ended.results == [None, None]
     (event,) = events_of(tmp_path / "run")
-    reason = "rank 1: ValueError: not on this rank; other ranks have carried it out, which cannot be undone; the run ends"
+    reason = "rank 1: ValueError: not on this rank; the command's effect on other ranks cannot be undone; the run ends"
     assert (event["status"], event["reason"]) == ("refused", reason)
 
 

@@ -80,7 +80,7 @@ def test_ranks_that_talk_of_different_things_are_named(launch):
     for iteration, said in launch(apart).results:
         assert iteration == 2
         assert said == (
-            "the ranks are out of step.\n"
+            "the ranks do not make the same collective call.\n"
             "  rank 0    a collective callback, in Here at on_iter_end, iteration 2, epoch 1\n"
             "  rank 1    run.broadcast(source=0) in Strange at on_iter_end, iteration 2, epoch 1\n"
             "  call      on all ranks or on none"

@@ -251,7 +251,7 @@ def test_a_duration_that_no_clock_has(tmp_path, number):
     ("content", "why"),
     [
         ("{", "it is not JSON"),
-        ("[1]", "it has no format"),
+        ("[1]", "the key 'format' is missing or not an integer"),
         ({"status": "odd"}, "its status must be one of running, finished, stopped, failed"),
         (
             '{"format": 1, "status": "finished", "config": ' + "[" * 900 + "]" * 900 + "}",

@@ -114,5 +114,5 @@ def test_a_run_does_not_replay_a_command_that_could_not_be_journalled(fit, cuts,
         ("applied", True),
         ("applied", True),
     ]
-    assert "it cannot be journalled: OSError: [Errno 28]" in resumed.events()[1]["reason"]
+    assert "it cannot be written to the journal: OSError: [Errno 28]" in resumed.events()[1]["reason"]
     assert [rate for _, rate, _ in resumed.steps] == [0.1, 0.05, 0.05, *[0.02] * 5]

@@ -310,7 +310,7 @@ def test_the_answer_of_a_killed_run_says_what_a_resume_does(tmp_path, is_saved):
     event = [row for row in rows if row.get("do") == "call"][-1]
     if is_saved:
         assert (answer.status, event["status"], event.get("replayed")) == ("applied", "applied", True)
-        assert answer.note == "the run was killed right after it applied the command; a resume replays it"
+        assert answer.note == "the run was killed right after it applied the command; a resume replays the command"
     else:
         assert (answer.status, event["status"], event.get("replayed")) == ("lost", "lost", None)
         assert answer.reason == "the run was killed before its first checkpoint; it starts from scratch, without this command"

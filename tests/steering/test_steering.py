@@ -324,7 +324,7 @@ def test_a_pause_stops_the_clocks_until_the_run_resumes(fit):
 def test_pausing_twice_and_resuming_twice(fit):
     commands = {4: [("pause", {}), ("pause", {}), ("resume", {}), ("resume", {})]}
     answers = fit(commands).answers()
-    assert [answer.note for answer in answers] == [None, "the run was paused already", None, "the run was not paused"]
+    assert [answer.note for answer in answers] == [None, "the run was already paused", None, "the run was not paused"]
 
 
 def test_commands_that_wait_for_the_end_of_a_pause_are_applied_in_order(fit):
@@ -497,7 +497,7 @@ def test_files_that_cannot_be_written_end_no_run(fit, caplog):
     assert {rate for _, rate, _ in trained.steps} == {0.1}
     assert trained.run.step == 12
     assert [event["status"] for event in trained.events()] == ["refused", "refused", "applied"]
-    assert "cannot be journalled" in trained.events()[0]["reason"]
+    assert "cannot be written to the journal" in trained.events()[0]["reason"]
     assert "live.json could not be written" in caplog.text
 
 

@@ -61,7 +61,7 @@ def test_a_stray_file_is_no_damage_and_is_named(workdir):
     (workdir / "checkpoints" / "step-00000020" / "notes.txt").write_text("mine")
     found = verify(workdir)
     assert found.ok
-    said = "not listed in its manifest.json, ignored: 'notes.txt'"
+    said = "some files are ignored, because its manifest.json does not list them: 'notes.txt'"
     assert found.rows[1] == ("step-00000020", 20, True, said)
     assert str(found).splitlines()[1] == f"step-00000020  step 20   good; {said}"
 

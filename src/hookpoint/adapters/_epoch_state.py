@@ -38,7 +38,7 @@ class EpochState:
             return None
         trainer = self._hosted.driver.host.name
         if not self._paths:
-            text = "without workdir= there is no state of hookpoint's callbacks: they start from scratch"
+            text = "without workdir=, the state of hookpoint's callbacks was not saved: they start from scratch"
             logger.warning(f"%s starts epoch %d, but {text}", trainer, epoch + 1)
             return None
         found: list[int] = []

@@ -58,9 +58,9 @@ class HostedRun:
 
     Each adapter has one HostedRun, which compiles the callbacks once and starts one run per fit.
 
-    The adapter calls `start` when the trainer begins, drives `driver` on the trainer's events, and calls `finish` at the end or
-    `fail(error)` after an error. If the trainer ended the last run without firing an event, `start` first ends that run with an
-    error.
+    The adapter calls `start` when the trainer begins, methods of `driver` when the trainer fires an event, and `finish` at the
+    end or `fail(error)` after an error. If the trainer ended the last run without firing an event, `start` first ends that run
+    with an error.
 
     - `wrap(owner, method, function)` replaces an object's method, and `undo(function)` registers a cleanup function, such as a
       hook's `remove`. When the run ends, even with an error, all changes are undone in reverse order.
@@ -191,7 +191,7 @@ def copy_for_tags(path: Path, tags: Sequence[str], suffix: str) -> None:
 
 
 class Hosted(Protocol):
-    """An adapter."""
+    """An adapter, which stores its HostedRun in the attribute `hosted`."""
 
     hosted: HostedRun
 

@@ -21,8 +21,8 @@ STEPS = {"train": "train_step", "val": "test_step", "pred": "predict_step"}
 def keras(callbacks: Any, **options: Unpack[Options]) -> Any:
     """Return a Keras callback that runs hookpoint's callbacks: `model.fit(..., callbacks=[keras([...])])`.
 
-    `model.fit` is a run. `evaluate` and `predict` fire only the points of their pass. Keras has no event for errors. To have
-    errors reported, call `fit` inside a with statement:
+    Each call to `model.fit` is a run. `evaluate` and `predict` fire only the points of their pass. Keras has no event for
+    errors. To have errors reported, call `fit` inside a with statement:
 
         with hookpoint.adapters.keras(callbacks) as adapter:
             model.fit(..., callbacks=[adapter])
@@ -83,7 +83,8 @@ class KerasEvents(ErrorsFromWith):
         model = self.model
         is_stopped = getattr(model, "stop_training", False)
         self.hosted.start(model=model, optimizer=getattr(model, "optimizer", None), **facts)
-        if is_stopped:  # another callback stopped this run: Keras clears the flag of earlier runs when a fit begins
+        # Another callback has stopped this fit. The flag is not from an earlier fit: Keras clears it when a fit begins.
+        if is_stopped:
             model.stop_training = True
 
     def _start_fit(self, epoch: int) -> None:
@@ -269,7 +270,7 @@ class KerasEvents(ErrorsFromWith):
 
 
 class LearningRate:
-    """The learning rate of a Keras optimizer as a setting."""
+    """Make the learning rate of a Keras optimizer available in `run.hyper`."""
 
     name = "learning_rate"
 

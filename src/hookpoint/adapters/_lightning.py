@@ -44,7 +44,10 @@ def lightning(callbacks: Any, *, last: bool = False, **options: Unpack[Options])
 
 
 class LightningEvents:
-    """The methods that Lightning calls. They begin and end the run's epochs and passes, even when Lightning resumes."""
+    """The methods that Lightning calls. They begin and end the run's epochs and passes.
+
+    When Lightning resumes in the middle of an epoch, it does not report that the epoch begins. The methods begin it themselves.
+    """
 
     def __init__(self, callbacks: Any, last: bool, options: Options) -> None:
         super().__init__()
@@ -112,7 +115,10 @@ class LightningEvents:
         )
 
     def _progress(self, trainer: Any) -> dict[str, Any]:
-        """Return the state or, if there is none, the clocks for a fit that continues from a checkpoint or from the last fit."""
+        """Return the state to continue from: the state in the checkpoint, or the state at the end of the last fit.
+
+        If there is no such state, return clocks with the trainer's epoch and step.
+        """
         done, step = trainer.current_epoch, trainer.global_step
         state, self._loaded = self._loaded, None
         if state is None and trainer is self._trainer and (done or step):

@@ -25,8 +25,8 @@ HOST = Host(
     {
         **UNAVAILABLE,
         **NO_SKIPS,
-        "on_backward_begin": "it has no event before the backward pass",
-        "save": "it writes its own checkpoints; set save_strategy in its TrainingArguments",
+        "on_backward_begin": "the trainer has no event before the backward pass",
+        "save": "the trainer writes its own checkpoints; set save_strategy in its TrainingArguments",
     },
 )
 UNLIMITED = 2**31  # epochs; the trainer uses sys.maxsize if it only counts steps
@@ -37,12 +37,12 @@ WRAPPED = ("training_step", "compute_loss", "evaluate", "prediction_step", "save
 def transformers(trainer: Any, callbacks: Any, *, outputs: bool = True, **options: Unpack[Options]) -> TransformersAdapter:
     """Attach hookpoint's callbacks to a `transformers.Trainer`. They run in every `trainer.train()` until `detach()`.
 
-    `trainer.train` is a run. `trainer.evaluate` and `trainer.predict` fire only the points of their pass. Each micro-batch is
-    an iteration. `loss` is not divided by the number of accumulated batches. In the run, the metric `eval_x` becomes `val_x`.
-    All values that the trainer logs are sent to the monitors. The callbacks' state is stored in each `checkpoint-N`, and
-    `trainer.train(resume_from_checkpoint=...)` restores it. The file name contains `name`, so two lists of callbacks in one
-    trainer need different names. If a callback changes the learning rate, all later rates from the trainer's scheduler are
-    scaled by the same factor.
+    Each call to `trainer.train` is a run. `trainer.evaluate` and `trainer.predict` fire only the points of their pass. Each
+    micro-batch is an iteration. `loss` is not divided by the number of accumulated batches. In the run, the metric `eval_x`
+    becomes `val_x`. All values that the trainer logs are sent to the monitors. The callbacks' state is stored in each
+    `checkpoint-N`, and `trainer.train(resume_from_checkpoint=...)` restores it. The file name contains `name`, so two lists of
+    callbacks in one trainer need different names. If a callback changes the learning rate, all later rates from the trainer's
+    scheduler are scaled by the same factor.
 
     outputs: Provide `run.outputs` in training. This keeps the model's outputs in memory until the iteration ends. Pass False if
         the outputs are too large.
@@ -67,8 +67,8 @@ class TransformersAdapter(Attachment):
         self._trainer, self._keeps_outputs = trainer, keeps_outputs
         self._checkpoint: Path | None = None
         self._rates = ScheduledRates(None, None)
-        self._loader: Any = None  # the loader of the training pass, during training
-        # The batch's loss, and whether the model received the step's number of items.
+        self._loader: Any = None  # the loader of the training data; None outside training
+        # The loss of the batch, and whether compute_loss received `num_items_in_batch`.
         self._computed: tuple[Any, bool] | None = None
         self._is_stepping = self._epoch_is_over = False
         self._evaluations = self._last_logged = 0
@@ -99,7 +99,7 @@ class TransformersAdapter(Attachment):
 
     @guarded
     def begin(self, args: Any, state: Any, control: Any, objects: Mapping[str, Any]) -> None:
-        optimizer, scheduler = objects["optimizer"], objects["lr_scheduler"]  # accelerate wraps both
+        optimizer, scheduler = objects["optimizer"], objects["lr_scheduler"]  # accelerate may have wrapped both objects
         optimizer, scheduler = getattr(optimizer, "optimizer", optimizer), getattr(scheduler, "scheduler", scheduler)
         self._loader, self._last_logged = objects["train_dataloader"], state.global_step
         self._epoch_is_over, self._evaluations, self._saved_at = False, 0, None
@@ -111,7 +111,7 @@ class TransformersAdapter(Attachment):
             optimizer=optimizer,
             device=args.device,
         )
-        # Not passed to the run, which would warn that two objects set the learning rate.
+        # The scheduler is not passed to the run, because the run would warn that two objects set the learning rate.
         self._rates = ScheduledRates(optimizer, scheduler)
         for name in WRAPPED:
             self._wrap(name)
@@ -123,7 +123,10 @@ class TransformersAdapter(Attachment):
         self.hosted.wrap(self._trainer, name, functools.wraps(method)(functools.partial(getattr(self, f"_{name}"), method)))
 
     def _place(self, args: Any, state: Any) -> dict[str, Any]:
-        """Return the callbacks' state from the checkpoint to resume from. If there is none, return the trainer's counters."""
+        """Return the callbacks' state from the checkpoint that the trainer resumes from.
+
+        If the checkpoint does not contain this state, return the trainer's counters.
+        """
         if not state.global_step:
             return {}
         path = (self._checkpoint or _folder(args, state)) / self._state_file
@@ -154,7 +157,7 @@ class TransformersAdapter(Attachment):
 
     @guarded
     def end_epoch(self, state: Any, control: Any) -> None:
-        """End the epoch's training pass. The epoch itself ends after the log and the evaluation that the trainer announced."""
+        """End the epoch's training pass. The epoch itself ends after the log and the evaluation that the trainer requests."""
         self._epoch_is_over = True
         while self.hosted.driver.mode is not None:
             self.hosted.driver.finish_pass()
@@ -165,7 +168,7 @@ class TransformersAdapter(Attachment):
         self._settle(control)
 
     def _settle(self, control: Any, came: str = "", *, is_late: bool = False) -> None:
-        """End the epoch once the announced log and evaluation are done. With `is_late`, end it without waiting for them."""
+        """End the epoch once the requested log and evaluation are done. With `is_late`, end it without waiting for them."""
         self._awaited.discard(came)
         if is_late:
             self._awaited.clear()
@@ -208,7 +211,8 @@ class TransformersAdapter(Attachment):
     def _undivided(self, reported: Any) -> Any:
         """Return the batch's mean loss. The loss that the trainer reports is divided by the number of batches per step.
 
-        If the model receives the number of items in the whole step, its loss is already this batch's share of the step's mean.
+        If the model receives the number of items in the whole step, it divides the sum of the batch's losses by this number.
+        In this case, return the model's loss multiplied by the number of batches per step.
         """
         trainer = self._trainer
         batches = getattr(trainer, "current_gradient_accumulation_steps", trainer.args.gradient_accumulation_steps)
@@ -320,7 +324,7 @@ class TransformersAdapter(Attachment):
 
     @guarded
     def save(self, args: Any, state: Any, control: Any) -> None:
-        """Write the state if it is not already there, because a custom trainer may save checkpoints without save_model."""
+        """Write the state unless _save_model has written it. A custom trainer may save checkpoints without save_model."""
         if self._saved_at != state.global_step:
             self._write_state(state, control, _folder(args, state))
 
@@ -337,7 +341,11 @@ def _targets(inputs: Any) -> Any:
 
 
 def _prefix(theirs: str, mode: Mode) -> str:
-    """Return hookpoint's metric prefix: `val` for `eval`, and `val_name` for `eval_name` or any other name."""
+    """Return hookpoint's prefix for the trainer's metric prefix.
+
+    `eval` becomes `val`, `eval_x` becomes `val_x`, and any other prefix `x` becomes `val_x`. In prediction,
+    the result is always `pred`.
+    """
     if mode == "pred":
         return mode
     return f"val{theirs.removeprefix('eval')}" if theirs == "eval" or theirs.startswith("eval_") else f"val_{theirs}"

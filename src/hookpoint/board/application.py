@@ -109,7 +109,7 @@ class Board:
 
     def _runs(self, request: Request) -> Response:
         self._table.update()
-        # Read before the rows: if the rows change meanwhile, the page has an old version and asks again.
+        # Read the version before the rows. If the rows then change, the page has the older version and requests them again.
         version = self._table.version
         return _json({"version": version, "runs": self._table.rows(), "read_only": self._access.read_only})
 
@@ -175,7 +175,7 @@ class Board:
             raise HTTPException(501, str(error)) from None
 
     def _medium(self, kind: str, request: Request) -> Medium:
-        """Return the image or histogram that a request names. If several match, such as at different steps, return the last."""
+        """Return the image or histogram that a request names. If more than one matches, return the last one."""
         name, step = request.query_params.get("name"), request.query_params.get("step")
         media = self._media_in(request)
         named = [one for one in media if (one.kind, one.name) == (kind, name) and step in (None, str(one.step))]
@@ -203,7 +203,10 @@ class Board:
         return _json(await self._answer_to(path, key, do, args, expect))
 
     async def _answer_to(self, path: Path, key: str, do: str, args: dict[str, Any], expect: dict[str, Any] | None) -> Any:
-        """Send a command, and return its answer. If the run does not answer soon, say so: the stream has the answer later."""
+        """Send a command, and return its answer.
+
+        If the run does not answer within WAIT_SECONDS, return the status "waiting". The stream reports the answer later.
+        """
         self._waiting += 1
         try:
             sent = await run_sync(SentCommand, path, do, args, expect)
@@ -225,7 +228,7 @@ class Board:
                         return
                     await anyio.sleep(pause)
                     pause = min(pause * 1.1, MAX_POLL_SECONDS)
-            except Exception:  # must not end the task group, which follows all commands
+            except Exception:  # an error here would end the task group, and with it the tasks of all other commands
                 logger.exception("the answer to %s could not be read", do)
             finally:
                 self._waiting -= 1

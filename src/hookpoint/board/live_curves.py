@@ -37,11 +37,11 @@ class LiveCurves:
         self._is_indexing = False
         self._index_problem = ""  # if not empty, no process can index the file, so it is read here
         self._read_problem = ""
-        self._stamp: FileStamp | None = None  # of the file, once all of it was read
+        self._stamp: FileStamp | None = None  # detects changes since the whole file was read
         self._size = 0
         self._read_bytes = 0
         self._has_more = True
-        self.version = time.time_ns() // 10**6  # differs after each change of the curves and each start of the server
+        self.version = time.time_ns() // 10**6  # changes whenever the curves change or the server restarts
         self._first_generation = self.version
 
     @property
@@ -50,7 +50,7 @@ class LiveCurves:
         return self._reader.points
 
     def update(self) -> int:
-        """Read new records for a short time. Return the version, which changes with the curves."""
+        """Read new records for a short time. Return `version`, a number that changes whenever the curves change."""
         with self._lock:
             if not self._is_indexing:
                 problem = ""
@@ -100,10 +100,10 @@ class LiveCurves:
         """Return curves for the page: arrays of steps, times, minima, maxima and means, in at most `pixels` buckets.
 
         `names` selects metrics. By default, the most important metrics are returned. In the answer, `complete` is the fraction
-        of the file that has been read, and `exact` tells whether the extremes of all curves include every value. `all` contains
-        the names of all metrics, and `epochs` contains (last step, epoch) pairs. `generation` changes when the file is
-        truncated or replaced: earlier answers about any range may then be wrong. `problem` says why the file cannot be read,
-        and `note` says why reading it is slow.
+        of the file that has been read. `exact` tells whether the minima and maxima are computed from all values in the range.
+        `all` contains the names of all metrics, and `epochs` contains (last step, epoch) pairs. `generation` changes when the
+        file is truncated or replaced. Curves that were returned before this change may be wrong. `problem` says why the file
+        cannot be read, and `note` says why reading it is slow.
         """
         self.update()
         with self._lock:

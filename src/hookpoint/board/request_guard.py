@@ -48,7 +48,7 @@ class SingleUseToken:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who may access the server: its port, its token, the host names that it accepts, and whether it refuses commands.
+    """The rules for access to the server: its port, its token, the host names that it accepts, and whether it refuses commands.
 
     With `any_address`, any IP address is also accepted as a host. This is safe, because DNS rebinding needs a host name.
     """
@@ -141,7 +141,8 @@ class RequestGuard:
 
     def _has_signed_in(self, headers: dict[str, str]) -> bool:
         cookies = [cookie.strip().partition("=") for cookie in headers.get("cookie", "").split(";")]
-        values = [value for name, _, value in cookies if name == self._cookie]  # a server on another port can add one
+        # There may be several cookies with this name, because a server on another port can set one too.
+        values = [value for name, _, value in cookies if name == self._cookie]
         bearer = headers.get("authorization", "")
         return any(_is_equal(value, self._session) for value in values) or _is_equal(bearer, f"Bearer {self._access.token}")
 

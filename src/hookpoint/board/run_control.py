@@ -1,4 +1,4 @@
-"""Run control: what the page can change in a run in progress, and commands on their way to it."""
+"""Run control: list what the page can change in a run in progress, and send commands from the page to the run."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class SentCommand:
     """A command on its way from the page to a run. The methods read and write files, but never wait."""
 
     def __init__(self, path: Path, do: str, args: Mapping[str, Any], expect: Mapping[str, Any] | None) -> None:
-        """Send the command. Raises HookpointError or OSError if no run takes it."""
+        """Send the command. Raises HookpointError or OSError if the run cannot receive it."""
         self._controller = control(path)
         self._order = self._controller.send(do, args, expect=expect, timeout=ANSWER_SECONDS)
         self._sent = time.monotonic()
@@ -62,7 +62,7 @@ class SentCommand:
         return self._order.id
 
     def answer(self) -> dict[str, Any] | None:
-        """Return the final answer, or None if there is none yet. A command that no run takes in time is withdrawn."""
+        """Return the final answer, or None if there is none yet. If the run does not read the command in time, withdraw it."""
         try:
             answer = self._order.answer()
             if (answer is None or not answer.is_final) and not self._is_running():
@@ -72,7 +72,7 @@ class SentCommand:
                     return None
                 self._is_overdue = True
                 if not self._order.withdraw():
-                    return None  # the run has taken it, and answers later
+                    return None  # the run has already read the command, and answers later
                 answer = self._order.answer()
         except (HookpointError, OSError) as error:
             return refusal(error)

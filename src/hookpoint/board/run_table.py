@@ -28,7 +28,7 @@ from hookpoint.storage.workdir.lock import holder_of
 logger = logging.getLogger("hookpoint")
 
 KEY_CHARACTERS = 16
-MAX_HYPER = 100  # limit for the names of a run's hyper-parameters in its row
+MAX_HYPER = 100  # maximum number of hyper-parameter names in a run's row
 MAX_SETTING = 200  # maximum length of a setting in the table, in characters
 RUNNING_SECONDS = 1.0  # interval between checks of the runs in progress
 SEARCH_SECONDS = 10.0  # interval between searches for new runs
@@ -72,7 +72,7 @@ class RunTable:
         self._lock = Lock()
         self._listeners: list[Callable[[Changes], None]] = []
         self._searched = self._looked = -math.inf
-        self.version = time.time_ns() // 10**6  # differs after each change of the rows and each start of the server
+        self.version = time.time_ns() // 10**6  # changes whenever the rows change or the server restarts
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -106,7 +106,10 @@ class RunTable:
         self._listeners.append(listener)
 
     def update(self) -> None:
-        """Refresh what is due: runs in progress every second, all other runs and the folders every ten seconds."""
+        """Refresh the rows of runs in progress, at most once per second.
+
+        At most every ten seconds, also refresh all other rows and search for new runs.
+        """
         with self._lock:
             now = time.monotonic()
             if now - self._searched >= SEARCH_SECONDS:
@@ -143,7 +146,7 @@ class RunTable:
                 changes.rows.append(row)
 
     def _read(self, key: str, entry: _Entry) -> tuple[Row, dict[str, Any]]:
-        """Return a run's row and settings. A run that cannot be read has a row that says why, and does not affect others."""
+        """Return a run's row and settings. If the run cannot be read, return a row that contains the reason."""
         run = RunFolder(entry.path)
         try:
             return row_of(run, key, entry.label), short_settings(run)

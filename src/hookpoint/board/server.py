@@ -36,7 +36,8 @@ def serve(
 ) -> None:
     """Serve the runs below the given folders until Ctrl-C is pressed. Call `on_ready` once the server answers.
 
-    `on_ready` receives the address with the token, and an address that works only once, for the browser's command line.
+    `on_ready` receives two addresses. The first contains the token. The second works only once. Use the second to start the
+    browser, because all users of the machine can see the browser's command line.
 
     Without `port`, the server uses port 8787, or a free port if 8787 is taken. Raises OSError if `port` cannot be used.
     """
@@ -81,7 +82,7 @@ class _Server(uvicorn.Server):
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach a host."""
+    """Return whether an address can be reached only from this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -22,8 +22,8 @@ from hookpoint.run_folder.run_folder import EVENTS, RUNNING
 logger = logging.getLogger("hookpoint")
 
 TICK_SECONDS = 0.5
-REST_SECONDS = 10.0  # interval between checks of a run that has ended
-MAX_WAITING = 1_000  # messages that may wait for a slow page
+REST_SECONDS = 10.0  # interval between checks of a run that has ended.
+MAX_WAITING = 1_000  # maximum number of messages in the queue for one page
 
 
 class Subscription:

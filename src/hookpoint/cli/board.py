@@ -19,10 +19,12 @@ from hookpoint.run_folder.formatting import shown
 
 @click.command(short_help="Show runs in the browser.")
 @click.argument("folders", metavar="[FOLDER]...", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--port", type=click.IntRange(0, 65_535), metavar="N", help="The port; 8787 or a free one by default.")
+@click.option(
+    "--port", type=click.IntRange(0, 65_535), metavar="N", help="The port. Default: 8787, or a free port if 8787 is in use."
+)
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="The address to listen on.")
 @click.option("--token-file", type=click.Path(path_type=Path), metavar="FILE", help="Use the token in this file.")
-@click.option("--read-only", is_flag=True, help="Do not allow commands to runs.")
+@click.option("--read-only", is_flag=True, help="Show the runs, but do not let the page control them.")
 @click.option("--no-open", is_flag=True, help="Do not open the browser.")
 def board(
     folders: tuple[Path, ...], port: int | None, host: str, token_file: Path | None, read_only: bool, no_open: bool

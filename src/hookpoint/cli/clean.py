@@ -40,9 +40,9 @@ def clean(
     """Delete old checkpoints of RUN. First print what would be deleted and the space this frees, then ask for confirmation.
 
     The command keeps the newest valid checkpoint, which it verifies first. It also keeps the newest checkpoint with each
-    best-... tag, the best-... folders, checkpoints that are damaged or were saved after an exception, checkpoints with no
-    tag or with a tag that no saver manages, such as "manual", and files that hookpoint did not create. The command fails if a
-    process is writing to the run.
+    best-... tag, and the best-... folders. It keeps checkpoints that are damaged or were saved after an exception. It keeps
+    checkpoints without a tag, and checkpoints with a tag that no saver uses, such as "manual", unless --tag names the tag. It
+    never deletes files that hookpoint did not create. The command fails if a process is writing to the run.
 
     \b
     Examples:
@@ -147,7 +147,7 @@ def _hide(deletion: Deletion) -> tuple[Sequence[Path], Sequence[Path]]:
 
 @contextmanager
 def _locked(workdir: Path, *, delete: bool) -> Iterator[None]:
-    """Lock the run against other processes. With `delete`, delete its folder at the end if it is empty."""
+    """Lock the run against other processes. With `delete`, delete the run's folder on exit if the folder is empty."""
     had_lock = os.path.lexists(workdir / LOCK)
     lock = WorkdirLock(workdir)
     try:

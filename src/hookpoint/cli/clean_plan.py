@@ -63,7 +63,10 @@ class Plan:
 
 
 def plan_deletions(run: RunFolder, *, logs: bool, previous: bool, everything: bool, tags: frozenset[str] = frozenset()) -> Plan:
-    """Return what to delete. Checkpoints with one of `tags` are deleted in addition to those with a saver's tag."""
+    """Return what to delete. By default, only checkpoints with the tags that hookpoint and its savers use are deleted.
+
+    `tags` contains further tags whose checkpoints are deleted.
+    """
     deletions: list[Deletion] = []
     kept: list[tuple[str, str]] = []
     folder = run.path
@@ -133,7 +136,7 @@ def _is_half_deleted(checkpoint: Listed, newest: Listed | None) -> bool:
 def _is_good(checkpoint: Listed) -> bool:
     """Return whether a run can resume from a checkpoint.
 
-    Read all of its files, because older checkpoints may then be deleted.
+    This reads all files of the checkpoint, because `clean` may delete every older checkpoint if this one is valid.
     """
     with suppress(*UNREADABLE):
         return not verified(checkpoint.path).is_of_exception
@@ -166,9 +169,9 @@ def _is_renamed_manifest(name: str) -> bool:
 
 
 def _in_checkpoints(run: Path, *, damaged: bool) -> Iterator[Deletion]:
-    """Yield Deletions of what a killed process left in checkpoints/.
+    """Yield a Deletion for each incomplete folder or file that a killed process left in checkpoints/.
 
-    With `damaged`, also yield Deletions of damaged checkpoints, links, and the folder itself.
+    With `damaged`, also yield Deletions for damaged checkpoints, for links to checkpoints, and for checkpoints/ itself.
     """
     folder = run / layout.CHECKPOINTS
     for name in _names(folder):

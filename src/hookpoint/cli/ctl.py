@@ -41,7 +41,10 @@ COMMANDS = {  # each command's arguments, for usage errors
 
 
 def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete a command, an action, or NAME=VALUE with the current value for editing."""
+    """Return the shell completions: commands, actions, or settings.
+
+    A setting is completed to NAME=VALUE with its current value.
+    """
     words = tuple(ctx.params.get("words") or ())
     if not words:
         return [CompletionItem(name, help=takes) for name, takes in COMMANDS.items() if name.startswith(incomplete)]
@@ -65,7 +68,7 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 @run_argument
 @click.argument("words", nargs=-1, metavar="[COMMAND [ARGUMENT]...]", shell_complete=_complete)
 @click.option(
-    "--expect", multiple=True, metavar="NAME=VALUE", help="With set: only if NAME currently has this value; repeatable."
+    "--expect", multiple=True, metavar="NAME=VALUE", help="Use with set: change nothing unless NAME has this value; repeatable."
 )
 @click.option("--wait/--no-wait", default=True, help="Wait for the answer, or return as soon as the command is sent.")
 @click.option(
@@ -78,11 +81,11 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 def ctl(run: RunFolder, words: tuple[str, ...], expect: tuple[str, ...], wait: bool, seconds: float, as_json: bool) -> int:
-    """Control a run in progress. Without a command, list what can be changed and what is pending.
+    """Control a run in progress. Without a command, list the settings and the pending commands.
 
     \b
     Commands:
-      set NAME=VALUE...  change settings, all at the same step or none
+      set NAME=VALUE...  change all of these settings at the same step, or none of them
       pause              pause all ranks at the next step; memory stays allocated
       resume             end the pause
       save [TAG]         save a checkpoint, and print its path
@@ -91,7 +94,7 @@ def ctl(run: RunFolder, words: tuple[str, ...], expect: tuple[str, ...], wait: b
       trace STEPS        profile the next steps, and print the path of the trace
       stop [WHY...]      stop the run
       call ACTION        call a callback's action
-      forget NUMBER      do not replay this command when the run resumes; only while no process is training
+      forget NUMBER      do not replay this command when the run resumes (fails while a process is training)
 
     All ranks apply a command at the same step, or none does. Ctrl-C withdraws a command that the run has not picked up yet.
 

@@ -98,7 +98,7 @@ def _journal(controller: Controller) -> Rows:
 
 
 def _journalled(controller: Controller) -> list[tuple[JournalEntry, bool]]:
-    """Return the commands in the journal, each with whether a checkpoint includes it."""
+    """Return the commands in the journal. For each command, also return whether a checkpoint contains its effect."""
     saved = [manifest for _, manifest in good_checkpoints(controller.path)]
     return [(entry, any(includes(manifest, entry.number) for manifest in saved)) for entry in controller.journal()]
 

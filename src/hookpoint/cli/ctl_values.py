@@ -37,7 +37,9 @@ def parse_settings(pairs: Sequence[str], types: Mapping[str, str]) -> dict[str, 
 
 
 def short_names(names: Iterable[str]) -> dict[str, str]:
-    """Return the shortest unambiguous name of each knob. It leaves out the callback's key, which would need quotes in a shell.
+    """Return the shortest unambiguous name of each knob.
+
+    A short name leaves out the part in parentheses, which would need quotes in a shell.
 
     >>> short_names(["Stopper(loss).patience", "Saver(a).keep", "Saver(b).keep"])
     {'Stopper(loss).patience': 'Stopper.patience', 'Saver(a).keep': 'Saver(a).keep', 'Saver(b).keep': 'Saver(b).keep'}

@@ -124,7 +124,7 @@ def _summary(run: RunFolder, source: Path, picture: Path | None, *, was_finished
         _command("plot", workdir, "--terminal"): "draw the curves here",
         _command("show", workdir): "show details",
         _board_command(workdir): "all runs in the browser: curves, events, callbacks and their costs",
-        f"{_program('tensorboard')} --logdir {run.path}": "the same in TensorBoard",
+        f"{_program('tensorboard')} --logdir {run.path}": "the curves in TensorBoard",
         _command("demo", workdir, f"--epochs {2 * int(done or 1)}"): "train longer",
         _command("demo", workdir, "--anew"): "start from scratch and move this run to previous/",
     }

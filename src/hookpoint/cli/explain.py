@@ -18,7 +18,8 @@ from hookpoint.core.text.terminal import printable
 from hookpoint.presets.build import SUFFIXES, build
 from hookpoint.run_folder.command_error import NO, CommandError, one_line
 
-DROP = {"method": 1, "when": 2, "ranks": 3, "on_error": 4}  # columns that a narrow terminal drops, highest number first
+# The columns that are left out in a narrow terminal. The column with the highest number is left out first.
+DROP = {"method": 1, "when": 2, "ranks": 3, "on_error": 4}
 
 
 @click.command()
@@ -28,7 +29,7 @@ def explain(what: str) -> None:
 
     CALLBACKS is a name in MODULE. It refers to a list of callbacks, one callback, a Hooks object, an object with a `hooks`
     attribute, or a function without arguments that returns one of these. MODULE is imported; the current folder is searched
-    first. The exit code is 1 if the callbacks do not compile.
+    first. The exit code is 1 if the callbacks are invalid.
 
     FILE is a configuration of callbacks: a .yaml, .toml or .json file for `hookpoint.build`.
 
@@ -59,7 +60,7 @@ def _hooks(target: Any) -> Hooks:
 
 
 def fitted(lines: list[str], limit: int | None) -> list[str]:
-    """Fit a table to a width. The table has aligned columns and a second line of dashes."""
+    """Fit a table to a width. The table has aligned columns, and its second line consists of dashes."""
     if limit is None or len(lines) < 2 or max(map(len, lines)) <= limit:
         return lines
     end = lines.index("") if "" in lines else len(lines)

@@ -35,12 +35,13 @@ FORMULAS = ("=", "+", "-", "@")  # a spreadsheet evaluates cells that start with
 @click.option("-o", "--output", required=True, type=click.Path(dir_okay=False), help="The file, or - for stdout.")
 @click.option("--format", "form", type=click.Choice(["csv", "json", "jsonl"]), help="Defaults to the extension of the file.")
 def export(run: RunFolder, output: str, form: str | None) -> None:
-    """Write the metrics of RUN as a wide table: one row per step, epoch and kind, one column per metric.
+    """Write the metrics of RUN as a wide table, with one column per metric.
 
-    The column "at" is "step" for means since the last log step, "epoch" for means over whole passes, and "value" for single
-    values. Missing values are empty fields in CSV and missing keys in JSON. NaN and infinity are nan, inf and -inf; in JSON,
-    these are strings. In CSV, control characters in names are escaped, and names that look like formulas are prefixed with an
-    apostrophe. An existing file is replaced once the new one is complete.
+    Values with the same step, iteration, epoch and kind are in one row. The column "at" contains the kind: "step" for means
+    since the last log step, "epoch" for means over whole passes, and "value" for single values. Missing values are empty fields
+    in CSV and missing keys in JSON. NaN and infinity are written as nan, inf and -inf; in JSON, these are strings. In CSV,
+    control characters in names are escaped, and names that look like formulas are prefixed with an apostrophe. An existing file
+    is replaced once the new one is complete.
 
     \b
     Examples:

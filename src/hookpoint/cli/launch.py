@@ -14,7 +14,13 @@ from hookpoint.run_folder.formatting import shown
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("-n", "--processes", default="auto", show_default=True, help="Processes per node; auto is one per GPU, or one.")
+@click.option(
+    "-n",
+    "--processes",
+    default="auto",
+    show_default=True,
+    help="Processes per node; auto starts one per GPU, or a single process without GPUs.",
+)
 @click.argument("arguments", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[TORCHRUN OPTIONS] SCRIPT [ARGUMENTS]")
 def launch(processes: str, arguments: tuple[str, ...]) -> None:
     """Run a script in multiple processes that train together, with torchrun.

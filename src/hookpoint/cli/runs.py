@@ -56,7 +56,7 @@ SORTS: dict[str, Key] = {
 @click.option("-r", "--reverse", is_flag=True, help="Reverse the order.")
 @click.option("-a", "--all", "previous", is_flag=True, help="Include earlier runs, in previous/.")
 @click.option("--status", "wanted", type=click.Choice(ALL_STATUSES), multiple=True, help="Show only this status; repeatable.")
-@click.option("--levels", type=click.IntRange(0, 32), default=LEVELS, show_default=True, help="Depth of the search.")
+@click.option("--levels", type=click.IntRange(0, 32), default=LEVELS, show_default=True, help="Levels of subfolders to search.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 def runs(
     folder: str | None, sort: str, reverse: bool, previous: bool, wanted: tuple[str, ...], levels: int, as_json: bool
@@ -64,9 +64,10 @@ def runs(
     """List the runs in DIR, a folder or a URL. The default is runs/ if it exists, else the current folder.
 
     A run is "killed" if its run.json says that it is running but no process is writing to it, and "unknown" if it has no valid
-    run.json. The best value comes from a saver, or is guessed from the metric's name; "newest" marks a guess from the end of a
-    long file. The last value belongs to the same metric. If there is no best value, the metric's name is shown with the last
-    value. On a narrow terminal, some columns are dropped. --json and pipes show all columns.
+    run.json. The column "best" shows the best value that the run itself recorded. If the run did not record a best value, the
+    column shows the minimum or maximum in scalars.jsonl, depending on the metric's name; "newest" means that only the end of a
+    long file was read. The column "last" shows the newest value of the same metric. If there is no best value, the column
+    "last" also shows the metric's name. On a narrow terminal, some columns are dropped. --json and pipes show all columns.
 
     \b
     Examples:
@@ -99,7 +100,7 @@ def _runs_in(where: str, levels: int, previous: bool) -> list[tuple[RunFolder, s
 
 
 def _sorted(pairs: list[tuple[RunFolder, str]], key: Key, reverse: bool) -> list[tuple[RunFolder, str]]:
-    """Return the runs, sorted by a key. Runs without a key come last in both directions."""
+    """Return the runs, sorted by `key`. Runs for which `key` returns None come last, even with `reverse`."""
     keyed = sorted((pair for pair in pairs if key(*pair) is not None), key=lambda pair: (key(*pair), pair[1]), reverse=reverse)
     return [*keyed, *(pair for pair in pairs if key(*pair) is None)]
 

@@ -145,14 +145,14 @@ def _checkpoints(run: RunFolder) -> Rows:
         rows.append((shown(checkpoint.path.name), size(checkpoint.size_bytes), what))
     if rows:
         total = sum(checkpoint.own_bytes for checkpoint in run.checkpoints)
-        rows.append((counted(len(rows), "folder"), size(total), "each file counted once"))
+        rows.append((counted(len(rows), "folder"), size(total), "linked files are counted once"))
     return rows
 
 
 def _details(manifest: Manifest) -> list[str]:
     """Return lines about a checkpoint: whether it is encrypted, the links to it, and the values that a saver added."""
     lines = ["encrypted"] if manifest.encryption else []
-    lines += [f"also {', '.join(map(shown, manifest.links))}"] if manifest.links else []
+    lines += [f"linked as {', '.join(map(shown, manifest.links))}"] if manifest.links else []
     return lines + (
         [", ".join(f"{shown(name)}: {shown(value)}" for name, value in flat(manifest.info))] if manifest.info else []
     )

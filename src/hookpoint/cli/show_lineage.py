@@ -37,7 +37,10 @@ def _source(entry: Mapping[str, Any], run: RunFolder) -> str:
 
 
 def data_rows(run: RunFolder) -> list[tuple[str, str]]:
-    """Return a row for the training data and one for the validation data: the classes they pass through, and their sizes."""
+    """Return a row for the training data and a row for the validation data.
+
+    Each row shows the classes of the loader and its datasets, the number of samples and batches, and the batch size.
+    """
     data = run.facts.get("data")
     return [(shown(name), shown(text)) for name, text in _described(data)] if isinstance(data, Mapping) else []
 

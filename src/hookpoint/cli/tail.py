@@ -47,7 +47,8 @@ def tail(run: RunFolder, count: int, follow: bool, seconds: float, as_json: bool
     _print_rows(rows[len(rows) - min(count, len(rows)) :], as_json)
     while follow:
         now = RunFolder(run.path)
-        status = now.status  # read before the files, so that nothing written before the end is missed
+        # Read the status before the files. Otherwise, the last lines of a run that ends in between would be missed.
+        status = now.status
         rows = _in_order(file.new() for file in files)
         if files[0].was_truncated:
             note("-- the run resumed from an earlier step; later records were removed --")
@@ -68,7 +69,7 @@ def _print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
     limit = width()
     for row in rows:
         if as_json and "event" in row:
-            del row["at"]  # in the file, events have no "at"
+            del row["at"]  # reading adds "at" to each row, but events in the file do not have it
         print_lines([json.dumps(row)] if as_json else _lines(row, limit))
 
 

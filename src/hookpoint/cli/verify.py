@@ -54,7 +54,7 @@ def verify(path: Path, as_json: bool) -> int:
 
 
 def _existing(path: Path, result: Verification) -> Verification:
-    """Leave out checkpoints that a running process has deleted meanwhile."""
+    """Leave out checkpoints that a running process deleted during the verification."""
     if is_like_a_checkpoint(path.resolve()):
         return result
     folder = checkpoints(workdir_of(path.resolve()))

@@ -1,23 +1,24 @@
 """Every error and warning that hookpoint raises.
 
-A message names the object, the problem, what is expected, and what to type instead. The objects are attributes of the error.
+A message names the object, the problem, what is expected, and what to type instead. Many errors also have attributes, such as
+the name of the callback.
 
     HookpointError
     ├── CompileError (ValueError)             raised when callbacks are compiled, before the first step
     │   ├── UnknownPoint                      a method name that resembles a point, or another trainer's name for it
     │   ├── UnknownArgument (TypeError)       a handler takes an argument that its point does not provide
     │   ├── TwoSpellings                      a class with two spellings of the same point
-    │   ├── MainPointTaken                    a second MainCallback, or a callback that handles its points
+    │   ├── MainPointTaken                    a second MainCallback, or a callback that handles a point reserved for it
     │   ├── NotACallback (TypeError)          a class, or an object without handlers, in a list of callbacks
     │   ├── NoTrigger                         .when(...) on a callback without on_trigger
-    │   ├── OrderError                        a cycle, or an order that would split a pipeline
+    │   ├── OrderError                        callbacks whose required order has a cycle or would split a pipeline
     │   ├── UnknownMetric                     a callback reads a metric that nothing in the run logs
     │   └── BadOption                         an unknown value for on_error or ranks
     ├── BadSchedule (ValueError)              a schedule that cannot work
     ├── BadGuard (TypeError)                  a function that cannot be guarded, or an invalid point name
     ├── BadConfig (ValueError)                a configuration from which no callbacks can be built
     ├── BadValue (TypeError)                  a value that cannot be logged, set or measured
-    ├── BadLoop (ValueError)                  a request that a loop cannot honour
+    ├── BadLoop (ValueError)                  a call or an option that the loop does not support here
     │   ├── BadArgument (TypeError)           an argument with an invalid value or type: epochs=-1
     │   ├── BadData (TypeError)               data or a loader that cannot be used as given
     │   └── BadStrategy                       a parallel strategy that does not support this model or these options
@@ -29,7 +30,7 @@ A message names the object, the problem, what is expected, and what to type inst
     ├── UnknownCallback (KeyError)            a callback that the run does not have
     ├── OutsideIteration (AttributeError)     run.batch or a similar value, used outside an iteration
     ├── NotAssignable (AttributeError)        run.stop = True
-    ├── NotOffered (AttributeError)           an attribute that a run does not offer to an adopted or asynchronous callback
+    ├── NotOffered (AttributeError)           a callback uses an attribute that its run does not provide
     ├── OutsideRun (RuntimeError)             a Loop used before it is entered or after it is exited
     ├── NothingToSaveTo (RuntimeError)        run.save() without a store
     ├── NotSaveable (TypeError)               state that cannot be loaded safely
@@ -44,7 +45,7 @@ A message names the object, the problem, what is expected, and what to type inst
     ├── NotApplied (RuntimeError)             a command that was refused, withdrawn or lost
     ├── TooManyRetries (RuntimeError)         too many calls to run.retry() for one batch
     ├── DataTimeout (TimeoutError)            a loader that yields no batch in time
-    ├── OutOfStep (RuntimeError)              ranks that are out of step with each other
+    ├── OutOfStep (RuntimeError)              ranks that wait for each other, or make different collective calls
     └── ReplicasDiffer (RuntimeError)         weights that should be equal on all ranks differ
 
     StopRun (Exception)                       raise it to stop the run; not an error
@@ -71,7 +72,10 @@ def listed(names: Iterable[str]) -> str:
 
 
 class StopRun(Exception):
-    """Raise this inside a run to stop it. Open passes are closed, the end points fire, and the exception is not re-raised."""
+    """Raise this inside a run to stop the run.
+
+    Open passes end, points such as on_epoch_end and on_run_end still fire, and the exception is not re-raised.
+    """
 
     def __init__(self, reason: str = "StopRun was raised") -> None:
         super().__init__(reason)
@@ -108,7 +112,7 @@ def _restored(kind: type[HookpointError], args: tuple[Any, ...], state: dict[str
 
 
 class CompileError(HookpointError, ValueError):
-    """A list of callbacks cannot be compiled."""
+    """A list of callbacks is invalid. Raised before the first step."""
 
 
 class UnknownPoint(CompileError):
@@ -142,7 +146,7 @@ class TwoSpellings(CompileError):
 
 
 class MainPointTaken(CompileError):
-    """A second callback defines forward, backward or the learning-rate step, which belong to one MainCallback."""
+    """A second callback defines forward, backward or the learning-rate step. Only one MainCallback may define them."""
 
 
 class NotACallback(CompileError, TypeError):
@@ -172,7 +176,7 @@ class NoTrigger(CompileError):
 
 
 class OrderError(CompileError):
-    """The declared constraints cannot all be satisfied."""
+    """No order of the callbacks satisfies all `after`, `before` and `reads` declarations."""
 
 
 class UnknownMetric(CompileError):
@@ -210,7 +214,7 @@ class BadValue(HookpointError, TypeError):
 
 
 class BadLoop(HookpointError, ValueError):
-    """A loop cannot honour a request."""
+    """The loop does not support a call or an option in this situation."""
 
 
 class BadArgument(BadLoop, TypeError):
@@ -288,9 +292,9 @@ class NotAssignable(HookpointError, AttributeError):
 
 
 class NotOffered(HookpointError, AttributeError):
-    """A callback uses an attribute that a run does not offer it.
+    """A callback uses an attribute that its run does not provide.
 
-    The callback is from another library and expects its trainer, or it is asynchronous.
+    The callback is asynchronous, or it comes from another library and expects that library's trainer.
     """
 
     def __init__(self, callback: str, attribute: str, offered: Iterable[str], why: str = "", **cures: str) -> None:
@@ -316,10 +320,13 @@ class NotFinite(HookpointError, ValueError):
 
 
 class NonFiniteLoss(HookpointError, ValueError):
-    """A training loss is NaN or infinite. `step` and `value` describe the first such loss, or the mean that contains it."""
+    """A training loss is NaN or infinite.
+
+    `step` and `value` belong to the first such loss, or to the first mean that contains such a loss.
+    """
 
     def __init__(self, value: float, *, epoch: int, step: int, now: int, what: str | None = None) -> None:
-        late = f" Detected at step {now}: values are read late, so that no step waits for the device." if now > step else ""
+        late = f" Detected at step {now}, because training does not wait for values on the device." if now > step else ""
         super().__init__(
             f"{what or f'the loss is {value} at step {step}, in epoch {epoch}'}.{late}",
             resume="from the last good checkpoint",

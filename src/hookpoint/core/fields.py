@@ -47,7 +47,7 @@ def is_dataclass(value: Any) -> bool:
 
 
 def is_graph(value: Any) -> bool:
-    """Return whether a value is a PyTorch Geometric batch: it has named attributes and its own `to` and `to_dict`."""
+    """Return whether a value is a PyTorch Geometric batch: it has the methods `to`, `keys` and `to_dict`."""
     if isinstance(value, type | Mapping) or hasattr(value, "shape"):
         return False
     return all(callable(getattr(value, name, None)) for name in ("to", "keys", "to_dict"))

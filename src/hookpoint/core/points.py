@@ -53,7 +53,7 @@ class Point:
 
 
 orca = partial(Spelling, "Orca")
-orca_any_mode = partial(Spelling, "Orca", differs="called for the epochs of every mode", second=True)
+orca_any_mode = partial(Spelling, "Orca", differs="called in training, validation and prediction", second=True)
 keras = partial(Spelling, "Keras")
 batch_is_index = "under the Keras name, `batch` is the batch index"
 keras_batch = partial(Spelling, "Keras", differs=batch_is_index, renames=(("batch", "batch_idx"),))
@@ -109,7 +109,13 @@ POINTS: tuple[Point, ...] = (
         ),
     ),
     Point("on_train_forward", "to compute outputs and loss; by default, it calls on_iter_forward", STEP, TRAIN, main_only=True),
-    Point("on_iter_forward", "by on_train_forward and on_val_forward by default", STEP, EVERY_MODE, main_only=True),
+    Point(
+        "on_iter_forward",
+        "when on_train_forward or on_val_forward calls it, as both do by default",
+        STEP,
+        EVERY_MODE,
+        main_only=True,
+    ),
     Point("on_iter_backward", "to compute gradients and step the optimizer", STEP, TRAIN, main_only=True),
     Point("on_backward_begin", "before the backward pass", STEP, TRAIN),
     Point("on_backward_end", "after the backward pass", STEP, TRAIN),
@@ -149,9 +155,15 @@ POINTS: tuple[Point, ...] = (
         "right after the last training step of an epoch; training metrics are final",
         modes=TRAIN,
         spellings=(
-            orca("after_train_epoch", "in Orca, runs after validation; in hookpoint, on_epoch_end does"),
+            orca(
+                "after_train_epoch",
+                "Orca calls it after validation; hookpoint calls it before validation, and calls on_epoch_end after validation",
+            ),
             orca_any_mode("after_epoch"),
-            mindspore("on_train_epoch_end", "in MindSpore, runs after evaluation; in hookpoint, on_epoch_end does"),
+            mindspore(
+                "on_train_epoch_end",
+                "MindSpore calls it after evaluation; hookpoint calls it before validation, and calls on_epoch_end after it",
+            ),
             tensorpack("_after_epoch"),
         ),
     ),
@@ -224,7 +236,8 @@ POINTS: tuple[Point, ...] = (
     Point("on_lr_adjust", "to step the learning-rate scheduler", modes=TRAIN, main_only=True),
     Point(
         "on_epoch_end",
-        "when all metrics of the epoch are known: save, schedule, decide; `run.epoch_complete` is False if it ended early",
+        "when all metrics of the epoch are known, so that callbacks can save, adjust the learning rate or stop the run; "
+        "`run.epoch_complete` is False if the epoch ended early",
         modes=TRAIN,
         spellings=(
             keras("on_epoch_end", "Keras counts epochs from 0, hookpoint from 1"),
@@ -254,7 +267,9 @@ POINTS: tuple[Point, ...] = (
         ),
     ),
     Point(
-        "on_records", "outside the training thread, with logged records: this makes a callback a monitor", ("run", "records")
+        "on_records",
+        "outside the training thread, with logged records; a callback that defines this method is a monitor",
+        ("run", "records"),
     ),
     Point(
         "on_sample",
@@ -279,7 +294,7 @@ for _point in POINTS:
     for _spelling in _point.spellings:
         SPELLINGS.setdefault(_spelling.name, []).append((_point, _spelling))
 
-# Maps each point to its names in trainers whose callbacks do not run here unchanged.
+# Maps each point to its names in other trainers. Callbacks for these trainers need changes to run in hookpoint.
 _THEIR_NAMES = {
     "on_run_begin": "on_fit_start on_train_start before_fit before_train ds_begin",
     "on_run_end": "after_fit after_train",

@@ -43,7 +43,7 @@ def check_instances(**arguments: Any) -> None:
 def check_steps(optimizer: Any) -> None:
     """Raise BadArgument if the default step cannot use the optimizer.
 
-    It cannot use a mapping of optimizers, an optimizer that needs a closure, or one without param_groups.
+    The default step cannot use a dict of optimizers, an optimizer that needs a closure, or an optimizer without param_groups.
     """
     kind, write = type(optimizer).__name__, "main=a MainCallback whose on_iter_backward performs the step"
     if isinstance(optimizer, Mapping):

@@ -1,4 +1,4 @@
-"""Metric names of a fit: determine the metrics that a fit logs before it begins.
+"""Metric names of a fit: determine, before a fit begins, which metrics it logs.
 
 A model's forward may call `hookpoint.log` with any metric name. To find such calls, this module inspects the code of the user's
 functions and classes.

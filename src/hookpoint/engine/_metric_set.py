@@ -119,7 +119,10 @@ class MetricSet(Callback):
 
 
 def _state_of(metric: Any) -> dict[str, Any] | None:
-    """Return a metric's state, or None if it cannot be stored. Without the state, a resumed epoch logs a partial value."""
+    """Return a metric's state, or None if the state cannot be stored.
+
+    If the state is not stored, a resumed epoch measures only its remaining batches.
+    """
     if metric_objects.is_collection(metric):
         states = {name: _state_of(one) for name, one in zip(metric.keys(), metric.values(), strict=True)}
         return states if None not in states.values() else None

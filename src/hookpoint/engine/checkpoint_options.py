@@ -94,7 +94,9 @@ def identity_of(model: Any, optimizer: Any, *, seed: int | None = None, strategy
 
     is_split = world_size() > 1 and isinstance(strategy, Pipelined)
     full = strategy.full_model(model) if is_split else unwrapped(model)
-    if world_size() > 1:  # not for a single process, which resumes from the state that all ranks share
+    # `copies` describes how ranks synchronize their copies of the model. A single process has only one copy, so it does
+    # not need this entry. If it resumes a run of several ranks, it loads the state that all ranks share.
+    if world_size() > 1:
         facts["copies"] = type(strategy).__name__ if isinstance(strategy, LocalUpdates) else "alike"
     if not isinstance(strategy, Pipelined) and (parameters := _parameters(unwrapped(model), optimizer)):
         facts["optimizer_parameters"] = parameters

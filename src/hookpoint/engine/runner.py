@@ -160,7 +160,7 @@ class Runner:
         )
         self._state = dict(state or {})
         self._run: Run | None = None
-        self._has_weights, self._loss_is_finite = False, True  # a fit sets _has_weights, and so does loading weights
+        self._has_weights, self._loss_is_finite = False, True  # _has_weights is set in fit and when weights are loaded
         main_callback = self._make_loop().hooks.main  # detects mistakes in the callbacks now, not in fit
         self._fused_step = FusedStep(
             *(compile, cuda_graph),
@@ -293,7 +293,7 @@ class Runner:
         return self._predictions(loader) if self._run is None else separate_rng(self._predictions(loader))
 
     def _predictions(self, loader: Iterable[Any], *, at_once: bool = False) -> Generator[Any, None, None]:
-        """Yield the outputs of each batch. The model is in eval mode while it computes or, with `at_once`, until the end."""
+        """Yield the outputs of each batch. With `at_once`, the model also stays in eval mode between batches."""
         with nullcontext(self._run) if self._run is not None else self._running() as run:
             forward = self._stepper.forward_of(run.hooks, "pred")
             batches = batches_over(machine_of(run), loader, "pred", is_side=True)
@@ -329,7 +329,7 @@ class Runner:
             if max_steps is not None and run.step >= max_steps:
                 if self._stepper.is_last(run):
                     run.stop_epoch(same_on_all_ranks=True)
-                else:  # in the middle of an epoch; a run with a higher max_steps resumes here
+                else:  # the epoch is not complete; a run with a higher max_steps resumes at this batch
                     _checks.stop_at(run, max_steps)
         if not (batches.pass_.batches_seen or machine.verdicts.has_requests):
             raise BadData(f"the training data yielded no batch in epoch {run.epoch}.", check=LOADER_CHECK)

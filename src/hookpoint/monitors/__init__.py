@@ -1,4 +1,4 @@
-"""Monitors receive everything that is logged. Names are loaded on first use."""
+"""Monitors receive everything that is logged. Each monitor is imported when it is first used."""
 
 from __future__ import annotations
 

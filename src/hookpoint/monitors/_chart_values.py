@@ -23,7 +23,7 @@ def to_array(values: Any) -> Any:
 
     if hasattr(values, "detach"):
         values = values.detach().cpu()
-        if str(values.dtype) == "torch.bfloat16":  # numpy has no such type
+        if str(values.dtype) == "torch.bfloat16":  # numpy has no bfloat16
             values = values.float()
     return numpy.asarray(values)
 
@@ -51,7 +51,7 @@ def to_images(name: str, image: Any) -> list[Any]:
 
 
 def call_each(function: Callable[[T], object], items: Iterable[T]) -> None:
-    """Call a function for every item, then raise the first error."""
+    """Call a function for every item, even if some calls fail. Then raise the first error."""
     errors = []
     for item in items:
         try:

@@ -40,7 +40,7 @@ class CsvTable:
     def replace(self, rows: Iterable[Row], columns: Iterable[str]) -> None:
         """Atomically replace the file with a new one that contains these rows and columns."""
         rows, self.columns = [*rows], list(dict.fromkeys(columns))
-        quoting: Literal[0, 1] = 0 if "".join(self.columns).isprintable() else 1  # QUOTE_MINIMAL, QUOTE_ALL
+        quoting: Literal[0, 1] = 0 if "".join(self.columns).isprintable() else 1  # 0 is QUOTE_MINIMAL, 1 is QUOTE_ALL
         content = self._lines([dict(zip(self.columns, self.columns, strict=True))], quoting) + self._lines(rows)
         disk.replace(self.path, content)
         self.rows, self._size = len(rows), len(content)

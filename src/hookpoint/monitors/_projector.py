@@ -1,9 +1,9 @@
 """Projector: the files of TensorBoard's embedding projector.
 
 An embedding has a folder with `tensors.tsv` and, if given, `metadata.tsv` and `sprite.png`. `projector_config.pbtxt` names
-these files. Each file is replaced atomically. If an embedding's entry changes, for example because its shape does, the old
-entry is removed before the files are written. The configuration therefore never names files with different numbers of rows,
-even if the process is killed.
+these files. Each file is replaced atomically. If an embedding's entry in this configuration changes, for example because the
+embedding has a new shape, the old entry is removed before the files are written. The configuration therefore never names files
+with different numbers of rows, even if the process is killed.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _entry(name: str, place: str, shape: tuple[int, int], files: Mapping[str, by
 
 
 def _configure(folder: Path, name: str, entry: Any, *, unless: Any = None) -> None:
-    """Set or remove an embedding's entry. Do nothing if the current entry is already correct or equal to `unless`."""
+    """Set an embedding's entry, or remove it if `entry` is None. Do nothing if the current entry equals `entry` or `unless`."""
     from google.protobuf import text_format
     from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
 
@@ -89,7 +89,8 @@ def _write_matrix(path: Path, matrix: Any) -> None:
     with NewFile(path) as file:
         for start in range(0, len(matrix), ROWS_AT_ONCE):
             text = io.BytesIO()
-            numpy.savetxt(text, matrix[start : start + ROWS_AT_ONCE], fmt="%.9g", delimiter="\t")  # exact for float32
+            # Nine significant digits represent a float32 exactly.
+            numpy.savetxt(text, matrix[start : start + ROWS_AT_ONCE], fmt="%.9g", delimiter="\t")
             file.write(text.getvalue())
 
 
@@ -119,9 +120,10 @@ def _sprite(name: str, images: Any) -> tuple[bytes, tuple[int, int]]:
         raise BadValue(f"embedding '{name}': images have {channels} channels; expected 1 or 3.")
     across = ceil(sqrt(count))
     if across * max(height, width) > MAX_SPRITE_PIXELS:
-        needed = f"{across * width} x {across * height} pixels; TensorBoard shows at most {MAX_SPRITE_PIXELS} each way"
+        needed = f"{across * width} x {across * height} pixels; TensorBoard shows at most {MAX_SPRITE_PIXELS} per side"
         raise BadValue(
-            f"embedding '{name}': {count} images of {width} x {height} take {needed}.", give="smaller or fewer images"
+            f"embedding '{name}': {count} images of {width} x {height} pixels need a sprite of {needed}.",
+            give="smaller or fewer images",
         )
     sheet = numpy.zeros((across * height, across * width, 3), "uint8")
     for place, image in enumerate(pixels):

@@ -8,9 +8,10 @@ EPOCH, STEP = "epoch", "step"
 
 
 class EpochValues:
-    """Gather the scalars of an epoch: the means over passes and values logged between passes, but not the means at log steps.
+    """Gather the scalars of an epoch: the means over its passes, and the values that are logged between passes.
 
-    If a metric is logged more than once, the last value counts. A metric called "epoch" becomes "values/epoch".
+    The means at log steps are left out. If a metric is logged more than once, the last value counts. A metric called
+    "epoch" becomes "values/epoch".
     """
 
     keys: tuple[str, ...] = (EPOCH,)
@@ -19,7 +20,7 @@ class EpochValues:
         self.gathered: dict[str, float] = {}
 
     def take(self, record: Record) -> dict[str, float] | None:
-        """Add a record. If it ends an epoch, return the row for that epoch, with its number."""
+        """Add a record. If it ends an epoch, return the row for that epoch. The row contains the epoch number."""
         if record.kind == "scalars" and record.at != "step":
             self.gathered.update(self.named(record))
         elif record.kind == "event" and "epoch_end" in record.values:

@@ -33,7 +33,7 @@ class RemoteRun:
     identifies the remote run, so that it can be resumed without a checkpoint.
     """
 
-    sent_step = -1  # the service has all steps up to this one; stays -1 if the service is queried instead
+    sent_step = -1  # the service has all steps up to this one; MLflowRun leaves this at -1 and asks MLflow
 
     def __init__(self, monitor: Tracker, run: Run, address: str) -> None:
         self.monitor = monitor
@@ -44,7 +44,7 @@ class RemoteRun:
         hyper = {name: _plain(value) for name, value in run.hyper.items()}
         self.settings = masked({**hyper, "world_size": run.world_size, **run.config, **monitor.params})
         self.run_id = ""  # empty until the remote run is open
-        self.status, self.message = "finished", ""  # or "failed", "killed"
+        self.status, self.message = "finished", ""  # the status is "finished", "failed" or "killed"
         self.failures = 0
         self.lock = threading.Lock()
         self._is_saved = run.resuming
@@ -65,7 +65,7 @@ class RemoteRun:
     def first_id(self) -> str | None:
         """Return the id for a new run if it is known before the remote run is opened.
 
-        A checkpoint that is saved before then also needs the id.
+        A checkpoint that is saved before the remote run is opened also needs the id.
         """
         return self.previous_id(None)
 
@@ -99,7 +99,7 @@ class RemoteRun:
                 self.message = masked(str(event["stop"].get("reason", "")))
 
     def previous_id(self, checkpoint_id: str | None) -> str | None:
-        """Return the id of the run to resume, from the checkpoint or the file.
+        """Return the id of the remote run to resume, from the checkpoint or from the file in the workdir.
 
         A fresh run resumes the remote run of an earlier run that was killed before its first checkpoint.
         """
@@ -120,17 +120,18 @@ class RemoteRun:
             return
         state = {"run_id": self.run_id, "where": masked(self.address), "is_over": is_over, "step": self.sent_step}
         staging = self._file.with_name(f".{self._file.name}.new")
-        with suppress(OSError):  # a full disk is not a reason to lose records
+        with suppress(OSError):  # if the disk is full, continue to send records
             os.makedirs(self._file.parent, mode=0o700, exist_ok=True)
             staging.write_text(json.dumps({**state, "is_saved": self._is_saved}) + "\n")
             os.replace(staging, self._file)
 
 
 class Tracker(Callback):
-    """Send records to a tracking service. Subclasses implement the service.
+    """Send records to a tracking service. Each subclass supports one service.
 
-    The remote run is opened with the first record, because a resumed run has restored its state by then. If the service fails,
-    this class stops sending. `on_error` is not used for that, because it would also skip the end of the run.
+    The remote run is opened with the first record, because a resumed run has restored its state by then. If the service
+    fails repeatedly, this class stops sending records. It does not let `on_error` disable the whole callback, because then
+    `on_run_end` would not finish the remote run.
     """
 
     ranks = "chief"
@@ -138,8 +139,8 @@ class Tracker(Callback):
     outside = True
     keeps: ClassVar[str] = "the id of the remote run"
 
-    service: ClassVar[str]  # in lower case, also the name of the package and of our extra
-    variables: ClassVar[Mapping[str, str]]  # environment variables to set during the run, unless the user did
+    service: ClassVar[str]  # in lower case, this is also the name of the package and of hookpoint's extra
+    variables: ClassVar[Mapping[str, str]]  # environment variables to set during the run, if the user has not set them
     remote_class: ClassVar[type[RemoteRun]]
 
     def __init__(
@@ -170,7 +171,7 @@ class Tracker(Callback):
         self._restore_variables()
         self._variables_set = [name for name in self.variables if name not in os.environ]
         os.environ.update({name: self.variables[name] for name in self._variables_set})
-        self._address = None  # in case the next line raises
+        self._address = None  # stays None if `prepare` raises an error
         self._address = self.prepare(None if run.workdir is None else Path(run.workdir))
 
     def on_run_begin(self, run: Run) -> None:
@@ -207,7 +208,7 @@ class Tracker(Callback):
 
     def on_run_end(self) -> None:
         remote, self._remote = self._remote, None
-        self._restore_variables()  # done first, because the loop does not wait if the service hangs
+        self._restore_variables()  # before `close`, which blocks if the service hangs
         if remote is not None:
             with remote.lock:
                 remote.close()
@@ -235,7 +236,7 @@ def short(error: Exception) -> Exception:
 
 
 def event_lines(record: Record) -> dict[str, str]:
-    """Return an event as a line of text, by name: `{"stop": "step 8, reason=loss is low"}`. Epoch ends are left out."""
+    """Return an event's name and text, such as `{"stop": "step 8, reason=loss is low"}`. Return {} for the end of an epoch."""
     if record.kind != "event" or "epoch_end" in record.values:
         return {}
     ((event, fields),) = record.values.items()

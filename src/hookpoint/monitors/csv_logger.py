@@ -136,7 +136,12 @@ class CSVLogger(Callback):
             self._unwritten, self._rows = [], table.rows
 
     def _previous_rows(self, table: CsvTable) -> list[Row]:
-        """Return the rows of the file that this run continues. A file with different key columns is renamed."""
+        """Return the rows that this run keeps from an existing file.
+
+        If the run does not append to the file, the file is renamed and no rows are kept. The same happens if the first
+        column is not "epoch" or, with rows="step", if the first columns are not "step" and "epoch". With append=False, no rows
+        are kept either, but the file is not renamed.
+        """
         if self.append is False or not disk.exists(table.path):
             return []
         rows = table.read()
@@ -150,7 +155,7 @@ class CSVLogger(Callback):
 
 
 def before_row(rows: list[Row], row: Row, number: str) -> list[Row]:
-    """Return the rows without those at the end that have the same epoch or step as `row`, or a later one."""
+    """Return the rows, but drop rows at the end whose epoch or step is not lower than the epoch or step of `row`."""
     end = len(rows)
     while end and rows[end - 1][number].isdecimal() and int(rows[end - 1][number]) >= int(row[number]):
         end -= 1

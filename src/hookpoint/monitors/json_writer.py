@@ -104,7 +104,7 @@ class JSONWriter(Callback):
         self._sizes = dict(state["sizes"]) if "sizes" in state else None
 
     def _end(self, path: Path) -> int:
-        """Return the size of the file, or the size to truncate it to."""
+        """Return the size of the complete lines in the file. If a resumed run must truncate the file, return the new size."""
         if not path.exists():
             return 0
         with open(path, "rb") as file:
@@ -140,11 +140,12 @@ def append(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def end_of_kept_lines(file: BinaryIO, moment: Moment, size: int | None) -> int:
-    """Return where to truncate a file for a run that resumes from a moment: at `size`, or else before the first later line.
+    """Return the offset at which a run that resumes from `moment` must truncate a file.
 
-    `size` is the size of the file at the checkpoint. If no line ends at that position, the size belongs to another file. The
-    search for later lines starts at the end of the file and stops after 256 KiB without one, because a run writes its lines in
-    order.
+    `size` is the size of the file at the checkpoint. If a line ends at that position, return `size`. Otherwise, the size
+    belongs to another file. In this case, return the offset of the first line that is later than `moment`. The search for this
+    line goes backwards from the end of the file. It stops when it has found no later line in 256 KiB, because a run writes its
+    lines in order.
     """
     complete = end = end_of_complete_lines(file)
     if size is not None and size <= complete and (size == 0 or ends_a_line(file, size)):

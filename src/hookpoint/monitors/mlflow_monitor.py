@@ -81,7 +81,10 @@ class MLflowRun(RemoteRun):
         self._client.set_terminated(self.run_id, self.status.upper())
 
     def _is_sent(self, name: str, step: int, value: float) -> bool:
-        """Return whether MLflow already has a value for this step. At the restored step itself, only an equal value counts."""
+        """Return whether MLflow already has a value of this metric for this step.
+
+        For the step at which the run resumed, return True only if MLflow has exactly this value.
+        """
         if not self._is_resumed:
             return False
         restored = -1 if self.restored_step is None else self.restored_step
@@ -103,7 +106,7 @@ class MLflowRun(RemoteRun):
     def _experiment_id(self) -> str:
         """Return the experiment's id. Create the experiment if needed.
 
-        The experiment's files are stored next to an SQLite database, or on the server.
+        With an SQLite database, the experiment's files are stored next to it. Otherwise, MLflow chooses the location.
         """
         from mlflow.exceptions import MlflowException
 
@@ -116,7 +119,7 @@ class MLflowRun(RemoteRun):
                 return str(self._client.create_experiment(name, folder))
             except MlflowException:
                 experiment = self._client.get_experiment_by_name(name)
-                if experiment is None:  # otherwise, another run has just created it
+                if experiment is None:  # if it now exists, another run has just created it
                     raise
         return str(experiment.experiment_id)
 
@@ -143,9 +146,9 @@ class MLflowMonitor(Tracker):
     run, the monitor creates a new one.
 
     A server that does not respond never blocks a step. If more than 1000 records are waiting, the oldest are dropped. After
-    three failures in a row, nothing more is sent. When a run ends, it waits up to 10 s for records and 10 s for MLflow. During
-    a run, MLflow retries at most twice, waits 10 s for a response and sends no usage data, unless its environment variables say
-    otherwise.
+    three failures in a row, nothing more is sent. When a run ends, it waits up to 10 s until the remaining records are
+    sent, and then up to 10 s until MLflow has finished the MLflow run. During a run, MLflow retries at most twice, waits 10 s
+    for a response and sends no usage data. You can change this with MLflow's environment variables.
 
     >>> with Loop([MLflowMonitor(params={"seed": 1})], workdir="mine") as run:
     ...     for epoch in run.epochs(1):

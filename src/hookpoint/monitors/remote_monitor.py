@@ -26,8 +26,8 @@ class RemoteMonitor(Callback):
 
     root, path: The address. Hosts other than this machine must use https, unless you trust the network and pass
         `allow_http=True`.
-    send_as_json: If False, send a form whose `field` contains the JSON text. This is the default in Keras, which counts epochs
-        from 0.
+    send_as_json: If False, send a form whose `field` contains the JSON text. This is the default in Keras.
+        Another difference: Keras counts epochs from 0, and RemoteMonitor counts epochs from 1.
     headers: Headers to add to every request, such as a token.
     timeout_seconds: How long to wait for a response.
 
@@ -35,7 +35,9 @@ class RemoteMonitor(Callback):
     response other than 2xx is a failure, including redirects.
 
     A slow server never blocks a step: if more than 1000 records are waiting, the oldest are dropped. After three failures in a
-    row, nothing more is sent. After a resume, values that were logged between passes before the checkpoint are not sent.
+    row, nothing more is sent. A run may resume in the middle of a training pass. In that case, values that were logged outside
+    this pass before the checkpoint was saved are not sent. This includes the values of a validation pass that had already
+    finished.
 
     >>> RemoteMonitor("https://example.org", headers={"Authorization": "Bearer ..."}).address
     'https://example.org/publish/epoch/end/'

@@ -98,7 +98,10 @@ def _lines(title: str, shown: list[str], width: float) -> list[str]:
 
 
 def _width() -> float:
-    """Return the terminal's number of columns. A file has no limit, because one line per epoch is easier to search."""
+    """Return the terminal's number of columns, or infinity if stderr is not a terminal.
+
+    A log file then has one line per epoch, which is easier to search.
+    """
     try:
         if sys.stderr is None or not sys.stderr.isatty():
             return float("inf")

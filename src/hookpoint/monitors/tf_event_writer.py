@@ -24,23 +24,24 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("hookpoint")
 
-NEEDED = ("tensorboard", "torch")  # our extras have the same names
+NEEDED = ("tensorboard", "torch")  # packages; the extras that install them have the same names.
 FORMATS = {2: "HW", 3: "HWC", 4: "NHWC"}  # TensorBoard's image formats, by number of dimensions
 FILES = "events.out.tfevents.*"
 MAX_WAIT_SECONDS = 1.5  # how long to wait for a file name that sorts after the other files
 _warned: set[str] = set()
-_written: set[Path] = set()  # files that TFEventWriters in this process have created
-_in_use: set[Path] = set()  # those of them that are open
+_written: set[Path] = set()  # files that TFEventWriters in this process have created.
+_in_use: set[Path] = set()  # the files in _written that are still open
 
 
 class TFEventWriter(Callback):
     """Write scalars, images, histograms, texts and embeddings for TensorBoard, in `subfolder` of the workdir.
 
     The x axis is the step. Training values have two curves: `loss` for the mean at each log step, and `epoch/loss` for the mean
-    over each epoch. Validation results and single values keep their names. Images have shape height x width or height x width x
-    channels, or are a batch of the latter. Pixels range from 0 to 255 if they are integers or any is above 1, otherwise from 0
-    to 1. Histograms leave out nonfinite values. A text with a `graph_def` (a model's graph) is also written as a graph. An
-    embedding is written to files for TensorBoard's projector, which shows only the newest embedding with each name.
+    over each epoch. Validation results and single values keep their names. The shape of an image is height x width or height x
+    width x channels. The shape of a batch of images is batch x height x width x channels. Integer pixels range from 0 to 255.
+    Float pixels range from 0 to 1 or, if any pixel is above 1, from 0 to 255. Histograms leave out nonfinite values. A text
+    with a `graph_def` (a model's graph) is also written as a graph. An embedding is written to files for TensorBoard's
+    projector, which shows only the newest embedding with each name.
 
     A resumed run truncates the files to their size at the checkpoint and deletes later ones, so that each value appears once.
     Without a workdir, and for a validation or prediction pass outside a run, the monitor does nothing. Without tensorboard or
@@ -120,8 +121,8 @@ class TFEventWriter(Callback):
 def truncate(folder: Path, sizes: Mapping[str, int]) -> None:
     """Truncate event files to these sizes, and delete all others.
 
-    Do nothing if none of the named files exists, because then the sizes belong to another folder. Files that other code in this
-    process has created are not deleted, and neither are files that another TFEventWriter of the same run has open.
+    Do nothing if none of the named files exists, because then the sizes belong to another folder. Two kinds of files are not
+    deleted: files that other code in this process has created, and files that another TFEventWriter of the same run has open.
     """
     files = {path.name: path for path in folder.glob(FILES)}
     if sizes and not sizes.keys() & files.keys():
@@ -144,11 +145,12 @@ def _is_installed() -> bool:
 
 
 def _open(folder: Path, purge_step: int | None) -> tuple[SummaryWriter, set[Path]]:
-    """Return a writer and its new file, which makes TensorBoard discard older files' values from `purge_step` on.
+    """Open a writer, and return it with its new file.
 
-    TensorBoard reads files in the order of their names: a time in seconds, then numbers of any length. If the new file's name
-    sorted before an older file's name, the new file's values would be purged as well. In this case, wait for the next second,
-    on the monitor's thread.
+    The new file makes TensorBoard discard the values in older files from `purge_step` on. TensorBoard reads files in
+    alphabetical order. A file name contains a time in seconds, and then numbers without leading zeros. If two files are created
+    in the same second, the new file's name may sort before the older file's name. TensorBoard would then also discard the
+    values in the new file. In this case, wait for the next second, on the monitor's thread.
     """
     from torch.utils.tensorboard import SummaryWriter
 

@@ -28,14 +28,14 @@ logger = logging.getLogger("hookpoint")
 WandbMode = Literal["online", "offline"]
 MODES = ("online", "offline")
 EXIT_CODES = {"finished": 0, "failed": 1, "killed": 255}  # 255 is wandb's code for Ctrl-C
-SERVICE = "WANDB_SERVICE"  # set while wandb's process is running
+SERVICE = "WANDB_SERVICE"  # environment variable that wandb sets while its process is running
 FLUSH_SECONDS = 1.0  # time between writes to wandb's file; a killed process loses the values since the last write
 SETTINGS: dict[str, Any] = {
     "console": "off",
     "disable_code": True,
     "disable_git": True,
-    "finish_timeout": 8.0,  # shorter than the wait at the end of a run
-    "init_timeout": 6.0,  # shorter than the wait for records at the end of a run
+    "finish_timeout": 8.0,  # shorter than the time that an ending run waits for wandb to finish
+    "init_timeout": 6.0,  # shorter than the time that an ending run waits until its records are sent
     "silent": True,
     "symlink": False,
     "x_disable_machine_info": True,
@@ -49,10 +49,10 @@ _warned: set[str] = set()
 
 
 class WandbRun(RemoteRun):
-    """A Weights & Biases run, online or in a folder.
+    """A Weights & Biases run, on a wandb server or in a local folder.
 
     wandb stores one row per step and cannot add to an earlier row, so a resumed run does not send rows that wandb already has.
-    The step of the last such row is read from wandb's server or, offline, from our file.
+    The step of wandb's last row is read from wandb's server. In offline mode, it is read from `wandb.json` in the workdir.
     """
 
     monitor: WandbMonitor
@@ -82,7 +82,8 @@ class WandbRun(RemoteRun):
 
         folder = Path(self.address) / "wandb"
         os.makedirs(folder.parent, mode=0o700, exist_ok=True)
-        starts = len(list(folder.glob(f"*-{run_id}*")))  # wandb names folders by the second and could reuse one
+        # wandb names a folder by the time in seconds. Without a suffix, two starts in the same second could share a folder.
+        starts = len(list(folder.glob(f"*-{run_id}*")))
         suffix = str(starts + 1) if starts else ""
         self._owns_service = SERVICE not in os.environ
         hooks = sys.exit, sys.excepthook
@@ -104,7 +105,7 @@ class WandbRun(RemoteRun):
                 wandb.teardown()
             raise
         finally:
-            sys.exit, sys.excepthook = hooks  # wandb would replace them
+            sys.exit, sys.excepthook = hooks  # undo wandb's changes to these functions
 
     def send(self, records: list[Record]) -> None:
         call_each(self._send, records)
@@ -145,19 +146,20 @@ class WandbMonitor(Tracker):
     settings: Additional wandb settings, such as `{"x_disable_stats": False}`.
 
     Names and the x axis are the same as in TFEventWriter: `loss` for log steps and `epoch/loss` for epochs, plotted against the
-    step. The latest event of each kind is stored in the summary, as in `hookpoint/stop`. `hookpoint/ending` says how the run
-    ended. The exit code in wandb is 0, or 1 after an exception, or 255 after a signal. wandb prints nothing, and captures no
-    output, no signals and no system information. wandb's process ends with the run, unless other wandb runs are open.
+    step. The latest event of each kind is stored in the summary, under a name such as `hookpoint/stop`.
+    `hookpoint/ending` says how the run ended. The exit code in wandb is 0, or 1 after an exception, or 255 after a signal.
+    wandb prints nothing, and captures no output, no signals and no system information. wandb's process ends with the run,
+    unless other wandb runs are open.
 
     A resumed run continues the wandb run that its checkpoint names, or else the one in `wandb.json` in the workdir. A run that
     was killed before its first checkpoint also continues its wandb run when you start it again. A row that wandb already has is
-    not sent again: if a step runs twice, the first row is kept. In offline mode, each start writes its own folder under the
-    same id. `kill -9` loses the rows of the last second or two. The resumed run sends these rows again, so a few rows may exist
-    twice.
+    not sent again: if a step runs twice, the first row is kept. In offline mode, each start creates a new folder with the
+    same run id. `kill -9` loses the rows of the last second or two. The resumed run sends these rows again, so a few rows may
+    exist twice.
 
     A server that does not respond never blocks a step. If a run cannot be opened within 6 s, it is written offline. If the
     server fails later, unsent data stays in wandb's folder. If more than 1000 records are waiting, the oldest are dropped. When
-    a run ends, it waits up to 10 s for records and 10 s for wandb.
+    a run ends, it waits up to 10 s until the remaining records are sent, and then up to 10 s until wandb has finished.
 
     >>> with Loop([WandbMonitor("mine", mode="offline")], workdir="mine") as run:
     ...     for epoch in run.epochs(1):
@@ -206,7 +208,7 @@ class WandbMonitor(Tracker):
         return str(workdir.absolute())
 
     def current_mode(self) -> WandbMode:
-        """Return the mode that the user has set, here or in WANDB_MODE.
+        """Return the mode that the user has set with the argument `mode` or in WANDB_MODE.
 
         If it is not set, return "online" if there is an API key, otherwise "offline".
         """
@@ -214,7 +216,10 @@ class WandbMonitor(Tracker):
         return cast(WandbMode, mode) if mode in MODES else "online" if self._has_key() else "offline"
 
     def _has_key(self) -> bool:
-        """Return whether wandb finds an API key in its settings, in a variable or in the file that `wandb login` writes."""
+        """Return whether wandb has an API key.
+
+        The key may be in wandb's settings, in an environment variable or in the file that `wandb login` writes.
+        """
         settings, variables = self.settings, os.environ
         if settings.get("api_key") or variables.get("WANDB_API_KEY") or variables.get("WANDB_IDENTITY_TOKEN_FILE"):
             return True

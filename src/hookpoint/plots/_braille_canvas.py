@@ -12,8 +12,8 @@ DASHES = ((1, 0), (4, 3), (1, 2), (6, 2))  # lengths of dashes and gaps in dots,
 class Canvas:
     """Draw lines between points with coordinates from 0 to 1, where y increases upwards.
 
-    With `braille=False`, each cell shows a single symbol. A cell's ink is that of the last line or mark drawn in it. An ink
-    is any string, such as a rich style.
+    With `braille=False`, each cell shows a single symbol. A cell has the ink of the last line or mark that was drawn in it.
+    An ink is any string, such as a rich style.
 
     >>> canvas = Canvas(4, 2)
     >>> canvas.line([0, 0.5, 1], [0, 1, 0], ink="red")

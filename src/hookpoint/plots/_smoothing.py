@@ -46,10 +46,11 @@ def smoothed(values: Iterable[float], weight: float) -> list[float]:
 
 
 def thinned(xs: Sequence[float], ys: Sequence[float], columns: int) -> tuple[list[float], list[float]]:
-    """Return at most four points per column, in their original order: the first, the lowest, the highest and the last.
+    """Reduce a curve to at most four points per column: the first, the lowest, the highest and the last.
 
-    The result looks the same as a curve through all points. A column without finite values keeps one of its values, which
-    is drawn as a gap. Short curves are returned unchanged.
+    The x axis is divided into `columns` columns, such as the pixel columns of a plot. Points keep their order. The result looks
+    the same as a curve through all points. A column without finite values keeps one of its values, which is drawn as a gap.
+    Short curves are returned unchanged.
 
     >>> thinned(range(1000), [0.0] * 500 + [9.0] + [0.0] * 499, 2)
     ([0, 499, 500, 501, 999], [0.0, 0.0, 9.0, 0.0, 0.0])

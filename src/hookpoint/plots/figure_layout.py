@@ -17,7 +17,7 @@ from hookpoint.plots.series import Series
 
 DECADE = 10.0
 UNITS = {"seconds": 1, "minutes": 60, "hours": 3600, "days": 86400}
-_PREFERENCE = {"epoch": 2, "value": 1}  # if series have the same length, the highest preference wins
+_PREFERENCE = {"epoch": 2, "value": 1}  # if a metric's series are equally long, plot the kind with the highest number
 MARKS = 64  # maximum number of marks for nonfinite values per curve; more would hide the curve
 
 Axis = Callable[[Series], Sequence[float]]
@@ -25,7 +25,7 @@ Axis = Callable[[Series], Sequence[float]]
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A run to plot. `series` is keyed by the metric's name and the `at` of the series.
+    """A run to plot. Each key of `series` is a metric's name together with the kind of its values: "step", "epoch" or "value".
 
     `watched` contains the metrics that savers monitor. `modes` maps a metric to whether lower or higher is better. `epoch_ends`
     maps each epoch to its last step; by default, these steps are read from the series.

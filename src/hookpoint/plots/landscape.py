@@ -18,7 +18,8 @@ class Stop(NamedTuple):
 class Landscape:
     """`loss[row][column]` is the loss at `y[row]`, `x[column]`; NaN where it is not finite.
 
-    The last weights are at (0, 0). `explained` contains the fraction of the weights' movement along each axis, if known.
+    The final weights of the run are at (0, 0). `explained` contains two fractions: how much of the weights' total movement is
+    along the x axis, and how much is along the y axis. It is None if this is unknown.
     """
 
     title: str

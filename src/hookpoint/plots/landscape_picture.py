@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 SIZE = (760, 600)  # pixels
 LEVELS = 24
 MAX_MARKS = 7  # maximum number of contour lines, which are drawn at round values
-MIN_LOG_RATIO = 20  # from this ratio of the highest loss to the lowest, the scale is logarithmic
-CAP_SHARE = 0.98  # higher losses have the colour of this quantile: a landscape often has steep walls
+MIN_LOG_RATIO = 20  # the colour scale is logarithmic if its upper end is at least this many times its lower end
+CAP_SHARE = 0.98  # losses above this quantile all have the same colour, because a few losses are often extreme
 
 
 def draw_landscape(

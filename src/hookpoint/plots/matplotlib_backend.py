@@ -210,7 +210,7 @@ def _draw_curve(axes: Axes, curve: Curve, colour: str) -> None:
 
 
 def _colour(curve: Curve, data: FigureData) -> str:
-    """Return a curve's colour. Multiple runs have one colour each; a single run has one colour per line style."""
+    """Return a curve's colour. Multiple runs have one colour each. In a plot of one run, each line style has its own colour."""
     return COLOURS[(curve.run if len(data.runs) > 1 else curve.style) % len(COLOURS)]
 
 

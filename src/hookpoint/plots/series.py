@@ -15,13 +15,13 @@ from hookpoint.plots.figure import LARGEST, SMALLEST
 BUCKETS = 2_048
 MIN_BUCKETS = 16
 FIRST_WIDTH = 16  # values per bucket
-RAW = 2  # values outside buckets are folded into buckets once there are this many per allowed bucket
+RAW = 2  # new values are put into buckets as soon as there are RAW * (maximum number of buckets) of them
 POINTS = {"steps": "q", "epochs": "q", "times": "d", "values": "d", "offsets": "q"}  # arrays with one item per stored value
 SUMMARIES = {"ends": "q", "sizes": "q", "finite": "q", "means": "d"}  # arrays with one item per bucket
 
 
 class Bucket(NamedTuple):
-    """Consecutive values of a series.
+    """A summary of consecutive values of a series.
 
     `low`, `high` and `mean` are computed from the finite values; they are NaN if there are none. Steps may
     decrease where a resumed run appended to the file, so `first_step` is the lowest step and `last_step` the highest. `time`
@@ -112,7 +112,7 @@ class Series:
     def limit(self, buckets: int) -> None:
         """Set the maximum number of buckets. Existing buckets are merged if necessary."""
         self._buckets = max(MIN_BUCKETS, buckets)
-        self._most = self._end + RAW * self._buckets  # number of stored values at which they are next folded into buckets
+        self._most = self._end + RAW * self._buckets  # number of stored values that triggers `_fold`
         if len(self._ends) > self._buckets or len(self.values) >= self._most:
             self._fold()
         if self._averages is not None:
@@ -166,7 +166,7 @@ class Series:
         return series
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Replace the values with those in the result of `state`."""
+        """Replace the values of this series with values that `Series.state()` has returned."""
         for name in POINTS:
             setattr(self, name, state[name])
         for name in SUMMARIES:
@@ -177,7 +177,7 @@ class Series:
 
     @property
     def _end(self) -> int:
-        """The end of the last bucket."""
+        """The index at which the last bucket ends, or 0 if there are no buckets."""
         return self._ends[-1] if self._ends else 0
 
     def _fold(self) -> None:
@@ -204,7 +204,7 @@ class Series:
         self._most = self._end + RAW * self._buckets
 
     def _keep(self, bounds: Sequence[int]) -> None:
-        """Create buckets between these bounds, from the first bound to the end of the arrays."""
+        """Put the values into buckets, starting at index `bounds[0]`. A bucket extends from one bound to the next."""
         begin, before = bounds[0], len(self.values)
         buckets = [_indices_to_keep(self.values, self.steps, *pair) for pair in pairwise(bounds)]
         indices = [index for bucket in buckets for index in bucket]

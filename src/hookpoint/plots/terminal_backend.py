@@ -20,7 +20,7 @@ QUIET = "bright_black"
 SIDE, TICK, CORNER, BOTTOM, BOTTOM_TICK = "│┤└─┬"
 BEST, POINT, BROKEN, SOLID, DASHED = "●", "•", "×", "──", "╌╌"
 CHARACTERS = "⣿│┤└─┬╌●•×…"  # if the terminal's encoding lacks one of these characters, the plot uses ASCII
-ASCII = str.maketrans("│┤└─┬●×…", "|++-+Ox~")  # no points or dashes: an ASCII plot draws curves with symbols
+ASCII = str.maketrans("│┤└─┬●×…", "|++-+Ox~")  # • and ╌ need no replacement, because an ASCII plot draws curves with SYMBOLS
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,11 +23,11 @@ from hookpoint.core.text.spelling import near_miss
 T = TypeVar("T", bound=type[Any])
 
 TARGET, ARGS, WHEN, LIST = "_target_", "_args_", "when", "callbacks"
-PARTIAL, RECURSIVE, CONVERT = "_partial_", "_recursive_", "_convert_"  # of Hydra
+PARTIAL, RECURSIVE, CONVERT = "_partial_", "_recursive_", "_convert_"  # special keys of Hydra
 HYDRA: dict[str, tuple[Any, ...]] = {
     PARTIAL: (False, True),
     RECURSIVE: (True, False),
-    CONVERT: ("none", "partial", "object", "all"),  # no effect: arguments are plain lists and dicts anyway
+    CONVERT: ("none", "partial", "object", "all"),  # accepted, but has no effect: arguments are always plain lists and dicts
 }
 SCHEDULES = ("After", "At", "Before", "Between", "Every", "Once")
 SUFFIXES = (".json", ".toml", ".yaml", ".yml")
@@ -73,16 +73,16 @@ def build(config: Any) -> list[Any]:
         or .json file that contains one of these. YAML files need the extra `config`.
 
     An entry is a class name, or a mapping from the class name to its arguments. A class name is the name of a class in
-    `hookpoint.callbacks`, a name added with `register`, or a dotted name such as `mypackage.Mine`. `when` schedules the
-    callback's trigger. Arguments may contain entries. BadConfig reports the wrong key and the allowed values.
+    `hookpoint.callbacks`, a name added with `register`, or a dotted name such as `mypackage.Mine`. The key `when`
+    sets the callback's schedule. Arguments may contain entries. BadConfig reports the wrong key and the allowed values.
 
-    As in Hydra, an entry may also specify the class as `_target_`, next to the arguments, and a mapping may give each such
-    entry a name of its own. `_args_`, `_partial_` (only inside arguments) and `_recursive_` work as in Hydra. `_convert_` has
-    no effect, because arguments are always plain lists and dicts.
+    As in Hydra, an entry may also contain the class name under the key `_target_`, together with the arguments. In a mapping,
+    you can choose any key for such an entry. `_args_`, `_partial_` (only inside arguments) and `_recursive_` work as in Hydra.
+    `_convert_` has no effect, because arguments are always plain lists and dicts.
 
     Only load configurations that you trust: a dotted name can refer to any class or function that can be imported. `build`
-    imports its module and calls it with the arguments. An entry that does not result in a callback is refused, but a function
-    has been called by then.
+    imports this class or function, and calls it with the arguments. If the result is not a callback, `build` raises BadConfig,
+    but a function has already been called by then.
 
     >>> saver, stopping = build([
     ...     {"ModelSaver": {"max_to_keep": 3}, "when": {"steps": 500}},
@@ -125,7 +125,7 @@ def _entries(config: Any, where: str) -> Iterator[Any]:
 
 
 def _entry(entry: Any, where: str, at: str | None = None) -> Any:
-    """Return the callback of one entry, or raise if the entry gives anything else."""
+    """Return the callback that an entry describes. Raise BadConfig if the result is not a callback."""
     if isinstance(entry, Mapping) and entry.get(PARTIAL):
         raise BadConfig(f"{_key(where, PARTIAL)} must be false here: an entry must give a callback.", leave=f"{PARTIAL} out")
     made = _callback(entry, where, at, must_be_callback=True)
@@ -190,7 +190,10 @@ def _made(entry: Mapping[str, Any], where: str, *, must_be_callback: bool = Fals
 
 
 def _key(where: str, name: Any) -> str:
-    """Return the place of a key. `where` is empty, a file name with a colon, or the place of the mapping."""
+    """Return the path of a key, for error messages.
+
+    `where` is empty, a file name with a colon, or the path of the mapping that contains the key.
+    """
     return f"{where}.{name}" if where and not where.endswith(": ") else f"{where}{name}"
 
 
@@ -214,7 +217,10 @@ def _is_known(name: Any) -> bool:
 
 
 def _check_target(target: Any, where: str) -> None:
-    """Raise if calling a class or function cannot result in a callback. Python functions may, so their result is checked."""
+    """Raise BadConfig if a call to `target` cannot return a callback.
+
+    A Python function is accepted here, because only its result shows whether it returns a callback.
+    """
     if inspect.isfunction(target) or inspect.ismethod(target):
         return
     is_foreign = inspect.isclass(target) and any((cls.__module__, cls.__qualname__) in BASES for cls in target.__mro__)
@@ -231,7 +237,7 @@ def _is_callback(made: Any) -> bool:
         return True
     try:
         return bool(find_handlers(made))
-    except HookpointError:  # a misspelled point, which the run reports
+    except HookpointError:  # a handler has a misspelled name; the run reports it
         return True
 
 

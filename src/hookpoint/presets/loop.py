@@ -25,12 +25,13 @@ class Loop(core.Loop):
 
     The constructor compiles the callbacks, so mistakes in them raise an error before training starts. In the main thread,
     entering the loop installs handlers for Ctrl-C, SIGTERM and SIGHUP, and leaving the loop restores the previous handlers. The
-    first signal ends the run at the next boundary; the second ends it immediately. Entering a loop again starts a new run.
+    first signal ends the run after the current iteration; the second ends it immediately. Entering a loop again starts a new
+    run.
 
     samples: A function that returns the number of samples in a batch. By default, the number is read from the tensors in the
         batch.
-    max_crashes: How often a run in a workdir may fail with the same exception at the same point in training. After that, the
-        run refuses to start. None means no limit.
+    max_crashes: How many times a run in a workdir may fail with the same exception at the same point in training. After that,
+        the run refuses to start. None means no limit.
     checkpoint_key: Path of a file that contains the key for encrypting checkpoints, or "env:NAME" for a key in an
         environment variable.
         Needs the extra `crypto`.
@@ -129,7 +130,7 @@ def _team(seconds: float) -> Team:
 
 
 def _backend_options(workdir: Any, model: Any, optimizer: Any, allow_world_change: bool, key: Any) -> dict[str, Any]:
-    """Return the Loop options that depend on whether torch is in use: stepping, reading values and checkpoints."""
+    """Return the Loop options that depend on whether torch is in use: for steps, for reading values and for checkpoints."""
     if _uses_torch():
         from hookpoint.core.data.array_batches import as_batches
         from hookpoint.core.run.stepper import Stepper

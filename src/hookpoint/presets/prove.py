@@ -86,7 +86,8 @@ def prove(
     workdir: A new folder to store the runs in.
     commands: Live-control commands to send after a step, such as `{40: ("set", {"values": {"learning_rate": 0.01}})}`. A
         resumed run replays the commands that were sent after its checkpoint.
-    key: The file with the key, or "env:NAME", if the run encrypts its checkpoints.
+    key: If the run encrypts its checkpoints, the path of a file that contains the key, or "env:NAME" for a key in an
+        environment variable.
 
     `prove` compares both runs: the lines of scalars.jsonl, and the state in the last checkpoint. Times are ignored.
 
@@ -133,7 +134,7 @@ def _train(make_runner: Train, workdir: Path, kill_after: int | None, commands: 
     EVERYWHERE.append(LambdaCallback(name="hookpoint.prove keys", on_setup=partial(_check_key, keys)))
     if kill_after is not None:
         EVERYWHERE.append(LambdaCallback(name="hookpoint.prove kill", on_train_iter_end=partial(_kill, kill_after)))
-    if commands:  # after the kill callback: a command is sent only if the process survives to apply it
+    if commands:  # after the kill callback, so that no command is sent in the iteration in which the process is killed
         EVERYWHERE.append(LambdaCallback(name="hookpoint.prove commands", on_train_iter_end=partial(_command, commands)))
     result = make_runner(workdir)
     if isinstance(result, tuple):
@@ -142,7 +143,10 @@ def _train(make_runner: Train, workdir: Path, kill_after: int | None, commands: 
 
 
 def _check_key(keys: Sequence[str], run: Run) -> None:
-    """Raise before the first step if the run encrypts checkpoints that could not be compared afterwards."""
+    """Raise BadArgument before the first step if the run encrypts its checkpoints with an unknown key.
+
+    Without the key, `prove` could not compare the checkpoints.
+    """
     fingerprint = getattr(machine_of(run).saving.store, "key_fingerprint", None)
     if fingerprint is not None and fingerprint not in keys:
         what = f"prove: the run encrypts its checkpoints with a key that was not given (fingerprint {fingerprint})."
@@ -178,7 +182,7 @@ def _checked_commands(commands: Commands) -> Commands:
 
 
 def _run(make_runner: Train, workdir: Path, kill_after: int | None, commands: Commands, keys: Sequence[str]) -> None:
-    import multiprocessing  # imported here, because this import also imports the main module under a second name
+    import multiprocessing  # not at the top, because this import adds the main module to sys.modules as `__mp_main__`
 
     given = (make_runner, workdir, kill_after, commands, keys)
     process = multiprocessing.get_context("spawn").Process(target=_train, args=given)

@@ -28,14 +28,15 @@ class Runner(engine.Runner):
     init_weights: A state dict to start from.
     resume: What a fit resumes from, and which weights `validate` and `predict` load before the first fit: "auto", "must",
         "never" or a path.
-    lr_scheduler_on: "epoch" or "step": step the scheduler after each epoch or after each optimizer step. A plateau scheduler
-        reads `lr_metric`. With "epoch" and validation data, the default is val_loss, otherwise loss.
+    lr_scheduler_on: "epoch" or "step": step the scheduler after each epoch or after each optimizer step.
+    lr_metric: The metric that a plateau scheduler reads. The default is "val_loss" if the scheduler steps after each epoch and
+        there is validation data. Otherwise, the default is "loss".
     on_nonfinite: What to do if all losses in an epoch, or in two consecutive log steps, are NaN or infinite. "raise" raises
         NonFiniteLoss; "warn" logs a warning and continues.
     strict_sync: Raise an error if the host waits for the GPU between log steps.
     samples: A function that returns the number of samples in a batch.
-    max_crashes: How often a run in a workdir may fail with the same exception at the same point in training. After that, the
-        run refuses to start. None means no limit.
+    max_crashes: How many times a run in a workdir may fail with the same exception at the same point in training. After that,
+        the run refuses to start. None means no limit.
     compile: True compiles forward and loss with torch.compile, as one function. A dict passes options to torch.compile;
         `dynamic` is False by default.
     cuda_graph: Capture the whole training step as a CUDA graph and replay it, with the same results bit for bit. "auto" trains

@@ -42,7 +42,7 @@ class BestValue:
 
 
 def metric_to_watch(names: Collection[str]) -> tuple[str, str] | None:
-    """Return the name and the mode of the most important metric, or None if no name implies a mode.
+    """Return the name and the mode ("min" or "max") of the most important metric. Return None if no name implies a mode.
 
     >>> metric_to_watch(["rate", "loss", "val_loss"]), metric_to_watch(["rate", "val_acc"]), metric_to_watch(["rate"])
     (('val_loss', 'min'), ('val_acc', 'max'), None)
@@ -70,8 +70,8 @@ def guess_best(path: Path, names: Collection[str]) -> BestValue | None:
 
 def _best(lines: Iterable[bytes], metric: str, mode: str, at: str | None, source: str) -> BestValue | None:
     key = json.dumps(metric).encode()
-    kind = b"" if at is None else f'"at": {json.dumps(at)}'.encode()  # in exactly the format that JSONWriter writes
-    rows = records_of([line for line in lines if key in line and kind in line])  # skip other lines without parsing them
+    kind = b"" if at is None else f'"at": {json.dumps(at)}'.encode()  # the exact text that JSONWriter writes.
+    rows = records_of([line for line in lines if key in line and kind in line])  # other lines are not parsed
     values = [(number_of(row.get(metric)), row["step"]) for row in rows if row is not None and at in (None, row["at"])]
     numbers = [(value, step) for value, step in values if value is not None and not math.isnan(value)]
     best = (min if mode == "min" else max)(numbers, key=lambda pair: pair[0], default=None)

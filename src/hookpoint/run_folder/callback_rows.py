@@ -49,7 +49,7 @@ def _row(name: str, schedule: Mapping[str, Any], costs: Mapping[str, Any]) -> di
 def _seconds(cost: Mapping[str, Any]) -> float | None:
     """Return the total time of all calls.
 
-    It is an estimate for points inside the training step, where only some calls are measured.
+    For points inside the training step, this time is an estimate, because only some calls are measured.
     """
     estimated = number_of(cost.get("estimated_seconds"))
     return number_of(cost.get("seconds")) if estimated is None else estimated

@@ -20,7 +20,8 @@ from hookpoint.storage.workdir.catalog import best_folders, places
 class Listed:
     """A checkpoint folder or a best-… folder. If its manifest is invalid, `manifest` is None, and `problem` explains why.
 
-    `size_bytes` is the size of its files. `own_bytes` leaves out files that it shares with an earlier folder in the list.
+    `size_bytes` is the size of all files in the folder. `own_bytes` does not count files that an earlier folder in the list
+    also contains, as hard links.
     """
 
     path: Path
@@ -42,7 +43,7 @@ class Listed:
 
     @property
     def measured(self) -> dict[str, Any]:
-        """The metric values for which the checkpoint was saved, by tag."""
+        """Maps each tag of the checkpoint to the metric value that the tag refers to."""
         return {} if self.manifest is None else dict(self.manifest.measured)
 
     @property

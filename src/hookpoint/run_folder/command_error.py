@@ -9,7 +9,7 @@ from hookpoint.core.text.terminal import printable
 
 FINE, NO, USAGE, REFUSED, OURS, IN_USE, NOT_WRITTEN, INTERRUPTED = 0, 1, 2, 65, 70, 69, 73, 130
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)  # these occur only when writing
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)  # errors that occur only when a file is written
 
 
 class CommandError(Exception):

@@ -24,7 +24,10 @@ class Column(NamedTuple):
     offsets: Sequence[int]
 
     def part(self, begin: int, end: int | None = None) -> Column:
-        """Return the values from index `begin` up to, but not including, index `end`, or up to the last value if it is None."""
+        """Return the values from index `begin` up to, but not including, index `end`.
+
+        If `end` is None, return all values from `begin` on.
+        """
         fields: list[Any] = [field[begin:end] for field in self]
         return Column(*fields)
 

@@ -17,7 +17,7 @@ COLUMNS = ("step", "epoch", "time", "value")
 def csv_lines(path: Path, name: str, at: str) -> Iterator[str]:
     """Yield the values of a metric as CSV, with a header, without loading the file into memory.
 
-    If the file becomes unreadable meanwhile, the CSV ends early.
+    If the file becomes unreadable while this function reads it, the CSV ends early.
     """
     yield _text([COLUMNS])
     if name in OWN_KEYS:

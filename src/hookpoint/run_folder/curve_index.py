@@ -19,7 +19,7 @@ from hookpoint.run_folder.curve_reader import CurveReader
 
 MAGIC = b"hookpoint curves 1\n"
 MAX_BYTES = 2**28
-MAX_FILES = 1_000  # older indexes are deleted
+MAX_FILES = 1_000  # if there are more indexes, the oldest are deleted
 ARRAYS = {**POINTS, **SUMMARIES}
 
 
@@ -63,7 +63,7 @@ def load_index(reader: CurveReader, source: Path) -> bool:
 
 
 def prune(cache: Path, keep: int = MAX_FILES) -> None:
-    """Delete all but the newest indexes."""
+    """Delete old indexes, so that only the newest `keep` indexes remain."""
     with suppress(OSError):
         files = sorted(cache.glob("*.index"), key=lambda path: path.stat().st_mtime, reverse=True)
         for path in files[keep:]:

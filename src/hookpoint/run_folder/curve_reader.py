@@ -1,4 +1,4 @@
-"""CurveReader: the curves in a scalars.jsonl of any length. The file is read once, and then as it grows."""
+"""CurveReader: read the curves in a scalars.jsonl of any length. Each read continues where the previous read stopped."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from hookpoint.run_folder.json_records import tables_of
 ALL_BUCKETS = 32 * BUCKETS  # limit for all curves in a file together
 MAX_CURVES = 50_000  # limit per file; a file with more curves probably has numbers in the names
 MAX_EPOCHS = 100_000  # limit for stored epoch ends
-MAX_NUMBERS = 5  # limit for stored numbers of bad lines
-ANCHOR_BYTES = 2**20  # bytes between the places to which the reader can return after a truncation
+MAX_NUMBERS = 5  # how many line numbers of bad lines are stored
+ANCHOR_BYTES = 2**20  # distance between anchors, the offsets to which the reader can return after a truncation
 MAX_ANCHORS = 64
 
 
@@ -28,14 +28,14 @@ class CurveReader:
     """Read a file that JSONWriter writes, and continue as it grows. `curves` contains the series, keyed by name and `at`.
 
     Memory use is limited to about 30 MB for any file: long series are thinned out to `buckets` buckets, or fewer if there are
-    many series. Their extremes stay exact. `names` selects metrics, `smooth` is the weight of the past in moving averages, and
-    `epoch_ends` receives the last step of each epoch.
+    many series. Their extremes stay exact. `names` selects metrics, `smooth` is the weight of past values in moving
+    averages, and `epoch_ends` receives the last step of each epoch.
 
     An incomplete last line is left out until it is complete. Lines that are not records and values that are not numbers are
     left out. `bad_lines` counts the lines that are not records, and `bad_numbers` contains the first few of their line numbers.
-    If the file is truncated, for example by a resumed run, the removed values are forgotten, and only the lines after the cut
-    are read again. `truncations` counts this. A file that replaces another file is read from the start, unless both begin with
-    the same content. One thread at a time may call `read`.
+    If the file is truncated, for example by a resumed run, the reader discards the removed values, and reads only the lines
+    after the cut again. `truncations` is the number of truncations so far. A file that replaces another file is read from the
+    start, unless both begin with the same content. One thread at a time may call `read`.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class CurveReader:
         if not self._anchors or self.position - self._anchors[-1][0] >= ANCHOR_BYTES:
             self._anchors.append((self.position, self._position.mark))
             if len(self._anchors) > MAX_ANCHORS:
-                self._anchors = self._anchors[::2]  # keep every second anchor
+                self._anchors = self._anchors[::2]  # too many anchors: keep every second one
 
     def _columns(self, lines: Sequence[bytes], offsets: Sequence[int]) -> dict[Key, Column]:
         """Return the values of each series."""
@@ -145,7 +145,7 @@ class CurveReader:
     def _new_series(self, key: Key) -> Series:
         limit = min(self._buckets, ALL_BUCKETS // (len(self.curves) + 1))
         series = self.curves[key] = Series(*key, buckets=limit, smooth=self._smooth)
-        # At each power of two, that is, when the number of curves has doubled.
+        # When the number of curves reaches a power of two, reduce the limit of all existing curves.
         if len(self.curves) & (len(self.curves) - 1) == 0:
             for each in self.curves.values():
                 each.limit(limit)

@@ -18,14 +18,14 @@ from hookpoint.run_folder.curve_columns import Column, Key, columns_of, joined
 from hookpoint.run_folder.curve_reader import CurveReader
 from hookpoint.run_folder.json_records import tables_of
 
-MAX_BYTES = 16 * 2**20  # limit for bytes to read again for a range of steps
+MAX_BYTES = 16 * 2**20  # maximum number of bytes to read from the file again for a range of steps
 PLACES = 300  # number of places that a preview samples
-PLACE_BYTES = 8_192  # bytes that it reads at each place
+PLACE_BYTES = 8_192  # number of bytes that a preview reads at each place
 
 
 @dataclass(frozen=True, slots=True)
 class CurveView:
-    """A curve's buckets, in order. `exact` tells whether their extremes include every value in the range."""
+    """A curve's buckets, in order. If `exact` is True, their extremes are the extremes of all values in the range."""
 
     buckets: list[Bucket]
     exact: bool
@@ -41,8 +41,9 @@ def views_of(
 ) -> dict[Key, CurveView]:
     """Return the values of curves with steps from `low` to `high`, in at most `pixels` buckets each.
 
-    A narrow range is read from the file again, because the series may have left values out. The same applies to the buckets at
-    the ends of a wide range. If that needs more than 16 MiB, the curve is not exact. The file is read once for all curves.
+    A narrow range is read from the file again, because the series may not store all values. The same applies to the buckets at
+    the ends of a wide range. If more than 16 MiB would have to be read again, the curve is not exact. The file is read once for
+    all curves.
 
     Raises KeyError if there is no such curve.
     """
@@ -67,7 +68,7 @@ class _Range:
 
     @property
     def is_known(self) -> bool:
-        """Whether the buckets are exact as they are."""
+        """Whether the buckets are exact without reading values from the file again."""
         return not self.again and not self.is_too_long
 
     @classmethod
@@ -77,7 +78,7 @@ class _Range:
         inside = [(one, end) for one, end in zip(buckets, ends, strict=True) if one.first_step <= high and one.last_step >= low]
         unsure = [(one, end) for one, end in inside if one.size > 1]
         if unsure and _size(inside) <= MAX_BYTES:
-            unsure = inside  # read single values again too: one long span is faster than many short ones
+            unsure = inside  # also read single values again, because one long span is faster to read than many short ones
         elif _size(unsure) > MAX_BYTES:
             unsure = [(one, end) for one, end in unsure if one.first_step < low or one.last_step > high]
         kept = [one for one, _ in inside]
@@ -108,7 +109,7 @@ def _size(buckets: Iterable[tuple[Bucket, int]]) -> int:
 
 
 def _indices(column: Column, begin: int, end: int) -> tuple[int, int]:
-    """Return the indices of the first value in a span of bytes, and of the first one after it."""
+    """Return the index of the first value in a span of bytes, and the index of the first value after this span."""
     return bisect_left(column.offsets, begin), bisect_left(column.offsets, end)
 
 
@@ -139,7 +140,7 @@ def _read_again(path: str, names: Collection[str], spans: Iterable[tuple[int, in
 
 
 def thinned_values(column: Column, pixels: int) -> list[Bucket]:
-    """Return the same buckets as `thinned` for single values, in a fraction of the time."""
+    """Return the buckets that `thinned` would return if each value were a bucket. This function is much faster."""
     steps, count = column.steps, len(column.steps)
     if count <= pixels:
         bounds: list[int] = list(range(count + 1))

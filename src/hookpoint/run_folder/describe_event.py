@@ -30,7 +30,7 @@ def describe_event(event: Mapping[str, Any]) -> str:
 
 
 def describe_order(do: Any, args: Any) -> str:
-    """Describe a command to a run in progress in one line.
+    """Return a one-line description of a command that was sent to a run.
 
     >>> describe_order("set", {"values": {"learning_rate": 0.01}}), describe_order("stop", {"reason": "too slow"})
     ('set learning_rate=0.01', 'stop too slow')
@@ -84,7 +84,7 @@ _TEXTS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     ),
     "resume": lambda event: f"resumed from {event['path']}",
     "save": _saved,
-    "save_failed": lambda event: f"cannot save, {event['in_a_row']} in a row: {event['reason']}",
+    "save_failed": lambda event: f"cannot save (failure {event['in_a_row']} in a row): {event['reason']}",
     "save_refused": lambda event: f"did not save: {event['reason']}",
     "setting": lambda event: (
         f"{event['param']} set to {_value(event['value'])}, from {_value(event['previous'])}, by {event['by']}"

@@ -14,8 +14,8 @@ MAX_PAIRS = 500
 def epoch_ends_of(curves: Mapping[Key, Series]) -> list[tuple[int, int]]:
     """Return (step, epoch) pairs: the last step of each epoch, in order.
 
-    For a run with many epochs, return at most about 500 pairs, evenly spaced. Reads only the longest curve for
-    each value of `at`. The last epoch may be in progress.
+    For a run with many epochs, return at most about 500 pairs, evenly spaced. Reads only the longest curve of each kind:
+    "step", "epoch" and "value". The last epoch may be in progress.
     """
     longest: dict[str, Series] = {}
     for (_, at), series in list(curves.items()):

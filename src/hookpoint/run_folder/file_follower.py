@@ -44,7 +44,7 @@ class FileFollower:
             stamp = FileStamp.of(self._path)
             if stamp == self._stamp:
                 return []
-            self._stamp = None  # unless the file can be read
+            self._stamp = None  # stays None if the file cannot be read
             with open_plain(self._path) as file:
                 self._stamp = stamp if stamp.is_settled else None
                 if id_of(file) != self._position.file_id:

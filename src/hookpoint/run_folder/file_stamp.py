@@ -10,7 +10,7 @@ SETTLED_NS = 2 * 10**9
 
 
 class FileStamp(NamedTuple):
-    """A file's inode, size and time of its last change."""
+    """The inode, size and modification time of a file."""
 
     inode: int
     size: int
@@ -24,5 +24,8 @@ class FileStamp(NamedTuple):
 
     @property
     def is_settled(self) -> bool:
-        """Whether every later change is certain to change the stamp: file times are coarse, so wait two seconds."""
+        """Whether the last change was more than two seconds ago. If so, every later change also changes the stamp.
+
+        File times are coarse, so two changes shortly after each other may result in the same stamp.
+        """
         return time.time_ns() - self.changed_ns > SETTLED_NS

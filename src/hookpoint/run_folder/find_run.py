@@ -38,7 +38,7 @@ def find_run(name: str, *, may_be_remote: bool = False) -> RunFolder:
     """Return the run at a path, or the run with this name under runs/. With `may_be_remote`, URLs are also accepted."""
     if is_url(name) and not os.path.isdir(name):
         if not may_be_remote:
-            hint = "runs, show, plot and export read URLs"
+            hint = "the commands runs, show, plot and export accept URLs"
             raise CommandError(f"{shown(masked(name))} is a URL; expected a local run folder ({hint})", USAGE)
         from hookpoint.run_folder.remote.remote_run import remote_run
 
@@ -55,7 +55,7 @@ def find_run(name: str, *, may_be_remote: bool = False) -> RunFolder:
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     if near:
         raise CommandError(f"there is no run {shown(name)}; did you mean {' or '.join(map(shown, near))}?", USAGE)
-    hint = "hookpoint runs lists them" if names else "there is none here"
+    hint = "to list all runs: hookpoint runs" if names else "there are no runs here"
     raise CommandError(f"there is no run {shown(name)}; expected a run folder or a name under {RUNS}/ ({hint})", USAGE)
 
 

@@ -35,7 +35,7 @@ class IndexProcess:
     def wait(self, progress: Callable[[int], None]) -> str:
         """Call `progress` with the number of bytes read so far, until the process ends.
 
-        Return an empty string if it has written the index, otherwise the reason why it has not.
+        Return an empty string if the process has written the index. Otherwise, return the reason for its failure.
         """
         assert self._process.stdout is not None
         for line in self._process.stdout:

@@ -33,8 +33,7 @@ def records_of(lines: Sequence[bytes]) -> Iterator[dict[str, Any] | None]:
 def tables_of(lines: Sequence[bytes]) -> tuple[list[Table], list[int]]:
     """Return the records in these lines as tables, and the indices of lines that are not records.
 
-    The records are the same as those from `records_of`. Most lines in a file have the same keys, so values are checked by
-    column.
+    `records_of` yields the same records. Most lines in a file have the same keys, so values are checked by column.
     """
     rows: list[Any] = []
     for batch in _batches(lines):
@@ -63,12 +62,12 @@ def _decoded(batch: Sequence[bytes]) -> list[Any] | None:
 
 
 def _single_table(rows: Sequence[Any]) -> list[Table]:
-    """Return all rows as one table, in half the time of `_tables`, or nothing if their keys differ."""
+    """Return a list with one table of all rows, or an empty list if their keys differ. Twice as fast as `_tables`."""
     try:
         if len(set(map(len, rows))) != 1:
             return []
         return [Table({name: tuple(map(itemgetter(name), rows)) for name in rows[0]}, list(range(len(rows))))]
-    except (KeyError, TypeError):  # another key, or a line that is not a record
+    except (KeyError, TypeError):  # a row lacks a key of the first row, or is not a record
         return []
 
 
@@ -128,7 +127,7 @@ def _checked(row: Any) -> dict[str, Any] | None:
 
 
 def number_of(value: Any) -> float | None:
-    """Return a record's value as a float, or None if it is not a number. The strings "nan", "inf" and "-inf" are numbers."""
+    """Return a record's value as a float, or None if it is not a number. "nan", "inf" and "-inf" count as numbers."""
     if type(value) is float:
         return value
     if isinstance(value, int):

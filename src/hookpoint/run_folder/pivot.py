@@ -19,7 +19,7 @@ class WideTable:
     The file is never loaded into memory as a whole.
 
     Records with the same step, iteration, epoch and `at` form one row. If a metric was logged twice, the last value is used.
-    The row's time is that of its last record. Records appended between the passes are left out. Lines that are not records
+    The row has the time of its last record. Records appended between the passes are left out. Lines that are not records
     raise BadLines.
     """
 
@@ -42,7 +42,7 @@ class WideTable:
                 row = open_rows[at] = {key: record[key] for key in KEYS if key in record}
             row["time"] = record["time"]
             for name, raw in record.items():
-                if type(raw) is float and name != "event":  # the common case, which includes "time"
+                if type(raw) is float and name != "event":  # most values, including "time", are floats
                     row[name] = raw
                 elif name not in OWN_KEYS and (value := number_of(raw)) is not None:
                     row[name] = value

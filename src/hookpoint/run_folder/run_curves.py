@@ -38,13 +38,13 @@ def _subject(run: RunFolder, label: str, names: Collection[str] | None, options:
             run.path / SCALARS, names, buckets=max(MIN_BUCKETS, columns), smooth=options.smooth, epoch_ends=ends
         )
     except FileNotFoundError:
-        raise CommandError(f"nothing to plot: {shown(run.where)} has no {SCALARS}; JSONWriter writes it") from None
+        raise CommandError(f"nothing to plot: {shown(run.where)} has no {SCALARS}, which JSONWriter writes") from None
     if not series and names is None:
         raise CommandError(f"nothing to plot: no numbers in {shown(run.where)}")
     stored = {name: best.mode for name, best in run.all_best.items()}
     modes: dict[str, Mode] = {}
     for name, _ in series:
-        with suppress(ValueError):  # the metric's name does not imply a mode
+        with suppress(ValueError):  # the metric's name does not imply whether lower or higher is better
             modes[name] = mode_of(name, stored.get(name) or "auto")
     return Subject(label, series, _about(run), tuple(stored), modes, ends)
 

@@ -1,4 +1,4 @@
-"""Run details: return everything about a run, ready for JSON."""
+"""Run details: collect all information about a run, as values that can be converted to JSON."""
 
 from __future__ import annotations
 
@@ -50,7 +50,10 @@ def sizes_of(run: RunFolder) -> list[tuple[str, int]]:
 
 
 def best_values_of(run: RunFolder) -> list[BestValue]:
-    """Return the best values in run.json. If there are none, return the best value from events or a guess."""
+    """Return all best values in run.json.
+
+    If the run's best value comes from the events, or is guessed from scalars.jsonl, return only this value.
+    """
     if run.best is None:
         return []
     return [*run.all_best.values()] if run.best.source == "run" else [run.best]

@@ -25,7 +25,7 @@ from hookpoint.storage.workdir.lock import Holder, holder_of
 RUNNING, FINISHED, STOPPED, FAILED, KILLED, UNKNOWN = "running", "finished", "stopped", "failed", "killed", "unknown"
 ALL_STATUSES = (RUNNING, FINISHED, STOPPED, FAILED, KILLED, UNKNOWN)
 SCALARS, EVENTS = "scalars.jsonl", "events.jsonl"
-MAX_EVENTS = 20_000  # how far back to search for the best value and for pauses, in events
+MAX_EVENTS = 20_000  # search only this many of the newest events for the best value and for pauses
 
 
 class RunFolder:
@@ -124,7 +124,10 @@ class RunFolder:
 
     @property
     def last_value(self) -> tuple[str, float] | None:
-        """The newest value of the most important metric: the one with a best value or, if there is none, one chosen by name."""
+        """The newest value of the most important metric.
+
+        This is the metric that the best value belongs to. If the run has no best value, the metric is chosen by its name.
+        """
         values, best = self.values, self.best
         watched = metric_to_watch(values)
         metric = best.metric if best is not None else watched[0] if watched is not None else next(iter(values), "")
@@ -132,7 +135,10 @@ class RunFolder:
 
     @cached_property
     def best(self) -> BestValue | None:
-        """The best value from events, from run.json, or guessed. Until the run has ended, events are newer than run.json."""
+        """The best value that the run has recorded in its events or in run.json. Otherwise, a guess from scalars.jsonl.
+
+        Until the run has ended, events are newer than run.json.
+        """
         return self.stated_best or guess_best(self.path / SCALARS, self.values)
 
     @cached_property
@@ -174,12 +180,16 @@ class RunFolder:
 
     @property
     def is_paused(self) -> bool:
-        """Whether a command has paused the run, and none has resumed it yet."""
+        """Whether a command has paused the run, and no later command has resumed it."""
         return self.status == RUNNING and self._pauses.began is not None
 
     @property
     def _elapsed(self) -> float:
-        """The training time that run.json contains: of earlier starts until the run has ended, then of all starts."""
+        """The training time in run.json.
+
+        Until the run has ended, run.json contains only the training time of earlier starts. After
+        that, it contains the training time of all starts.
+        """
         stored = number_of(self.facts.get("elapsed_seconds"))
         return stored if stored is not None and math.isfinite(stored) else 0.0
 
@@ -202,10 +212,14 @@ class RunFolder:
 
     @property
     def best_checkpoints(self) -> dict[str, str]:
-        """The checkpoint with the best value of each metric: the newest one whose manifest has the metric's best-… tag."""
+        """Maps each metric to the checkpoint with its best value.
+
+        This is the newest checkpoint with a best-… tag for the metric in its manifest.
+        """
         return {
             str(value.get("metric")): checkpoint.path.name
-            for checkpoint in sorted(self.checkpoints, key=lambda checkpoint: not checkpoint.is_best)  # step-… overrides best-…
+            # A step-… folder comes later than a best-… folder, and therefore takes precedence over it.
+            for checkpoint in sorted(self.checkpoints, key=lambda checkpoint: not checkpoint.is_best)
             for tag, value in checkpoint.measured.items()
             if tag.startswith(BEST)
         }
@@ -220,7 +234,8 @@ class RunFolder:
         return best[preferred[0]] if preferred else None
 
     def _event_best(self) -> BestValue | None:
-        lines = (line for line in islice(newest_lines(self.path / EVENTS), MAX_EVENTS) if b'"best"' in line)  # parse only these
+        # Parse only the lines that contain "best".
+        lines = (line for line in islice(newest_lines(self.path / EVENTS), MAX_EVENTS) if b'"best"' in line)
         for event in (row for line in lines if (row := record_of(line)) is not None):
             if event.get("event") == "best" and isinstance(event.get("metric"), str) and event["step"] <= (self.step or 0):
                 return BestValue.of(event["metric"], event, "events")
@@ -251,12 +266,15 @@ class _Pauses(NamedTuple):
     began: float | None = None
 
     def until(self, moment: float) -> float:
-        """Return how long the run has been paused until a time."""
+        """Return the total duration of all pauses up to the time `moment`."""
         return self.seconds + (0.0 if self.began is None else max(moment - self.began, 0.0))
 
 
 def _pauses_of(path: Path, since: float) -> _Pauses:
-    """Return a run's pauses since a time, from the end of its events. Commands that were not applied do not count."""
+    """Return a run's pauses after the time `since`.
+
+    Reads only the newest events, and ignores commands that were not applied.
+    """
     found: list[tuple[str, float]] = []
     for line in islice(newest_lines(path), MAX_EVENTS):
         if b'"control"' not in line or (event := record_of(line)) is None or event.get("event") != "control":

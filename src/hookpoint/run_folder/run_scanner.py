@@ -1,4 +1,4 @@
-"""RunScanner: find the run folders below a folder, repeatedly. Folders that have not changed are not listed again."""
+"""RunScanner: find the run folders below a folder, repeatedly. Folders that have not changed are not read again."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from hookpoint.run_folder.run_folder import looks_like_a_run
 from hookpoint.storage.checkpoint.layout import CHECKPOINTS, LANDSCAPE, PREVIOUS, TENSOR_DUMPS
 
 LEVELS = 4
-MAX_FOLDERS = 50_000  # the folder may be the root of a disk
+MAX_FOLDERS = 50_000  # maximum number of folders per scan; the scanned folder may be the root of a disk
 NEVER = frozenset({CHECKPOINTS, TENSOR_DUMPS, LANDSCAPE, "tensorboard", "node_modules", "site-packages", "__pycache__"})
-SETTLED_NS = 2 * 10**9  # a folder that changed less than this before it was listed may change again without a new timestamp
+# A folder that changed less than two seconds ago is read again in the next scan, because a second change within this time may
+# leave the folder's timestamp unchanged.
+SETTLED_NS = 2 * 10**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +27,10 @@ class _Listing:
 
 
 class RunScanner:
-    """Find the run folders at and below a folder. Each folder is found once, real folders before links.
+    """Find the run folders at and below a folder. Each folder is found only once.
 
-    Skips hidden and unreadable folders and, by default, earlier runs in previous/.
+    On each level, real folders are searched before symbolic links. Skips hidden and unreadable folders and, by default, earlier
+    runs in previous/.
     """
 
     def __init__(self, folder: Path, *, levels: int = LEVELS, previous: bool = False) -> None:

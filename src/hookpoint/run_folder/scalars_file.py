@@ -16,7 +16,7 @@ from hookpoint.run_folder.curve_reader import MAX_NUMBERS, CurveReader
 from hookpoint.run_folder.json_records import OWN_KEYS, number_of, record_of, records_of
 
 MAX_LINES = 2_000
-MAX_LOG_STEPS = 50  # records of log steps are parsed only if they are among this many newest lines
+MAX_LOG_STEPS = 50  # records of log steps are read only from the last 50 lines of the file
 OF_A_STEP = b'"at": "step"'
 
 
@@ -60,7 +60,9 @@ def read_series(
     smooth: float = 0.0,
     epoch_ends: dict[int, int] | None = None,
 ) -> dict[tuple[str, str], Series]:
-    """Return the series in a file that JSONWriter wrote, by name and `at`, in order of appearance. See CurveReader.
+    """Return the series in a file that JSONWriter wrote, in order of appearance. See CurveReader.
+
+    The key of a series is a pair: the name of the metric, and the `at` of its records, which is "step", "epoch" or "value".
 
     An incomplete last line is left out, because a run may still be writing it. Values that are not numbers are also left out.
     Other lines that are not records raise BadLines.

@@ -16,8 +16,9 @@ T = TypeVar("T")
 class Execution:
     """Check commands and carry them out. All ranks call each method at the same boundary.
 
-    If a command fails on one rank, every rank restores the old values. If that fails too, `problem` says so, and the run must
-    end: its settings are neither the old ones nor the new ones, or they differ between ranks.
+    If a command fails on one rank, every rank restores the old values. If that fails too, `problem` describes the failure, and
+    the run must end. Some settings may then have their new values and others their old values, or the ranks may have different
+    values.
     """
 
     def __init__(self, loop: ControlledLoop, plans: Plans) -> None:
@@ -30,20 +31,21 @@ class Execution:
         return plan, self.first_of(reason, "a command")
 
     def first_of(self, reason: str, what: str) -> str:
-        """Return the first reason of any rank, or an empty string if no rank has one."""
+        """Gather `reason` from all ranks. Return the first one that is not empty, or an empty string if all are empty."""
         return _first(self._loop.gather(reason, what))
 
     def carry_out(self, do: str, plan: Plan) -> tuple[dict[str, Any], str]:
         """Carry out a plan. Return fields for the answer, and the reason if the plan fails on a rank."""
         if do == "validate" and self._loop.is_in_team:
-            return plan.act(), ""  # an error ends the run, because the other ranks are waiting inside the validation pass
+            # If validation fails on this rank, the other ranks are still waiting in the pass, so the error must end the run.
+            return plan.act(), ""
         result, reason = _attempted(plan.act)
         outcomes = self._loop.gather((reason, plan.is_permanent and not reason), "the outcome of a command")
         reason = _first(one for one, _ in outcomes)
         if not reason:
             return result or {}, ""
         if any(is_done for _, is_done in outcomes):
-            self.problem = "other ranks have carried it out, which cannot be undone"
+            self.problem = "the command's effect on other ranks cannot be undone"
         if plan.undo is not None:
             _, failure = _attempted(plan.undo)
             if failure := self.first_of(failure, "restoring the old values"):
@@ -61,7 +63,10 @@ def _first(reasons: Iterable[str]) -> str:
 
 
 def _attempted(call: Callable[[], T]) -> tuple[T | None, str]:
-    """Return a call's result, or None and the reason for its failure. The command is then refused, and the run continues."""
+    """Return a call's result and an empty string. If the call raises an error, return None and the reason.
+
+    An error does not end the run. It only means that the command is refused.
+    """
     try:
         return call(), ""
     except Exception as error:

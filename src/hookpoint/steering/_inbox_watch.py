@@ -15,14 +15,15 @@ from hookpoint.steering.control_command import ControlCommand
 from hookpoint.steering.control_folder import ControlFolder
 
 LOOK_SECONDS = 0.25
-Retry = Callable[[ControlFolder], None]  # writes the answers that could not be written before
+Retry = Callable[[ControlFolder], None]  # a function that tries again to write answers that could not be written
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
     """A file in the inbox.
 
-    `command` is None if the file cannot be read. If the command will not be applied, `outcome` is its status and the reason.
+    `command` is None if the file cannot be read. If the command's outcome is already known, `outcome` contains the final status
+    and the reason for it.
     """
 
     id: str
@@ -37,9 +38,10 @@ class Received:
 
 
 class InboxWatch:
-    """Check the inbox four times a second, then call `retry`. Each new file is read, checked and answered with "seen" here.
+    """Check the inbox four times a second. Read and check each new file, and answer it with "seen".
 
-    The training thread does the rest: it takes the commands from `received`, in order, and claims them.
+    After each check of the inbox, the thread calls `retry`. The training thread takes the commands from `received`, in order,
+    and claims them.
     """
 
     def __init__(self, folder: ControlFolder, attempt: str, wake: Callable[[], None], retry: Retry) -> None:

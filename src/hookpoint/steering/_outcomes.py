@@ -54,7 +54,7 @@ class Outcomes:
 
     def retry(self, folder: ControlFolder) -> None:
         """Write the answers that could not be written before, for example because the disk was full."""
-        with suppress(Exception):  # logged when the answer could not be written the first time
+        with suppress(Exception):  # `answer` has already logged the error
             for command_id in list(self._unwritten):
                 self._write(folder, command_id)
 
@@ -83,7 +83,7 @@ class Outcomes:
             if command_id in journalled:
                 found.append((command, APPLIED, ""))
             else:
-                found.append((command, LOST, "the run ended before it was applied"))
+                found.append((command, LOST, "the run ended before it applied the command"))
         return found
 
     def _ids_of_events(self, workdir: Path) -> set[str]:

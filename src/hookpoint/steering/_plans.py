@@ -20,7 +20,7 @@ MAX_TRACE_STEPS = 10_000
 class Plan:
     """A checked command. `act` carries it out and returns fields for the answer.
 
-    `undo`, if present, takes back what `act` has done on this rank, even if `act` failed halfway. `is_permanent` marks a plan
+    `undo`, if present, reverses the effect of `act` on this rank, even if `act` failed halfway. `is_permanent` marks a plan
     whose effect on this rank cannot be undone.
     """
 
@@ -115,7 +115,7 @@ class Plans:
         def act() -> dict[str, Any]:
             was_paused = clocks.is_paused
             self._loop.pause()
-            return {"note": "the run was paused already"} if was_paused else {}
+            return {"note": "the run was already paused"} if was_paused else {}
 
         return Plan(act)
 
@@ -184,7 +184,9 @@ class Plans:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return an error's headline in one line, with the names to choose from, and with its type if it is not hookpoint's.
+    """Return the first line of an error's message.
+
+    If the error is one of hookpoint's, the names to choose from are added. Otherwise, the error's type is added.
 
     >>> reason_of(BadValue("there is no action 'x'.", known="Noise.reset"))
     "there is no action 'x'. Known: Noise.reset"

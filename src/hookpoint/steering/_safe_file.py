@@ -1,6 +1,7 @@
 """Files in a control folder: written atomically, and read only if they are small, regular and owned by this user.
 
-Every function takes the file descriptor of an open folder, so renaming or replacing the folder later has no effect.
+`open_folder` returns the file descriptor of a folder. The other functions take this descriptor instead of a path. If the folder
+is later renamed or replaced, they still use the original folder.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def read_bytes(folder: int, name: str, max_bytes: int) -> bytes:
     _check(name, os.stat(name, dir_fd=folder, follow_symlinks=False), max_bytes)
     descriptor = os.open(name, READ, dir_fd=folder)
     with open(descriptor, "rb") as file:
-        status = os.fstat(descriptor)  # the file may have been replaced before it was opened
+        status = os.fstat(descriptor)  # check again: the file may have been replaced before it was opened
         if not status.st_nlink:  # the file was replaced after it was opened: read the new file
             return read_bytes(folder, name, max_bytes)
         _check(name, status, max_bytes)

@@ -21,7 +21,7 @@ LOG_EVERY = Knob("log_every", int, low=1, about="steps between two log steps")
 
 @dataclass(frozen=True, slots=True)
 class CallbackKnob:
-    """A knob and its callback's entry."""
+    """A knob of a callback. `entry` is the callback's entry in the hooks."""
 
     entry: Entry
     knob: Knob
@@ -36,7 +36,10 @@ class CallbackKnob:
 
 
 class Change:
-    """A change of settings. `put` sets the new values and adds functions that restore the old ones to the list it gets."""
+    """A change of settings.
+
+    `put(undo)` sets the new values. For each value, it adds a function to the list `undo` that restores the old value.
+    """
 
     def __init__(self, put: Callable[[list[Callable[[], None]]], None]) -> None:
         self._put = put
@@ -68,8 +71,8 @@ class Change:
 class Settings:
     """A run's settings, under the names that commands use, such as `lr`, `log_every` and `MixUp.alpha`.
 
-    The part before the dot is the callback's name, or its class name if it is the only callback of its class. Once a command
-    has changed a setting that no other part of the checkpoint contains, this class saves and restores it.
+    The part before the dot is the callback's name, or its class name if it is the only callback of its class. If a command has
+    changed a setting, and no other part of the checkpoint contains this setting, this class saves and restores its value.
     """
 
     def __init__(self, loop: ControlledLoop) -> None:
@@ -138,7 +141,7 @@ class Settings:
         return Change(lambda undo: self._put(values, undo))
 
     def _put(self, values: Mapping[str, Any], undo: list[Callable[[], None]]) -> None:
-        """Set the values. Before each step, add a function to `undo` that takes it back."""
+        """Set the values. Before each change, add a function to `undo` that reverses the change."""
         changed = set(self._changed)
         undo.append(lambda: setattr(self, "_changed", changed))
         found = {name: None if name == "log_every" else self._find(name) for name in values}
@@ -163,7 +166,10 @@ class Settings:
         hyper.set(name, tuple(value) if isinstance(value, list) else value, same_on_all_ranks=True)
 
     def _groups_restorer(self, key: str) -> Callable[[], None]:
-        """Return a function that restores an optimizer setting in all parameter groups, and the ratios of their rates."""
+        """Return a function that restores an optimizer setting in all parameter groups.
+
+        The function also restores the ratios between the learning rates of the groups.
+        """
         rates = self._run.hyper.rates
         ratios = rates.state_dict()
         groups = [group for optimizer in self._run.optimizers for group in optimizer.param_groups if key in group]
@@ -186,7 +192,8 @@ class Settings:
                 call_with_named(reacts, {"run": self._run, "name": name, "was": old, "value": new})
             self._run.recapture()
 
-        undo.append(lambda: setattr(subject, name, was))  # a callback that refuses a value does not react to the old one
+        # If `on_knob` refuses the new value, it is not called for the old value.
+        undo.append(lambda: setattr(subject, name, was))
         turn(was, value)
         undo[-1] = lambda: turn(value, was)
         self._changed.add(knob.name)

@@ -51,7 +51,7 @@ class TraceRecorder:
             profile = None if self._new_profile is None else self._new_profile()
             if profile is None:
                 return "torch's profiler is in use"
-            self._profile = profile  # first, so that `cancel` stops a profiler that failed to start
+            self._profile = profile  # set before `record`, so that `cancel` stops a profiler that failed to start
             profile.record()
         self._first, self._last, self.is_recording = self._run.step, self._run.step + steps, True
         return ""

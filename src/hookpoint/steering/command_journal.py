@@ -23,8 +23,9 @@ APPEND = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | g
 class JournalEntry:
     """A command, and the position in training at which it was applied.
 
-    `number` counts a run's entries from 1. `iteration`, `step` and `epochs` are the run's clocks at that position. If `epochs`
-    has just increased, the command was applied at the end of the epoch.
+    `number` counts a run's entries from 1. `iteration`, `step` and `epochs` are the run's clocks at that position.
+    `epochs` is the number of completed epochs. After the last iteration of an epoch, it tells whether the command was applied
+    before or after the end of the epoch.
     """
 
     number: int
@@ -57,13 +58,14 @@ class JournalEntry:
 class CommandJournal:
     """The journal in an open control folder.
 
-    A line that a kill left incomplete is ignored, because its command was not applied. If a line cannot be written, it is
-    removed again, or forgotten if that fails too.
+    If the process is killed while it writes a line, the incomplete line is ignored, because its command was not applied. If
+    writing a line fails, the line is removed. If the line cannot be removed, another line is added that marks
+    the entry as forgotten.
     """
 
     def __init__(self, folder: int) -> None:
         self._folder = folder
-        self._failed: list[dict[str, Any]] = []  # lines that forget entries which could not be removed
+        self._failed: list[dict[str, Any]] = []  # "forget" lines for entries that could not be removed
 
     def entries(self) -> list[JournalEntry]:
         """Return the entries in order, without forgotten entries."""
@@ -80,7 +82,7 @@ class CommandJournal:
         return [entries[number] for number in sorted(entries)]
 
     def last_number(self) -> int:
-        """Return the highest number ever used, including those of forgotten entries, or 0 if the journal is empty."""
+        """Return the highest number that any entry has had, even a forgotten entry, or 0 if the journal is empty."""
         numbers = [content.get("number") for content in self._lines()]
         return max((number for number in numbers if type(number) is int), default=0)
 
@@ -93,7 +95,7 @@ class CommandJournal:
         self._append({"forget": number, "by": by, "reason": reason, "time": now()})
 
     def set_aside(self) -> None:
-        """Rename the journal that an earlier run left, because this run does not resume that run."""
+        """Rename the journal of an earlier run. Call this if the current run does not resume the earlier run."""
         aside = f"journal-{datetime.now():%Y%m%d-%H%M%S}.jsonl"
         os.rename(NAME, aside, src_dir_fd=self._folder, dst_dir_fd=self._folder)
 
@@ -135,14 +137,14 @@ class CommandJournal:
         self._failed = []
 
     def _take_back(self, descriptor: int, size: int, content: Mapping[str, Any]) -> None:
-        """Remove a line that could not be written safely: its command is refused, so a resume must not replay it."""
+        """Remove a line if writing or syncing it has failed. Its command is refused, so a resume must not replay it."""
         try:
             os.ftruncate(descriptor, size)
             os.fsync(descriptor)
         except OSError:
             if "number" in content:
-                forget = {"forget": content["number"], "by": "", "reason": "it could not be journalled", "time": now()}
-                self._failed.append(forget)  # written again before the next line, once the disk works
+                forget = {"forget": content["number"], "by": "", "reason": "it was not written to the journal", "time": now()}
+                self._failed.append(forget)  # the next `_append` writes this line again, because the write below may fail
                 with suppress(OSError):
                     os.write(descriptor, b"\n" + json.dumps(forget).encode() + b"\n")
 

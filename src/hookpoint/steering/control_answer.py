@@ -19,7 +19,8 @@ class ControlAnswer:
     `step`, `iteration` and `epoch` are the run's position, and `ranks` is the number of ranks that applied the command. `was`
     and `now` contain the changed settings' old and new values. `values` contains the metrics of a validation pass, and `path`
     is the path of a checkpoint or trace. `number` is the command's number in the journal, if a resumed run replays it. `note`
-    adds information, such as what may undo the command, and `reason` explains why the command was not applied.
+    contains additional information, such as the names of schedulers that may overwrite the new value. `reason` explains why
+    the command was not applied.
     """
 
     id: str

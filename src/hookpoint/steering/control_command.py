@@ -27,12 +27,13 @@ def new_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class ControlCommand:
-    """A command.
+    """A command to a run in progress. `do` is the name of the command, such as "pause".
 
     `args` depends on the command: set {"values": {name: value}}, call {"action": name}, save {"tag": tag}, log-every {"steps":
-    n}, trace {"steps": n}, stop {"reason": text}. The other commands take no arguments. `attempt` identifies the start of the
-    run that the command is for. `expect` maps settings to the values that the sender expects: if one has changed, the command
-    is refused. The command expires `seconds` after the trainer first sees it, or never if this is None. `by` names the sender.
+    n}, trace {"steps": n}, stop {"reason": text}. The other commands take no arguments. A run may be started more than once:
+    `attempt` identifies the start to which the command is sent. `expect` maps settings to the values that the sender expects:
+    if one has changed, the command is refused. The command expires `seconds` after the trainer first sees it, or never if this
+    is None. `by` names the sender.
 
     >>> ControlCommand("set", {"values": {"lr": 0.01}}, attempt="0" * 32).do
     'set'

@@ -32,7 +32,7 @@ SUFFIX = ".json"
 
 
 class ControlFolder:
-    """A run's control folder, held open by file descriptor, so that replacing the folder has no effect.
+    """A run's control folder, kept open. If the folder is replaced, this object still uses the original folder.
 
     Only the user who started the run can use the folder. Raises FileNotFoundError if the folder does not exist, and
     BadControlFile if other users can write to it.
@@ -91,7 +91,10 @@ class ControlFolder:
         write_json(self._inbox, command.id + SUFFIX, command.encoded())
 
     def withdraw(self, command_id: str) -> bool:
-        """Remove a command from the inbox. If this returns True, the command is never applied. If False, an answer follows."""
+        """Remove a command from the inbox. If this returns True, the command is never applied.
+
+        If this returns False, the trainer has already taken the command and will answer it.
+        """
         return remove(self._inbox, command_id + SUFFIX)
 
     def waiting(self) -> list[str]:
@@ -146,7 +149,7 @@ class ControlFolder:
         return _ids(self._answers)
 
     def clean_up(self) -> None:
-        """Remove old answers, and files that a kill left half-written."""
+        """Remove old answers, and incomplete files that a killed process has left behind."""
         for command_id in self.answers()[:-MAX_ANSWERS]:
             remove(self._answers, command_id + SUFFIX)
         for folder in (self._root, self._inbox, self._answers):

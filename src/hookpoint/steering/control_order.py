@@ -19,7 +19,7 @@ QUICK_SECONDS, QUICK_POLL, SLOW_POLL = 2.0, 0.02, 0.1
 
 
 class ControlOrder:
-    """A command on its way to a run, from `Controller.send`. `wait` returns its outcome, and `withdraw` takes it back.
+    """A command that `Controller.send` has sent to a run. `wait` returns its outcome, and `withdraw` takes it back.
 
     Either the run moves the command out of the inbox and answers it, or the sender withdraws it. A withdrawn command is never
     applied.
@@ -65,7 +65,7 @@ class ControlOrder:
             if not self._is_running():
                 return self.outcome()
             if not is_taken and time.monotonic() >= deadline:
-                is_taken = not self._remove("the run did not take it in time")
+                is_taken = not self._remove("the run did not take the command in time")
             else:
                 time.sleep(QUICK_POLL if time.monotonic() - self._sent < QUICK_SECONDS else SLOW_POLL)
 
@@ -73,7 +73,7 @@ class ControlOrder:
         """Withdraw the command. If this returns True, the command is never applied. If False, the run has already taken it."""
         answer = self.answer()
         if answer is None or not answer.is_final:
-            self._remove("its sender withdrew it")
+            self._remove("the sender withdrew the command")
         return self._final is not None and self._final.status == WITHDRAWN
 
     def _remove(self, reason: str) -> bool:
@@ -103,19 +103,19 @@ class ControlOrder:
         entry, is_hosted = None, False
         with suppress(FileNotFoundError), ControlFolder(self._run_folder) as folder:
             entry = next((one for one in folder.journal.entries() if one.id == self.id), None)
-            is_hosted = "validate" in folder.live().cannot  # the trainer that hosts the run has the checkpoints
+            is_hosted = "validate" in folder.live().cannot  # another library's trainer writes the checkpoints
         answer = self.answer()  # the run may have answered just before it ended
         if answer is not None and answer.is_final:
             return answer
         checkpoints = good_checkpoints(self._run_folder)
-        if entry is None:  # the command was for the start that has ended, so no later start applies it
-            self._final = ControlAnswer(self.id, LOST, time=time.time(), reason="the run ended first")
+        if entry is None:  # the process that should have applied the command has ended; no later process applies it
+            self._final = ControlAnswer(self.id, LOST, time=time.time(), reason="the run ended before it answered")
         elif not checkpoints and not is_hosted:
             reason = "the run was killed before its first checkpoint; it starts from scratch, without this command"
             self._final = ControlAnswer(self.id, LOST, time=time.time(), reason=reason)
         else:
             is_saved = bool(checkpoints) and includes(checkpoints[-1][1], entry.number)
-            later = "its checkpoint includes it" if is_saved else "a resume replays it"
+            later = "its newest checkpoint includes the command" if is_saved else "a resume replays the command"
             note = f"the run was killed right after it applied the command; {later}"
             self._final = ControlAnswer(self.id, APPLIED, entry.step, entry.iteration, number=entry.number, note=note)
         return self._final

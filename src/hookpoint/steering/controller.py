@@ -53,7 +53,10 @@ class KnobState:
 
 @dataclass(frozen=True, slots=True)
 class PendingCommand:
-    """A command without a final answer. `status` is "sent", "seen", or "taken" if the run is about to apply it."""
+    """A command without a final answer.
+
+    `status` is "sent" if the run has not seen the command yet, "seen" if it has, and "taken" if it is about to apply it.
+    """
 
     command: ControlCommand
     status: str
@@ -97,7 +100,7 @@ class Controller:
             raise NotTraining(
                 f"{holder} is using {self.path}, but does not accept commands.",
                 wait="until its first step, if it has just started",
-                check="that control is on: control=True, and no warning in its log",
+                check="that it was started with control=True, and that its log contains no warning about commands",
             )
         return record
 
@@ -122,7 +125,10 @@ class Controller:
         return [*taken, *(PendingCommand(command, "seen" if command.id in seen else "sent") for command in waiting)]
 
     def journal(self) -> list[JournalEntry]:
-        """Return the commands that a resumed run replays if they follow its checkpoint. Forgotten commands are left out."""
+        """Return the commands in the journal, without forgotten commands.
+
+        A resumed run replays the commands that were applied after its checkpoint was saved.
+        """
         self._require_folder()
         try:
             with ControlFolder(self.path) as folder:
@@ -131,7 +137,7 @@ class Controller:
             return []
 
     def saved_commands(self) -> int:
-        """Return the highest journal number of a command that a checkpoint includes, or 0 if there is none."""
+        """Return the number of the last journaled command that a checkpoint includes, or 0 if no checkpoint includes one."""
         return max((last_command(manifest) for _, manifest in good_checkpoints(self.path)), default=0)
 
     def _require_folder(self) -> None:
@@ -162,7 +168,10 @@ class Controller:
         expect: Mapping[str, Any] | None = None,
         timeout: float | None = TIMEOUT,
     ) -> ControlOrder:
-        """Return an order without sending it, so that a caller who is interrupted while sending it can withdraw it."""
+        """Return a command as a ControlOrder, without sending it.
+
+        If the caller is interrupted while it sends the command, it can use this object to withdraw the command.
+        """
         if do not in COMMANDS:
             raise BadArgument(f"there is no command {do!r}.", choose=", ".join(COMMANDS))
         seconds = seconds_of(timeout)
@@ -175,9 +184,9 @@ class Controller:
     def set(
         self, values: Mapping[str, Any], *, expect: Mapping[str, Any] | None = None, timeout: float = TIMEOUT
     ) -> ControlAnswer:
-        """Change settings, all at the same step or none.
+        """Change settings. Either all of them change at the same step, or none of them changes.
 
-        With `expect`, do so only if these settings still have these values.
+        `expect` maps settings to values. If one of these settings has a different value now, the command is refused.
         """
         return self._ask("set", timeout, expect, values=dict(values))
 

@@ -18,10 +18,10 @@ FORMAT = 1
 class LiveRecord:
     """The live-control state of a run.
 
-    `attempt` identifies this start of the run. Commands for another attempt are lost. `knobs` contains a dict per setting:
-    name, type ("float", "int", "bool", "str" or "list") and value and, where they apply, low, high, choices and about.
-    `actions` contains each action's name and description (`about`). `cannot` maps each command that this run does not support
-    to the reason.
+    `attempt` identifies this start of the run. A command that was sent to an earlier start is not applied. `knobs` contains a
+    dict per setting with the keys name, type and value. The type is "float", "int", "bool", "str" or "list". The keys low,
+    high, choices and about are optional. `actions` contains each action's name and description (`about`). `cannot` maps each
+    command that this run does not support to the reason.
     """
 
     attempt: str
@@ -36,7 +36,10 @@ class LiveRecord:
 
     @property
     def is_running(self) -> bool:
-        """Whether the training process is still running. Always True for another host, where this cannot be checked."""
+        """Whether the training process is still running.
+
+        A process on another host cannot be checked. In this case, the result is True unless the run has recorded its end.
+        """
         if self.ended:
             return False
         is_here = self.holder.host == socket.gethostname()

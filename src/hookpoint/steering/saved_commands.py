@@ -1,4 +1,4 @@
-"""Which commands the checkpoints in a run folder include."""
+"""Saved commands: find out which commands a run had applied before it saved its checkpoints."""
 
 from __future__ import annotations
 
@@ -15,12 +15,16 @@ def good_checkpoints(run_folder: Path) -> list[tuple[Path, Manifest]]:
 
 
 def last_command(manifest: Manifest) -> int:
-    """Return the highest journal number of a command that a checkpoint includes, or 0 if there is none."""
+    """Return the highest journal number of a command that was applied before a checkpoint was saved, or 0 if none was."""
     number = manifest.clocks.get("commands")
     return number if isinstance(number, int) else 0
 
 
 def includes(manifest: Manifest, number: int) -> bool:
-    """Return whether a checkpoint includes a command. It does not include older commands that were still to be replayed."""
+    """Return whether the command with this journal number had been applied before a checkpoint was saved.
+
+    A resumed run replays commands from the journal. If the checkpoint was saved during a replay, the commands that had not been
+    replayed yet do not count as applied.
+    """
     pending = manifest.clocks.get("pending_commands")
     return number <= last_command(manifest) and not (isinstance(pending, list) and number in pending)

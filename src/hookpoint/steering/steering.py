@@ -27,7 +27,7 @@ from hookpoint.storage.workdir.lock import Holder
 
 BEAT_SECONDS, PUBLISH_SECONDS = 0.25, 1.0  # intervals between paused ranks' messages, and between updates of live.json
 AFTER_A_PAUSE = ("validate", "trace")  # commands that wait until a paused run resumes
-LIMIT = 5  # maximum number of commands that the log line about a replay lists
+LIMIT = 5  # the log line about a replay lists at most this many commands
 
 
 class Steering:
@@ -36,9 +36,9 @@ class Steering:
     A thread on the chief watches the inbox. At a step boundary, the chief claims the commands and sends them to all ranks. Each
     rank checks each command. If no rank refuses it, the chief writes it to the journal and all ranks apply it. The chief then
     sends the event "control" and writes the answer. During a pause, the ranks exchange a short message four times a second, so
-    no collective waits for longer than that.
+    no collective operation waits longer than a quarter of a second.
 
-    `new_profile` returns a profiler recording for `trace`, or None if the profiler is in use.
+    `new_profile` creates a profiler for the command `trace`. It returns None if torch's profiler is already in use.
     """
 
     def __init__(self, loop: ControlledLoop, new_profile: Callable[[], Any] | None = None) -> None:
@@ -67,7 +67,7 @@ class Steering:
             self._open()
         gathered = self._loop.gather({} if self._folder is None else self._tail(), "live control")
         told = gathered[0]
-        if not told or None in gathered:  # None is from a rank that does not accept commands
+        if not told or None in gathered:  # a rank that does not accept commands sends None
             self._close()
             return
         self._is_on = True
@@ -94,13 +94,14 @@ class Steering:
             self._folder = ControlFolder.create(self._run.workdir)
             self._folder.clean_up()
             if not self._loop.has_resumed and self._folder.journal.last_number():
-                self._folder.journal.set_aside()  # in another library's trainer, no store moves an earlier run's journal
+                # Usually, the store has moved the earlier run's journal to previous/. Under another trainer, it has not.
+                self._folder.journal.set_aside()
         except (OSError, BadControlFile) as error:
             logger.warning("the run does not accept commands: %s", error)
             self._close()
 
     def _tail(self) -> dict[str, Any]:
-        """Return what all ranks need: the commands given after the checkpoint, and the last number in the journal."""
+        """Return the commands to replay, which were given after the checkpoint, and the last number in the journal."""
         assert self._folder is not None
         try:
             entries, last = self._folder.journal.entries(), self._folder.journal.last_number()
@@ -126,13 +127,13 @@ class Steering:
         if self._recorder.is_recording:
             self._finish_trace(f"the run ended after {self._recorder.steps} steps")
         for command in self._deferred:
-            self._answer(command, LOST, {"reason": "the run ended first"})
+            self._answer(command, LOST, {"reason": "the run ended before it applied the command"})
         self._deferred = []
         if self._watch is not None and self._folder is not None:
             try:
                 self._watch.look()
                 for received in self._taken():
-                    self._conclude(received, received.outcome or (LOST, "the run ended first"))
+                    self._conclude(received, received.outcome or (LOST, "the run ended before it applied the command"))
                 self._outcomes.retry(self._folder)
                 self._publish(ended=True)
             except (OSError, BadControlFile) as error:
@@ -198,7 +199,7 @@ class Steering:
                 self._apply_deferred()
 
     def _claimed(self) -> list[ControlCommand]:
-        """Claim the received commands. Answer those that are not applied, and return the others."""
+        """Claim the received commands. Answer the commands that will not be applied, and return the other commands."""
         commands = []
         for received in self._taken():
             outcome, command = received.outcome, received.command
@@ -218,7 +219,7 @@ class Steering:
             if received.is_claimed or self._watch.claim(received):
                 taken.append(received)
             else:
-                self._conclude(received, (WITHDRAWN, "its sender withdrew it"))
+                self._conclude(received, (WITHDRAWN, "the sender withdrew the command"))
         return taken
 
     def _conclude(self, received: Received, outcome: tuple[str, str]) -> None:
@@ -261,15 +262,15 @@ class Steering:
                     JournalEntry(self._last_number, *place, command.id, command.do, command.args, command.by, now())
                 )
             except (OSError, ValueError) as error:
-                problem = f"it cannot be journalled: {reason_of(error)}"
-        return self._last_number, self._execution.first_of(problem, "the journal of a command")
+                problem = f"it cannot be written to the journal: {reason_of(error)}"
+        return self._last_number, self._execution.first_of(problem, "writing a command to the journal")
 
     def _forget(self, number: int, reason: str) -> None:
         if self._folder is not None:
             try:
                 self._folder.journal.forget(number, reason=reason)
             except (OSError, ValueError) as error:
-                logger.warning("command %d was refused, but a resume will try it again: %s", number, error)
+                logger.warning("command %d was refused, but the next resume will replay it: %s", number, error)
 
     # Replaying
 
@@ -293,7 +294,7 @@ class Steering:
         self._outcomes.send_event(command, status, {**fields, "replayed": True})
         self._publish()
         if self._execution.problem:
-            self._forget(entry.number, reason)  # otherwise, every resume would end here
+            self._forget(entry.number, reason)  # otherwise, every resume would fail at this command
         self._execution.raise_problem(command.do)
 
     # Tracing and pausing
@@ -332,7 +333,7 @@ class Steering:
         deferred, self._deferred = self._deferred, []
         for command in deferred:
             if self._loop.is_stopping:
-                self._answer(command, LOST, {"reason": "the run ended first"})
+                self._answer(command, LOST, {"reason": "the run ended before it applied the command"})
             else:
                 self._apply(command)
 
@@ -342,7 +343,7 @@ class Steering:
         """On the chief, send the event, write the answer, and update live.json."""
         if self._folder is not None:
             self._outcomes.send_event(command, status, fields)
-            self._publish()  # before the answer, so that a reader of the answer finds the new values
+            self._publish()  # first, so that live.json has the new values when the answer is read
             self._outcomes.answer(self._folder, command, status, fields)
 
     def _publish(self, *, ended: bool = False) -> None:

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 def steering_for(
     workdir: str | os.PathLike[str] | None, *, control: bool, new_profile: Callable[[], Any] | None = None
 ) -> Callable[[ControlledLoop], Steering] | None:
-    """Return the control factory for a loop, or None without a workdir, with control=False or with HOOKPOINT_CONTROL=0."""
+    """Return a function that creates the control object for a loop.
+
+    Return None if there is no workdir, if `control` is False, or if the environment variable HOOKPOINT_CONTROL is 0.
+    """
     if workdir is None or not control or os.environ.get("HOOKPOINT_CONTROL", "1") == "0":
         return None
     from hookpoint.steering.steering import Steering  # imported here, because its imports are slow

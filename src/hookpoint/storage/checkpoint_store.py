@@ -59,9 +59,9 @@ class CheckpointStore(ResumableStore):
     copied to host memory. The buffers for this copy are reused.
 
     `state["finite"]` names the tensors in each part of `state["parts"]` that must be finite; None means all tensors. This entry
-    is not saved. "auto" and "must" do not resume from a checkpoint with the tag "exception". A checkpoint saved with a
-    different world size raises an error unless `allow_world_change` is True. With a `key`, all files except the manifest are
-    encrypted.
+    is not saved. With `resume="auto"` or `resume="must"`, a run does not resume from a checkpoint with the tag "exception". A
+    checkpoint saved with a different world size raises an error unless `allow_world_change` is True. With a `key`, all files
+    except the manifest are encrypted.
 
     >>> store = CheckpointStore("runs/mine")
     >>> store.open("auto", {})  # nothing to resume from
@@ -95,9 +95,9 @@ class CheckpointStore(ResumableStore):
     def open(self, resume: Resume, identity: Mapping[str, Any]) -> Checkpoint | None:
         """Lock the workdir, repair it if a run was killed, and return the checkpoint to resume from, or None for a new run.
 
-        "auto" and "must" select the newest valid checkpoint. A path selects the checkpoint at this path. An earlier run's files
-        are moved to previous/. Raises CannotSave if the workdir is not writable, WorkdirInUse if it is locked, and CannotResume
-        if the run cannot resume. After an error, the workdir is not locked.
+        If `resume` is "auto" or "must", return the newest valid checkpoint. If `resume` is a path, return the checkpoint at
+        this path. An earlier run's files are moved to previous/. Raises CannotSave if the workdir is not writable, WorkdirInUse
+        if it is locked, and CannotResume if the run cannot resume. After an error, the workdir is not locked.
         """
         self._identity = json.loads(json.dumps(dict(identity), default=str))
         self._rules, self._limits = {}, set()
@@ -120,7 +120,7 @@ class CheckpointStore(ResumableStore):
         state_files.check(Snapshots().take(state, outlives_the_call=False))
 
     def fill(self, found: Checkpoint, parts: Mapping[str, Any]) -> Checkpoint:
-        """Load the sharded tensors of a checkpoint. `parts` contains the run's objects, whose sharding is used."""
+        """Load the sharded tensors of a checkpoint, with the same sharding as the tensors of the run's objects in `parts`."""
         return found._replace(state=filled(found.state, Path(found.path), parts))
 
     def write(
@@ -150,7 +150,8 @@ class CheckpointStore(ResumableStore):
         files = None if staged is None else Staged(staged[0], {name: File(*file) for name, file in staged[1].items()})
         clocks = snapshot["clocks"] if isinstance(snapshot.get("clocks"), dict) else {}
         control = snapshot.get("control")
-        if isinstance(control, dict) and (pending := control.get("pending")):  # still to be replayed, for `ctl forget`
+        # The manifest lists the commands that are still to be replayed, because `hookpoint ctl RUN forget` checks them.
+        if isinstance(control, dict) and (pending := control.get("pending")):
             clocks = {**clocks, "pending_commands": pending}
         tags, measured = tuple(map(str, request.tags)), {str(tag): value for tag, value in request.measured.items()}
         describe = partial(
@@ -184,8 +185,8 @@ class CheckpointStore(ResumableStore):
     def described(self, resume: Resume) -> dict[str, Any]:
         """Return the recorded crashes of the run in the workdir, and whether it has a checkpoint.
 
-        This does not lock the workdir. The count of crashes continues only with the default, "auto". With any other `resume`,
-        or after the program was edited, it starts at 0.
+        This does not lock the workdir. The result is empty if `resume` is not "auto", or if the program was edited after the
+        crashes. The count of crashes then starts at 0 again.
         """
         crashes = RunFile(self.workdir).earlier().get("crashes") if resume == "auto" else None
         if not crashes or is_edited_since(crashes):
@@ -210,7 +211,7 @@ class CheckpointStore(ResumableStore):
 
         return not_finite(named)
 
-    # Methods for teams, in which only the chief's store is open
+    # Methods for runs with multiple ranks, in which only the chief opens its store
 
     def read(self, path: str | os.PathLike[str]) -> Checkpoint:
         """Verify and return a checkpoint. The store need not be open.
@@ -237,7 +238,10 @@ class CheckpointStore(ResumableStore):
         return rank_state
 
     def refuse_if_not_finite(self, parts: Mapping[str, Any], finite: Mapping[str, Iterable[str] | None]) -> None:
-        """Raise NotFinite if a named tensor in a part contains NaN or infinity. None in place of names means all tensors."""
+        """Raise NotFinite if a tensor that must be finite contains NaN or infinity.
+
+        `finite` maps each part to the names of the tensors that must be finite, or to None for all tensors in this part.
+        """
         if "torch" in sys.modules:
             from hookpoint.storage.checkpoint.check_finite import refuse_if_not_finite
 
@@ -311,7 +315,7 @@ class CheckpointStore(ResumableStore):
         return Saved(target, step, list(manifest.tags), time.monotonic() - started)
 
     def _hide_old(self) -> list[Path]:
-        """Rename old checkpoints to hidden names, so that no half-deleted one is ever visible. Return the paths to delete."""
+        """Rename old checkpoints to hidden names, so that users never see a half-deleted folder. Return the paths to delete."""
         folder = checkpoints(self.workdir)
         try:
             hidden = [folder / name for name in disk.names(folder) if is_being_deleted(name)]  # an earlier deletion failed

@@ -60,8 +60,8 @@ def lineage_of_init(weights: Mapping[str, Any]) -> list[dict[str, Any]]:
 def valid(entries: Any) -> list[dict[str, Any]]:
     """Return the valid entries of a lineage from a run.json, which may be untrusted.
 
-    At most 100 entries are returned. If there are more, only the last of consecutive resumes of the same run is kept, and then
-    only the newest 100 entries.
+    At most 100 entries are returned. If there are more, entries are removed in two steps. First, if a run was resumed several
+    times in a row, only the last of these entries is kept. Then, only the newest 100 entries are kept.
     """
     found = [entry for entry in map(_valid, as_list(entries)) if entry]
     if len(found) > MAX_ENTRIES:

@@ -40,10 +40,10 @@ def load_weights(
     such dict per model. For a workdir, the newest valid checkpoint is used. Files that a manifest lists are verified first. If
     a file has changed, DamagedCheckpoint is raised.
 
-    `averaged=True` returns the weights that a callback has averaged instead of the training weights. If more than one callback
-    averages weights, pass the callback's name.
+    With `averaged=True`, the result contains the averaged weights of a callback such as SwapEMAWeights, not the training
+    weights. If more than one callback averages weights, pass the callback's name instead of True.
 
-    The weights remember where they come from: a run that starts with `Runner(init_weights=...)` records it in run.json.
+    The result also stores where the weights come from. `Runner(init_weights=...)` records this origin in run.json.
 
     `key` specifies the key for encrypted checkpoints: a file, or "env:NAME" for an environment variable.
 
@@ -107,7 +107,10 @@ def _newest_good(path: Path) -> Path:
 
 
 def _averaged_weights(folder: Path, callback: bool | str) -> dict[str, Any]:
-    """Return the model's weights, replaced by a callback's averages. True selects the only callback that averages weights."""
+    """Return the model's weights. The weights that a callback has averaged are replaced with its averages.
+
+    `callback` is the callback's name, or True if only one callback averages weights.
+    """
     state = read_checkpoint(folder).state
     states = {name: saved["state"] for name, saved in state.get("callbacks", {}).items() if "averages" in saved["state"]}
     names = list(states) if callback is True else [name for name in states if name == callback]

@@ -15,7 +15,7 @@ from hookpoint.storage.disk import disk
 logger = logging.getLogger("hookpoint")
 
 NAME = "run.json"
-LINEAGE = "lineage"  # the key in run.json
+LINEAGE = "lineage"  # the key of the lineage in run.json
 FORMAT = 1
 STATUSES = ("running", "finished", "stopped", "failed")
 MAX_BYTES = 16 * 2**20  # larger files are not read
@@ -24,9 +24,11 @@ TOO_DEEP = f"it is nested more than {MAX_LEVELS} levels deep"
 
 
 class RunFile:
-    """Update run.json atomically. A resumed run keeps its id, its first start time, and the reasons why it is inexact.
+    """Update run.json atomically.
 
-    `lineage` is the lineage of a run that resumes. For a run that starts from given weights, the facts contain it.
+    A resumed run keeps its id and its first start time. It also keeps the recorded reasons why its results may differ from the
+    results of an uninterrupted run (`inexact`). For a run that resumes, pass its lineage as `lineage`. For a run that starts
+    from given weights, `update` receives the lineage as one of the facts.
 
     >>> disk.make_folder(Path("runs/mine"))
     >>> file = RunFile("runs/mine")
@@ -115,7 +117,7 @@ def parse_run_file(data: bytes) -> dict[str, Any]:
 
 
 def _parsed(data: bytes) -> tuple[dict[str, Any], str]:
-    """Return the content of run.json and an empty string, or an empty dict and what is wrong with it."""
+    """Return the content of run.json and an empty string. If the file is invalid, return an empty dict and the problem."""
     try:
         facts = json.loads(data)
     except RecursionError:
@@ -123,14 +125,14 @@ def _parsed(data: bytes) -> tuple[dict[str, Any], str]:
     except ValueError:
         return {}, "it is not JSON"
     if not isinstance(facts, dict) or type(facts.get("format")) is not int:
-        return {}, "it has no format"
+        return {}, "the key 'format' is missing or not an integer"
     if facts.get("status") not in STATUSES:
         return {}, f"its status must be one of {', '.join(STATUSES)}"
     return ({}, TOO_DEEP) if _is_too_deep(facts) else (facts, "")
 
 
 def _is_too_deep(value: Any) -> bool:
-    """Return whether a value is nested so deeply that code which visits its parts could fail."""
+    """Return whether a value is nested so deeply that recursive code could fail."""
     level = [value]
     for _ in range(MAX_LEVELS):
         level = [

@@ -35,10 +35,12 @@ class Gone(Exception):
 
 
 def find(workdir: Path | None, resume: Resume, names: Collection[str]) -> Found | None:
-    """Return the named parts of the newest valid checkpoint, or of the checkpoint at a path. Return None if there is none.
+    """Return the named parts of the newest valid checkpoint in a workdir, or of the checkpoint at the path `resume`.
 
-    Sharded tensors may be missing; `complete` loads them. Damaged checkpoints are logged and skipped. Raises Gone if a
-    checkpoint was deleted or replaced meanwhile, and CannotResume in the same cases as a run that resumes.
+    Returns None if `resume` is "never", or if it is "auto" and there is no checkpoint. Sharded tensors may be missing;
+    `complete` loads them. If the newest checkpoint is damaged, a warning is logged, and the one before it is tried. Raises Gone
+    if a checkpoint was deleted or replaced while it was being read. Raises CannotResume if a required checkpoint is missing, if
+    no checkpoint is intact, if a file cannot be read, or if the checkpoint contains no model weights.
     """
     if resume == "never":
         return None
@@ -46,8 +48,9 @@ def find(workdir: Path | None, resume: Resume, names: Collection[str]) -> Found 
         return _at_path(Path(resume), names)
     found = None if workdir is None else _newest_good(workdir, names)
     if found is None and resume == "must":
-        where = "resume='must' without a workdir: there" if workdir is None else f"there is no checkpoint in {workdir}: there"
-        raise CannotResume(f"{where} are no weights to load.", give="a workdir with a checkpoint, or the path of a checkpoint")
+        where = "there is no workdir for resume='must'" if workdir is None else f"there is no checkpoint in {workdir}"
+        cure = "a workdir with a checkpoint, or the path of a checkpoint"
+        raise CannotResume(f"{where}, so there are no weights to load.", give=cure)
     return found
 
 
@@ -64,9 +67,10 @@ def read(folder: Path, names: Collection[str]) -> Found:
 
 
 def complete(saved: Found, parts: Mapping[str, Any]) -> Found:
-    """Return the weights with all sharded tensors loaded. Each tensor is sharded as in this run.
+    """Load the sharded tensors that are missing in `saved`, and return the result.
 
-    Raises Gone if the checkpoint was deleted or replaced.
+    If a tensor is sharded in this run, only this rank's shard is loaded. Otherwise, the full tensor is loaded. Raises Gone if
+    the checkpoint was deleted or replaced.
     """
     with _gone_if_changed(saved.path, saved.manifest):
         return replace(saved, state=filled(saved.state, saved.path, parts))
@@ -117,7 +121,7 @@ def _at_path(path: Path, names: Collection[str]) -> Found:
 
 
 def _names_near(path: Path) -> list[str]:
-    """Return the names in a folder and next to it. If they change, a run is writing to the folder."""
+    """Return the file names in a folder, its parent and its checkpoints folder. If the names change, a run is writing files."""
     folders = [folder for folder in (path.parent, path, checkpoints(path)) if disk.is_folder(folder, follow=True)]
     return [name for folder in folders for name in disk.names(folder)]
 

@@ -171,7 +171,9 @@ def test_what_cannot_work_is_refused_by_name_when_compiled(library, package, nam
 def test_a_method_that_no_point_matches_is_refused_when_compiled():
     kind = base("lightning.pytorch.callbacks.callback", "Callback")
     theirs = type("Zero", (kind,), {"on_before_zero_grad": lambda self, *args: None})()
-    with pytest.raises(CompileError, match=r"^Zero \(Lightning\) defines on_before_zero_grad, which no point matches"):
+    with pytest.raises(
+        CompileError, match=r"^Zero \(Lightning\) defines on_before_zero_grad, but a hookpoint run has no such point"
+    ):
         Loop([theirs], extra_callbacks=[], monitors=[])
 
 

@@ -70,7 +70,7 @@ def test_a_value_of_an_earlier_step_is_not_current_and_that_is_said_once(caplog)
         (
             "'score' was measured at step 1, but the run is at step 2: "
             "the measured weights no longer exist and cannot be saved."
-            " Trigger the callback when it is measured, with .when(...)"
+            " Use .when(...) to run the callback after each measurement"
         )
     ]
 

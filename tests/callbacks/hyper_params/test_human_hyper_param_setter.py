@@ -154,7 +154,7 @@ def test_several_share_a_file(train_with_edits, tmp_path, caplog):
     assert (optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["momentum"]) == (0.5, 0.25)
     assert caplog.messages == [
         "hyper.txt, line 4, has no colon: 'what'; write name:value",
-        "hyper.txt, line 3, sets 'batch_size', which no callback reads; known: learning_rate, momentum",
+        "hyper.txt, line 3, sets 'batch_size', which no callback reads; known names: learning_rate, momentum",
     ]
 
 

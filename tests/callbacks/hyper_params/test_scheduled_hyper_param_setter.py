@@ -212,7 +212,7 @@ def test_points_that_are_not_sorted_are_told_in_one_line(caplog):
     ValueSchedule([(0, 1.0), (3, 0.1)])
     assert caplog.messages == []
     ScheduledHyperParamSetter("learning_rate", [(6, 0.01), (3, 0.1)])
-    assert caplog.messages == ["The schedule's points are not sorted; using [(3, 0.1), (6, 0.01)]"]
+    assert caplog.messages == ["The schedule's entries are not sorted; using [(3, 0.1), (6, 0.01)]"]
 
 
 def test_before_the_first_point_nothing_is_set():
@@ -240,15 +240,15 @@ def test_a_start_in_the_middle_sets_what_should_hold():
     [
         ([], "is empty"),
         ([(1, 0.1), (1, 0.2)], "has two values at 1"),
-        ([(-1, 0.1)], "is not a valid schedule point"),
-        ([(1.5, 0.1)], "is not a valid schedule point"),
-        ([(True, "a")], "is not a valid schedule point"),
-        ([(1, math.nan)], "is not a valid schedule point"),
-        ([(1, math.inf)], "is not a valid schedule point"),
-        ([(1, "0.1")], "is not a valid schedule point"),
-        ([(1, True)], "is not a valid schedule point"),
-        ([(1, 2, 3)], "is not a valid schedule point"),
-        ([5], "is not a valid schedule point"),
+        ([(-1, 0.1)], "is not a valid schedule entry"),
+        ([(1.5, 0.1)], "is not a valid schedule entry"),
+        ([(True, "a")], "is not a valid schedule entry"),
+        ([(1, math.nan)], "is not a valid schedule entry"),
+        ([(1, math.inf)], "is not a valid schedule entry"),
+        ([(1, "0.1")], "is not a valid schedule entry"),
+        ([(1, True)], "is not a valid schedule entry"),
+        ([(1, 2, 3)], "is not a valid schedule entry"),
+        ([5], "is not a valid schedule entry"),
     ],
 )
 def test_what_is_no_schedule_is_refused(points, says):

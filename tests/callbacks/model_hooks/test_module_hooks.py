@@ -156,7 +156,7 @@ def test_what_is_never_called_is_named_once(caplog):
     model = Words()
     make(model, Seen().callback("*", "forward")).fit(sentences(), sentences(1), epochs=2)
     (line,) = caplog.messages
-    names = "encoder.layers.0.self_attn.out_proj, encoder.layers.1.self_attn.out_proj. Possible reasons: not called in forward"
+    names = "encoder.layers.0.self_attn.out_proj, encoder.layers.1.self_attn.out_proj. Possible reasons: forward does not call"
     assert line.startswith(f"ModuleHooks(*) was never called for {names}")
 
 

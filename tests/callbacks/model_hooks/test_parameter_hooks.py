@@ -106,7 +106,9 @@ def test_that_all_are_frozen_is_said(caplog):
     model, seen = net(), Seen()
     model[0].requires_grad_(False)
     make(model, ParameterHooks("0.*", grad=seen.grad)).fit(data(1), epochs=1)
-    assert caplog.messages == ["ParameterHooks(0.*): all matching parameters are frozen and have no hooks until unfrozen"]
+    assert caplog.messages == [
+        "ParameterHooks(0.*): all matching parameters are frozen; they have no hooks until they are unfrozen"
+    ]
     assert seen.calls == []
 
 

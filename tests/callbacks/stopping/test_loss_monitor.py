@@ -91,7 +91,7 @@ def test_a_loss_that_comes_late_is_told_with_its_step(train_on_losses):
     with pytest.raises(NonFiniteLoss) as caught:
         train_on_losses([LossMonitor(0)], [Distant(1.0), Distant(math.nan), Distant(1.0), Distant(1.0)])
     assert caught.value.step == 2
-    assert "Detected at step 4: values are read late" in str(caught.value)
+    assert "Detected at step 4, because training does not wait" in str(caught.value)
 
 
 def test_without_any_loss_it_says_so(train_on_losses):

@@ -142,7 +142,7 @@ def test_saving_needs_a_place(train):
         ({"sig": signal.SIGSTOP}, "no program can handle this signal"),
         ({"sig": signal.SIGUSR1}, "already requests a checkpoint"),
         ({"sig": 12345}, "is not a signal"),
-        ({"save_mindir": True}, "there is no MindIR"),
+        ({"save_mindir": True}, "hookpoint does not write MindIR files"),
         ({"file_name": "Net"}, r"OnRequestExit: file_name is not supported; checkpoints are in"),
         ({"directory": "./"}, r"OnRequestExit: directory is not supported; checkpoints are in"),
         ({"file": "a/b"}, "must be the name of a file"),

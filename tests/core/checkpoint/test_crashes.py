@@ -59,7 +59,7 @@ def test_the_same_crash_is_counted_and_the_start_after_the_fifth_refused(start, 
     for number in range(1, 6):
         assert isinstance(start(), ValueError)
         assert crashes() == [(6, "ValueError", number)]
-    assert "5 times, the limit of max_crashes; it will not start again" in caplog.text
+    assert "failed 5 times with the same error at the same point; this is the limit set by max_crashes" in caplog.text
     before = sorted(os.listdir(tmp_path / "run"))
     refused = start()
     assert isinstance(refused, CannotResume)
@@ -68,7 +68,7 @@ def test_the_same_crash_is_counted_and_the_start_after_the_fifth_refused(start, 
     assert first.endswith(" at the same point in training.")
     assert listed.startswith("  5 x epoch 2, iteration 6, step 6: ValueError: no such sample, last 20")
     assert cures == [
-        '  fix       the cause (editing the code resets the count), or start with resume="must", which also resets it',
+        '  fix       the cause (editing the code resets the count), or start with resume="must", which also resets the count',
         "  allow     more crashes with max_crashes=, or any number with max_crashes=None",
     ]
     assert sorted(os.listdir(tmp_path / "run")) == before

@@ -146,7 +146,7 @@ def test_a_schedule_is_refused():
         @on("on_sample", when=Every(steps=2))
         def change(self, sample): ...
 
-    with pytest.raises(BadSchedule, match=r"Sometimes.on_sample has a schedule.*no clock(.|\n)*test +epoch or batch_idx"):
+    with pytest.raises(BadSchedule, match=r"Sometimes.on_sample has a schedule.*no clock(.|\n)*test +the arguments epoch or"):
         DataPoints([Sometimes()])
 
 

@@ -88,7 +88,7 @@ def test_a_timeout_ends_a_wait_for_data():
         never.wait()
 
     with (
-        pytest.raises(DataTimeout, match=r"(?s)no data for 0 s, at batch 1 of epoch 1\..*more than data_timeout_seconds=0.05"),
+        pytest.raises(DataTimeout, match=r"(?s)no data for 0 s, at batch 1 of epoch 1\..*than data_timeout_seconds=0.05"),
         Loop(data_timeout_seconds=0.05) as run,
     ):
         list(run.batches(data()))

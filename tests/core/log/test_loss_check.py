@@ -130,8 +130,8 @@ def test_the_error_says_which_log_steps():
     with pytest.raises(NonFiniteLoss) as caught:
         log_losses([1.0, 1.0, NAN, NAN, NAN, NAN, 1.0, 1.0], kind=OnDevice, on_nonfinite="raise")
     assert str(caught.value) == (
-        "all losses at log steps 4 and 6 are NaN or infinite, in epoch 1. Detected at step 8: values are read late, so that"
-        " no step waits for the device.\n"
+        "all losses at log steps 4 and 6 are NaN or infinite, in epoch 1. Detected at step 8, because training does"
+        " not wait for values on the device.\n"
         "  resume    from the last good checkpoint\n"
         "  lower     the learning rate, clip gradients, or inspect this step's data\n"
         '  continue  anyway with Runner(on_nonfinite="warn")'

@@ -39,8 +39,8 @@ def test_as_many_as_the_docs_say(caplog, tmp_path):
     assert {len([name for name in row if name.startswith("m")]) for row in rows} == {MAX_NAMES}
     (warning,) = warnings_of(caplog)
     assert warning == (
-        "run.log: 'm10000' is not recorded, nor is any other new name: the limit is 10000 metrics. Existing metrics "
-        "are recorded as before. Use one name per quantity, not per step or sample; for many values under one name, "
+        "run.log: 'm10000' is not recorded: the limit is 10000 metrics. No other new name is recorded either. Existing "
+        "metrics are recorded as before. Use one name per quantity, not per step or sample; for many values under one name, "
         "use run.put_histogram"
     )
 

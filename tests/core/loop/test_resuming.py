@@ -337,7 +337,8 @@ def test_callbacks_that_came_and_went_are_told_and_nothing_is_dropped(caplog, di
     assert caplog.text == ""
     assert run_it(["b", "c"], 2) == {"b": 4, "c": 2}
     assert caplog.records[0].getMessage() == (
-        "callbacks compared with the checkpoint:\n  b  restored\n  c  new, starts from scratch\n  a  stored for later"
+        "the callbacks of this run do not match the checkpoint:\n"
+        "  b  restored\n  c  new, starts from scratch\n  a  stored for later"
     )
     caplog.clear()
     assert run_it(["c", "a", "b"], 3) == {"c": 4, "a": 4, "b": 6}
@@ -378,7 +379,7 @@ class WriteOnly(Forgetful):
     [
         (Forgetful, "stored for later: its class has no load_state_dict"),
         (Foreign, "stored for later: its class has no load_state_dict"),
-        (ReadOnly, "restored, and saved again unchanged: its class has no state_dict"),
+        (ReadOnly, "restored, but never updated in checkpoints: its class has no state_dict"),
     ],
 )
 def test_state_that_a_class_has_no_methods_for_is_told_and_carried(changed, said, caplog, disk):
@@ -390,7 +391,8 @@ def test_state_that_a_class_has_no_methods_for_is_told_and_carried(changed, said
 
     assert run_it(Counter(), 1).count == 2
     changed = run_it(changed(), 2)
-    assert caplog.records[-1].getMessage() == f"callbacks compared with the checkpoint:\n  Saver    restored\n  Counter  {said}"
+    table = f"  Saver    restored\n  Counter  {said}"
+    assert caplog.records[-1].getMessage() == f"the callbacks of this run do not match the checkpoint:\n{table}"
     assert getattr(changed, "loaded", {"count": 2}) == {"count": 2}
     run_it(type(changed)(), 3)
     caplog.clear()

@@ -100,7 +100,7 @@ def test_sums_are_exact_and_take_what_is_not_finite():
 
 def test_who_is_elsewhere_is_named():
     assert str(mismatch(["a", "b", "a"])) == (
-        "the ranks are out of step.\n  rank 0,2  a\n  rank 1    b\n  call      on all ranks or on none"
+        "the ranks do not make the same collective call.\n  rank 0,2  a\n  rank 1    b\n  call      on all ranks or on none"
     )
     late, gone = unanswered(1, 3, "x", RuntimeError("Timed out")), unanswered(0, 2, "x", RuntimeError("closed"))
     assert isinstance(late, OutOfStep)

@@ -153,7 +153,7 @@ def test_a_worker_that_dies_is_named_with_the_batches_it_owed(happens, how):
     note = raised.value.__notes__[-1]
     owed = rf"DataLoader worker 1 \(process \d+\) {how} before it sent batch ([13] and )?[35] of epoch 1"
     # torch's signal handler may raise anywhere, even between two batches.
-    assert re.fullmatch(rf"{owed}|seen after batch [0-3] of epoch 1 was fetched", note)
+    assert re.fullmatch(rf"{owed}|detected after batch [0-3] of epoch 1 was fetched", note)
 
 
 def test_a_loop_of_ones_own_names_it_too():

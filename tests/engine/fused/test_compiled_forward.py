@@ -142,7 +142,7 @@ class OwnForward(MainCallback):
             {"compile": EAGER, "main": OwnForward()},
             (
                 "compile=True compiles the Runner's forward and loss, but OwnForward has its own forward.\n"
-                "  write     torch.compile(...) around the computation in it\n  drop      compile=True instead"
+                "  write     torch.compile(...) around the computation in that forward\n  drop      compile=True instead"
             ),
         ),
         (
@@ -197,7 +197,7 @@ def test_explain_says_what_hooks_do(fit):
             tables.append(run.hooks.explain())
 
     fit(callbacks=[Explains()], compile=EAGER)
-    assert tables[0].endswith("while modules have hooks, batches run uncompiled, and their last bits may differ")
+    assert tables[0].endswith("except while modules have hooks; uncompiled results may differ in the last bits")
 
 
 def test_checkpoints_have_the_plain_names(fit, tmp_path):

@@ -226,7 +226,7 @@ def test_numbers_drawn_on_the_host_are_refused(fit, monkeypatch):
     with pytest.raises(BadLoop) as error:
         fit(Drops(), cuda_graph=True)
     expected = (
-        "the forward draws random numbers on the CPU: a CUDA graph would repeat the numbers from its capture.\n"
+        "the forward pass draws random numbers on the CPU: a CUDA graph would repeat the numbers from its capture.\n"
         "  draw      them on the GPU: torch.rand(..., device=x.device)"
     )
     assert str(error.value) == expected
@@ -250,5 +250,5 @@ def test_a_skip_in_the_forward_is_refused(fit, monkeypatch):
                 run.skip_step()
 
     monkeypatch.setattr(Recomputed, "runs_at_capture", True)
-    with pytest.raises(BadLoop, match="a request to skip or retry in the forward cannot be captured"):
+    with pytest.raises(BadLoop, match="a request to skip or retry in the forward pass cannot be captured"):
         fit(Skipping(), cuda_graph=True)

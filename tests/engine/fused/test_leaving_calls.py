@@ -84,8 +84,8 @@ def test_explain_lists_them():
         "steps outside the CUDA graph",
         "  A at on_backward_end: every step",
         "  look at on_step_begin: steps of Every(steps=5)",
-        "  B at on_step_begin: the steps it reads",
-        "  GradientStats(*) at on_step_begin: the steps it reads",
+        "  B at on_step_begin: steps for which leaves_graph(run) is True",
+        "  GradientStats(*) at on_step_begin: steps for which leaves_graph(run) is True",
     ]
     assert hooks.explain().endswith("\n".join(calls.lines()))
     assert LeavingCalls(Hooks([])).lines()[-1] == "  none after the first three steps"
@@ -93,7 +93,7 @@ def test_explain_lists_them():
 
 def test_those_that_always_leave_are_named(caplog):
     LeavingCalls(Hooks([Always(name="A"), Declares(name="B")])).begin(HookWatch([]))
-    assert caplog.messages == ["A listens to on_backward_end: every step runs outside the CUDA graph"]
+    assert caplog.messages == ["A listens to on_backward_end, so every step runs outside the CUDA graph"]
 
 
 def test_one_that_leaves_step_after_step_is_named_too(caplog):
@@ -104,7 +104,7 @@ def test_one_that_leaves_step_after_step_is_named_too(caplog):
         def on_step_begin(self, run): ...
 
     assert due_steps([Each(name="Each"), Declares()]) == list(range(12))
-    assert caplog.messages == ["Each listens to on_step_begin: 10 steps in a row run outside the CUDA graph"]
+    assert caplog.messages == ["Each listens to on_step_begin, so 10 steps in a row run outside the CUDA graph"]
 
 
 @pytest.mark.parametrize("every", [1, 3])

@@ -51,7 +51,7 @@ def test_a_function_that_returns_nothing_is_told_so(net, batches):
     model, optimizer = net()
     with pytest.raises(BadLoop) as caught:
         Runner(model, optimizer, main=lambda run: None).fit(batches, epochs=1)
-    assert str(caught.value) == "the forward did not set a loss.\n  set       run.loss in on_iter_forward"
+    assert str(caught.value) == "the forward pass did not set a loss.\n  set       run.loss in on_iter_forward"
 
 
 def test_a_main_callback_is_taken_as_it_is(net, batches):

@@ -343,7 +343,7 @@ def test_what_is_mixed_with_others_already_cannot_be_taken_back(runner, batches,
     with pytest.raises(BadLoop) as caught:
         runner(ask(point, verdict, at=[1]), accumulate=2).fit(batches, epochs=1)
     assert str(caught.value) == (
-        "a batch cannot be skipped or retried after its gradients were accumulated with those of other batches.\n"
+        "a batch cannot be skipped or retried after its gradients were added to the gradients of other batches.\n"
         "  request   it before on_backward_end, or call run.skip_step() to drop the window"
     )
 

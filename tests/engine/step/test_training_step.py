@@ -160,7 +160,7 @@ def test_explain_shows_the_step(batches, options, has, lacks):
 def test_an_error_shows_the_line_of_the_plain_step(batches):
     model = nn.Linear(3, 2)
     runner = Runner(model, torch.optim.SGD(model.parameters(), lr=0.1), lambda outputs, targets: None)
-    with pytest.raises(BadLoop, match="the forward did not set a loss") as raised:
+    with pytest.raises(BadLoop, match="the forward pass did not set a loss") as raised:
         runner.fit(batches, epochs=1)
     assert raised.traceback[-1].path.name == "torch_stepper.py"
-    assert "the forward did not set a loss" in str(raised.traceback[-1].statement)
+    assert "the forward pass did not set a loss" in str(raised.traceback[-1].statement)

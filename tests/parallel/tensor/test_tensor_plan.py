@@ -99,7 +99,7 @@ class Scaled(nn.Linear):
         ({"0": "colwise"}, nn.Conv2d(1, 4, 1), "0 is a Conv2d: only Linear and Embedding"),
         ({"0.out_proj": "rowwise"}, nn.MultiheadAttention(4, 2), "inside MultiheadAttention"),
         ({"0": "rowwise"}, nn.Embedding(4, 4, max_norm=1.0), "max_norm"),
-        ({"0": "rowwise"}, Scaled(), "more parameters than weight and bias"),
+        ({"0": "rowwise"}, Scaled(), "parameters other than weight and bias"),
         ({"0": ColwiseParallel()}, nn.Linear(4, 5), "5 output features, which cannot be split evenly across 2 ranks"),
         ({"0": RowwiseParallel()}, nn.Linear(5, 4), "5 input features"),
         (None, nn.Linear(4, 4), "no layer has one of the common names"),

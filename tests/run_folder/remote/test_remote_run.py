@@ -105,7 +105,7 @@ def test_the_picture_of_a_mirror_is_in_the_current_folder(mirrors, tmp_path, mon
 def test_other_commands_refuse_urls(mirrors):
     result = invoke("tail", f"file://{mirrors}/first")
     assert result.exit_code == 2
-    assert "is a URL; expected a local run folder (runs, show, plot and export read URLs)" in result.output
+    assert "is a URL; expected a local run folder (the commands runs, show, plot and export accept URLs)" in result.output
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def test_a_file_more_is_no_damage_and_is_named(folder):
         (folder / name).write_bytes(b"x")
     (folder / "a folder").mkdir()
     assert strays(folder, verified(folder)) == (
-        "not listed in its manifest.json, ignored: 'a folder', 'extra.bin', 'state.pkl', …"
+        "some files are ignored, because its manifest.json does not list them: 'a folder', 'extra.bin', 'state.pkl', …"
     )
     assert read_checkpoint(folder).state.keys() == before.keys()
 
@@ -112,7 +112,7 @@ def test_a_file_that_a_desktop_leaves_is_no_damage(folder):
 
 def test_a_checkpoint_under_the_name_of_another_step_is_damaged(folder):
     shutil.copytree(folder, folder.with_name("step-00000009"))
-    with pytest.raises(DamagedCheckpoint, match=r"step-00000009 is damaged: its manifest names step 7\."):
+    with pytest.raises(DamagedCheckpoint, match=r"step-00000009 is damaged: its manifest belongs to step 7\."):
         read_checkpoint(folder.with_name("step-00000009"))
 
 

@@ -93,7 +93,7 @@ def test_the_table_is_aligned_with_the_worst_first():
 
 def test_an_unknown_difference_is_explained_as_such():
     assert table([Row("tokenizer", "a", "b", "warned")]).splitlines()[1] == (
-        "tokenizer  a      b    warned: its meaning is unknown"
+        "tokenizer  a      b    warned: the effect of this difference is unknown"
     )
 
 

@@ -159,7 +159,7 @@ def test_a_second_loop_of_this_process_is_refused_until_the_first_lets_go(tmp_pa
     assert str(caught.value) == (
         f"{tmp_path}/x/.. is in use by another loop in this process.\n"
         "  end       that loop first: leave its with block\n"
-        "  choose    another workdir for one of the two"
+        "  choose    another workdir for one of the two loops"
     )
     second.release()  # which holds nothing
     with pytest.raises(WorkdirInUse):

@@ -76,7 +76,7 @@ def test_a_stray_file_is_one_line_and_the_checkpoint_is_used(run, opened, caplog
     store = opened()
     assert store.resumed.path == folder
     [line] = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert line == f"{folder} has files that are not listed in its manifest.json, ignored: 'notes.txt'"
+    assert line == f"{folder}: some files are ignored, because its manifest.json does not list them: 'notes.txt'"
     assert (folder / "notes.txt").exists()
     assert listed(workdir / "checkpoints") == ["last", "step-00000001", "step-00000002"]
 

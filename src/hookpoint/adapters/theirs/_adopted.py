@@ -13,10 +13,11 @@ OWN_OPTIONS = ("name", "on_error", "ranks")
 
 
 class Adopted(Callback):
-    """Call another library's callback ("the object") at the points of a run, with that library's names, arguments and counts.
+    """Call another library's callback ("the object") at the points of a run.
 
-    Listens only to the points at which the object does something. After an error, the object's method for the end of training
-    is not called, because its own trainer would not call it either.
+    The calls use that library's method names and arguments, and count epochs and batches as that library does. Listens only to
+    the points for which the object overrides a method. After an error, the object's method for the end of training is not
+    called, because its own trainer would not call it either.
     """
 
     writes_anything = True
@@ -83,7 +84,7 @@ class Adopted(Callback):
 
 
 def cure(instead: str) -> dict[str, str]:
-    """Return advice as an error hint: the advice's verb is the key, the rest is the text."""
+    """Return advice as an error hint. Its first word, a verb, becomes the key. Its other words become the text."""
     verb, _, rest = instead.partition(" ")
     return {verb: rest}
 

@@ -56,8 +56,8 @@ class Fit:
 class KerasCallback(Adopted):
     """Call a Keras callback. Epochs and batches count from 0, and `self.model` stands for the run's model.
 
-    The checkpoint contains the result of the object's `state_dict()`, if it has this method, or else the counters of Keras's
-    own callbacks.
+    If the Keras callback has a `state_dict` method, its result is stored in checkpoints. The callbacks that come with Keras
+    have no such method. For some of them, such as EarlyStopping, the attributes that a resumed run needs are stored.
     """
 
     LIBRARY = "Keras"
@@ -84,7 +84,9 @@ class KerasCallback(Adopted):
         "BackupAndRestore": "use hookpoint.callbacks.ModelSaver: a run with a workdir resumes automatically",
         "OrbaxCheckpoint": "use hookpoint.callbacks.ModelCheckpoint: it saves the run's model",
         "SwapEMAWeights": "use hookpoint.callbacks.SwapEMAWeights: Keras's version reads a Keras optimizer's averages",
-        "TensorBoard": "use hookpoint.callbacks.TFEventWriter, a default monitor: Keras's needs TensorFlow and a Keras model",
+        "TensorBoard": (
+            "use hookpoint.callbacks.TFEventWriter, a default monitor: Keras's version needs TensorFlow and a Keras model"
+        ),
     }
 
     _fit: Fit | None = None
@@ -99,7 +101,7 @@ class KerasCallback(Adopted):
         self.is_training = True
 
     def _epoch_begin(self, run: Run) -> None:
-        self._set_params(run)  # a Loop does not have the number of epochs before this point
+        self._set_params(run)  # in a Loop, the number of epochs is not known before this point
         self._call(run, "on_epoch_begin", run.epoch - 1, {})
 
     def _train_iter_begin(self, run: Run) -> None:

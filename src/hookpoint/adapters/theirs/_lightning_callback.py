@@ -35,7 +35,7 @@ class Fit:
 class LightningCallback(Adopted):
     """Call a Lightning callback. Epochs and batches count from 0; `trainer` and `pl_module` stand for the run and its model.
 
-    Keeps the object's `state_dict`, and the entries that its `on_save_checkpoint` adds, in the checkpoint.
+    A checkpoint contains the Lightning callback's `state_dict`, and the entries that its `on_save_checkpoint` adds.
     """
 
     LIBRARY = "Lightning"
@@ -78,7 +78,7 @@ class LightningCallback(Adopted):
     def _check(self) -> None:
         super()._check()
         if self.has("on_before_zero_grad"):
-            raise self._refuse("defines on_before_zero_grad, which no point matches", use="on_after_backward")
+            raise self._refuse("defines on_before_zero_grad, but a hookpoint run has no such point", use="on_after_backward")
 
     def _setup(self, run: Run) -> None:
         needs_module = any(map(self.is_a, NEED_MODULE))
@@ -178,7 +178,7 @@ class LightningCallback(Adopted):
         self._leave(run, "predict")
 
     def _enter(self, run: Run, function: str) -> None:
-        """Begin a validation or prediction pass. Outside a fit, also call the object's `setup`."""
+        """Begin a validation or prediction pass. Outside a fit, also call the Lightning callback's `setup`."""
         fit = self._called(run)
         fit.trainer.enter("fit" if self.is_training else function, function)
         if not self.is_training:

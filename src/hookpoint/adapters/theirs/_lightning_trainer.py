@@ -19,7 +19,10 @@ PRECISIONS = {"torch.bfloat16": "bf16-true", "torch.float16": "16-true", "torch.
 
 
 class LightningTrainer(Offers):
-    """The run, with a Lightning Trainer's attribute names. All Lightning callbacks of a run share it."""
+    """Offer the run's values under the attribute names of a Lightning Trainer.
+
+    All Lightning callbacks of a run share one LightningTrainer.
+    """
 
     __slots__ = (
         "_logger_connector",
@@ -173,7 +176,7 @@ class LightningTrainer(Offers):
 
     @property
     def precision(self) -> str:
-        """The precision of the weights, under Lightning's name."""
+        """The precision of the weights, as a string that Lightning uses, such as "32-true"."""
         parameters = getattr(self._caller.run.model, "parameters", None)
         first = next(iter(parameters()), None) if parameters is not None else None
         return PRECISIONS.get(str(getattr(first, "dtype", "")), "32-true")

@@ -1,4 +1,4 @@
-"""Offers: the base class of the stand-ins that another library's callbacks get instead of its trainer or model."""
+"""Offers: the base class of objects that another library's callbacks receive instead of that library's trainer or model."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def run_engine(shown: str, calls: Calls) -> Any:
         def __init__(self) -> None:
             self.owners: list[Any] = []  # the objects that own the handlers, without duplicates
             self.terminated_by = ""
-            # Pairs of a handler and its wrapper, under the ids of both.
+            # Maps the id of each handler, and the id of its wrapper, to the pair (handler, wrapper).
             self._named: dict[int, tuple[Any, Callable[..., Any]]] = {}
             super().__init__(lambda engine, batch: None)
 

@@ -23,8 +23,8 @@ NO_EFFECT = {
 class TrainerCallback(Adopted):
     """Call a transformers callback with its own `args`, `state` and `control`.
 
-    As in the Trainer, `state.best_metric` is the best value of the metric `metric_for_best_model`. Keeps the object's
-    `state()["attributes"]`, the best metric and the log history in the checkpoint.
+    As in the Trainer, `state.best_metric` is the best value of the metric `metric_for_best_model`. Checkpoints contain the best
+    metric, the log history and, if the callback has a method `state`, its `state()["attributes"]`.
     """
 
     LIBRARY = "transformers"
@@ -102,7 +102,8 @@ class TrainerCallback(Adopted):
         self._call(run, "on_pre_optimizer_step")
 
     def _step_end(self, run: Run) -> None:
-        self._call(run, "on_optimizer_step", global_step=run.step - 1)  # the Trainer counts the step after this event
+        # The Trainer increments global_step only after this event.
+        self._call(run, "on_optimizer_step", global_step=run.step - 1)
 
     def _train_iter_end(self, run: Run) -> None:
         self._is_between_steps = run.step > self._step

@@ -65,7 +65,7 @@ class IgniteEngines(Callback):
             self._fire(run, self.trainer, "GET_BATCH_COMPLETED", run.iteration)
 
     def _has_another_batch(self, run: Run) -> bool:
-        """Return whether this is a training pass whose data has not ended."""
+        """Return whether this is a training pass that may still have batches."""
         total = run.progress.total if run.progress is not None else None
         return run.mode == "train" and (total is None or run.batch_idx < total)
 
@@ -130,7 +130,7 @@ class IgniteEngines(Callback):
         self._honour(run)
 
     def _honour(self, run: Run) -> None:
-        """Forward the handlers' requests."""
+        """Stop the run or the epoch if a handler has called `terminate` or `terminate_epoch`."""
         trainer, evaluator = self.trainer, self.evaluator
         if trainer.should_terminate and self._is_training and run.stop_reason is None:
             run.stop(trainer.terminated_by)

@@ -7,8 +7,9 @@ from typing import Any
 
 from hookpoint.callbacks._shared.async_array import AsyncArray
 
-# This is about the number of steps between log steps. Step costs are sampled at iteration 8 and every 64 iterations after that.
-# With groups of 50, some copies would fall on sampled iterations and inflate the measured cost. With groups of 48, none do.
+# The size of a group. It is close to 50, the default number of steps between log steps. Step costs are sampled at iteration 8
+# and every 64 iterations after that. With groups of 50, some copies would fall on sampled iterations and inflate the measured
+# cost. With groups of 48, no copy falls on a sampled iteration.
 MAX_PENDING = 48
 
 

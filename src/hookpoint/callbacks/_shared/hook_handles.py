@@ -37,7 +37,7 @@ class HookHandles:
     def __init__(self) -> None:
         self._handles: list[Any] = []
         self._calls: list[HookCall] = []
-        self._hooked: dict[int, Any] = {}  # also stores the items, so that no other object can get the same id
+        self._hooked: dict[int, Any] = {}  # keeps the items alive, so that no other object gets the same id
 
     def register(
         self, model: Any, owner: str, items: Mapping[str, Any], functions: Mapping[str, Function], *, with_kwargs: bool = False
@@ -74,7 +74,10 @@ class HookHandles:
         called = {call.name for call in self._calls if call.was_called}
         names = [name for name in dict.fromkeys(call.name for call in self._calls) if name not in called]
         if names:
-            reasons = "not called in forward (such as out_proj in an attention layer), without gradients, or compiled earlier"
+            reasons = (
+                "forward does not call the module (such as out_proj in an attention layer), there are no gradients, "
+                "or the model was compiled before the hooks were registered"
+            )
             logger.warning("%s was never called for %s. Possible reasons: %s", owner, few(names, MAX_LISTED), reasons)
 
     def __bool__(self) -> bool:

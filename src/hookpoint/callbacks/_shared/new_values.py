@@ -14,10 +14,11 @@ from hookpoint.core.schedule.moment import Moment
 
 
 class NewValues:
-    """Return the newest final value of a metric, but only once, because patience counts observations, not triggers.
+    """Return the newest final value of a metric, but only once.
 
-    Final values are the means of finished passes and values logged between iterations. A reader with a step schedule does not
-    wait for the end of a training pass: it gets the mean of the values logged since its last read.
+    A callback that counts values, such as EarlyStopping with its patience, must not count the same value twice when it is
+    triggered twice. Final values are the means of finished passes and values logged between iterations. A reader with a step
+    schedule does not wait for the end of a training pass: it gets the mean of the values logged since its last read.
     """
 
     def __init__(self, metric: str) -> None:
@@ -32,14 +33,15 @@ class NewValues:
         self._has_warned = False
 
     def begin(self, run: Run, owner: Callback) -> None:
-        """Attach a window if the owner reads on a step schedule. Call this when the run begins."""
+        """Start collecting the values between reads if the owner has a step schedule. Call this when the run begins."""
         if any(entry.subject is owner and entry.reads_by_steps for entry in run.hooks.entries):
             machine_of(run).logbook.windows.attach(self.metric, self._window)
 
     def take(self, run: Run, *, final_only: bool = False) -> tuple[Moment, float] | None:
         """Return the newest value and the moment it was logged, or None if there is no new value.
 
-        Pass `final_only` when reading outside the schedule: such a read leaves the window open.
+        Pass `final_only` to read outside the schedule. Such a read returns only final values. It does not affect the mean that
+        the next scheduled read returns.
         """
         count = run.metrics.observations(self.metric) - self._window.ignored
         if count == self._seen:
@@ -83,5 +85,5 @@ def warn_outdated(metric: str, measured: Moment, run: Run, consequence: str) -> 
     now = run.moment
     clock = next((name for name in ("step", "epoch") if getattr(measured, name) != getattr(now, name)), "iteration")
     then, later = getattr(measured, clock), getattr(now, clock)
-    line = "'%s' was measured at %s %s, but the run is at %s %s: %s. Trigger the callback when it is measured, with .when(...)"
+    line = "'%s' was measured at %s %s, but the run is at %s %s: %s. Use .when(...) to run the callback after each measurement"
     logger.warning(line, metric, clock, then, clock, later, consequence)

@@ -25,7 +25,8 @@ def largest(values: Iterable[Any]) -> Any:
     """
     torch, tensors, magnitudes = sys.modules.get("torch"), [], []
     for value in values:
-        if torch is not None and hasattr(torch, "Tensor") and isinstance(value, torch.Tensor):  # torch may still be importing
+        # While another thread is importing torch, `torch.Tensor` may not exist yet.
+        if torch is not None and hasattr(torch, "Tensor") and isinstance(value, torch.Tensor):
             tensors.append(value)
         else:
             magnitudes.append(_magnitude(value))

@@ -106,7 +106,10 @@ def clock(seconds: float) -> str:
 
 
 def _pieces(view: View, width: int) -> list[Styled]:
-    """Return the pieces that fit next to a short bar. If space is short, numbers after the first one are left out first."""
+    """Return the pieces that fit next to a short bar.
+
+    The pieces are chosen in this order: the label, the counts, the first value, the times, and then the other values.
+    """
     counts = view.counts if view.total is None else view.counts.rjust(2 * len(str(view.total)) + 1)
     numbers = [(text.ljust(len(text.rpartition(" ")[0]) + 9), "") for text in view.numbers]
     by_priority = [(view.label, "bold"), (counts, ""), *numbers[:1], *_times(view), *numbers[1:]]

@@ -24,7 +24,7 @@ class SaverOptions(Options, total=False):
 
 
 class Saver(Callback):
-    """Request checkpoints under the saver's own tags, at most one per tag and moment. Subclasses decide when.
+    """Request checkpoints under the saver's own tags, at most one per tag and moment. Subclasses decide when to save.
 
     `rules` maps each tag to its retention rule, or to None to keep all checkpoints. `limits` names the tags whose rule also
     counts the checkpoint written at the end of the run. on_setup raises if two savers use the same tag, because they would

@@ -17,12 +17,12 @@ NEVER_NEGATIVE = ("lr", "momentum", "weight_decay")
 class Setting:
     """Read and change a setting, given by its name in `run.hyper` or as an object such as ObjAttrParam.
 
-    Each change sends the event "setting" and logs a line. A learning rate refers to the first parameter group; the other groups
-    keep their ratios to it. Any other setting is changed separately in each group. If two callbacks change the same setting,
-    one warning names both. A checkpoint stores the value, unless the optimizer's state already contains it.
+    Each change sends the event "setting" and logs a line. A learning rate is read and set in the first parameter group; the
+    other groups keep their ratios to it. Any other setting is changed separately in each group. If two callbacks change the
+    same setting, one warning names both. A checkpoint stores the value, unless the optimizer's state already contains it.
 
-    In a distributed run, all ranks apply a new value at the same step. With `same_on_all_ranks`, which promises that every rank
-    sets the same value, this happens immediately; otherwise, one step later.
+    In a distributed run, all ranks apply a new value at the same step, one step after a rank has set it. Pass
+    `same_on_all_ranks=True` if every rank sets the same value. The ranks then apply the value immediately.
     """
 
     def __init__(self, param: str | HyperParam, *, same_on_all_ranks: bool = False) -> None:
@@ -42,7 +42,8 @@ class Setting:
     def begin(self, run: Run, by: str, *, takes_over: bool = False) -> None:
         """Look up the setting; raise if it does not exist. Discard the state of the previous run, unless this run is resumed.
 
-        A callback that `takes_over` from a scheduler sets the value before each step, so it does not cause a warning.
+        If the run also has a scheduler for this learning rate, log a warning. With `takes_over=True`, log no warning, because
+        the callback deliberately replaces the scheduler's value before each step.
         """
         self.owner = by
         if self._param is None:
@@ -76,8 +77,8 @@ class Setting:
     def adjust(self, run: Run, function: Callable[[Any], Any], *, quietly: bool = False) -> bool:
         """Set the value to `function(old)` unless the result is None; return whether the value changed.
 
-        The function is called once for each distinct value in the parameter groups, but only once for a learning rate. A quiet
-        change sends no event.
+        For a learning rate, the function is called once, with the rate of the first parameter group. For any other setting, it
+        is called once for each distinct value in the parameter groups. A quiet change sends no event.
         """
         names = self._names(run)
         old = [self._get(run, name) for name in names]
@@ -115,7 +116,10 @@ class Setting:
         return True
 
     def log(self, run: Run) -> None:
-        """Log the value as a metric, unless this epoch already has one, for example because a Runner logs the learning rate."""
+        """Log the value as a metric, unless the metric already has a value in this epoch.
+
+        For example, a Runner already logs the learning rate.
+        """
         if self.name not in run.logs:
             run.put_scalar(self.name, self.value(run))
 

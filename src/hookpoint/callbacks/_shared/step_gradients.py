@@ -22,7 +22,7 @@ def require_step_hooks(run: Run, owner: str, purpose: str) -> None:
 
 def step_gradients(run: Run, named: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
     """Yield the gradients of named parameters at on_step_begin, clipped and unscaled. Skip parameters without a gradient."""
-    scale = getattr(_first_optimizer(run), "grad_scale", None)  # set if the optimizer itself divides gradients by the scale
+    scale = getattr(_first_optimizer(run), "grad_scale", None)  # set if the optimizer itself unscales the gradients
     for name, parameter in named:
         if parameter.grad is not None:
             yield name, parameter.grad if scale is None else parameter.grad / scale

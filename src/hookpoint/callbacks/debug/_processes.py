@@ -15,7 +15,8 @@ from typing import Any
 
 from hookpoint.core.logger import logger
 
-LOOP_SIGNALS = ("SIGTERM", "SIGHUP", "SIGUSR1")  # the Loop handles these; a forked process would inherit its handlers
+# The Loop installs handlers for these signals. A forked process would inherit the handlers.
+LOOP_SIGNALS = ("SIGTERM", "SIGHUP", "SIGUSR1")
 
 _forking = threading.local()
 
@@ -60,7 +61,8 @@ def described(worker: Any) -> str:
 
 def was_started(worker: Any) -> bool:
     """Return whether a process or thread was already started. Neither can be started twice."""
-    from multiprocessing.process import BaseProcess  # imported here, because the import gives the main module a second name
+    # Imported here, because this import registers the main module under a second name, __mp_main__.
+    from multiprocessing.process import BaseProcess
 
     return isinstance(worker, threading.Thread | BaseProcess) and worker.ident is not None
 
@@ -109,9 +111,10 @@ def _join(worker: Any, seconds: float) -> None:
 
 @contextmanager
 def _own_signals() -> Iterator[None]:
-    """Block and ignore SIGINT in processes that start inside the block. This process receives a SIGINT only after the block.
+    """Block and ignore SIGINT in processes that start inside a `with` statement.
 
-    multiprocessing unblocks SIGINT on its first spawn, so blocking alone is not enough.
+    This process receives a SIGINT only after the `with` statement. multiprocessing unblocks SIGINT on its first spawn, so
+    blocking alone is not enough.
     """
     if sys.platform == "win32":
         yield

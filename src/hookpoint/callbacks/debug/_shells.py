@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 
 from hookpoint.core.run.run import Run
 
-HOW_TO_LEAVE = "`run` is the run. exit() or Ctrl-D resumes it."
+HOW_TO_LEAVE = "The variable `run` contains the current run. exit() or Ctrl-D resumes training."
 
 
 def is_at_terminal() -> bool:
@@ -21,11 +21,11 @@ def is_at_terminal() -> bool:
     try:
         if not all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout)):
             return False
-    except ValueError:  # closed
+    except ValueError:  # stdin or stdout is closed
         return False
     try:
         return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
-    except OSError:  # not this session's terminal, so reading from it does not suspend the process
+    except OSError:  # stdin is not the controlling terminal, so reading from it does not suspend the process
         return True
 
 
@@ -62,7 +62,7 @@ def ipython(run: Run) -> None:
 def debugger(run: Run) -> None:
     """Open the debugger in this function."""
     trainer = run  # noqa: F841 - tensorpack's name
-    print("`run` is the run. Type `up` to reach your code. `c`, `q` or Ctrl-D resumes the run.")
+    print("The variable `run` contains the current run. Type `up` to reach your code. `c`, `q` or Ctrl-D resumes training.")
     Debugger(nosigint=True).set_trace()
     return  # the debugger stops on this line
 

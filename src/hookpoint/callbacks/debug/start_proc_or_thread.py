@@ -30,8 +30,9 @@ class StartProcOrThread(Callback):
 
     With `stop_at_last`, the `stop` or `terminate` method is called, then `join`. A process that has not ended after
     `stop_seconds` is killed if possible. A thread without a `stop` method cannot be stopped, and a warning is logged. Without
-    `stop_at_last`, processes and threads keep running. If a process exits with a code other than 0, the callback detects this
-    within a second of training. With `if_it_dies="log"`, it logs one warning. With "stop", it stops the run.
+    `stop_at_last`, processes and threads keep running. During training, the callback checks about once per second whether a
+    process has exited with a code other than 0. With `if_it_dies="log"`, it then logs one warning. With "stop", it stops the
+    run.
 
     Listens to on_setup, on_run_begin, on_train_iter_end, on_epoch_end and on_run_end. Sends the event "process died".
 
@@ -91,7 +92,7 @@ class StartProcOrThread(Callback):
         for worker in reversed(running) if self.stop_at_last else ():
             try:
                 if not _processes.stop(worker, self.stop_seconds):
-                    daemon = "" if getattr(worker, "daemon", True) else "; the program waits for it"
+                    daemon = "" if getattr(worker, "daemon", True) else "; the program does not exit until it has ended"
                     logger.warning("%s cannot be stopped and keeps running%s", _processes.described(worker), daemon)
             except Exception as error:  # the other workers must still be stopped
                 logger.warning("%s could not be stopped: %s: %s", _processes.described(worker), type(error).__name__, error)

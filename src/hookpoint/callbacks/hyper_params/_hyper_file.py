@@ -15,7 +15,7 @@ from hookpoint.callbacks._shared.workdir import file_problem
 
 MAX_BYTES = 64 * 1024
 MAX_SHOWN = 40
-FRESH_SECONDS = 2.0  # how long after a change a last line without a line break may be incomplete
+FRESH_SECONDS = 2.0  # for this long after a change, a last line without a line break may be incomplete
 SETTLE_SECONDS = 0.05  # a file that does not change for this long counts as complete
 ATTEMPTS = 3
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)

@@ -24,13 +24,13 @@ class HumanHyperParamSetter(HyperParamSetter):
         learning_rate: 0.001
 
     The line applies while it is in the file, and overrides other callbacks. When the line is deleted, the value stays. Blank
-    lines and comments after `#` are ignored. An invalid line is reported once, with its number; the other lines still apply.
-    NaN, infinity and values that the setting rejects are invalid. If the file is being written, it is read again later.
+    lines and comments after `#` are ignored. An invalid line is reported once, with its line number; the other lines still
+    apply. NaN, infinity and values that the setting rejects are invalid. If the file is being written, it is read again later.
     Symbolic links, files owned by other users and files larger than 64 KiB are not read.
 
     Multiple HumanHyperParamSetters may share a file, with one line each. `param` is a name in `run.hyper`, or a HyperParam. The
-    file is read at on_epoch_begin and on trigger, after the callbacks that compute settings. Sends the events "setting" and
-    "setting_refused".
+    callback reads the file at on_epoch_begin and when it is triggered, after callbacks such as LearningRateScheduler have run.
+    Sends the events "setting" and "setting_refused".
 
     >>> HumanHyperParamSetter("learning_rate").file_name
     'hyper.txt'
@@ -71,7 +71,7 @@ class HumanHyperParamSetter(HyperParamSetter):
                 try:
                     self.setting.set(run, line.value)
                     break
-                except Exception as error:  # a rejected value must not end the run, whatever the exception
+                except Exception as error:  # a setting may reject a value with any exception, which must not end the run
                     reason = str(error).partition("\n")[0]
                     content = f"{line.name} refused {line.value!r}"
                     problems.append(Problem(line.number, f"was rejected: {reason} The value is {line.value!r}", content))
@@ -85,7 +85,9 @@ class HumanHyperParamSetter(HyperParamSetter):
             return []
         known = ", ".join(setting.name for setting in settings)
         return reading.problems + [
-            Problem(line.number, f"sets {line.name[:40]!a}, which no callback reads; known: {known}", f"{line.name} unknown")
+            Problem(
+                line.number, f"sets {line.name[:40]!a}, which no callback reads; known names: {known}", f"{line.name} unknown"
+            )
             for line in reading.lines
             if not any(setting.is_called(line.name) for setting in settings)
         ]

@@ -13,12 +13,12 @@ from hookpoint.core.run.run import Run
 
 
 class HyperParamSetterWithFunc(HyperParamSetter):
-    """Set a hyper-parameter to `func(epochs_done, old)`, before training and after each epoch; None leaves it unchanged.
+    """Set a hyper-parameter to `func(epochs_done, old)`, before training and after each epoch.
 
-    `epochs_done` is 0 before training. `param` is a name in `run.hyper`, or a HyperParam. For a learning rate, `old` is the
-    rate of the first parameter group, and the other groups keep their ratios to it. For any other setting, `func` is called
-    with the value of each group. To set the value at each step, as in MindSpore, write `.when(Every(steps=1))` and use the
-    run's step in the function. Sends the event "setting".
+    `epochs_done` is 0 before training. If `func` returns None, the value does not change. `param` is a name in `run.hyper`, or
+    a HyperParam. For a learning rate, `old` is the rate of the first parameter group, and the other groups keep their ratios to
+    it. For any other setting, `func` is called once for each distinct value in the parameter groups. To set the value at each
+    step, as in MindSpore, write `.when(Every(steps=1))` and use the run's step in the function. Sends the event "setting".
 
     >>> class Model: dropout = 0.5
     >>> halve = lambda epochs_done, old: old / 2 if epochs_done else None

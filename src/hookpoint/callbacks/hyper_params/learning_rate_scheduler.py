@@ -21,8 +21,8 @@ class LearningRateScheduler(HyperParamSetter):
 
     If the function has one parameter, it receives only the epoch. The function returns the rate for the first parameter group;
     the other groups keep their ratios to it. `verbose=1` prints each change. `param` may name another setting. When a run
-    resumes inside an epoch, that epoch keeps the restored rate. Sends the event "setting", and logs `learning_rate` at
-    on_epoch_end unless it is already logged.
+    resumes in the middle of an epoch, that epoch keeps the restored rate. Sends the event "setting", and logs `learning_rate`
+    at on_epoch_end unless it is already logged.
 
     >>> class Model: dropout = 0.5
     >>> dropout = ObjAttrParam(Model, "dropout")
@@ -69,7 +69,7 @@ class LearningRateScheduler(HyperParamSetter):
 
 
 def _takes_rate(schedule: Callable[..., Any]) -> bool:
-    """Return whether a schedule takes two arguments. Assume that a schedule without a signature does.
+    """Return whether a schedule takes two arguments. If a schedule has no signature, assume that it takes two.
 
     Raise if the first parameter is the learning rate, as in MindSpore, because that parameter would receive the epoch.
     """

@@ -23,13 +23,13 @@ Interpolation = Literal["linear"] | None
 class ScheduledHyperParamSetter(HyperParamSetter):
     """Set a hyper-parameter from a table: `[(30, 1e-2), (60, 1e-3)]` sets 0.01 after epoch 30 and 0.001 after epoch 60.
 
-    Epoch 0 means before training. With `interp="linear"`, the value changes every epoch and moves linearly from each point to
-    the next. With `step_based`, the table counts optimizer steps, and the callback is triggered at on_iter_end in training.
-    `param` is a name in `run.hyper`, or a HyperParam. A learning rate is set in the first parameter group; the other groups
-    keep their ratios to it.
+    The value for epoch 0 is set before training. With `interp="linear"`, the value changes every epoch and moves linearly from
+    each entry of the table to the next. With `step_based`, the table contains optimizer steps instead of epochs, and the
+    callback is triggered at on_iter_end in training. `param` is a name in `run.hyper`, or a HyperParam. A learning rate is set
+    in the first parameter group; the other groups keep their ratios to it.
 
-    A run that resumes from its own checkpoint keeps the restored value until the next point. A run that resumes without this
-    callback's state gets the value that applies at its step.
+    A run that resumes from its own checkpoint keeps the restored value until the next entry of the table is due. A run that
+    resumes without this callback's state gets the value that applies at its step.
 
     Sends the event "setting" at each change; with both `interp="linear"` and `step_based`, only once per epoch.
 
@@ -106,10 +106,10 @@ class ScheduledHyperParamSetter(HyperParamSetter):
 
 
 class ValueSchedule:
-    """A schedule of values. `due` returns the value to set after a clock has advanced.
+    """A schedule of values by epoch or step. `due` returns the value to set when the epoch or step has advanced.
 
-    Each value applies from its point on. With "linear", values between two points are interpolated. There is no value before
-    the first point. The last value applies indefinitely.
+    Each value applies from its epoch or step on. With "linear", values between two entries are interpolated. There is no value
+    before the first entry. The last value applies indefinitely.
 
     >>> schedule = ValueSchedule([(0, 1.0), (10, 0.0)], "linear")
     >>> schedule.due(-1, 0), schedule.due(0, 5), schedule.due(5, 12), schedule.due(12, 13)
@@ -129,10 +129,10 @@ class ValueSchedule:
             problem = f"has two values at {duplicates[0]}" if duplicates else "is empty"
             raise BadSchedule(f"the schedule {problem}.", write="[(30, 1e-2), (60, 1e-3)]")
         if pairs != unsorted:
-            logger.warning("The schedule's points are not sorted; using %s", pairs)
+            logger.warning("The schedule's entries are not sorted; using %s", pairs)
 
     def due(self, before: int, now: int) -> float | None:
-        """Return the value to set when the clock has advanced from `before` to `now`, or None."""
+        """Return the value to set when the epoch or step has advanced from `before` to `now`, or None if nothing changes."""
         last = bisect_right(self.at, now) - 1
         if last < 0 or before >= self.at[-1] or (self.interp is None and before >= self.at[last]):
             return None
@@ -150,5 +150,5 @@ def _point(pair: Any) -> tuple[int, float]:
     except (TypeError, ValueError):
         is_number = False
     if not is_number or at < 0:
-        raise BadSchedule(f"{pair!r} is not a valid schedule point.", write="(30, 1e-2): an integer >= 0 and a finite number")
+        raise BadSchedule(f"{pair!r} is not a valid schedule entry.", write="(30, 1e-2): an integer >= 0 and a finite number")
     return at, value

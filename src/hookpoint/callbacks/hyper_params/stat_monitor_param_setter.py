@@ -59,7 +59,7 @@ class StatMonitorParamSetter(MetricParamSetter):
 
 
 class Stagnation:
-    """Detect when none of the last `last_k` values beats the first of them by more than `threshold`, then start over.
+    """Detect when none of the last `last_k` values beats the first of them by more than `threshold`, then discard the values.
 
     Lower values are better; with `reverse`, higher values are. NaN is worse than any number.
 

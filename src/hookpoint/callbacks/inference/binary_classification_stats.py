@@ -1,4 +1,4 @@
-"""BinaryClassificationStats: precision, recall and the counts behind them."""
+"""BinaryClassificationStats: precision, recall and confusion counts."""
 
 from __future__ import annotations
 

@@ -19,10 +19,12 @@ TOP = re.compile(r"wrong-top([1-9]\d*)")
 class ClassificationError:
     """Measure the fraction of misclassified samples over the dataset. The result is exact, whatever the batch sizes.
 
-    `wrong` defines what counts as wrong. "wrong-top1", "wrong-top5" and so on compare the outputs, or their "logits", with the
-    targets, unless an output has that name. Any other string is the name of an output. A function receives the outputs and the
-    targets. In both cases, the value is a vector with 0 for each correct sample. With "wrong-top…", samples with a negative
-    target do not count, because criteria ignore them, and samples with a NaN score are wrong. Each update queues a few
+    `wrong` defines which samples are wrong. With "wrong-top1", "wrong-top5" and so on, the outputs are scores, which are
+    compared with the targets. If the outputs have names, the output "logits" contains the scores. Samples with a negative
+    target do not count, because a negative target, such as torch's `ignore_index=-100`, marks a sample to ignore. Samples with
+    a NaN score are wrong. If `wrong` is any other string, it is the name of an output. If `wrong` is a function, it is called
+    with the outputs and the targets. The named output, or the function's result, is a vector that contains 0 for each correct
+    sample. If an output has the name "wrong-top1", that output is used instead of the scores. Each update queues a few
     operations on the device and does not wait for them.
 
     >>> ClassificationError("wrong-top5", "val-error-top5").names
@@ -32,7 +34,10 @@ class ClassificationError:
     def __init__(self, wrong: Source = "wrong-top1", summary_name: str = "validation_error") -> None:
         check_source("ClassificationError", "wrong", wrong)
         if isinstance(wrong, str) and wrong.startswith("wrong-top") and not TOP.fullmatch(wrong):
-            raise BadArgument(f"ClassificationError: wrong={wrong!r} has no number.", write="'wrong-top1', 'wrong-top5', ...")
+            raise BadArgument(
+                f"ClassificationError: wrong={wrong!r} must have an integer >= 1 after 'wrong-top'.",
+                write="'wrong-top1', 'wrong-top5', ...",
+            )
         self.wrong = wrong
         self.names = (summary_name,)
         self.reset()
@@ -61,9 +66,10 @@ class ClassificationError:
 def wrong_in_top(reader: str, scores: Any, targets: Any, k: int) -> tuple[Any, Any]:
     """Return the number of samples whose class is not among the k highest scores, and the number of samples that count.
 
-    Scores have shape (samples, classes), (samples, classes, ...) as for torch criteria, or (..., classes). Targets are classes,
-    or scores whose highest entry is the class. A sample with a negative target does not count, because criteria ignore it. A
-    sample with a NaN score is wrong. Does not wait for a device.
+    Scores have shape (samples, classes), (samples, classes, ...) as for torch's loss functions, or (..., classes). Targets are
+    class indices, or scores whose highest entry marks the class. A sample with a negative target does not count, because a
+    negative target, such as torch's `ignore_index=-100`, marks a sample to ignore. A sample with a NaN score is wrong. Does not
+    wait for a device.
     """
     if getattr(targets, "shape", None) is None or getattr(scores, "shape", None) is None:
         kinds = f"{type(scores).__name__} outputs and {type(targets).__name__} targets"

@@ -25,20 +25,20 @@ METHODS = ("reset", "update", "results")
 
 
 class InferenceRunner(Callback):
-    """Run the model over another dataset, and log what the inferencers measure there.
+    """Run the model over another dataset, and log the results of the inferencers.
 
         data: An iterable of batches. With `batch_size`, a tuple of arrays or a dataset.
         infs: An inferencer or a list of them: `ClassificationError`, `ScalarStats`, `BinaryClassificationStats`, or your own.
         metrics: Mapping from names to functions of outputs and targets, or to objects with update, compute and reset.
         forward: Function of the batch that returns the outputs, or function of the run, which may also set the run's outputs,
-            targets and loss. By default, a Runner's MainCallback computes the batch. In your own loop, the Loop's model and
-            criterion do.
+            targets and loss. By default, a Runner calls its MainCallback for each batch, and a Loop calls its model and
+            criterion.
 
     Each trigger runs a validation pass in eval mode without gradients, and fires the validation points. The modules' train or
     eval modes and the random number generators are restored afterwards. Values that other callbacks log during the pass are not
     added to the metrics, unless a `ScalarStats` names them. If a signal interrupts the pass, nothing is logged. A run may have
-    any number of InferenceRunners. Writes the metrics that its inferencers name. In a distributed run, each rank evaluates its
-    shard of the data. Results are converted to floats when they are read, so no batch waits for the device.
+    any number of InferenceRunners. Writes the metrics listed in the `names` of its inferencers. In a distributed run, each rank
+    evaluates its shard of the data. Results are converted to floats when they are read, so no batch waits for the device.
 
     >>> odd = InferenceRunner([[1, 2], [3]], metrics={"odd": lambda outputs, targets: sum(outputs) / len(outputs)},
     ...                       forward=lambda batch: [number % 2 for number in batch])
@@ -50,7 +50,7 @@ class InferenceRunner(Callback):
     """
 
     step_cost: ClassVar[str] = "nothing; one pass over the data per trigger"
-    is_internal = True  # its time is not reported as step cost
+    is_internal = True  # reports of callback costs omit this callback
 
     def __init__(
         self,

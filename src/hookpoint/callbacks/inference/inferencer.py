@@ -39,7 +39,7 @@ class Inferencer(Protocol):
         """Start from scratch at the beginning of a pass over the dataset."""
 
     def update(self, run: Run) -> None:
-        """Add the batch that was just computed."""
+        """Update the measurement with the current batch. Called after each batch."""
 
     def results(self, logged: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the results by name. `logged` contains the means of the values logged during the pass."""

@@ -15,10 +15,10 @@ from hookpoint.core.run.run import Run, now_of
 class ScalarStats:
     """Average outputs, the loss or logged metrics over the dataset, weighted by samples.
 
-    Each of `names` is an output, "loss", or a name logged during the pass, such as one of the Runner's metrics. The first match
-    is used. An array contributes its mean, weighted by the number of samples in the batch. The means are logged as
-    `<prefix>_<name>`, or as `<name>` if the prefix is empty. Each update queues one sum per name on the device and does not
-    wait for it.
+    Each of `names` is the name of an output, "loss" for `run.loss`, or a metric logged during the pass, such as one of the
+    Runner's metrics. If a name matches more than one of these, the first match in this order is used. An array contributes its
+    mean, weighted by the number of samples in the batch. The means are logged as `<prefix>_<name>`, or as `<name>` if the
+    prefix is empty. Each update queues one sum per name on the device and does not wait for it.
 
     >>> ScalarStats(["loss", "accuracy"], prefix="val").names
     ('val_loss', 'val_accuracy')

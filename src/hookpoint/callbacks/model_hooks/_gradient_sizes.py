@@ -66,7 +66,8 @@ def update_norms(pairs: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
 def joined_sizes(ranks: list[list[float]]) -> dict[str, float]:
     """Combine the gradient sizes from ranks with different layers.
 
-    Each rank provides norm, maximum, nonfinite fraction and count. A rank without gradients provides only a count.
+    Each rank provides a list: the norm, the maximum, the fraction of nonfinite values, and the number of values. The list of a
+    rank without gradients contains only the number of values, which is 0.
 
     >>> joined_sizes([[3.0, 2.0, 0.0, 10], [4.0, 3.0, 0.5, 10], [0]])
     {'norm': 5.0, 'max': 3.0, 'nonfinite': 0.25}
@@ -101,7 +102,7 @@ def _local_sizes(tensors: Sequence[tuple[Any]]) -> tuple[Any, Any, Any]:
 
 
 def _rows(tensors: Sequence[tuple[Any, ...]], measure: Callable[..., tuple[Any, ...]]) -> Any:
-    """Return one row of measurements per rank for its shards, and one row for replicated tensors, which count only once."""
+    """Return one row of measurements for the shards of each rank, and a single row for all replicated tensors."""
     import torch
 
     like = next(item[-1] for item in tensors if is_sharded(item[-1]))

@@ -22,9 +22,9 @@ class ActivationStats(MeasuringCallback):
         stats: Which of "mean", "std", "zeros" and "max" to log, as `activation/<module>/mean` and so on.
 
     A logged value is the mean since the last log step. If a module returns multiple values, only the first tensor is measured.
-    If a module is called more than once, its outputs are measured together. Calls that activation checkpointing repeats count
-    once. The callback runs on the chief and measures only the chief's batches. In a compiled model, the hooks remain registered
-    for the whole run, with graph breaks as with `ModuleHooks`.
+    If a module is called more than once, its outputs are measured together. If activation checkpointing calls a module a second
+    time, the second call is not measured. The callback runs on the chief and measures only the chief's batches. In a compiled
+    model, the hooks remain registered for the whole run, with graph breaks as with `ModuleHooks`.
 
     >>> import torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
@@ -38,7 +38,9 @@ class ActivationStats(MeasuringCallback):
     ranks = "chief"
     optional_points = ("on_iter_skip",)
     writes_anything = True  # the module names are known only during the run
-    step_cost: ClassVar[str] = "two comparisons; on a measured step, also hooks and a few passes over each output on its device"
+    step_cost: ClassVar[str] = (
+        "two comparisons; on a measured step, also hooks and a few reductions of each output on its device"
+    )
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ from hookpoint.core.callback.callback import Options
 from hookpoint.core.errors import BadLoop, CompileError
 from hookpoint.core.run.run import Run
 
-MAX_COPYING = 2  # batches that may still be copying to the host
+MAX_COPYING = 2  # number of batches whose copies to the host may still be in progress
 
 
 class FeatureTap(PatternCallback):
@@ -33,10 +33,10 @@ class FeatureTap(PatternCallback):
     stored as `layer`, `layer#2` and so on. A skipped batch is left out, as in the predictions. The shape per sample must be the
     same in all batches; use `pool` to make shapes equal. In a distributed run, each rank collects its own samples.
 
-    The host needs memory for the pooled outputs of all samples, plus a second copy of each layer while its rows are
-    concatenated. With a GPU, it also needs pinned memory for three batches. A `TransformerEncoderLayer` does not use its fast
-    path, and a compiled model is compiled again, as with `ModuleHooks`. Nested tensors of a `TransformerEncoder` are padded
-    with 0.
+    The host needs memory for the pooled outputs of all samples. At the end of a pass, the rows are concatenated one layer at a
+    time, which temporarily needs memory for a second copy of the layer's rows. With a GPU, the host also needs pinned memory
+    for three batches. A `TransformerEncoderLayer` does not use its fast path, and a compiled model is compiled again, as with
+    `ModuleHooks`. Nested tensors of a `TransformerEncoder` are padded with 0.
 
     Listens to on_pred_epoch_begin, on_pred_iter_begin, on_pred_iter_end and on_pred_epoch_end, or to the corresponding points
     for the passes in `modes`.

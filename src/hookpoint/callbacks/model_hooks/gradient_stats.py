@@ -23,9 +23,9 @@ class GradientStats(MeasuringCallback):
         every: Measure every n-th step; by default, the log steps (`log_every` of the Runner or Loop).
 
     The metrics are `gradient/norm`, `gradient/max` and `gradient/nonfinite`. A logged value is the mean since the last log
-    step. Gradients are read at on_step_begin: accumulated over all batches of the step, clipped and unscaled. A step that the
-    fp16 scaler skips is not measured. A step that a fused optimizer itself skips is still measured, and its values are
-    nonfinite.
+    step. Gradients are read at on_step_begin. At this point, they are accumulated over all batches of the step, unscaled and
+    clipped. A step that the fp16 scaler skips is not measured. A step that a fused optimizer itself skips is still measured,
+    and its values are nonfinite.
 
     All ranks log the same values, even if parameters are sharded. If ranks have different layers, they wait for each other at
     measured steps. Otherwise, a step waits for the GPU only if gradients are sparse.

@@ -21,7 +21,7 @@ class ParameterHooks(PatternCallback):
         pattern: Names of parameters, as for `ModuleHooks`.
         grad: Called as `grad(gradient)` in each backward pass, before the gradient is added to `parameter.grad`. A returned
             tensor replaces the gradient.
-        post_accumulate_grad: Called as `post_accumulate_grad(parameter)` afterwards.
+        post_accumulate_grad: Called as `post_accumulate_grad(parameter)` after the gradient is added to `parameter.grad`.
 
     A function with a parameter `name` receives the parameter's name. With fp16, the gradients passed to the functions are still
     scaled. With gradient accumulation, each call receives the gradient of a single batch. To read the gradients that a step
@@ -61,7 +61,7 @@ class ParameterHooks(PatternCallback):
                 read = "parameter.grad at on_step_begin, or use GradientStats"
                 raise BadLoop(f"{self.name}: '{name}' is sharded, and torch does not call hooks on its gradient.", read=read)
         if not any(parameter.requires_grad for parameter in parameters.values()):
-            logger.warning("%s: all matching parameters are frozen and have no hooks until unfrozen", self.name)
+            logger.warning("%s: all matching parameters are frozen; they have no hooks until they are unfrozen", self.name)
 
     def on_run_begin(self) -> None:
         self._handles.remove()

@@ -14,7 +14,7 @@ from hookpoint.callbacks.notify._sender import SendFailed
 from hookpoint.core.errors import BadArgument, text
 from hookpoint.core.text.terminal import printable
 
-UNENCRYPTED = ("apprise", "form", "http", "json", "xml")  # the encrypted form of each ends with s
+UNENCRYPTED = ("apprise", "form", "http", "json", "xml")  # the encrypted schemes end with "s", as in https
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 
@@ -34,7 +34,8 @@ class AppriseTransport:
             raise ImportError(
                 text(f"{owner}(url=...) needs Apprise, which is not installed.", run="pip install 'hookpoint[notify]'")
             )
-        with warnings.catch_warnings():  # done here, because filters are process-wide and send runs on a thread
+        # Import Apprise here and not on the thread that sends messages, because warning filters apply to all threads.
+        with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "'imghdr' is deprecated", DeprecationWarning)  # raised when Apprise is imported
             self._services()
 

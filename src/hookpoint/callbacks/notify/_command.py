@@ -14,11 +14,11 @@ Value = str | int | float
 
 SHELL = "/bin/sh"
 SHELLS = ("ash", "bash", "csh", "dash", "fish", "ksh", "sh", "tcsh", "zsh")
-OPTION_PREFIXES = ("-", "@")  # curl and similar programs read @name as a file
+OPTION_PREFIXES = ("-", "@")  # for curl and similar programs, @name means the content of the file `name`
 
 BRACES = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 FORMAT = re.compile(r"[-+ ]?0?\d{0,3}(\.\d{1,3})?[eEfFgG%]")
-MARK = re.compile(r"\0(\d+)\0")  # stands for a field, by index; program arguments cannot contain NUL
+MARK = re.compile(r"\0(\d+)\0")  # a placeholder with a field's index; program arguments cannot contain NUL
 ESCAPE = re.compile(r"\\.", re.DOTALL)
 QUOTED = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.|\0\d+\0""", re.DOTALL)
 SHELL_SYNTAX = re.compile(r"[|&;<>()$`]|(?<!\S)~")
@@ -46,7 +46,7 @@ class Command:
         if isinstance(command, bytes) or not all(isinstance(line, str) for line in lines):
             raise BadArgument(f"the command must be a string or a list of strings, got {command!r}.")
         if shell and not is_line:
-            raise BadArgument("with shell=True, the command must be one string.", leave="shell=True out for a list")
+            raise BadArgument("with shell=True, the command must be one string.", leave="out shell=True for a list of strings")
         self._fields: list[tuple[str, str]] = []
         if is_line and not shell:
             lines = [_without_redirection(lines[0])]
@@ -65,7 +65,7 @@ class Command:
         self.program = "the command" if shell else os.path.basename(words[0])
 
     def arguments(self, values: Mapping[str, Value]) -> list[str]:
-        """Return the program and its arguments with all fields filled. Raise if a text could be read as an option."""
+        """Return the program and its arguments with all fields filled. Raise if a text argument starts with `-` or `@`."""
         for name in self._leading:
             value = str(values[name])
             if value.startswith(OPTION_PREFIXES):
@@ -78,7 +78,7 @@ class Command:
         return [MARK.sub(fill, word) for word in self._words]
 
     def _mark(self, line: str, numbers: Collection[str], texts: Collection[str]) -> str:
-        """Replace each field with a mark, so that nothing in its name is parsed as syntax."""
+        """Replace each field with a placeholder, so that nothing in the field's name is parsed as shell syntax."""
 
         def mark(match: re.Match[str]) -> str:
             if match[0] in ("{{", "}}"):
@@ -111,7 +111,7 @@ def _without_redirection(line: str) -> str:
 
 
 def _split(line: str, *, shell: bool) -> list[str]:
-    """Split a line with shlex. Raise for open quotes and, unless `shell`, for shell syntax."""
+    """Split a line with shlex. Raise for unclosed quotes. Without `shell`, also raise for shell syntax."""
     bare = QUOTED.sub(lambda quoted: "_" + "".join(_expansions(quoted[0])), line)
     escapes = [pair for quoted in QUOTED.findall(line) if quoted[0] != "'" for pair in ESCAPE.findall(quoted)]
     if "\\\0" in escapes:
@@ -129,7 +129,7 @@ def _split(line: str, *, shell: bool) -> list[str]:
 
 
 def _expansions(quoted: str) -> list[str]:
-    """Return the characters that would start a shell expansion inside these quotes."""
+    """Return the characters in a quoted string that would start a shell expansion."""
     return re.findall(r"[$`]", ESCAPE.sub("", quoted)) if quoted[0] == '"' else []
 
 

@@ -13,7 +13,7 @@ from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.logger import logger
 from hookpoint.core.run.run import Run
 
-CAPACITY = 100  # messages
+CAPACITY = 100  # maximum number of messages in the queue.
 WAIT_SECONDS = 5.0  # how long a run waits for unsent messages when it ends
 
 
@@ -102,11 +102,14 @@ class SendQueue:
             self._changed.notify_all()
 
     def finish(self, seconds: float) -> None:
-        """Wait at most `seconds` for all messages to be sent. Drop the rest, end the thread and log how many were lost."""
+        """Wait at most `seconds` for all messages to be sent, then drop unsent messages and end the thread.
+
+        If messages were lost, log how many.
+        """
         deadline = monotonic() + seconds
         with self._changed:
             while (self._messages or self._is_sending) and monotonic() < deadline:
-                self._changed.wait(0.05)  # a short wait, so that Ctrl-C gets through
+                self._changed.wait(0.05)  # wait in short intervals, so that Ctrl-C can interrupt the wait
             unsent = len(self._messages) + self._is_sending
             self._messages.clear()
             self._is_closed = True

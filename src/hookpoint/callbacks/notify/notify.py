@@ -1,4 +1,4 @@
-"""Notify: send a message when a run starts, ends, fails or improves."""
+"""Notify: send a message when a run starts, ends or fails, or when a metric improves."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ class Notify(Sender):
 
     - `url`: an Apprise URL such as `"ntfys://topic"`, or a list of them (`pip install 'hookpoint[notify]'`). Raises for
         unencrypted URLs.
-    - `on`: the events to report: "start" (or resume), "end", "failure", "stop" (the run was stopped early; "end" includes this)
-        and "best", which requires the argument `best`.
-    - `best`: the metric to watch. `mode` is "min", "max" or "auto", which infers it from the metric's name.
+    - `on`: the events to report: "start" (the run starts or resumes), "end" (it finishes or is stopped early), "stop" (it is
+        stopped early), "failure" and "best". "best" requires the argument `best`.
+    - `best`: the metric to watch. `mode` is "min", "max" or "auto". With "auto", the metric's name determines the mode.
     - `minutes_between`: the shortest time between two messages about a new best. The next message says how many new bests were
       skipped.
     - `names`: the metrics to include; by default, all of them.
 
     A message contains the run's name, its progress, its workdir and its metrics. A message about a stop gives the reason. A
-    message about a failure contains the error, the callback at fault, and the command that resumes the run, as it was typed,
-    with secrets masked. All of this information leaves the machine.
+    message about a failure contains the error, the callback at fault, and the command that started the run, with secrets
+    masked. To resume the run, enter this command again. All of this information leaves the machine.
 
     Messages are sent on a background thread. Each kind of failure is logged once. When a run ends, it waits up to five seconds
     for the remaining messages. A failure never stops or delays a run. A run killed with `kill -9` sends nothing.

@@ -6,7 +6,7 @@ from hookpoint.callbacks.notify.send_stat import SendStat
 
 
 class SendMonitorData(SendStat):
-    """Send metrics like SendStat, but only when every metric has a new value since the last message, as in tensorpack.
+    """Send metrics as SendStat does, but only when all of them have new values since the last message, as in tensorpack.
 
     A message therefore never mixes new and old values. Everything else works as in SendStat.
 

@@ -24,11 +24,12 @@ TEXTS = ("checkpoint", "run", "workdir")
 class SendStat(Sender):
     """Run a command with the latest metrics, or send them to notification services, for example to a phone.
 
-    A command is a list of arguments, or a string that is split as in a shell. The command's fields are the metrics in `names`,
-    `{epoch}`, `{step}`, `{run}` (the run's name), `{workdir}` and `{checkpoint}` (the newest checkpoint; empty if there is
-    none). `{loss:.3f}` formats a number. Write `{{` for a brace. The command runs without a shell, so a value never becomes a
-    command. Shell syntax is not allowed, except for `> /dev/null 2>&1` at the end. Pass `shell=True` to use shell syntax;
-    values are then quoted. Values that a program passes on to another shell, as in `ssh host "echo {run}"`, are not quoted.
+    A command is a list of arguments, or a string that is split as in a shell. It may contain these fields: each metric in
+    `names`, `{epoch}`, `{step}`, `{run}` (the run's name), `{workdir}` and `{checkpoint}` (the newest checkpoint; empty if
+    there is none). `{loss:.3f}` formats a number. Write `{{` for a brace. The command runs without a shell, so a value never
+    becomes a command. Shell syntax is not allowed, except for `> /dev/null 2>&1` at the end. Pass `shell=True` to use shell
+    syntax; values are then quoted. Values that a program passes on to another shell, as in `ssh host "echo {run}"`, are not
+    quoted.
 
     `url` is an Apprise URL such as `"ntfys://topic"`, or a list of them (`pip install 'hookpoint[notify]'`). The message
     contains the run's name, the epoch, the step and the metrics.
@@ -38,7 +39,7 @@ class SendStat(Sender):
     kind of failure is logged once. When a run ends, it waits up to five seconds for the remaining messages. A failure never
     stops or delays a run.
 
-    Triggered at the end of each complete epoch, unless `.when(...)` says otherwise.
+    Triggered at the end of each complete epoch, unless `.when(...)` sets another schedule.
 
     >>> send = SendStat('curl -d "error is {val-error}" https://ntfy.sh/mine > /dev/null 2>&1', "val-error")
     >>> send.name

@@ -21,10 +21,10 @@ FLUSH_EVERY = 512  # events in memory; at most this many are lost if the process
 class ChromeTrace:
     """Write events in the Trace Event Format, as one JSON array.
 
-    Times are in nanoseconds, from `perf_counter_ns`. A short span is one `complete` event. A long span is a `begin` and an
-    `end`, so its start is on disk even if the process is killed. The closing bracket is then missing, but readers of the format
-    accept this. After `max_events`, `is_full` is set: the owner then begins no new spans and only ends the open ones. Any
-    thread may write. If a write fails, a warning is logged and nothing more is written.
+    Times are in nanoseconds, from `perf_counter_ns`. A short span is one `complete` event. A long span is written as a `begin`
+    event and an `end` event, so its start is on disk even if the process is killed. The closing bracket is then missing, but
+    readers of the format accept this. After `max_events`, `is_full` is set: the owner then begins no new spans and only ends
+    the open ones. Any thread may write. If a write fails, a warning is logged and nothing more is written.
     """
 
     def __init__(self, path: Path, *, process: int, title: str, began: int, max_events: int) -> None:

@@ -14,7 +14,8 @@ from hookpoint.core.run_view import Dispatch
 MODES = ("train", "val", "pred")
 FETCH, ITERATION, BACKWARD, STEP = "data fetch", "iteration", "backward", "optimizer step"
 
-# The span that a point begins or ends. A span begins before the handlers of its first point, and ends after those of its last.
+# The span that a point begins or ends. A span begins before the handlers of its first point are called, and ends after the
+# handlers of its last point.
 BEGINS = {
     "on_epoch_begin": "epoch",
     "on_batch_fetch_begin": FETCH,
@@ -39,12 +40,12 @@ FOLLOW = (
 
 
 class HookSpans:
-    """Track the levels that are open on the run's thread: run, epoch, pass, iteration and the spans inside it.
+    """Track the levels that are open on the run's thread: run, epoch, pass, iteration, and the spans inside an iteration.
 
     A level ends at its end point, or when an enclosing level ends. If an exception interrupts a level, the level ends together
-    with the handler in which it began. `records` is True while iteration points and their handlers are recorded: for the first
-    `steps` steps and, with `every`, for the first `steps` of every `every` steps. Callers check `records` first, because most
-    steps are not recorded.
+    with the handler in which it began. `records` is True while iteration points and their handlers are recorded. The first
+    `steps` steps are recorded. With `every=1000`, the first `steps` steps of each 1000 steps are recorded. Callers check
+    `records` first, because most steps are not recorded.
     """
 
     def __init__(self, run: Run, trace: ChromeTrace, began: int, steps: int | None, every: int | None) -> None:
@@ -130,7 +131,7 @@ class HookSpans:
             self._body_began = perf_counter_ns(), len(self._levels), self._floor
 
     def _infer_forward(self, point: str, run: Run) -> None:
-        """Record the forward pass if it has no point: the time from the start of the iteration to the backward pass."""
+        """Record a forward pass for which no point fires, from the start of the iteration to the backward pass."""
         body, self._body_began = self._body_began, None
         if body is not None and point.endswith(("backward", "backward_begin")):
             began, *place = body

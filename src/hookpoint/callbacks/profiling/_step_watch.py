@@ -22,9 +22,10 @@ _timer = Lock()  # faulthandler has one timer per process, and the first watch g
 class StepWatch:
     """Call `on_late` from a thread, once for each step that takes longer than `limit` seconds.
 
-    The thread that created the watch sets `began` when a step begins, and resets it to None when the step ends. A step that is
-    paused in a debugger is not late. If the interpreter itself hangs, no Python thread can run. In this case, faulthandler's
-    timer, which does not need the interpreter, writes all stacks to the file `stuck` and, with `exits`, ends the process.
+    The thread that created the watch sets `began` when a step begins, and resets it to None when the step ends. For a step
+    that is paused in a debugger, `on_late` is not called. If the interpreter itself hangs, no Python thread can run. In this
+    case, faulthandler's timer, which does not need the interpreter, writes all stacks to the file `stuck` and, with `exits`,
+    ends the process.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class StepWatch:
         """End the thread and the timer."""
         try:
             self._ticker.stop(timeout_seconds=10)
-        finally:  # also if an interrupt ends the wait
+        finally:  # end the timer even if an interrupt ends the wait
             self.end_timer()
 
     def end_timer(self) -> None:
@@ -83,7 +84,7 @@ def thread_dump(first: int) -> str:
 
 
 def is_in_debugger(ident: int) -> bool:
-    """Return whether a debugger or a shell is on the stack of this thread."""
+    """Return whether a debugger or an interactive Python shell is running in this thread."""
     frame = frames_by_thread().get(ident)
     stack = () if frame is None else traceback.walk_stack(frame)
     return any(str(frame.f_globals.get("__name__", "")).partition(".")[0] in DEBUGGERS for frame, _ in stack)

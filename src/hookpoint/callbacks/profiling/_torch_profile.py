@@ -16,7 +16,7 @@ _open_profiles: set[int] = set()
 
 
 class TorchProfile:
-    """Record the process and its device. `stop` may be called at any time.
+    """Record this process's operations on the CPU and, if available, the GPU. `stop` may be called at any time.
 
     torch has one profiler per process. `is_taken` returns whether this profiler is in use. torch does not report a profiler
     that is warming up, and starting a second one would crash the process, so our own profilers are tracked here.
@@ -66,7 +66,7 @@ class TorchProfile:
             unfinished.unlink(missing_ok=True)
 
     def table(self, rows: int) -> list[str]:
-        """Return the most expensive operations as lines, with their own time and number of calls."""
+        """Return the most expensive operations as lines, each with its self time and its number of calls."""
         averages = self._profile.key_averages()
         kind = "device" if self.uses_device and any(event.self_device_time_total for event in averages) else "cpu"
         # An operation's time includes its kernels, so separate rows for kernels would count that time twice.

@@ -25,10 +25,11 @@ class ProfilerTrace(Callback):
 
     ProfilerTrace skips the first `wait` steps after a start or resume, warms up for `warmup` steps, and records `steps` steps.
     With `at`, it starts recording at optimizer step `at` instead. The trace includes everything that happens between these
-    steps, such as a validation pass. The file is `profile/trace-step-00000012.json` in the workdir, named after its first step,
-    or .json.gz with `compress`. The `rows` most expensive operations are printed to stderr. CPU activity and, if available,
-    CUDA activity are recorded. `shapes`, `memory` and `stacks` add details, and slow the steps down. If the run ends during the
-    recording, the steps recorded so far are written.
+    steps, such as a validation pass. The trace is written to the folder `profile` in the workdir. The file name, such as
+    `trace-step-00000012.json`, contains the number of steps before the recording. With `compress`, the name ends in `.json.gz`.
+    The `rows` most expensive operations are printed to stderr. CPU activity and, if available, CUDA activity are recorded.
+    `shapes`, `memory` and `stacks` add details, and slow the steps down. If the run ends during the recording, the steps
+    recorded so far are written.
 
     Profiled steps are slower, and a GPU is synchronized when a recording begins and ends. A process has only one profiler. If
     it is already in use, nothing is recorded and a warning is logged. A failure never ends a run.
@@ -71,7 +72,7 @@ class ProfilerTrace(Callback):
         self._profile: TorchProfile | None = None
         self._next = math.inf  # the next step at which to warm up, record or finish
         self._record_at: int | None = None
-        self._first_step = 0  # first step of the recording; after a resume, it may be later than `_record_at`
+        self._first_step = 0  # number of steps before the recording; after a resume, it may exceed `_record_at`
 
     def on_setup(self, run: Run) -> None:
         require_workdir(self.name or "ProfilerTrace", run)

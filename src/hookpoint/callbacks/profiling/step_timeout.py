@@ -28,18 +28,19 @@ class StepTimeout(Callback):
     The stacks are logged once per step and, with a workdir, written to `stacks-<step>.txt`. `then` selects what happens next:
 
     - "log": the run continues.
-    - "stop": the run stops when the step has ended, with a checkpoint if there is a saver.
+    - "stop": the run stops at the end of the step. A checkpoint is saved if there is a saver.
     - "raise": `StepTooSlow` is raised in the training thread as soon as that thread runs Python code. The error cannot be
       raised while the thread hangs in a driver or waits for a lock.
-    - "exit": the process exits immediately with exit code 75, without firing end points. If a supervisor restarts it, the run
-      resumes from its newest checkpoint.
+    - "exit": the process exits immediately with exit code 75. No further handlers are called, not even on_run_end. If
+      a supervisor restarts the process, the run resumes from its newest checkpoint.
 
     A step is a training iteration, including the wait for its batch. In other libraries' trainers, which fetch batches
     themselves, the wait does not count. Validation passes, checkpoints and the time between epochs do not count.
-    `covers=["train", "val"]` also watches validation iterations. The first iteration of each pass, in which workers start and
-    kernels are compiled, may take `first_seconds`. A step that is paused in a debugger or a shell does not
-    count as late. A step that is suspended with Ctrl-Z does. If the interpreter itself hangs, in code that never releases the
-    GIL, faulthandler's timer writes `stacks-interpreter.txt`, and "exit" exits with code 1. A process has only one such timer.
+    `covers=["train", "val"]` also watches validation iterations. In the first iteration of each pass, workers start and
+    kernels are compiled, so this iteration may take up to `first_seconds` seconds. A step that is paused in a debugger or a
+    shell does not count as late. A step that is suspended with Ctrl-Z counts as late. If the interpreter itself hangs, in code
+    that never releases the GIL, faulthandler's timer writes `stacks-interpreter.txt`, and "exit" exits with code 1. This timer
+    requires a workdir. A process has only one such timer, so only one StepTimeout at a time can use it.
 
     Listens to the beginning and end of passes and iterations, on_batch_fetch_begin, on_iter_skip, on_run_begin, on_exception
     and on_run_end. Sends the event "step timeout".
@@ -49,7 +50,7 @@ class StepTimeout(Callback):
     """
 
     optional_points = ("on_batch_fetch_begin", "on_iter_skip")
-    step_cost = "less than a microsecond to store the time; a thread checks it"
+    step_cost = "less than a microsecond to store the time at which the step began; a background thread checks this time"
 
     EXIT_CODE = 75  # EX_TEMPFAIL: try again
 
@@ -85,7 +86,7 @@ class StepTimeout(Callback):
             watch.began = monotonic()
 
     def on_iter_begin(self, run: Run) -> None:
-        """Begin here if another library's trainer has fetched the batch. Otherwise, the step began with the fetch."""
+        """Start timing here if another library's trainer fetches the batches. Otherwise, timing started with the fetch."""
         watch = self._watch
         if watch is not None and watch.began is None and run.mode in self.covers:
             watch.began = monotonic()
@@ -140,7 +141,7 @@ class StepTimeout(Callback):
         file = _write(run, step, f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S %z} {self._late}\n\n{stacks}\n")
         # run.put_event also closes iterators that a `break` left open, which only the training thread may do.
         run.monitors.put("event", {"step timeout": {"seconds": round(seconds, 3), "then": self.then, "stacks": file}})
-        if self.then == "raise" and self._watch is watch:  # not if the run has ended meanwhile
+        if self.then == "raise" and self._watch is watch:  # the run has not ended in the meantime
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(watch.thread), ctypes.py_object(StepTooSlow))
         elif self.then == "exit":
             watch.end_timer()
@@ -158,7 +159,7 @@ def _write(run: Run, step: int, text: str) -> str | None:
         return None
     file = Path(run.workdir) / f"stacks-{step}{rank_suffix(run)}.txt"
     try:
-        with open(file, "a", encoding="utf-8") as out:  # the same step may have hung before a resume
+        with open(file, "a", encoding="utf-8") as out:  # append: the run may have hung at this step before
             out.write(text)
     except OSError as error:
         logger.warning("%s could not be written: %s", file, error.strerror)

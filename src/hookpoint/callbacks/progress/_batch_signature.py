@@ -22,7 +22,7 @@ class Flops(NamedTuple):
 
 
 class Counted:
-    """The FLOPs of the batches with one signature, and how many of them were timed since the last log step."""
+    """The FLOPs of a batch with a certain signature, and the number of such batches timed since the last log step."""
 
     __slots__ = ("elements", "flops", "times")
 

@@ -20,7 +20,8 @@ class LapTimer(Callback):
     Validation, prediction, checkpoints, pauses and the time between passes do not count. Time that training spends waiting for
     a background checkpoint does count. A GPU works asynchronously, so the timer waits for it when a training pass ends or
     pauses and when a checkpoint is written. The GPU's work therefore counts towards the right lap. The checkpoint stores the
-    laps so far, and a resumed lap continues from there. Time spent on resuming counts only if data has to be read again.
+    laps so far, and a resumed lap continues from there. If a resumed run has to read earlier batches again, that time counts.
+    Other time spent on resuming does not count.
     """
 
     ranks = "chief"
@@ -30,8 +31,8 @@ class LapTimer(Callback):
     def __init__(self, *laps: str, **options: Unpack[Options]) -> None:
         super().__init__(**options)
         self.time = TrainingTime()
-        self._starts = dict.fromkeys(laps, Elapsed())  # a lap is the work done since it started
-        self._end = Elapsed()  # the work done by the end of the last run
+        self._starts = dict.fromkeys(laps, Elapsed())  # for each lap, the work that the run had done when the lap started
+        self._end = Elapsed()  # the work that the last run had done when it ended
         self._saving: tuple[int, float] | None = None
 
     def on_run_begin(self, run: Run) -> None:
@@ -106,7 +107,7 @@ def wait_for(device: Any) -> None:
         with torch.cuda.device(device if getattr(device, "type", None) == "cuda" else None):
             event = torch.cuda.Event()
             event.record()
-            event.synchronize()  # not torch.cuda.synchronize, which raises in runs that check for syncs
+            event.synchronize()  # torch.cuda.synchronize would raise in CUDA's sync debug mode
     elif torch.backends.mps.is_available():
         torch.mps.synchronize()
 

@@ -12,7 +12,7 @@ from hookpoint.core.text import terminal
 
 
 class Display:
-    """Show the progress every `seconds`. Any thread may call the methods.
+    """Show the progress every `seconds` seconds. Any thread may call the methods.
 
     If `shows_at_once` is True, the first view is shown immediately.
     """

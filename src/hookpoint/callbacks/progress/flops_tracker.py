@@ -30,21 +30,21 @@ class FlopsTracker(LapTimer):
 
     torch's counter runs in each iteration whose batch has a new signature. The signature consists of the shapes and dtypes of
     the tensors. Later iterations with the same signature have the same FLOPs. If you change which parameters require gradients,
-    the FLOPs are counted again. After 64 signatures, the FLOPs of a new one are estimated from the counted batch with the
-    closest number of elements.
+    the FLOPs are counted again. After 64 signatures, no further batches are counted. The FLOPs of a batch with a new signature
+    are then estimated from the counted batch with the closest number of elements.
 
     Logs for this rank:
 
     - `model_flops`: forward and backward FLOPs per optimizer step. A multiply-add counts as two FLOPs.
-    - `model_flops_per_second`: these FLOPs per second of training time, which excludes validation and checkpoints.
+    - `model_flops_per_second`: model FLOPs per second of training time. Training time excludes validation and checkpoints.
     - `mfu`: `model_flops_per_second` as a fraction of the peak.
     - `hfu`: the same as `mfu`, but including the operations that activation checkpointing repeats.
 
-    Shapes may change from batch to batch, so each iteration compares its batch's shapes with those of the previous batch.
-    Everything else is done at log steps. Counting slows an iteration down, so counted iterations are not timed. In a counted
+    Shapes may change from batch to batch, so each iteration compares its batch's shapes with those of the previous batch. The
+    metrics are computed only at log steps. Counting slows an iteration down, so counted iterations are not timed. In a counted
     iteration, a compiled or captured step runs eagerly. torch counts matrix multiplications, convolutions and attention. To
-    count other operators, register them with `torch.utils.flop_counter.register_flop_formula`. The optimizer's operations do
-    not count. The second backward pass of a gradient penalty (`create_graph=True`) counts towards `hfu` only.
+    count other operators, register them with `torch.utils.flop_counter.register_flop_formula`. The optimizer's operations are
+    not counted. The second backward pass of a gradient penalty (`create_graph=True`) counts towards `hfu` only.
 
     >>> FlopsTracker(peak_flops=197e12).peak_flops
     197000000000000.0
@@ -54,7 +54,7 @@ class FlopsTracker(LapTimer):
     may_write = ("model_flops", "model_flops_per_second", "mfu", "hfu")
     keeps: ClassVar[str] = f"{LapTimer.keeps}, and its FLOPs"
     step_cost: ClassVar[str] = (
-        "about one microsecond to compare the shapes in the batch with the last ones; a counted iteration waits for the GPU"
+        "about one microsecond to compare the shapes of this batch and the previous one; a counted iteration waits for the GPU"
     )
 
     def __init__(self, peak_flops: float | None = None, **options: Unpack[Options]) -> None:
@@ -64,13 +64,14 @@ class FlopsTracker(LapTimer):
 
     def _reset(self) -> None:
         self._peak = self.peak_flops
-        self._known: dict[Any, Counted] = {}  # by signature
-        self._signature: Any = None  # of the last batch
-        self._trained: tuple[bool, ...] = ()  # which parameters require gradients
-        self._count: FlopCount | None = None  # set while counting
-        self._next: Counted | Flops | None = None  # what this iteration adds, or None while counting
-        self._elements = 0  # of the batch that is being counted
-        self._all = self._timed = Flops()  # since the last log step, without `Counted.times`; `_timed` omits counted iterations
+        self._known: dict[Any, Counted] = {}  # the counted batches, by signature
+        self._signature: Any = None  # the signature of the last batch
+        self._trained: tuple[bool, ...] = ()  # for each parameter, whether it requires gradients
+        self._count: FlopCount | None = None  # None unless FLOPs are being counted
+        self._next: Counted | Flops | None = None  # the FLOPs of this iteration, or None while they are being counted
+        self._elements = 0  # the number of elements in the batch that is being counted
+        # The sums since the last log step, without the batches in `Counted.times`. `_timed` also omits counted iterations.
+        self._all = self._timed = Flops()
         self._has_warned = False
 
     def on_setup(self, run: Run) -> None:
@@ -110,7 +111,7 @@ class FlopsTracker(LapTimer):
             self._change(run, batch, signature)
 
     def _change(self, run: Run, batch: Any, signature: Any) -> None:
-        """Look up the FLOPs of a batch that is unlike the last one, or start to count them."""
+        """Look up the FLOPs of a batch by its signature. If they are unknown, start to count them, or estimate them."""
         self._stop(run)
         self._signature = signature
         self._next = self._known.get(signature)
@@ -139,7 +140,7 @@ class FlopsTracker(LapTimer):
 
     def on_train_iter_end(self, run: Run) -> None:
         added = self._next
-        if type(added) is Counted:  # isinstance takes longer, and most iterations end here
+        if type(added) is Counted:  # the most frequent case; isinstance would take longer
             added.times += 1
         elif added is not None:
             assert isinstance(added, Flops)
@@ -169,7 +170,7 @@ class FlopsTracker(LapTimer):
     on_iter_error = on_iter_skip
 
     def on_val_epoch_begin(self, run: Run) -> None:
-        if self._count is not None:  # a callback runs another pass inside this iteration, so count a later one
+        if self._count is not None:  # a callback runs another pass inside this iteration: discard the count
             self._stop(run)
         super().on_val_epoch_begin(run)
 

@@ -24,9 +24,10 @@ class ProgressBar(Callback):
     """Show the progress of the run: epoch, batches, rate, time left in the epoch, latest loss and the metrics in `names`.
 
     In a terminal, the bar is one line on stderr, redrawn at most every `refresh_seconds`. In a notebook, it is a cell output.
-    If stderr is a file or a pipe, a line is printed every `plain_every_seconds` and at the end of longer epochs, so short runs
-    print nothing. Validation and prediction are also shown. The values come from the last record and are read outside the
-    training thread. If a command pauses the run, the bar shows "paused". A failure of the bar never ends the run.
+    If stderr is a file or a pipe, a line is printed every `plain_every_seconds`, and at the end of each epoch that takes longer
+    than this. A short run therefore prints nothing. Validation and prediction are also shown. The bar shows the values that
+    were last sent to the monitors, and reads them outside the training thread. If a command pauses the run, the bar shows
+    "paused". A failure of the bar never ends the run.
 
     >>> ProgressBar(["accuracy"]).names
     ('loss', 'accuracy')
@@ -34,7 +35,7 @@ class ProgressBar(Callback):
 
     ranks = "chief"
     on_error = "warn"
-    step_cost: ClassVar[str] = "nothing; a thread reads the run's clocks four times a second"
+    step_cost: ClassVar[str] = "nothing; a thread reads the run's progress four times a second"
 
     def __init__(
         self,
@@ -187,9 +188,13 @@ class Drawing:
 
 
 class Meter:
-    """Measure the rate of a pass over its last samples. A new `key` or a lower batch count starts a new measurement."""
+    """Measure how many batches a pass processes per second, from its most recent batch counts.
 
-    SAMPLES = 40  # ten seconds at four samples per second; longer with slow batches, because only changes count
+    A new `key` or a lower batch count starts a new measurement.
+    """
+
+    # At four counts per second, 40 counts cover ten seconds. If batches are slow, they cover more: equal counts are not stored.
+    SAMPLES = 40
 
     def __init__(self) -> None:
         self._key: object = None

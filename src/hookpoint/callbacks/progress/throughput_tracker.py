@@ -13,10 +13,10 @@ from hookpoint.core.run.run import Run
 class ThroughputTracker(LapTimer):
     """Log the steps and samples per second since the last trigger, under tensorpack's names.
 
-    Only this rank's samples count; `samples_per_step` overrides the count. Only training time counts: validation,
-    checkpoints and callbacks between epochs are left out. Nothing is logged if there was no step, or if a validation pass
-    failed, which makes the time unknown. In a resumed run, the first value covers the epoch before and after the resume,
-    including the time spent reading data again.
+    Only this rank's samples count; `samples_per_step` overrides the count. Only training time counts: validation, checkpoints
+    and callbacks between epochs are left out. Nothing is logged if there was no step. If a validation pass failed, the training
+    time is unknown, and nothing is logged either. In a resumed run, the first value also counts the training between the
+    last trigger and the checkpoint. If the resumed run has to read earlier batches again, that time counts too.
 
     >>> ThroughputTracker(samples_per_step=256).when(Every(steps=1000)).schedule
     Every(steps=1000)

@@ -19,10 +19,10 @@ class TimeMonitor(LapTimer):
         data_time: Also measure the time that each step spends waiting for data.
 
     A line reads `Train epoch time: 5120.125 ms, per step time: 20.001 ms`. A validation pass prints a line that begins with
-    `Eval` and is not logged. The step time is the mean over optimizer steps, while MindSpore divides by the size of the
-    dataset. Only training time counts: validation, checkpoints and callbacks between epochs are left out. If a validation pass
-    fails and the run continues, no time is reported for that epoch. For a resumed epoch, the time covers both parts of the
-    epoch, including the time spent reading data again.
+    `Eval`. Validation times are not logged. The step time is the mean over optimizer steps, while MindSpore divides by the size
+    of the dataset. Only training time counts: validation, checkpoints and callbacks between epochs are left out. If a
+    validation pass fails and the run continues, no time is reported for that epoch. For an epoch that was interrupted
+    and resumed, the time covers the parts before and after the interruption, including the time spent reading data again.
 
     Logs `epoch_seconds`, `step_seconds` and `data_seconds` for each epoch. At each log step, also logs the mean `step_seconds`
     since the last log step.
@@ -86,7 +86,7 @@ class TimeMonitor(LapTimer):
     def _end_step(self, run: Run) -> None:
         if run.step % (self.data_size or 1) == 0:
             line = self.elapsed("line")
-            if line.seconds_per_step is not None:  # None if the accumulation window has no step yet
+            if line.seconds_per_step is not None:  # None if there was no optimizer step since the last line
                 self.start("line")
                 say(f"epoch: {run.epoch} step: {run.batch_idx + 1}, per step time: {_ms(line.seconds_per_step)}")
 

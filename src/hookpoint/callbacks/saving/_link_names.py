@@ -1,4 +1,4 @@
-"""Link names: additional names for checkpoints, built from a template of clocks and metrics."""
+"""Link names: additional names for checkpoints, built from a template that contains the epoch, the step or metrics."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ CONVERSIONS: dict[str | None, Callable[[Any], Any]] = {None: lambda value: value
 class LinkNames:
     """A template such as "{epoch:02d}-{val_loss:.3f}".
 
-    Inside the braces, all text before the colon is the name of a clock or a metric. Any metric name therefore works, as in
-    "{val/top-1.5:.2f}". Fields are never evaluated as expressions.
+    Inside the braces, all text before the colon is the name of the field: `epoch`, `step`, `iteration` or a metric. Any metric
+    name therefore works, as in "{val/top-1.5:.2f}". Fields are never evaluated as expressions.
     """
 
     def __init__(self, owner: str, template: Any) -> None:
@@ -46,7 +46,7 @@ class LinkNames:
         self.metrics = tuple(dict.fromkeys(name for name in fields if name not in CLOCKS))
 
     def __call__(self, run: Run) -> str | None:
-        """Return the link name for the current clocks and metrics, or None if a metric has no value yet."""
+        """Return the link name for the run's current epoch, step and metrics, or None if a metric has no value yet."""
         missing = [name for name in self.metrics if name not in run.metrics]
         if missing:
             logger.warning("the checkpoint at step %d has no link %s: %s has no value", run.step, self.template, missing[0])

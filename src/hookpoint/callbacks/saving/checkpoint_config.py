@@ -18,9 +18,10 @@ class CheckpointConfig:
 
     Saves every `save_checkpoint_steps` optimizer steps or `save_checkpoint_seconds` of training, whichever comes first. If you
     pass seconds only, the default of one step does not apply. Keeps the newest `keep_checkpoint_max` checkpoints, including the
-    one at the end of the run. The first checkpoint of each `keep_checkpoint_per_n_minutes` of training is kept permanently.
-    With neither rule, only the newest checkpoint is kept. With `async_save=False`, training also waits for the disk. With
-    `exception_save`, a run that ends with an exception is also saved.
+    one at the end of the run. In each interval of `keep_checkpoint_per_n_minutes` minutes of training, the first checkpoint is
+    kept permanently. If both of these retention rules are disabled, only the newest checkpoint is kept. With
+    `async_save=False`, training waits until each checkpoint is on disk. With `exception_save`, a run that ends with an
+    exception is also saved.
 
     `append_info` is stored in each checkpoint's manifest; see `ModelCheckpoint`.
 

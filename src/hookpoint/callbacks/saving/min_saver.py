@@ -23,8 +23,8 @@ class MinSaver(MetricSaver):
     iteration is handled immediately, and its checkpoint is written when the iteration ends. With a step schedule, the value is
     the mean of the values logged since the last trigger.
 
-    Reads `monitor_stat`, after the callbacks that write it. Sends the event "best" with the fields `metric`, `value` and
-    `previous`. The checkpoint's manifest contains the value.
+    Reads `monitor_stat` after the callbacks that write this metric have run. Sends the event "best" with the fields `metric`,
+    `value` and `previous`. The checkpoint's manifest contains the value.
 
     >>> saver = MinSaver("val-error-top1")
     >>> saver.name, saver.tag

@@ -31,8 +31,8 @@ from hookpoint.storage.workdir.lock import holder_of
 class Mirror(Callback):
     """Mirror the run folder to remote storage in the background, and resume from there on a fresh machine.
 
-        url: A folder for this run alone, such as "s3://bucket/runs/mine". S3 needs `pip install 'hookpoint[remote]'`; other
-            storage needs the fsspec package for its scheme.
+        url: A folder that only this run uses, such as "s3://bucket/runs/mine". S3 needs `pip install 'hookpoint[remote]'`;
+            other storage needs the fsspec package for its scheme.
         every_seconds: How often logs are uploaded.
         storage_options: Options for fsspec, such as `{"endpoint_url": "http://127.0.0.1:9000"}`. Leave out credentials: the
             client finds them in the environment or its configuration files. Options are never logged or saved.
@@ -53,7 +53,7 @@ class Mirror(Callback):
 
     on_error: OnError = "warn"
     ranks: Ranks = "chief"
-    copies_checkpoints = True  # so other libraries' trainers, which write their own, refuse it
+    copies_checkpoints = True  # other libraries' trainers write their own checkpoints, so they reject Mirror
     step_cost = "nothing; each save takes a microsecond more, and uploads run in a thread"
 
     def __init__(
@@ -85,7 +85,7 @@ class Mirror(Callback):
         workdir = Path(run.workdir)
         self._check_later = None
         self._remote = remote = RemoteFolder(self._url, self._options)
-        if holder_of(workdir) is not None:  # another process uses the workdir; the store raises later and names it
+        if holder_of(workdir) is not None:  # another process uses the workdir; an error is raised later
             return
         local = max((place for place, _ in places(workdir)), default=None)
         check = partial(self._check_owner, remote, workdir, resume, has_checkpoints=local is not None)
@@ -103,7 +103,7 @@ class Mirror(Callback):
         except Exception as error:  # each storage client raises its own exception classes
             text = remote.without_secrets(f"{type(error).__name__}: {error}")
             if local is not None:
-                logger.warning("%s cannot use %s at the moment; resuming from %s: %s", owner, remote.url, workdir, text)
+                logger.warning("%s cannot use %s at the moment (%s); resuming from %s", owner, remote.url, text, workdir)
                 self._check_later = check
                 return
             cures = {"check": "the URL, the credentials and the network", "train": "without Mirror"}

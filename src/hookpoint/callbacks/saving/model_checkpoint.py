@@ -28,8 +28,9 @@ class ModelCheckpoint(TrackingSaver):
     """Save on the schedule of a CheckpointConfig or at the end of each epoch; with `monitor`, also keep the best checkpoint.
 
     `config` sets how often to save and what to keep, as in MindSpore. Without it, ModelCheckpoint saves every epoch and keeps
-    five checkpoints, while MindSpore saves after every step. `save_freq` is "epoch" or a number, as in Keras; a number counts
-    optimizer steps. `save_freq` replaces the config's schedule, and `.when(...)` replaces both.
+    five checkpoints, while MindSpore saves after every step. As in Keras, `save_freq` is "epoch" or a number. A number means
+    the number of optimizer steps between two checkpoints. `save_freq` replaces the config's schedule, and `.when(...)` replaces
+    both.
 
     With `monitor`, a new best value of that metric is also saved as `checkpoints/best-<metric>/`. With `save_best_only`, no
     other checkpoints are saved on schedule. `mode` is "min", "max", or "auto", which infers it from the metric's name. The
@@ -130,7 +131,8 @@ class ModelCheckpoint(TrackingSaver):
         self.save_best(run)
 
     def on_epoch_end(self, run: Run) -> None:
-        if run.epoch_complete:  # on any schedule, because the validation results belong to the current weights
+        # Check the metric even if no save is scheduled, because the validation results belong to the current weights.
+        if run.epoch_complete:
             self.save_best(run, final_only=True)
 
     def on_exception(self, run: Run) -> None:

@@ -16,12 +16,13 @@ from hookpoint.storage.workdir.retention import KeepAny, KeepEvery, KeepNewest
 
 
 class ModelSaver(Saver):
-    """Save when triggered. Keep the newest `max_to_keep` checkpoints, and one per `keep_checkpoint_every_n_hours` permanently.
+    """Save when triggered, and keep the newest `max_to_keep` checkpoints.
 
-    `max_to_keep=None` keeps all checkpoints. Only hours of training count. With `keep_checkpoint_every_n_hours=None`, or in a
-    run that is shorter than that, no checkpoint is kept permanently. A run with a saver is also saved when it ends, stops or is
-    interrupted; that checkpoint counts towards `max_to_keep`. ModelSaver never deletes other savers' checkpoints, the best
-    checkpoint or the newest one.
+    `max_to_keep=None` keeps all checkpoints. In addition, one checkpoint is kept permanently for every
+    `keep_checkpoint_every_n_hours` hours of training. If this argument is None, or if the run has not trained for that many
+    hours, no checkpoint is kept permanently. A run with a saver is also saved when it ends, stops or is interrupted; that
+    checkpoint counts towards `max_to_keep`. ModelSaver never deletes other savers' checkpoints, the best checkpoint or the
+    newest one.
 
     `checkpoint_dir` is not supported, because checkpoints are always in the workdir. Checkpoints are written in the background:
     training waits until the state is copied to host memory, but not until it is on disk. With `async_save=False`, training

@@ -23,8 +23,8 @@ class TopKSaver(MetricSaver):
     The best checkpoint is also available as `checkpoints/best-<metric>/`, unless another saver owns that folder. Each
     checkpoint's manifest contains the value it was saved for.
 
-    Reads `monitor_stat`, after the callbacks that write it. Sends the event "top" with the fields `metric`, `value` and
-    `place`. With a step schedule, the value is the mean of the values logged since the last trigger.
+    Reads `monitor_stat` after the callbacks that write this metric have run. Sends the event "top" with the fields `metric`,
+    `value` and `place`. With a step schedule, the value is the mean of the values logged since the last trigger.
 
     >>> saver = TopKSaver("val_accuracy", k=5, mode="max")
     >>> saver.name, saver.tag

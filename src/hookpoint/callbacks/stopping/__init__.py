@@ -1,1 +1,1 @@
-"""When to end a run."""
+"""Callbacks that end a run."""

@@ -25,7 +25,8 @@ class CheckNumerics(Callback):
 
         run_as_trigger: Check parameters when triggered, as in tensorpack.
         run_step: Also check parameters after each step.
-        parameters: Check parameters, also once before training. False overrides the two arguments above.
+        parameters: Check parameters once before training, and later as set by `run_as_trigger` and `run_step`. False disables
+            all checks of parameters.
         gradients: Check gradients before each optimizer step.
         loss: Check the loss after each iteration.
         tensors: Mapping from names to functions of the run, such as `{"logits": lambda run: run.outputs}`. Each function
@@ -41,7 +42,7 @@ class CheckNumerics(Callback):
     hookpoint.core.errors.NotFinite: CheckNumerics: NaN or infinity in error at step 2...
     """
 
-    step_cost: ClassVar[str] = "two calls, and one pass over the tensors that are checked after each step"
+    step_cost: ClassVar[str] = "two handler calls, and one reduction over each tensor that is checked at every step"
 
     def __init__(
         self,

@@ -31,7 +31,7 @@ class EarlyStopping(MetricWatcher):
         patience: Number of values without improvement before stopping. 0 and 1 both stop at the first such value.
         mode: "min", "max", or "auto", which infers it from the metric's name.
         min_delta_mode: "abs", or "rel" for a `min_delta` relative to the best value: 0.01 is one percent.
-        baseline: If given, values must also beat it; otherwise the run stops once patience runs out.
+        baseline: If given, a value counts as an improvement only if it also beats the baseline.
         restore_best_weights: Load the best weights at the end of the run, unless an exception ended it.
         start_from_epoch: Number of epochs at the start of the run to ignore.
         verbose: 1 prints a line when the run is stopped.

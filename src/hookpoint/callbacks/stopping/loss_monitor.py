@@ -22,8 +22,8 @@ class LossMonitor(LossCallback):
 
     A loss on the host is checked after its step. A loss on a GPU is checked once it has been copied to the host. Training does
     not wait for the copy, so lines appear about a step later. If nothing is printed, a nonfinite loss is found within about 50
-    steps, and by the end of the epoch at the latest. The error names the step. Nonfinite weights are never saved as a good
-    checkpoint, so the newest checkpoint is always good.
+    steps, and by the end of the epoch at the latest. The error names the step. Weights that contain NaN
+    or infinity are never saved, so the newest checkpoint contains only finite weights.
 
     Reads `run.loss`, or the metric "loss" if `run.loss` is not set. Raises if neither exists.
 

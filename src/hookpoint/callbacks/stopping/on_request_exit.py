@@ -30,10 +30,11 @@ CHECK_SECONDS = 1.0
 class OnRequestExit(Callback):
     """Finish the step, save and stop when a signal arrives or a file appears in the workdir.
 
-    SIGTERM, SIGHUP and Ctrl-C always end a loop. With `save_ckpt`, the loop also saves before it ends, as with any saver in the
-    list; this requires a workdir. Any other `sig`, such as SIGUSR2, is handled during the run, in the main thread only. After
-    such a signal, the run ends as it does after any stop, without SystemExit. The run also ends within a second after `file` is
-    created, and OnRequestExit then deletes the file. If you start the run again, it resumes. Sends the event "stop".
+    SIGTERM, SIGHUP and Ctrl-C always end a loop. With `save_ckpt`, the loop also saves a checkpoint before it ends, even if no
+    other callback is a saver. This requires a workdir. Any other `sig`, such as SIGUSR2, is handled during the run, in the main
+    thread only. After such a signal, the run ends as it does after any stop, without SystemExit. The run also ends within a
+    second after `file` is created, and OnRequestExit then deletes the file. If you start the run again, it resumes. Sends the
+    event "stop".
 
     MindSpore's arguments `file_name` and `directory` are not supported, because checkpoints are always in the workdir.
     `save_mindir` is not supported either.
@@ -63,7 +64,10 @@ class OnRequestExit(Callback):
         reject_path("OnRequestExit", "directory", directory)
         reject_path("OnRequestExit", "file_name", file_name)
         if save_mindir:
-            raise BadArgument("OnRequestExit: save_mindir=True is not supported; there is no MindIR.", leave="it out")
+            raise BadArgument(
+                "OnRequestExit: save_mindir=True is not supported; hookpoint does not write MindIR files.",
+                leave="save_mindir out",
+            )
         self.saves = save_ckpt
         self.sig = _signal(sig)
         self.file = checked_file_name("OnRequestExit", "file", file)

@@ -14,10 +14,10 @@ from hookpoint.core.run.run import Run
 class TerminateOnNaN(LossCallback):
     """Stop the run when the loss of a training step is NaN or infinite; with `raise_error`, raise NonFiniteLoss instead.
 
-    The end points fire as after any stop. If the weights are no longer finite, the last state is not saved, and the last good
-    checkpoint remains the newest. A loss on the host is checked after its step. A loss on a GPU is checked once it is on the
-    host, within about 50 steps, and by the end of the epoch at the latest. If the loss is a tuple, all of its losses are
-    checked.
+    The run ends as it does after `run.stop`: on_train_epoch_end, on_epoch_end and on_run_end are called. If the weights are no
+    longer finite, the last state is not saved, and the last good checkpoint remains the newest. A loss on the host is checked
+    after its step. A loss on a GPU is checked once it is on the host, within about 50 steps, and by the end of the epoch at the
+    latest. If the loss is a tuple, all of its losses are checked.
 
     Reads `run.loss`, or the metric "loss" if `run.loss` is not set. Raises if neither exists. Sends the event "stop". You can
     resume the run afterwards.

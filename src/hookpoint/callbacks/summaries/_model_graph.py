@@ -30,7 +30,9 @@ class ModelGraph(str):
         import torch
         from tensorboard.compat.proto.graph_pb2 import GraphDef
         from tensorboard.compat.proto.versions_pb2 import VersionDef
-        from torch.utils.tensorboard._pytorch_graph import parse  # add_graph uses this function too, but writes to a file
+
+        # `SummaryWriter.add_graph` also calls `parse`, but it writes the graph to a file.
+        from torch.utils.tensorboard._pytorch_graph import parse
 
         if any(map(is_sharded, model.parameters())):  # calling the model would gather shards from other ranks
             raise TypeError("its parameters are sharded")

@@ -17,7 +17,7 @@ class MovingAverageSummary(Callback):
 
     The average is computed from each log step's mean, and the previous average is weighted by `decay`. With bias correction,
     the first average equals the first mean. Nonfinite means are skipped. `names` selects the metrics; by default, all of them
-    are averaged. Values on a device are read by the monitors' thread. Starts at on_run_begin.
+    are averaged. Values on a device are read by the monitors' thread. Listens to on_run_begin.
 
     >>> MovingAverageSummary(["loss"], decay=0.9)  # doctest: +ELLIPSIS
     <...MovingAverageSummary object at ...>
@@ -74,7 +74,7 @@ class Average:
         return self.known_sums is None and (getattr(self._mean, "is_pending", False) or self.pending_previous() is not None)
 
     def pending_previous(self) -> Average | None:
-        """Return the previous average if it has not been computed yet."""
+        """Return the previous average if its sums have not been computed yet, otherwise None."""
         return None if self._previous is None or self._previous.known_sums is not None else self._previous
 
     def sums(self) -> tuple[float, float]:

@@ -32,7 +32,7 @@ class RunOp(Callback):
     """
 
     writes_anything = True
-    step_cost = "with `run_step`, the function; otherwise nothing"
+    step_cost = "with `run_step`, the time that the function takes; otherwise nothing"
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class RunOp(Callback):
             self._call(run)
 
     def _call_after_step(self, run: Run) -> None:
-        if run.step != self._step:  # unchanged while gradients are accumulated
+        if run.step != self._step:  # the step is unchanged while gradients are accumulated
             self._step = run.step
             self._call(run)
 

@@ -33,14 +33,14 @@ class SummaryCollector(Callback):
     The first step is always collected, with up to 16 images from the first batch and the model graph. TensorBoard shows all of
     this data; other monitors show what they support. The graph is also sent as text. Scalars are the values of each collected
     step, not means, and are named `loss/auto` and `learning_rate/auto`. Histograms are named `weights/<name>` and
-    `gradients/<name>`, and images `input`. Monitors write files to the workdir, so `summary_dir` is not supported.
+    `gradients/<name>`, and images are named `input`. Monitors write files to the workdir, so `summary_dir` is not supported.
 
     `collect_specified_data` selects the data. "collect_metric", "collect_graph" and "collect_input_data" are True or False.
     "histogram_regular" and "gradient_regular" are regular expressions for the names of parameters; None selects the first five.
     Data that `collect_specified_data` does not name is also collected, unless `keep_default_action` is False. Gradients are
-    those that the optimizer step uses, after clipping; in your own loop, pass `optimizer=` to `Loop`. The graph is traced in
-    eval mode, with the inputs of the first training batch. If the model cannot be traced, a warning is logged. If parameters
-    are sharded, only the chief's shards are collected.
+    collected right before the optimizer step, after clipping. To collect gradients in your own loop, pass `optimizer=` to
+    `Loop`. The graph is traced in eval mode, with the inputs of the first training batch. If the model cannot be traced, a
+    warning is logged. If parameters are sharded, only the chief's shards are collected.
 
     Listens to on_setup, on_train_epoch_begin, on_train_iter_end, on_run_end and, for gradients, on_step_begin.
 

@@ -59,7 +59,10 @@ class Sampler:
             logger.warning("%s failed: %s: %s; the run continues without it", self._owner, type(error).__name__, error)
 
     def _wait(self) -> int | None:
-        """Wait until the sampler has been on for `seconds`. Return how often it was switched, or None once it is closed."""
+        """Wait until the sampler has been on for `seconds`.
+
+        Return how many times the sampler has been turned on or off, or None once it is closed.
+        """
         with self._change:
             while not self._is_closing:
                 turn, is_on = self._turns, self._is_on

@@ -31,7 +31,10 @@ class Gpus:
 
 
 def open_gpus(owner: str, devices: Sequence[int] | None) -> Gpus | None:
-    """Open these GPUs, or all visible ones. Return None if there are none, and log a warning once if `devices` is given."""
+    """Open the GPUs in `devices`, or all visible GPUs if `devices` is None.
+
+    Return None if there is no GPU. In this case, log a warning once if `devices` is given.
+    """
     nvml = optional(owner, "pynvml", extra="system", name="nvidia-ml-py")
     if nvml is None:
         return None

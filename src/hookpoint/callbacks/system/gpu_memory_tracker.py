@@ -21,7 +21,8 @@ class GPUMemoryTracker(Callback):
     device numbers. By default, only device 0 is tracked. PyTorch's allocator in this process measures the peak, from the
     beginning to the end of the epoch, including validation. `torch.cuda.max_memory_allocated` is reset when each epoch begins.
     Without torch or without a GPU, the callback does nothing. It logs a warning once if torch is missing, or if you pass
-    `devices` and there is no GPU. For a resumed epoch, the higher peak of its two parts is logged.
+    `devices` and there is no GPU. If a run resumes in the middle of an epoch, the higher of the peaks before and after the
+    resume is logged.
 
     Listens to on_setup, on_epoch_begin and on_epoch_end.
 

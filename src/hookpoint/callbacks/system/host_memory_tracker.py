@@ -19,7 +19,7 @@ class HostMemoryTracker(Callback):
     with their parent process. On Linux, shared memory counts once; elsewhere, it counts for each process. Without psutil (extra
     `system`), the callback does nothing and logs one warning.
 
-    Triggered at the end of each complete epoch, unless `.when(...)` says otherwise.
+    Triggered at the end of each complete epoch, unless `.when(...)` sets another schedule.
 
     >>> HostMemoryTracker().when(Every(minutes=5)).schedule
     Every(minutes=5)
@@ -43,7 +43,7 @@ def used_bytes(psutil: Any) -> int:
 
 
 def _bytes_of(psutil: Any, process: Any) -> int:
-    for read in (process.memory_full_info, process.memory_info):  # access to the first one may be denied
+    for read in (process.memory_full_info, process.memory_info):  # memory_full_info may raise AccessDenied
         with suppress(psutil.Error):
             memory = read()
             return int(getattr(memory, "pss", 0) or memory.rss)

@@ -26,7 +26,7 @@ class StepFetches(TensorReader):
 
     The run adds a StepFetches for each such callback. `_before_run` returns a name, or a list or dict of names, and
     `values.results` is accordingly a value, a list or a dict. If `_before_run` returns None, `values.results` is None. A name
-    may also be that of a module, which refers to the module's last output in this iteration. A gradient is None if the
+    may also refer to a module. Its value is then the module's last output in this iteration. A gradient is None if the
     iteration ends without an optimizer step.
 
     Costs one call per step. Nothing is read in steps without a request. A request for a module's output hooks the module for
@@ -34,7 +34,7 @@ class StepFetches(TensorReader):
     """
 
     is_internal = True
-    optional_points = ("on_iter_skip",)  # only cleans up
+    optional_points = ("on_iter_skip",)  # the handler for this point only cleans up
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class StepFetches(TensorReader):
             self._copy_gradients(run)
 
     def _lacks_gradient(self, name: str) -> bool:
-        """Return whether a name is that of a gradient, and the optimizer has not stepped in this iteration."""
+        """Return whether a name refers to a gradient and the optimizer has not stepped in this iteration."""
         return self.sources[name] in self._copied and not self._gradients
 
     def _keep_output(self, module: Any, args: Any, output: Any, *, name: str) -> None:

@@ -19,7 +19,7 @@ from hookpoint.core.run.run import Run
 from hookpoint.storage.checkpoint.layout import SAFE, TENSOR_DUMPS, is_leftover
 from hookpoint.storage.disk import disk
 
-MAX_WAITING = 8  # pending writes whose values are held in memory
+MAX_WAITING = 8  # maximum number of pending writes; their values are in memory
 
 # A function that returns the name and content of each file. It is called on the background thread.
 MakeFiles = Callable[[], Iterable[tuple[str, bytes]]]

@@ -28,7 +28,7 @@ MISSING: Any = object()
 
 
 class TensorReader(Callback):
-    """Read a run's tensors by name. Subclasses decide when, and what to do with them.
+    """Read a run's tensors by name. Subclasses decide when to read them, and what to do with them.
 
     A name refers to the first of these that exists:
 
@@ -42,8 +42,8 @@ class TensorReader(Callback):
 
     Values are detached but not copied, so the next step changes them. Gradients are copied before the step, because a loop may
     clear them right after it. Fields belong to the iteration that has just ended. Between epochs, they are copies from the
-    epoch's last iteration. With gradient accumulation, fields belong to the last batch of a window, and gradients belong to the
-    whole window. Reading waits for a device only if the value is a metric's mean over a pass and is not computed yet.
+    epoch's last iteration. With gradient accumulation, fields belong to the last batch of a step, and gradients belong to all
+    batches of the step. Reading waits for a device only if the value is a metric's mean over a pass and is not computed yet.
 
     A misspelled parameter name raises at on_setup. A field that the first iteration does not set raises after that iteration.
     Any other unknown name could be a metric, so it raises when it is first read.
@@ -100,7 +100,11 @@ class TensorReader(Callback):
         self._clear()
 
     def read(self, run: Run) -> dict[str, Any] | None:
-        """Return the values by name, or None before the first iteration or, if gradients are read, before the first step."""
+        """Return the values by name, or None if there is nothing to read.
+
+        There is nothing to read if gradients are requested before the first optimizer step, or if the epoch has completed no
+        training iteration.
+        """
         if self._copied and not self._gradients:
             return None
         last: dict[str, Any] | None = {}
@@ -126,7 +130,7 @@ class TensorReader(Callback):
         self._gradients = {**dict.fromkeys(self._copied), **copies}
 
     def _check_first(self, run: Run) -> None:
-        """Raise for fields that the first iteration did not set and for misspelled metrics, even if they are read later."""
+        """After the first iteration, raise for fields that it did not set and for misspelled names of metrics."""
         for name, source in self.sources.items():
             is_path = isinstance(source, str) and source not in self._copied
             if is_path and (_is_of_iteration(source) or near_miss(str(source), run.metrics) is not None):

@@ -26,10 +26,10 @@ class DumpTensorAsImage(TensorDumper):
     receive at most 16 images, named after the prefix. If the callback is triggered in the middle of an epoch, the file name
     contains the step, as in `<prefix>-ep001-step200.png`.
 
-    An image has shape height x width, with 1 or 3 channels first or last. If a shape fits both, channels come first. A tensor
-    is one image or a batch of images. `map_func` converts the array to images on a background thread; it receives bfloat16
-    tensors as float32. Bytes are used as they are. Other values are multiplied by `scale` and clipped to the range 0 to 255.
-    The channels are red, green and blue.
+    An image has shape height x width, with 1 or 3 channels first or last. If both the first and the last dimension have size 1
+    or 3, the first dimension contains the channels. A tensor is one image or a batch of images. `map_func` converts the array
+    to images on a background thread; it receives bfloat16 tensors as float32. Values of dtype uint8 are not changed. Other
+    values are multiplied by `scale` and clipped to the range 0 to 255. The channels are red, green and blue.
 
     Files are written atomically. A resumed run first removes the files from epochs after its checkpoint. If a file cannot be
     written, for example because the disk is full, a warning is logged and the file is skipped. Needs a workdir and pillow
@@ -45,7 +45,7 @@ class DumpTensorAsImage(TensorDumper):
 
     step_cost = (
         "one microsecond; at the last step of an epoch, or at every step if the loader has no length, "
-        "a copy of the tensor that waits for neither a GPU nor the disk"
+        "also a copy of the tensor, without waiting for a GPU or the disk"
     )
     name_pattern = r"-ep(?P<epoch>\d+)(?:-step(?P<step>\d+))?(?:-\d+)?"
     file_type = ".png"
@@ -85,8 +85,8 @@ class Images:
 
     A two-dimensional array is one gray image. A three-dimensional array is one image if its first or last dimension has size 1
     or 3, otherwise a batch of gray images. A four-dimensional array is a batch of images with channels first or last. A list
-    may contain any of these. `map_func` is applied to the array first. Bytes are used as pixels. Other values are multiplied by
-    `scale` and clipped to the range 0 to 255. NaN becomes black.
+    may contain any of these. `map_func` is applied to the array first. Values of dtype uint8 are not changed. Other values are
+    multiplied by `scale` and clipped to the range 0 to 255. NaN becomes black.
 
     >>> import numpy
     >>> [image.shape for image in Images(numpy.zeros((5, 3, 8, 9))).each()]

@@ -22,8 +22,8 @@ UNSAFE = re.compile(r"[^\w .+=@()\[\]-]", re.ASCII)
 class DumpTensors(TensorDumper):
     """Write tensors to `tensor-dumps/DumpTensor-<step>.npz` in the workdir after each step.
 
-    `names` are the same as for `ProcessTensors`. The names are the keys in the file, with `_` in place of characters such as a
-    colon. `numpy.load(path)` reads the file without pickle. bfloat16 and 8-bit floats, which numpy lacks, are stored as
+    `names` has the same form as in `ProcessTensors`. The names are the keys in the file, with `_` in place of characters such
+    as a colon. `numpy.load(path)` reads the file without pickle. bfloat16 and 8-bit floats, which numpy lacks, are stored as
     float32. For a sharded tensor, the file contains only the chief's shard; for a sparse tensor, only the values. A second
     DumpTensors needs another `prefix`.
 
@@ -42,7 +42,10 @@ class DumpTensors(TensorDumper):
     2.0
     """
 
-    step_cost = "a copy of each tensor; waits for neither a GPU nor the disk, unless eight files are waiting to be written"
+    step_cost = (
+        "a copy of each tensor, without waiting for a GPU or the disk; "
+        "if eight files are waiting to be written, the step waits for the oldest one"
+    )
     name_pattern = r"-(?P<step>\d+)"
     file_type = ".npz"
     package: ClassVar = {"package": "numpy", "extra": "torch"}

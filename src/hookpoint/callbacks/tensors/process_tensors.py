@@ -18,14 +18,16 @@ class ProcessTensors(TensorReader):
 
     Names are "loss", "outputs", "batch", "targets", values inside them ("outputs/logits", "batch/0"), parameters and buffers of
     the model ("fc.weight"), the gradients that the step used ("fc.weight.grad"; in your own loop they need `optimizer=`), and
-    metrics. A mapping renames them, or maps names to functions of the run: `{"logits": lambda run: run.outputs[0]}`. An unknown
-    name raises before the first step if possible, otherwise when it is first read.
+    metrics. You can also pass a mapping from names of your choice to these names, or to functions of the run:
+    `{"logits": lambda run: run.outputs[0]}`. An unknown name raises before the first step if possible, otherwise when it is
+    first read.
 
     Values are detached and stay on their device. Only gradients are copied: clone any other value to keep it. Converting a
     value to a float waits for the device.
 
-    Triggered after each optimizer step, unless `.when(...)` says otherwise. If it is triggered at the end of an epoch, the
-    function receives the values of the epoch's last iteration. Listens to on_train_iter_end and, for gradients, on_step_begin.
+    Triggered after each optimizer step, unless `.when(...)` sets another schedule. If it is triggered at the end of an epoch,
+    the function receives the values of the epoch's last iteration. Listens to on_train_iter_end and, for gradients,
+    on_step_begin.
 
     >>> with Loop([ProcessTensors(["batch/x", "loss"], print).when(Every(steps=2))]) as run:
     ...     for batch in run.batches([{"x": 1}, {"x": 2}]):
@@ -33,7 +35,7 @@ class ProcessTensors(TensorReader):
     2 1.0
     """
 
-    step_cost = "the function, two microseconds plus one per name, and a copy of each requested gradient"
+    step_cost = "the time that the function takes, two microseconds plus one per name, and a copy of each requested gradient"
 
     def __init__(self, names: Names, fn: Callable[..., object], **options: Unpack[Options]) -> None:
         super().__init__(names, **options)

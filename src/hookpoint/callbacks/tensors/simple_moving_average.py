@@ -17,8 +17,8 @@ class SimpleMovingAverage(TensorReader):
 
     `tensors` are names of metrics, or of one-element tensors as in `ProcessTensors`. Each optimizer step contributes one value;
     with gradient accumulation, it is the value of the last batch. The mean is not averaged again over log steps. A saver may
-    monitor it. If the callback missed the start of a window, as in a run that is resumed with this callback for the first time,
-    that window is skipped. A resumed run logs exactly the same means as an uninterrupted run.
+    monitor it. If the callback missed the start of a window, that window is skipped. This happens, for example, if you add the
+    callback to a run when you resume it. Otherwise, a resumed run logs exactly the same means as an uninterrupted run.
 
     Listens to on_train_iter_end and, for gradients, on_step_begin. Writes `<name>/SMA`.
 
@@ -71,7 +71,7 @@ class SimpleMovingAverage(TensorReader):
 
     def on_run_end(self) -> None:
         super().on_run_end()
-        self._sums, self._means = self._all_sums(), {}  # unlike means, sums can be pickled
+        self._sums, self._means = self._all_sums(), {}  # a Mean object cannot be pickled, but its sums can
         self._floats = floats_one_by_one
 
     def _mean(self, name: str) -> Mean:

@@ -16,7 +16,7 @@ from hookpoint.core.run.run import Run
 
 
 class AveragedWeights(Callback):
-    """Average a model's weights, and load the averages into the model temporarily. Subclasses decide when."""
+    """Average a model's weights, and load the averages into the model temporarily. Subclasses decide when this happens."""
 
     keeps_at_end = False
 
@@ -27,7 +27,7 @@ class AveragedWeights(Callback):
         self.updates = 0
         self._model = model
         self._swap = WeightSwap()
-        self._depth = 0  # the number of open passes and epoch ends that use the averages
+        self._depth = 0  # the number of passes and on_epoch_end points in progress that use the averages
         self._is_running = self._has_failed = False
         self._versions: list[int] = []
 
@@ -50,7 +50,7 @@ class AveragedWeights(Callback):
 
     @property
     def copies(self) -> list[Any]:
-        """The averages, for strategies that synchronize diverged model copies."""
+        """The averages. A strategy that averages the model's weights across ranks also averages these tensors across ranks."""
         return list(self.average.averages.values())
 
     def model_of(self, run: Run) -> Any:

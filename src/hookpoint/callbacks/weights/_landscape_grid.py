@@ -22,7 +22,10 @@ LossAt = Callable[[float, float], float]
 
 @contextmanager
 def loss_on_plane(model: Any, center: dict[str, Any], plane: Plane, batches: Sequence[Any], loss: Loss) -> Iterator[LossAt]:
-    """Yield a function that returns the mean loss over the batches at a point on the plane."""
+    """Yield a function that takes the coordinates of a point on the plane and returns the mean loss over the batches.
+
+    Each point on the plane stands for values of the model's weights. The point (0, 0) stands for the weights in `center`.
+    """
     import torch
 
     parameters = {name: tensor for name, tensor in named_parameters(model) if name in center}

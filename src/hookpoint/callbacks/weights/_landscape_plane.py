@@ -20,7 +20,7 @@ MIN_RATIO = 1e-12  # if the second variance is smaller than this fraction of the
 class Plane:
     """A plane through the last weights.
 
-    `path` has the coordinates of each step. `explained` is each direction's share of the variance.
+    `path` contains the coordinates of the weights at each step. `explained` is each direction's share of the variance.
     """
 
     directions: tuple[dict[str, Any], dict[str, Any]]
@@ -61,7 +61,7 @@ def plane_of(snapshots: WeightSnapshots, steps: Sequence[int], directions: Direc
 
 
 def _principal(snapshots: WeightSnapshots, steps: Sequence[int]) -> Plane:
-    """Return the plane of the two directions in which the weights moved most.
+    """Return the plane that is spanned by the two directions in which the weights moved most.
 
     These directions are the principal components of the differences between the earlier weights and the last ones.
     """
@@ -88,7 +88,7 @@ def _principal(snapshots: WeightSnapshots, steps: Sequence[int]) -> Plane:
             give='directions="random"',
         )
     chosen = torch.stack([vectors[:, -1], vectors[:, -2]])
-    chosen = torch.where(chosen[:, :1] > 0, -chosen, chosen)  # a run begins at the lower left
+    chosen = torch.where(chosen[:, :1] > 0, -chosen, chosen)  # choose the signs so that the path begins at the lower left
     lengths = torch.tensor([first, second], dtype=torch.float64).sqrt()
     parts: dict[str, list[Any]] = {}
     for name, _, values in snapshots.chunks(steps):
@@ -102,7 +102,7 @@ def _principal(snapshots: WeightSnapshots, steps: Sequence[int]) -> Plane:
 
 
 def _given(snapshots: WeightSnapshots, steps: Sequence[int], directions: Sequence[Direction]) -> Plane:
-    """Return the plane that two directions span. The path has the point on the plane that is closest to each step's weights."""
+    """Return the plane that two directions span. Its path contains the weights of each step, projected onto it."""
     import torch
 
     u, v = ({name: tensor.detach().cpu().float() for name, tensor in direction.items()} for direction in directions)
@@ -119,7 +119,10 @@ def _given(snapshots: WeightSnapshots, steps: Sequence[int], directions: Sequenc
 
 
 def _random(weights: Direction, seed: int) -> dict[str, Any]:
-    """Return a random direction whose filters have the same norms as the weights' filters, without vectors such as biases."""
+    """Return a random direction whose filters have the same norms as the weights' filters.
+
+    The direction does not change vectors such as biases.
+    """
     import torch
 
     generator = torch.Generator().manual_seed(seed)

@@ -97,7 +97,10 @@ def averaged_tensors(model: Any, *, buffers: bool) -> Iterator[tuple[str, Any]]:
 
 
 def named_buffers(model: Any, of: type[Any] = object) -> Iterator[tuple[str, Any]]:
-    """Yield a model's persistent buffers with their names in the state dict. With `of`, yield only those of one module type."""
+    """Yield a model's persistent buffers with their names in the state dict.
+
+    With `of`, yield only the buffers of modules of this type.
+    """
     for path, module in named_items(model, "named_modules"):
         for name, buffer in module._buffers.items() if isinstance(module, of) else ():
             if buffer is not None and name not in module._non_persistent_buffers_set:

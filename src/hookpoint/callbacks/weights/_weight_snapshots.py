@@ -42,7 +42,7 @@ class WeightSnapshots:
         disk.sync_folder(self.folder)
 
     def remove_all_but(self, steps: Sequence[int]) -> None:
-        """Remove the weights of all other steps, and temporary files that a killed process has left."""
+        """Keep only the weights of these steps. Also remove temporary files that a killed process has left."""
         for name in disk.names(self.folder):
             match = _NAME.fullmatch(name)
             if is_leftover(name) or (match and int(match[1]) not in steps):

@@ -13,8 +13,8 @@ class WeightSwap:
     """Write values into tensors and restore the original values later, on the device and without waiting for it.
 
     The tensor objects stay the same, because optimizers hold references to them. The original values are copied before anything
-    is written, and released once all of them are restored, so an interrupt never leaves a mixed state behind. Autograd does not
-    see the writes: a pending backward pass uses the restored values.
+    is written, and released once all of them are restored. After an interrupt, all original values can therefore still be
+    restored. Autograd does not see the writes: a pending backward pass uses the restored values.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class WeightSwap:
             write(tensors, values)
 
     def restore(self) -> None:
-        """Restore the original values, if there are any. Raise if weights were changed in the meantime."""
+        """Restore the original values, if they are currently replaced. Raise if weights were changed in the meantime."""
         import torch
 
         if not self._originals:

@@ -64,7 +64,7 @@ class CheckReplicas(Callback):
             copies = 'the chief\'s weights to all ranks with CheckReplicas(repair="chief")'
             raise ReplicasDiffer(message, check="for code that changes weights on some ranks only", copy=copies)
         if run.is_chief:
-            logger.warning("%s The chief's weights replace them", message)
+            logger.warning("%s Copying the chief's weights to all ranks", message)
         run.put_event("replicas_repaired", parameters=list(differing), step=run.step)
         _copy_from_chief(run)
 

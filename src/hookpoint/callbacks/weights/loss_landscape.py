@@ -67,7 +67,7 @@ class LossLandscape(Callback):
     ranks = "chief"
     keeps = "which weights have been collected; the weights themselves are in the folder `landscape`"
     step_cost = "nothing; a trigger writes the weights and waits until they are on disk"
-    is_internal = True  # its time is not reported as step cost
+    is_internal = True  # reports of callback costs omit this callback
 
     def __init__(
         self,
@@ -182,7 +182,7 @@ class LossLandscape(Callback):
             steps.discard(run.step)
         self._collected.append((run.step, run.epoch))
         if len(self._collected) > self.max_snapshots:
-            kept = self._collected[::2]  # the first one, and every second one after it
+            kept = self._collected[::2]  # the first snapshot, and every second snapshot after it
             self._removable |= {step for step, _ in self._collected} - {step for step, _ in kept}
             self._collected, self._stride = kept, self._stride * 2
             if not machine_of(run).saving.saves:
@@ -221,7 +221,8 @@ class LossLandscape(Callback):
     def evaluate(self, workdir: str | os.PathLike[str], model: Any, criterion: Any = None) -> Path:
         """Evaluate the loss with the weights that a run has collected; return the path of landscape.json.
 
-        The model's current weights do not matter. They are restored afterwards. `criterion` is needed only without `loss`.
+        The model's current weights do not matter. They are restored afterwards. `criterion` is needed only if
+        `loss` was not passed to the constructor.
         """
         snapshots = WeightSnapshots(Path(workdir) / LANDSCAPE)
         steps = snapshots.steps()

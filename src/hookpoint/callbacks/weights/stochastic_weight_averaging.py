@@ -59,7 +59,9 @@ class StochasticWeightAveraging(AveragedWeights):
 
     keeps_at_end = True
     keeps: ClassVar[str] = "the averages, their batch norm statistics, and the previous learning rates"
-    step_cost: ClassVar[str] = "nothing, or setting the rate if the run has a scheduler; one pass over the weights per epoch"
+    step_cost: ClassVar[str] = (
+        "if the run has a scheduler, the time to set the learning rate, otherwise nothing; one pass over the weights per epoch"
+    )
 
     def __init__(
         self,
@@ -183,7 +185,8 @@ class StochasticWeightAveraging(AveragedWeights):
                 self._swap.restore()
         if norms and not self._statistics:
             problem = (
-                "no data to measure batch norm statistics with; the averages keep those of the training weights. Pass data=..."
+                "no data to measure batch norm statistics with, so the averages are used with the batch norm statistics of the "
+                "training weights. Pass data=..."
             )
             logger.warning("%s: %s", self.name, problem)
 
@@ -211,8 +214,8 @@ class SWASchedule:
     """Compute the first averaged epoch, and the learning rate for each epoch.
 
     `start` is the first averaged epoch, counted from 1, or the fraction of all epochs that come before it. The rate reaches its
-    target in `anneal_epochs` epochs, or immediately if that is 0 or 1. In the first epoch, the rate equals that of torch's
-    SWALR after its first step.
+    target in `anneal_epochs` epochs, or immediately if that is 0 or 1. In the first averaged epoch, the rate is the same as in
+    torch's SWALR after the first call to `step`.
 
     >>> SWASchedule(0.75, 10, "cos").first_epoch(8)
     7

@@ -22,10 +22,10 @@ class SwapEMAWeights(AveragedWeights):
         decay: Each update sets an average to `decay` times its old value plus `1 - decay` times the weight.
         every: Number of steps between two updates of the averages.
         start: Step after which averaging begins, starting from the weights at that step.
-        warmup: Begin with a lower decay: (1 + n) / (10 + n) after n updates, until that reaches `decay`.
+        warmup: Begin with a lower decay. After n updates, use the smaller of (1 + n) / (10 + n) and `decay`.
         buffers: "average" also averages batch norm statistics; "copy" uses the model's current statistics.
-        swap_on_epoch: Also use the averages at on_epoch_end, for the callbacks after this one in the list, such as
-            EarlyStopping with its best weights.
+        swap_on_epoch: Also use the averages at on_epoch_end, for the callbacks after this one in the list. For example,
+            EarlyStopping then stores the averages as its best weights.
         keep_at_end: Load the averages into the model at the end of the run, after the last checkpoint.
         model: The module to average; by default, the run's whole model.
 
@@ -35,10 +35,10 @@ class SwapEMAWeights(AveragedWeights):
     model's weights have changed since. Frozen weights are not averaged. Weights that are unfrozen or added during the run are
     averaged from the next epoch on.
 
-    In some runs, the step count never advances, because the run was not given the optimizer or its epochs have no batches. Such
-    a run counts changed weights as one step. The callback checks for changes at the end of an iteration, before a validation
-    pass and at the end of an epoch. A complete epoch counts as at least one step, because autograd does not see the changes
-    that fused optimizers make.
+    In some runs, the step count never advances, because the run was not given the optimizer or its epochs have no batches. In
+    such a run, the callback checks whether the weights have changed, and counts each change as one step. It checks at the end
+    of an iteration, before a validation pass and at the end of an epoch. It counts at least one step per complete epoch,
+    because a fused optimizer changes the weights without increasing the version counters that the callback checks.
 
     The averages take as much memory as the weights. A validation pass needs the same amount again.
 
@@ -103,7 +103,8 @@ class SwapEMAWeights(AveragedWeights):
             is_after |= entry.subject is self
             if getattr(entry.subject, "restore_best_weights", False) and not (is_after and self.swap_on_epoch):
                 line = "%s: validation uses the averages, but %s would restore the training weights; %s"
-                logger.warning(line, self.name, entry.name, "move it after this callback and set swap_on_epoch=True here")
+                fix = "move that callback after SwapEMAWeights in the list, and pass swap_on_epoch=True to SwapEMAWeights"
+                logger.warning(line, self.name, entry.name, fix)
 
     def on_run_begin(self, run: Run) -> None:
         super().on_run_begin(run)
@@ -116,7 +117,7 @@ class SwapEMAWeights(AveragedWeights):
 
     def on_step_end(self, run: Run) -> None:
         self._last_step = run.step
-        if self._swap.is_active:  # autograd does not see the writes of fused optimizers
+        if self._swap.is_active:  # fused optimizers do not increase the version counters of tensors
             raise changed()
         if not self.average.averages:
             if self._steps(run) >= self.start:
@@ -165,9 +166,9 @@ class SwapEMAWeights(AveragedWeights):
         return run.step + self._uncounted
 
     def _take_uncounted(self, run: Run, *, at_least: bool = False) -> None:
-        """Count changed weights as one step, in a loop that counts no steps.
+        """Count one step if the weights have changed, in a run whose step count never advances.
 
-        Autograd does not see every change, so `at_least` counts a step even if no change is visible.
+        With `at_least`, count one step in any case, because fused optimizers do not increase the version counters of tensors.
         """
         if not self._is_running or run.step or self._swap.is_active or type(stepper_of(run)) is not Stepper:
             return

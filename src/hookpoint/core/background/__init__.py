@@ -1,1 +1,1 @@
-"""Asynchronous callbacks: snapshots of what they read, and their calls in the background."""
+"""Asynchronous callbacks: copy the values that they read, and call their handlers in the background."""

@@ -20,15 +20,15 @@ from hookpoint.core.log.monitor_queue import MonitorQueue
 from hookpoint.core.logger import logger
 from hookpoint.core.run.run import Run
 
-CAPACITY = 16  # number of queued calls, each with copies of its arguments
+CAPACITY = 16  # maximum number of queued calls; each call holds copies of its arguments
 LINGER_SECONDS = 0.02
 CALL_SECONDS = 60.0  # how long a run waits for one call
-LEAVE_SECONDS = 1.0  # the same after a second signal, and for a callback that is already blocked
+LEAVE_SECONDS = 1.0  # how long a run waits after a second signal, or for a callback that is already blocked
 LAST_POINTS = ("on_exception", "on_run_end")
 
 
 class Call(NamedTuple):
-    """A call with copies of its arguments. `ready` is called first, on the thread that makes the call."""
+    """A queued call, with copies of its arguments. The callback's thread calls `ready` and then `function`."""
 
     point: str
     function: Callable[..., Any]
@@ -41,10 +41,10 @@ class Call(NamedTuple):
 class BackgroundCalls:
     """The queues of a run's asynchronous callbacks.
 
-    A full queue makes the training thread wait up to 60 seconds for room; for a callback with `outside = True`, the oldest call
-    is dropped and counted instead. A callback is blocked if one of its calls takes longer than that: the run reports it once
-    and no longer waits for it. If a call fails, `wake` is called on the callback's thread, so that the training thread raises
-    the error.
+    If a callback's queue is full, the training thread waits up to 60 seconds for room. If the callback has `outside = True`,
+    the training thread does not wait: the oldest call is dropped and counted. A callback counts as blocked if one of its calls
+    takes longer than 60 seconds. The run then logs one warning, and no longer waits for this callback. If a call fails, `wake`
+    is called on the callback's thread, so that the training thread raises the error.
     """
 
     def __init__(self, run: Run, entries: Sequence[Entry]) -> None:
@@ -84,7 +84,7 @@ class BackgroundCalls:
             self._report_blocked(entry)
 
     def call(self, entry: Entry, point: str, function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> None:
-        """Call the function now, with a read-only run that includes the model and the other objects."""
+        """Call the function now. The read-only run that it receives includes the model, the optimizer and similar objects."""
         call = self._call(entry, point, function, args, kwargs, has_objects=True)
         function(*call.args, **call.kwargs)
 
@@ -93,7 +93,7 @@ class BackgroundCalls:
         return [self._errors.popleft() for _ in range(len(self._errors))]
 
     def settle(self) -> None:
-        """Wait until all calls so far have returned, so that a checkpoint contains the state after them."""
+        """Wait until all queued calls have returned, so that a checkpoint contains the callbacks' latest state."""
         for entry, queue in self._queues.items():
             if queue.drops and not entry.has_own_state:
                 continue
@@ -138,8 +138,8 @@ class BackgroundCalls:
             self._reported.add(entry)
             where = f" ({place})" if (place := self._queues[entry].where()) else ""
             _warn(
-                "%s is blocked: a call has not returned for %g s%s; the run continues and does not wait for it again. Until it"
-                " catches up, its oldest calls are dropped and checkpoints do not contain its state",
+                "%s is blocked: a call has not returned for %g s%s; the run continues and no longer waits for this callback."
+                " Until the callback catches up, its oldest calls are dropped and checkpoints do not contain its state",
                 entry.name,
                 CALL_SECONDS,
                 where,
@@ -167,7 +167,7 @@ class BackgroundCalls:
 
 
 def background_calls(run: Run, entries: Sequence[Entry]) -> BackgroundCalls | None:
-    """Return the background calls for a run's asynchronous callbacks, or None if it has no such callbacks."""
+    """Return the BackgroundCalls of a run, or None if the run has no asynchronous callbacks."""
     asynchronous = [entry for entry in entries if entry.is_asynchronous]
     return BackgroundCalls(run, asynchronous) if asynchronous else None
 

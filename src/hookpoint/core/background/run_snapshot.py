@@ -1,4 +1,4 @@
-"""RunSnapshot: a run as it was at one moment, for callbacks that read it later."""
+"""RunSnapshot: a copy of a run's attributes at one moment, for callbacks that read them later."""
 
 from __future__ import annotations
 
@@ -46,10 +46,11 @@ class MetricsSnapshot(Mapping[str, float]):
 
 
 class RunSnapshot:
-    """A read-only run: clocks, ranks and names. It cannot make requests or log values.
+    """A read-only copy of a run's clocks, ranks and names. It has no methods that make requests or log values.
 
-    `copied` is a function that copies metrics and hyper-parameters. If it is None, they are not included. `has_objects` adds
-    the run's model, optimizer and other objects. They are not copied, so use it only at points before training.
+    `copied` is a function that copies metrics and hyper-parameters. If it is None, they are not included. With `has_objects`,
+    the snapshot also includes the run's model, optimizer and similar objects. These objects are not copied, so use
+    `has_objects` only at points before training.
     """
 
     def __init__(self, reader: str, run: Run, copied: Callable[[Any], Any] | None = None, *, has_objects: bool = False) -> None:
@@ -72,7 +73,7 @@ class RunSnapshot:
         return self
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Raise an error that says what to do instead."""
+        """Raise an error that explains why the attribute is not available, and how to fix the callback."""
         reader = vars(self).get("_reader", "a callback")
         of_run = getattr(Run, name, None) if not name.startswith("_") else None
         if callable(of_run):
@@ -80,7 +81,7 @@ class RunSnapshot:
                 f"{reader} is asynchronous and can only read: run.{name} is not available.",
                 remove="asynchronous = True, or move this part to another callback",
             )
-        why = "which its run does not have"
+        why = "which does not exist"
         cures = {}
         if name in OF_ITERATION or name in VALUES:
             why = "which is copied only for handlers that name it"

@@ -1,4 +1,4 @@
-"""ValueSnapshot: copies of values that the training step cannot change."""
+"""ValueSnapshot: copy values, so that the training step cannot change the copies."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import Any
 
 from hookpoint.core.errors import BadValue
 
-ATOMS = (str, bytes, int, float, complex, bool, type(None), type, PurePath, BaseException)  # not copied
+# Values of these types are not copied.
+ATOMS = (str, bytes, int, float, complex, bool, type(None), type, PurePath, BaseException)
 
 
 class ValueSnapshot:
-    """Copy values, at any depth.
+    """Copy values, including the values inside containers and objects, at any depth.
 
     Tensors are detached and cloned on their device, without waiting for it; arrays and other host values are copied. An object
     that appears twice is copied once.
@@ -25,11 +26,14 @@ class ValueSnapshot:
         self._on_gpu: list[Any] = []
 
     def replace(self, value: Any, by: Any) -> None:
-        """Use the object `by` wherever a copy of `value` would be used."""
+        """Make `of(value)` return the object `by` instead of a copy of `value`."""
         self._done[id(value)] = by
 
     def of(self, value: Any) -> Any:
-        """Return a copy of a value. The original must exist until `ready` is called. Raise BadValue if it cannot be copied."""
+        """Return a copy of a value.
+
+        Raise BadValue if the value cannot be copied. The original must exist until `ready` is called.
+        """
         if isinstance(value, ATOMS):
             return value
         if id(value) not in self._done:
@@ -39,7 +43,7 @@ class ValueSnapshot:
     def ready(self) -> Callable[[], None] | None:
         """Return a function that a thread must call before it reads the copies, or None if they are on the host.
 
-        This method does not wait.
+        This method does not wait for the device.
         """
         self._done.clear()
         tensors = self._on_gpu
@@ -52,7 +56,10 @@ class ValueSnapshot:
             copied[device].record(cuda.current_stream(device))
 
         def wait() -> None:
-            """Make this thread's device work run after the copies, and keep the copies in memory until that work is done."""
+            """Make this thread's CUDA stream wait for the copies.
+
+            Keep the memory of the copies allocated until the stream has used them.
+            """
             cuda.set_device(tensors[0].device)  # a new thread would use the first GPU
             for device, event in copied.items():
                 cuda.current_stream(device).wait_event(event)

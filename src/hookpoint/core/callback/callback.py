@@ -28,7 +28,7 @@ class Options(TypedDict, total=False):
 
 
 class FromRun(FromInfo):
-    """Read an attribute of the callback's run. An instance attribute of the same name takes precedence."""
+    """Read an attribute from the callback's run, unless the callback itself has an attribute of the same name."""
 
     def __get__(self, callback: Callback | None, owner: type) -> Any:
         if callback is None:
@@ -51,16 +51,17 @@ class Callback:
     - `on_error`: "raise" ends the run. "warn" logs the error, and disables the callback after three failures in a row.
       "disable" disables the callback after the first failure.
     - `ranks`: "all", "chief" (rank 0) or "local_chief" (local rank 0 of each node).
-    - `after` and `before` name callbacks or classes; `reads` and `writes` name metrics. All four refine the list order.
+    - `after` and `before` name callbacks or classes; `reads` and `writes` name metrics. hookpoint uses all four to adjust the
+      order of the list.
     - `may_write` names metrics that the callback logs only sometimes.
     - `points` names custom points that would otherwise be rejected as misspelled built-in points.
-    - `optional_points` names points that the callback can do without if another library's trainer does not have them, such as
-      on_iter_skip in a trainer that never skips a batch.
-    - `knobs` lists the attributes that live control may set (see `Knob`), and `actions` the methods that it may call. Define
-      `on_knob(run, name, was, value)` to respond to a change; raise an error in it to refuse the new value.
+    - `optional_points` names points that the callback does not strictly need. The callback then also works in another library's
+      trainer that never fires these points. For example, a trainer that never skips a batch does not fire on_iter_skip.
+    - `knobs` lists the attributes that live control may set (see `Knob`). `actions` lists the methods that live control may
+      call. Define `on_knob(run, name, was, value)` to respond to a change; raise an error in it to refuse the new value.
     - `outside = True` marks a monitor that uses the network. If the monitor is too slow, hookpoint drops its oldest records.
-    - `asynchronous = True` marks a callback that only reads. Its handlers are called in the background, in order, with copies
-      of the values they name and a read-only `run`.
+    - `asynchronous = True` marks a callback that reads values but does not change the run. Its handlers are called in the
+      background, in order, with copies of the values they name and a read-only `run`.
 
     For runs on multiple ranks:
 
@@ -92,7 +93,8 @@ class Callback:
     knobs: tuple[Knob, ...] = ()
     actions: tuple[str, ...] = ()
 
-    # hookpoint stores these values separately, so a class may use the names for its own attributes.
+    # A callback's name, schedule and so on are stored in its CallbackInfo. A subclass may therefore define attributes with
+    # these names for its own use.
     name: Any = FromInfo("name")
     component: Any = FromInfo("component")
     save_path: Any = FromInfo("save_path")
@@ -109,7 +111,7 @@ class Callback:
             set_name(self, name)
         for option, value in (("on_error", on_error), ("ranks", ranks)):
             if value is not None:
-                object.__setattr__(self, option, value)  # also works in a frozen dataclass
+                object.__setattr__(self, option, value)  # unlike setattr, this also works in a frozen dataclass
 
     def setup(self, component: Any, save_path: Any) -> None:
         """Set `component` and `save_path`. Before on_setup, a loop calls this method with the model and the workdir."""
@@ -140,7 +142,7 @@ class Callback:
     def run(self, hookpoint: str | None = None, logs: Mapping[str, Any] | None = None) -> None:
         """Call the callback's handler for a point. Do nothing if there is no such handler.
 
-        `logs` maps argument names to values. If a subclass overrides this method, a run calls it at every point.
+        `logs` maps argument names to values. If a subclass overrides `run`, the loop calls `run` at every point.
 
         >>> LambdaCallback(on_say=lambda words: print(words, "words")).run(hookpoint="on_say", logs={"words": 3})
         3 words
@@ -157,7 +159,7 @@ class Callback:
     def __getstate__(self) -> dict[str, Any]:
         return copied_state(self)
 
-    # For Keras and tensorpack methods, which receive few arguments and read the rest from `self`.
+    # Methods in the style of Keras and tensorpack receive few arguments. They can read these values from `self` instead.
 
     model: Any = FromRun("model")
     trainer: Any = FromRun("trainer")

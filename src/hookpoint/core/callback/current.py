@@ -6,7 +6,7 @@ from contextvars import ContextVar
 from typing import Any
 
 CURRENT: ContextVar[Any] = ContextVar("hookpoint_run", default=None)
-OPEN_RUNS: ContextVar[tuple[Any, ...]] = ContextVar("hookpoint_open_runs", default=())  # the innermost last
+OPEN_RUNS: ContextVar[tuple[Any, ...]] = ContextVar("hookpoint_open_runs", default=())  # the newest run is last
 # The handler call in progress. Set only in runs with multiple ranks.
 CURRENT_CALL: ContextVar[Any] = ContextVar("hookpoint_call", default=None)
 

@@ -11,9 +11,9 @@ from hookpoint.core.callback.callback import Callback
 def with_defaults(callbacks: Any, *groups: tuple[Iterable[Any] | None, tuple[type[Any], ...]]) -> list[Any]:
     """Return the user's callbacks, followed by each group of defaults.
 
-    Each group is a pair: the callbacks that the user chose, and the default classes. If the first item is None, the group adds
-    one instance of each default class. It skips a class if the user's list already contains an instance of it. The user's list
-    is not modified.
+    Each group is a pair. The first item contains the callbacks that the user chose for this group, or is None. The second item
+    contains the default classes. If the first item is None, one instance of each default class is added, except for classes
+    that already have an instance in the user's list. The user's list is not modified.
     """
     is_one = isinstance(callbacks, Callback | str | Mapping) or not isinstance(callbacks, Iterable)
     own = [callbacks] if is_one else list(callbacks)

@@ -1,4 +1,4 @@
-"""Recognize tensorpack's methods that request values of a step and receive them."""
+"""Recognize two tensorpack methods: `_before_run` requests values from a step, and `_after_run` receives them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import Any
 
 from hookpoint.core.points import BY_NAME, RUN_NAMES
 
-# Each method with its point and tensorpack's names for the parameters. Only the number of parameters matters.
+# Maps each method to its point and to tensorpack's parameter names. Only the number of names is used.
 FETCHING = {"_before_run": ("on_train_iter_begin", ("ctx",)), "_after_run": ("on_train_iter_end", ("ctx", "values"))}
 
 
 def takes_fetches(name: str, method: Any) -> bool:
     """Return whether a method of a class is tensorpack's `_before_run(self, ctx)` or `_after_run(self, ctx, values)`.
 
-    Parameters may have any names, except those of the point's arguments: `_before_run(self, batch)` expects a batch.
+    A parameter may have any name, unless the point has an argument of the same name. For example, `_before_run(self, batch)` is
+    not tensorpack's method, because the point has the argument `batch`.
     """
     if name not in FETCHING or not inspect.isfunction(method):
         return False

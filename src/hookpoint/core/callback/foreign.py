@@ -15,14 +15,15 @@ from hookpoint._exports import ADAPTERS, load
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import NotACallback
 
-# Maps base classes to libraries. A run can call such callbacks with their own library's method names, arguments and counts.
+# Maps base classes to libraries. A run calls callbacks from these libraries with the method names, arguments, and epoch and
+# step numbers that the library itself uses.
 BASES = {
     ("keras.src.callbacks.callback", "Callback"): "Keras",
     ("lightning.pytorch.callbacks.callback", "Callback"): "Lightning",
     ("pytorch_lightning.callbacks.callback", "Callback"): "Lightning",
     ("transformers.trainer_callback", "TrainerCallback"): "transformers",
 }
-# Packages whose callbacks a run cannot call, each with its name and a suggested fix.
+# Packages whose callbacks a run cannot call. Each package maps to the library's name and a suggested fix.
 _KERAS_3 = {"use": "the Keras 3 version of this callback: import keras"}
 _WRITE = {"write": "a hookpoint.Callback that calls its methods: def on_epoch_end(self, run): theirs.method(...)"}
 OTHER_PACKAGES: dict[str, tuple[str, dict[str, str]]] = {
@@ -63,11 +64,15 @@ def adopted(subject: Any) -> Any:
 
 
 def check_library(subject: Any) -> None:
-    """Raise an error if the object comes from an installed library, because users cannot rename its methods."""
+    """Raise NotACallback if the object comes from an installed library.
+
+    The error suggests a wrapper, because a user cannot rename the methods of an installed library.
+    """
     for cls in type(subject).__mro__ if not isinstance(subject, Callback) else ():
         package = cls.__module__.partition(".")[0]
         file = getattr(sys.modules.get(package), "__file__", None)
-        folders = {Path(sysconfig.get_path(kind)).name for kind in ("purelib", "platlib")}  # also matches --user
+        # Compare only the folder's name, such as site-packages, so that packages from `pip install --user` also match.
+        folders = {Path(sysconfig.get_path(kind)).name for kind in ("purelib", "platlib")}
         if file and Path(file).parent.parent.name in folders:
             raise _not_adoptable(subject, package, _WRITE)
 

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 DECLARED_ONLY = "__hookpoint_declared__"
-DUE: ContextVar[Any] = ContextVar("hookpoint_due", default=None)  # the only callback that a pipeline's `run` may trigger
+# While a pipeline's `run` method triggers one of its callbacks, DUE is this callback. The other callbacks are not triggered.
+DUE: ContextVar[Any] = ContextVar("hookpoint_due", default=None)
 TABLE_NAMES = [(point.name, name) for point in POINTS for name in (point.name, *(also.name for also in point.spellings))]
 TABLE_ORDER = {names: position for position, names in enumerate(TABLE_NAMES)}
 
@@ -57,11 +58,14 @@ class Handler:
     marked: bool = False
 
     def handles(self, point: str) -> bool:
-        """Return whether a point that fires under this name calls the handler. It may be the point's own name or a spelling."""
+        """Return whether the handler is called when a point fires under this name.
+
+        A point can fire under its own name, or under another library's name for it.
+        """
         return point in (self.point, self.spelling)
 
     def bind(self, offered: Container[str]) -> tuple[list[str], dict[str, str]]:
-        """Split the names into positional and keyword arguments. After an omitted argument, the rest are passed by keyword."""
+        """Split the names into positional and keyword arguments. Every argument after an omitted one is passed by keyword."""
         by_position: list[str] = []
         by_keyword: dict[str, str] = {}
         gap = False
@@ -119,7 +123,7 @@ def call_directly(subject: Any, hookpoint: str | None, logs: Mapping[str, Any] |
     payload = logs if logs is not None else {}
     due = DUE.get()
     if hookpoint == "on_trigger" and due is not None and due is not subject:
-        return  # the trigger is for another callback
+        return  # the trigger is for another callback in the same pipeline
     token = DUE.set(None)
     try:
         for handler in handlers_for(info.handlers, hookpoint):

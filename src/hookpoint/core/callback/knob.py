@@ -100,5 +100,5 @@ def actions_of(kind: type) -> tuple[Any, ...]:
 
 
 def _as_tuple(kind: type, name: str) -> tuple[Any, ...]:
-    declared = getattr(kind, name, ())  # read from the class: an instance may use the name for its own data
+    declared = getattr(kind, name, ())  # read from the class, because an instance may store other data under this name
     return tuple(declared) if isinstance(declared, tuple | list) else ()

@@ -11,10 +11,10 @@ class MainCallback(Callback):
     """Compute the training step. A run has exactly one MainCallback. Override methods to change what it does.
 
     A forward method sets `run.outputs` and `run.loss`. `on_train_forward` and `on_val_forward` call `on_iter_forward` unless
-    overridden. The defaults call three methods of the run. `run.forward()` unpacks `inputs, targets = run.batch` and calls the
-    model and the criterion. `run.backward()` clears the gradients and computes new ones. `run.optimizer_step()` applies them.
-    These methods handle accumulation, clipping and precision, and fire their points. Errors always end the run, regardless of
-    `on_error`.
+    overridden. The default forward and backward methods call three methods of the run. `run.forward()` unpacks
+    `inputs, targets = run.batch` and calls the model and the criterion. `run.backward()` clears the gradients and computes new
+    ones. `run.optimizer_step()` applies them. These three methods also handle accumulation, clipping and precision, and fire
+    the points of the backward pass and of the optimizer step. Errors always end the run, regardless of `on_error`.
 
     >>> class Detector(MainCallback):
     ...     def on_iter_forward(self, run):

@@ -44,16 +44,17 @@ class ProxyHandler(Handler):
 
 
 class ProxyCallback(CallbackPipeline):
-    """Wrap a callback. Derive your own wrapper from this class, and override the methods that it changes.
+    """Wrap a callback. To change how it behaves at a point, derive a class from this one and override the point's method.
 
-    At every other point, the run calls the wrapped callback directly, with no overhead. The wrapped callback keeps its name,
-    options, schedule and state, so checkpoints load with or without the wrapper. If the wrapper sets `ranks` or `on_error`,
-    its value takes precedence. Its `reads`, `writes`, `after` and `before` are added to the callback's.
+    At points that the wrapper does not override, the run calls the wrapped callback directly, with no overhead. The wrapped
+    callback keeps its name, options, schedule and state, so checkpoints load with or without the wrapper. If the wrapper sets
+    `ranks` or `on_error`, its value takes precedence. The wrapper's `reads`, `writes`, `after` and `before` are added to the
+    wrapped callback's own names.
 
-    In a method, `super().on_epoch_end(run)` calls the wrapped callback. Arguments that you pass replace the point's own
-    values; the wrapped callback receives those that it names. `self.forward("on_my_point", words=3)` does the same for a
-    custom point. By default, `state_dict` and `load_state_dict` return and load the wrapped callback's state. Extend them if
-    the wrapper has its own state. `self.callback`, or `self.cb` as in tensorpack, is the wrapped callback.
+    In a method, `super().on_epoch_end(run)` calls the wrapped callback. Arguments that you pass replace the values that the
+    point provides. The wrapped callback receives only the arguments that it names. `self.forward("on_my_point", words=3)` does
+    the same for a custom point. By default, `state_dict` and `load_state_dict` return and load the wrapped callback's state.
+    Extend them if the wrapper has its own state. `self.callback`, or `self.cb` as in tensorpack, is the wrapped callback.
 
     >>> class Announced(ProxyCallback):
     ...     def on_epoch_end(self, run):
@@ -103,7 +104,10 @@ class ProxyCallback(CallbackPipeline):
 
 
 def through_proxies(handlers: list[Handler], proxies: Sequence[ProxyCallback]) -> list[Handler]:
-    """Return a callback's handlers, replaced where its wrappers override a point. In `proxies`, the innermost is last."""
+    """Return a callback's handlers. If a wrapper overrides a point, the wrapper's handler replaces the callback's handler.
+
+    `proxies` contains the wrappers, innermost last.
+    """
     for proxy in reversed(proxies):
         own = _handlers(proxy)
         for handler in handlers:

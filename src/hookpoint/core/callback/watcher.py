@@ -23,7 +23,10 @@ class Watcher(Callback):
         return function
 
     def around_points(self, points: tuple[str, ...], dispatch: Dispatch | None) -> Dispatch | None:
-        """Return the function to call when these points fire. `dispatch` is None if no callback handles these points."""
+        """Return the function to call when these points fire, instead of `dispatch`.
+
+        `dispatch` calls the handlers. It is None if no callback handles these points.
+        """
         return dispatch
 
     def leave(self) -> None:

@@ -17,7 +17,9 @@ INSTALLED = (sys.prefix, sys.base_prefix)
 
 
 class Crashes:
-    """Count the exceptions that end a run, by moment and type. Refuse to restart after `limit` crashes of the same kind.
+    """Count the exceptions that end a run. Refuse to restart the run after `limit` crashes of the same kind.
+
+    Two crashes are of the same kind if they have the same type of exception, epoch, iteration and step.
 
     The count is reset when the run gets past the point of the crash, or when the program is edited. Kills, signals and stops
     do not count, so a run can be preempted any number of times. A limit of None or 0 means no limit.
@@ -43,7 +45,7 @@ class Crashes:
     def check(self, name: str, resume: str) -> None:
         """Raise CannotResume if the run has crashed too often in the same way.
 
-        `resume` is the argument that the message suggests to start the run anyway.
+        `resume` is the argument that starts the run anyway, such as 'resume="never"'. The error message suggests it.
         """
         if self.limit is None or all(row["count"] < self.limit for row in self.rows):
             return
@@ -51,12 +53,12 @@ class Crashes:
         count = max(row["count"] for row in self.rows)
         raise CannotResume(
             f"{name} was not restarted: it has failed {count} times with the same error at the same point in training.{shown}",
-            fix=f"the cause (editing the code resets the count), or start with {resume}, which also resets it",
+            fix=f"the cause (editing the code resets the count), or start with {resume}, which also resets the count",
             allow="more crashes with max_crashes=, or any number with max_crashes=None",
         )
 
     def reached(self, moment: Moment) -> None:
-        """Forget crashes that happened before `moment`, because the run has passed them."""
+        """Forget crashes that happened earlier in training than `moment`, because the run has not crashed there again."""
         self.rows = [row for row in self.rows if not moment.is_after(Moment.of(row))]
 
     def add(self, moment: Moment, kind: str, message: str, when: str) -> int:

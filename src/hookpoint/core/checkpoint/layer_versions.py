@@ -13,6 +13,6 @@ def versions_of(state: Any) -> Any:
 
 
 def put_versions(state: Any, versions: Any) -> None:
-    """Set a state dict's layer versions unless they are None. The dict's type must accept attributes, as torch's does."""
+    """Set a state dict's layer versions unless they are None. The dict must accept attributes, as an OrderedDict does."""
     if versions is not None:
         vars(state)[VERSIONS] = versions

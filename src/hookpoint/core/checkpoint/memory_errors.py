@@ -27,7 +27,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def out_of_memory(error: BaseException) -> CannotSave:
-    """Return the error to raise for a checkpoint that does not fit in memory. Release the memory of the failed save."""
+    """Return the error to raise for a checkpoint that does not fit in memory. Free the memory that the failed save holds."""
     traceback.clear_frames(error.__traceback__)
     if isinstance(error, CannotSave):
         return error

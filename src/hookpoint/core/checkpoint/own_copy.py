@@ -10,7 +10,7 @@ import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-EXTRA = "_extra_state"  # load_state_dict passes it to set_extra_state without a copy
+EXTRA = "_extra_state"  # load_state_dict passes this entry to set_extra_state without copying it
 
 
 def own_copy(state: Any, target: Any = None) -> Any:

@@ -1,8 +1,8 @@
 """Plain names: weight names without the prefix that torch.compile adds.
 
 `torch.compile(module)` stores the module as "_orig_mod", which appears in the names of its weights. Checkpoints use plain
-names, so they load into compiled and uncompiled modules. Names with the prefix, in older checkpoints, are converted on
-loading.
+names, so they load into compiled and uncompiled modules. Older checkpoints contain names with the prefix. These names are
+converted when the checkpoint is loaded.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ class Entered(NamedTuple):
 class Positions:
     """Begin training passes, and resume them midway with the same data order as in an uninterrupted run.
 
-    The loop sets `remembers` if the run may save checkpoints. Otherwise, positions are not recorded. `notes` contains a line
-    for each difference between the current data and the checkpoint's data. The loop logs the lines and clears the list.
+    Positions are recorded only if `remembers` is True. The loop sets it if the run may save checkpoints. `notes` contains a
+    line for each difference between the current data and the checkpoint's data. The loop logs the lines and clears the list.
 
     This class can resume any iterable. It restores the random generators to their state at the start of the pass, then reads
     and drops the batches that the run has already seen. An engine provides a subclass that resumes its own loaders without
@@ -60,14 +60,15 @@ class Positions:
         return {"graph": graph_of(loader), "batches": length_of(loader)}
 
     def exhaust(self, loader: Iterable[Any], source: Iterator[Any]) -> None:
-        """Exhaust the iterator after the last batch, because some loaders count a pass only then."""
+        """Exhaust the iterator after the last batch, because some loaders count a pass only when it is exhausted."""
         if self.remembers and not isinstance(loader, Sequence):
             next(source, END)
 
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:
-        """Return the state to save in a checkpoint, from which a run resumes the last pass or begins the next one.
+        """Return the state to save in a checkpoint. A resumed run uses it to continue the last pass or to begin the next one.
 
-        `batches` is the number of batches done, if a pass is in progress. The state includes their number of samples, if known.
+        `batches` is the number of batches done, if a pass is in progress. If the number of samples in these batches is known,
+        the state includes it.
         """
         return {"begun": self._begun, "length": self._length, "length_varies": self._length_varies}
 
@@ -112,7 +113,10 @@ class Positions:
 
 
 def skip_batches(loader: Iterable[Any], batches: int, *, quietly: bool = False) -> Iterator[Any]:
-    """Return an iterator over a loader, after reading and dropping the first `batches` items. Log this unless `quietly`."""
+    """Return an iterator over a loader, after reading and dropping the first `batches` items.
+
+    Log a warning unless `quietly` is True.
+    """
     if batches and not quietly:
         kind = type(loader).__name__
         logger.warning(

@@ -1,8 +1,9 @@
 """Rank state: the state of each rank in a team, in addition to the state that all ranks share.
 
-A team's checkpoint contains the chief's state, in the form that a single process would save, and a list "ranks" of the state
-that differs between ranks. The chief's entry in the list is `{}`, because the checkpoint already contains its state. If the
-model is split across ranks, the checkpoint describes the full model, and every rank, including the chief, has its own entry.
+A team's checkpoint contains the chief's state, in the form that a single process would save. It also contains a list "ranks"
+with one entry per rank. An entry contains the state that differs between ranks. The chief's entry is `{}`, because the
+checkpoint already contains its state. If the model is split across ranks, the checkpoint describes the full model, and every
+rank, including the chief, has its own entry.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def merge_rank_states(
 ) -> dict[str, Any]:
     """Build a team's checkpoint from the chief's state and the rank states of the other ranks, in rank order.
 
-    `chief` is the chief's own entry, for a model that is split across ranks.
+    `chief` is the chief's entry in the list "ranks". It is needed only if the model is split across ranks.
     """
     shared = {key: value for key, value in state.items() if key != "per_rank"}
     return {**shared, "ranks": [dict(chief or {}), *map(dict, others)]}
@@ -40,8 +41,9 @@ def merge_rank_states(
 def state_for_rank(state: Mapping[str, Any], rank: int, size: int) -> dict[str, Any]:
     """Return the state from which one of `size` ranks resumes, regardless of how many ranks saved the checkpoint.
 
-    If the number of ranks has changed, no rank state applies, and "moved" in the result gives the old and the new number. In
-    that case, random generators start from scratch, and the ranks partition the unseen samples again.
+    If the number of ranks has changed, a rank cannot use a saved rank state unchanged. The result then contains "moved", with
+    the old and the new number of ranks. In that case, random generators start from scratch, and the ranks partition the unseen
+    samples again.
     """
     ranks: Sequence[Mapping[str, Any]] = state.get("ranks") or [{}]
     result = {key: value for key, value in state.items() if key != "ranks"}
@@ -83,7 +85,7 @@ def _redistributed(state: dict[str, Any], ranks: Sequence[Mapping[str, Any]], ra
 def _summed_logbook(logbooks: Sequence[Mapping[str, Any]], *, is_chief: bool) -> dict[str, Any]:
     """Return the chief's logbook with the sums over all ranks. On ranks other than the chief, leave out the sums."""
     result = dict(logbooks[0])
-    for page in ("window", "whole", "put", "late"):  # older checkpoints have no "put" and "late"
+    for page in ("window", "whole", "put", "late"):  # in older checkpoints, a logbook has no "put" and no "late"
         names = dict.fromkeys(name for logbook in logbooks for name in logbook.get(page, ()))
         sums = {name: [logbook[page][name] for logbook in logbooks if name in logbook.get(page, ())] for name in names}
         result[page] = {name: sum_means(values) for name, values in sums.items() if is_chief}

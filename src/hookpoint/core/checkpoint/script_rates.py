@@ -34,8 +34,8 @@ def changed_rate(script: Sequence[float], before: Sequence[float] | None, saved:
     if not script or not saved_rates or list(script) in (list(before), saved_rates):
         return ""
     return (
-        f"the script's learning rate is {_shown(script)} (it was {_shown(before)}), but the checkpoint's is used:"
-        f' {_shown(saved_rates)}. To change it, add HumanHyperParamSetter("learning_rate") and write the line'
+        f"the script's learning rate is {_shown(script)} (it was {_shown(before)}), but the run uses the learning rate in the"
+        f' checkpoint, {_shown(saved_rates)}. To change it, add HumanHyperParamSetter("learning_rate") and write the line'
         f" learning_rate: {script[0]:g} to hyper.txt in the workdir"
     )
 

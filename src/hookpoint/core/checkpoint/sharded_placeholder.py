@@ -11,7 +11,7 @@ from typing import Any
 class ShardedPlaceholder:
     """A placeholder for a sharded tensor. `name` identifies the tensor in the files that the ranks wrote.
 
-    The store replaces the placeholder with the tensor once it knows the layout on the resuming rank.
+    When a run resumes, the store replaces the placeholder with the tensor, sharded as the resuming rank needs it.
     """
 
     name: str

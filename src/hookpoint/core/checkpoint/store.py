@@ -25,8 +25,8 @@ class Store(Protocol):
 class Kept(NamedTuple):
     """An existing checkpoint, as passed to the rules that select which checkpoints to keep.
 
-    `elapsed` is the training time in seconds. `moment` is when the checkpoint was saved. If it was saved because of a metric's
-    value, `moment` is when that value was measured.
+    `elapsed` is the training time in seconds. `moment` is the moment at which the checkpoint was saved. If the checkpoint was
+    saved because of a metric's value, `moment` is the moment at which that value was measured.
     """
 
     name: str
@@ -59,11 +59,11 @@ class Saved(NamedTuple):
 class Request:
     """A request for the next checkpoint.
 
-    `tags` maps each requested tag to its rule for which checkpoints to keep, or None. `rules` contains the rules of all
-    savers, including those for tags that are not requested this time. `limits` contains the tags whose rule also counts
-    checkpoints saved at the end of the run, at a stop or on a signal. `measured` maps a tag to the measurement that caused the
-    save: metric, mode, value and moment. `info` contains values to store in the manifest. `links` contains additional names
-    for the checkpoint.
+    `tags` maps each requested tag to its rule for which checkpoints to keep, or None. `rules` contains the rules of all savers,
+    including those for tags that are not requested this time. `limits` contains the tags whose rules also count other
+    checkpoints: those that were saved at the end of the run, at a stop or on a signal. `measured` maps a tag to the measurement
+    that caused the save: metric, mode, value and moment. `info` contains values to store in the manifest. `links` contains
+    additional names for the checkpoint.
     """
 
     tags: dict[str, Keep | None] = field(default_factory=dict)
@@ -86,15 +86,18 @@ class ResumableStore(Store, Protocol):
 
     Two methods are optional. `fill(checkpoint, parts)` is for stores whose `open` does not read all tensors. The loop calls it
     before it restores anything, with the result of `open` and the run's objects, which may be sharded. It returns the
-    checkpoint with all of its tensors. `described(resume)` is called before `open`. It returns `has_checkpoint`, and the
-    `crashes` that earlier starts of the run passed to `describe`.
+    checkpoint with all of its tensors. `described(resume)` is called before `open`. It returns a dict. "crashes" contains the
+    crashes of earlier starts, which the loop passed to `describe`. "has_checkpoint" tells whether there is a checkpoint.
     """
 
     def open(self, resume: Resume, identity: Mapping[str, Any]) -> Checkpoint | None:
         """Lock the location. Return the checkpoint to resume from, or None for a new run."""
 
     def check(self, state: Mapping[str, Any]) -> None:
-        """Raise an error that names any part of the state that could not be loaded again. Called before the first step."""
+        """Raise an error if part of the state could not be loaded again.
+
+        The error names that part. Called before the first step.
+        """
 
     def write(self, state: Mapping[str, Any], *, step: int, elapsed: float, request: Request) -> Saved | None:
         """Store the state. Return None if the write continues in the background."""
@@ -103,7 +106,7 @@ class ResumableStore(Store, Protocol):
         """Return the background saves that finished since the last call. Raise the error if one of them failed."""
 
     def describe(self, facts: Mapping[str, Any]) -> None:
-        """Merge facts about the run, in plain types, into the facts already written."""
+        """Add facts about the run to the facts that are already stored. The values have plain types."""
 
     def close(self) -> None:
         """Unlock the location."""

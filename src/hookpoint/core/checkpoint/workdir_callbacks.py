@@ -22,7 +22,7 @@ def begin_workdir(hooks: Hooks, run: Any, resume: Resume) -> None:
 
 
 def end_workdir(hooks: Hooks) -> None:
-    """Tell callbacks that the workdir is final. Log errors instead of raising them, because the run is over."""
+    """Tell callbacks that the run no longer writes to the workdir. Log errors instead of raising them: the run is over."""
     for entry in reversed(hooks.entries):
         finish = getattr(entry.subject, "end_workdir", None)
         if finish is not None:

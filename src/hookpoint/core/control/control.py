@@ -9,10 +9,12 @@ from hookpoint.core.control.controlled_loop import ControlledLoop
 
 
 class Control(Protocol):
-    """A source of commands. If it has work, the loop calls it at step boundaries, outside accumulation windows.
+    """A source of commands. While `has_work` is true, the loop calls `at_boundary` at each step boundary.
 
-    Iterations do not poll for commands. When a command arrives, `ControlledLoop.wake` sets the flag that each iteration
-    already checks for pending saves. The flag stays set while `has_work` is true.
+    There are no step boundaries inside an accumulation window.
+
+    Iterations do not poll for commands. Each iteration checks a single flag, which is set if a save is pending. When a command
+    arrives, `ControlledLoop.wake` sets the same flag. The flag stays set while `has_work` is true.
     """
 
     @property
@@ -25,7 +27,10 @@ class Control(Protocol):
         """Record on every rank that the chief has commands."""
 
     def restore(self) -> None:
-        """Replay commands that arrived after the checkpoint was written, but at the same boundary. All ranks call this."""
+        """Replay the commands that were applied at the checkpoint's step, after the checkpoint was written.
+
+        All ranks call this.
+        """
 
     def at_boundary(self) -> None:
         """Apply the commands that are due. Called before the checkpoint at this boundary is written."""
@@ -61,4 +66,5 @@ class NoControl:
         return self._state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._state = dict(state)  # saved again, for a later start that accepts commands
+        # Later checkpoints also contain this state, because the run may accept commands when it is started again.
+        self._state = dict(state)

@@ -1,4 +1,4 @@
-"""ControlledLoop: what a source of commands can read and change in a loop."""
+"""ControlledLoop: the part of a loop that live control reads and changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class RunParts(Protocol):
-    """The objects of a run."""
+    """The parts of a run that live control reads or changes."""
 
     run: Run
     hooks: Hooks
@@ -89,7 +89,10 @@ class HostLimits(Protocol):
 
 
 class ControlledLoop:
-    """A loop as seen by control: what commands can change, and what ranks need to apply a command together."""
+    """The part of a loop that live control uses.
+
+    Live control calls these methods to apply commands, and to make all ranks apply a command at the same step.
+    """
 
     def __init__(
         self,
@@ -113,7 +116,7 @@ class ControlledLoop:
 
     @property
     def counts_differ(self) -> bool:
-        """Whether the run resumed with different data or a different number of ranks, so that iteration numbers differ."""
+        """Whether the run resumed with different data or a different number of ranks, which changes its iteration numbers."""
         return self._resuming.moved is not None or self._resuming.has_other_data or bool(self._objects.positions.notes)
 
     @property
@@ -137,7 +140,7 @@ class ControlledLoop:
         self._saving.is_due = True
 
     def gather(self, value: Any, what: str) -> list[Any]:
-        """Return the values of all ranks, in rank order. This call does not affect when ranks exchange other requests."""
+        """Return the values of all ranks, in rank order. The team does not count this call as a collective call."""
         return [value] if self._agreement is None else self._agreement.gather(value, what, counts=False)
 
     @property
@@ -147,7 +150,7 @@ class ControlledLoop:
     def set_log_every(self, steps: int, *, moves_next: bool = True) -> Callable[[], None]:
         """Set the number of steps between log steps. With `moves_next`, also reschedule the next log step.
 
-        Return a function that restores both.
+        Return a function that restores the old number of steps and the old next log step.
         """
         logbook = self._logbook
         was, next_step = logbook.log_every, logbook.next_log_step
@@ -160,7 +163,7 @@ class ControlledLoop:
         return restore
 
     def save(self, tag: str) -> tuple[Any, str]:
-        """Write a checkpoint now. Return its path and "", or None and the reason why it was not written."""
+        """Write a checkpoint now. Return its path and "". If the checkpoint was not written, return None and the reason."""
         return self._saving.save_now(tag)
 
     def check_save(self) -> None:
@@ -178,7 +181,7 @@ class ControlledLoop:
     def serve(self) -> None:
         """Handle a finished background save, or a save requested by a signal, while the run is paused."""
         is_signalled = self._agreement is not None and self._agreement.take_save_signal()
-        if any(self.gather(is_signalled, "the saves of a pause")):
+        if any(self.gather(is_signalled, "the requested saves during a pause")):
             self._saving.request("manual")
         if self._saving.is_due:
             self._saving.at_boundary()
@@ -186,6 +189,6 @@ class ControlledLoop:
     def take_signals(self) -> None:
         """If any rank has caught a signal, handle it on all ranks."""
         caught = self._signals.caught
-        for name in self.gather(None if caught is None else caught.name, "the signals of a pause"):
+        for name in self.gather(None if caught is None else caught.name, "the signals during a pause"):
             if name is not None and self._signals.received is None:
                 self._signals.take(signal.Signals[name])

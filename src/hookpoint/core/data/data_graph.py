@@ -15,7 +15,9 @@ MAX_DEPTH, MAX_INPUTS, MAX_INDICES = 8, 16, 100_000
 
 
 def graph_of(data: Any, digest: Callable[[Any], str | None] = lambda data: None, depth: int = 0) -> dict[str, Any]:
-    """Return the class, length and inputs of a loader or dataset, and a digest if it is cheap to compute.
+    """Return the class and length of a loader or dataset, its inputs, and a digest if it is cheap to compute.
+
+    The inputs are the loaders and datasets inside it, described in the same way.
 
     No data is loaded. `digest` returns a dataset's digest, or None if it does not support the dataset.
 
@@ -36,7 +38,7 @@ def graph_of(data: Any, digest: Callable[[Any], str | None] = lambda data: None,
 
 
 def _inputs(data: Any) -> Iterator[Any]:
-    own = getattr(data, "__dict__", {})  # never a property: reading one could load data
+    own = getattr(data, "__dict__", {})  # read only plain attributes, because a property could load data
     for name in INSIDE:
         inside = own.get(name)
         if isinstance(inside, list | tuple) and name == "datasets":

@@ -1,4 +1,4 @@
-"""Data points: on_sample and on_batch_made. They fire in the process that loads the data, where there is no run."""
+"""Data points: on_sample and on_batch_made. They fire in the process that loads the data, where handlers cannot use the run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SAMPLE, BATCH = "on_sample", "on_batch_made"
 
 
 class BatchPlace(NamedTuple):
-    """The position of a batch. It is sent along with the batch, because workers have no clocks."""
+    """The position of a batch. It is sent along with the batch, because a worker process cannot read the run's clocks."""
 
     epoch: int
     mode: str | None
@@ -80,7 +80,7 @@ class DataPoints:
         return value
 
     def leave_run(self) -> None:
-        """Clear the reference to the run. A forked worker inherits it, but the run is not valid there."""
+        """Clear the reference to the run. A forked worker inherits this reference, but cannot use the run."""
         for entry in self.entries:
             if isinstance(entry.subject, Callback):
                 info_of(entry.subject).run = None
@@ -94,7 +94,7 @@ class _Call:
         self._name, self._point, self._method = call.entry.name, call.point, f"{handler.owner}.{handler.spelling}"
         if call.armed is not None or call.gates:
             why = f"{self._method} has a schedule, but a loader has no clocks."
-            raise BadSchedule(why, test="epoch or batch_idx in the method: they are arguments")
+            raise BadSchedule(why, test="the arguments epoch or batch_idx in the method instead")
         self._function = call.entry.contained(handler.function, call.point)
         self._by_position, self._by_keyword = handler.bind(BY_NAME[call.point].offers)
 
@@ -110,7 +110,7 @@ class _Call:
             return answer
         except BaseException as error:
             where = f"in callback {self._name} at {self._point} ({_where(offered)})"
-            if isinstance(error, StopIteration):  # a loader would treat it as the end of the data
+            if isinstance(error, StopIteration):  # a loader would treat StopIteration as the end of the data
                 raise RuntimeError(f"StopIteration was raised {where}") from error
             error.add_note(where)
             raise
@@ -122,7 +122,7 @@ def _where(offered: Mapping[str, Any]) -> str:
     return f"{index}batch {offered['batch_idx']} of epoch {offered['epoch']}, {worker}"
 
 
-ALIVE: weakref.WeakSet[DataPoints] = weakref.WeakSet()  # one for each loader that still exists
+ALIVE: weakref.WeakSet[DataPoints] = weakref.WeakSet()  # contains one object for each loader that still exists
 
 
 def check_pass(hooks: Hooks, loader: Any, *, warns_idle: bool, saved: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from hookpoint.core.errors import BadValue, UnknownSetting
 
 PLAIN = (bool, int, float, str, type(None))
-MAX_AHEAD = 1000  # the most batches that workers can be ahead of training; settings of older batches are dropped
+MAX_AHEAD = 1000  # workers load at most this many batches ahead of training; older settings are dropped
 
 
 class DataSettings:  # not a Mapping, because a checkpoint would then store the items instead of the object
@@ -19,7 +19,7 @@ class DataSettings:  # not a Mapping, because a checkpoint would then store the 
     With `per_batch`, a change takes effect with the next batch, in training and in other passes. Checkpoints include the
     settings of batches that workers have already begun, so that a resumed pass uses the same settings again.
 
-    If `is_resumed` is set, `begin_pass` keeps the saved settings for the training pass.
+    While `is_resumed` is True, `begin_pass` returns the saved settings for a training pass, not the current settings.
 
     Values must be plain: numbers, strings, True, False and None, alone or in lists, tuples and dicts.
 
@@ -34,7 +34,7 @@ class DataSettings:  # not a Mapping, because a checkpoint would then store the 
         self._values: dict[str, Any] = {name: _plain(name, value) for name, value in (values or {}).items()}
         self._of_pass: dict[str, Any] = {}
         self._begun = 0  # number of batches begun in the training pass
-        self._changes: list[tuple[int, dict[str, Any]]] = []  # for each change: the first batch it applies to, and the values
+        self._changes: list[tuple[int, dict[str, Any]]] = []  # the first batch and the new settings of each change
         self.is_resumed = False
 
     def __getitem__(self, name: str) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 from hookpoint.core.errors import BadArgument, BadValue
 
-ATTRIBUTES = ("num_graphs", "batch_size")  # in this order
+ATTRIBUTES = ("num_graphs", "batch_size")  # checked in this order
 SCALARS = (str, int, float, type(None))
 PLAIN = (dict, list, tuple)
 
@@ -16,14 +16,14 @@ PLAIN = (dict, list, tuple)
 def count_samples(batch: Any) -> int:
     """Return the number of samples in a batch.
 
-    For an array (anything with a `shape`), this is its first dimension. For a pair whose first item (the inputs) is an array,
-    it is the first dimension of that array. Any other tuple, list, mapping or dataclass is searched at any depth. The count
-    comes from the first rule that applies:
+    For an array (anything with a `shape`), this is the size of its first dimension. For a pair whose first item (the inputs) is
+    an array, this is the size of the first dimension of the inputs. Any other tuple, list, mapping or dataclass is searched at
+    any depth. The count comes from the first rule that applies:
 
-    1. An integer attribute `num_graphs` or `batch_size` >= 0, on the batch or on the first object in it that has one.
-    2. The most frequent first dimension of its arrays; in a tie, the first. A list of tuples is a list of samples, so its items
-       are not searched.
-    3. If there are no arrays, the number of items: the samples in a list, or the items in the first column.
+    1. The attribute `num_graphs` or `batch_size`, if it is an integer >= 0. The batch is checked first, then the objects in it.
+    2. The most frequent size of the first dimension of the arrays in the batch; in a tie, the first of these sizes. A list of
+       tuples is a list of samples, so its items are not searched.
+    3. If there are no arrays, the number of samples in a list of samples, or the number of items in the first column.
 
     Anything else counts as one sample.
 
@@ -66,7 +66,11 @@ def counter(function: Callable[[Any], Any] | None) -> Callable[[Any], int]:
 
 
 def _most_shared(batch: Any, columns: Iterable[Any]) -> int:
-    """Count the samples in a plain container. If all columns are arrays, use their lengths. Otherwise, search the batch."""
+    """Count the samples in a plain container.
+
+    If all columns are arrays, use the sizes of their first dimensions. Otherwise, search the batch for attributes and arrays at
+    any depth.
+    """
     lengths = []
     for column in columns:
         shape = getattr(column, "shape", None)
@@ -92,9 +96,9 @@ def _most_frequent(lengths: list[int]) -> int:
 
 
 def _measure(part: Any, lengths: list[int]) -> int | None:
-    """Return the number of samples that a part of a batch declares.
+    """Search part of a batch for an attribute such as `batch_size`, and return its value. Return None if there is none.
 
-    If the part declares none, append the first dimensions of its arrays to `lengths`.
+    During the search, append the size of each array's first dimension to `lengths`.
     """
     shape = getattr(part, "shape", None)
     if shape is not None:
@@ -115,7 +119,7 @@ def _stated(part: Any) -> int | None:
     for name in ATTRIBUTES:
         try:
             stated: Any = getattr(part, name, None)
-        except Exception:  # a property that raises an error declares nothing
+        except Exception:  # a property that raises an error counts as missing
             continue
         if _is_count(stated):
             return int(stated)

@@ -34,8 +34,8 @@ def guard(point: Any = None, *, hookpoint: str | None = None) -> Any:
     The function needs a parameter `callbacks`, keyword or positional: a callback, a list of callbacks, a pipeline, `Hooks` or
     None. A handler can take any of the function's parameters by name, as well as `args`, `kwargs`, and `result` or `error`. An
     end handler that returns `Replace(value)` changes the result. Without callbacks, a call costs one extra check. By default,
-    the point is named after the function. `guard("fit")` fires on_fit_begin and on_fit_end, as does `guard(hookpoint="fit")`,
-    the cinnamon spelling. A generator fires its points when it starts and when it ends or is abandoned.
+    the point is named after the function. `guard("fit")` fires on_fit_begin and on_fit_end. `guard(hookpoint="fit")`, as in
+    cinnamon, does the same. A generator fires its points when it starts and when it ends or is abandoned.
 
     >>> @guard("on_tokenize")
     ... def tokenize(text, *, callbacks=None):
@@ -104,14 +104,14 @@ class GuardedCall(GuardedBlock):
             return
         try:
             self._hooks.fire_payload(f"{self._point}_error", {**self._payload, "error": error})
-        except Exception as second:  # raise the function's own error, not this one
+        except Exception as second:  # only log the handler's error, because the function's own error is raised
             logger.error("a handler of %s_error failed", self._point, exc_info=second)
 
 
 def compiled(callbacks: Any) -> Hooks:
     """Return the hooks for a callback, a list of callbacks or a pipeline. Hooks are returned unchanged.
 
-    The hooks are cached on the first callback, for as long as the callback exists.
+    The hooks are cached in an attribute of the first callback.
     """
     if isinstance(callbacks, Hooks):
         return callbacks
@@ -163,7 +163,7 @@ def install(obj: Any, method: str, point: str, callbacks: Any) -> Callable[[], N
 
     def undo() -> None:
         state["on"] = False
-        if inspect.getattr_static(obj, method, None) is wrapped:  # otherwise, a later installation wraps it
+        if inspect.getattr_static(obj, method, None) is wrapped:  # a later `install` may have replaced `wrapped`
             if is_own:
                 setattr(obj, method, static)
             else:

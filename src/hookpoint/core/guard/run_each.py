@@ -17,8 +17,8 @@ def run_each(name: str, items: Iterable[Item], callbacks: Any = None) -> Iterato
 
     Around the whole loop, `on_<name>s_begin` and `on_<name>s_end` fire with the argument `items`. Around each item,
     `on_<name>_begin` and `on_<name>_end` fire with the arguments `<name>` (the item), `index` and `items`. After a `break` in
-    the `for` body, the end points fire. An exception in the body also fires the end points, because a generator cannot tell it
-    from a `break`. Wrap the body in `guarding` to fire `on_<name>_error`.
+    the `for` body, the end points fire. An exception in the body also fires the end points, because a generator cannot
+    distinguish an exception from a `break`. Wrap the body in `guarding` to fire `on_<name>_error`.
 
     >>> see = LambdaCallback(on_fold_begin=lambda fold, index: print("fold", fold, "is number", index))
     >>> [fold for fold in run_each("fold", ["a", "b"], see)]

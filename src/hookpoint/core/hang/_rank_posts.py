@@ -1,4 +1,4 @@
-"""RankPosts: notes through which each rank of a team tells the other ranks where it is."""
+"""RankPosts: notes in which each rank of a team writes its position in the run, for the other ranks to read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SILENT_LOOKS = 4  # after this many checks without a new note, a rank counts as 
 class RankPosts:
     """Write a note for the other ranks at each check. While this rank waits, also read their notes.
 
-    Of the ranks that wait and still respond, only the lowest logs a report.
+    If several ranks wait, only one of them logs a report: the lowest rank that still responds.
     """
 
     def __init__(self, rank: int, notes: Any) -> None:
@@ -26,7 +26,7 @@ class RankPosts:
         self._is_open = True
 
     def exchange(self, where: str, stack: list[str], waited: float, *, reads: bool) -> None:
-        """Write where this rank is. With `reads`, also read where the other ranks are."""
+        """Write a note with this rank's position and stack. With `reads`, also read the notes of the other ranks."""
         self._count, self._waited = self._count + 1, waited
         note = {"count": self._count, "host": self._host, "pid": os.getpid(), "where": where, "stack": stack, "waited": waited}
         self._is_open = self._notes.put(note)
@@ -40,14 +40,14 @@ class RankPosts:
                 self._last[rank] = latest
 
     def is_mine_to_report(self) -> bool:
-        """Return whether this rank logs the report, because no lower rank is waiting and still responding."""
+        """Return whether this rank logs the report. It does so unless a lower rank also waits and still responds."""
         lower = (rank for rank in self._last if rank < self._rank and self._answers(rank))
         return all(self._last[rank]["waited"] <= self._waited / 2 for rank in lower)
 
     def report(self) -> list[str]:
-        """Return lines that show where each other rank is, or that the rank does not respond."""
+        """Return lines about all other ranks. They show a rank's position, or that the rank does not respond."""
         if not self._is_open:
-            return ["the process group's store does not answer: rank 0, which hosts it, may be stopped or gone"]
+            return ["the process group's store does not answer: rank 0, which hosts the store, may have stopped or exited"]
         return [line for rank, note in sorted(self._last.items()) for line in self._lines(rank, note)]
 
     def _lines(self, rank: int, note: Mapping[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""HangWatch: report when the training thread waits too long for data or other ranks, and end a wait for data on timeout.
+"""HangWatch: report long waits for data or other ranks, and raise DataTimeout if a batch takes too long.
 
 Every few seconds, a background thread reads the run's counters and the training thread's stack. The training thread does no
 extra work.
@@ -25,18 +25,21 @@ if TYPE_CHECKING:
 
 LOOKS = 12  # checks per `report_seconds`, or per `data_seconds` if that is shorter
 FRAMES = 8  # number of innermost stack frames in a report
-SHORT = 4  # number of frames per rank, in a report on several ranks
+SHORT = 4  # number of stack frames per rank, in a report about multiple ranks
 MODES = {"train": "", "val": "validation ", "pred": "prediction "}
 
 
 class HangWatch:
-    """Watch one run. The thread starts with the first pass that can hang: a pass with workers, in a team, or with a timeout.
+    """Watch one run in a background thread.
+
+    With multiple ranks, the thread starts when the run begins. With one rank, it starts with the first pass that has worker
+    processes or a timeout.
 
     After `report_seconds` without progress, the watch logs a report. The interval doubles after each report. After
     `data_seconds`, `signals` interrupts a wait for data. `workers`, such as TorchLoaderWorkers, inspects the worker processes
     of a framework's loaders. It may be None. `passes` contains the open passes, innermost last. `fetching` returns whether a
-    stack frame fetches a batch from a loader; the local variable `pass_` of that frame is the pass. `loop_folder` is the folder
-    of the loop's code.
+    stack frame fetches a batch from a loader. Such a frame has a local variable `pass_`, which contains the pass. `loop_folder`
+    is the folder of the loop's code.
     """
 
     def __init__(
@@ -65,7 +68,7 @@ class HangWatch:
         self._since = self._next_report = 0.0
 
     def begin(self) -> None:
-        """Record which thread trains. In a team, start the watch on every rank, because other ranks may wait for this one."""
+        """Record which thread trains. In a team, start the watch on every rank, because other ranks may wait for this rank."""
         self._training_thread = threading.get_ident()
         if self._data_seconds is not None and not self._signals.can_interrupt():
             cure = "the loop in the main thread, without ignoring SIGINT, or pass timeout= to the DataLoader instead"
@@ -88,7 +91,10 @@ class HangWatch:
         self._over.set()
 
     def explain(self, error: BaseException) -> None:
-        """Add the requested batch and the worker that exited as notes to a loader's error. Terminate the other workers."""
+        """Add notes to a loader's error: the batch that was requested, and the worker that exited.
+
+        Terminate the other workers.
+        """
         frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][::-1]
         fetch = self._fetch_in(frames)
         if not isinstance(error, Exception) or isinstance(error, HookpointError | StopRun):
@@ -100,7 +106,7 @@ class HangWatch:
             if stall is not None:
                 stall.close()
         elif self._entered is not None and self._workers is not None and self._workers.is_worker_exit(error):
-            error.add_note(f"seen after batch {self._entered.batches_seen} of epoch {self._clocks.epoch} was fetched")
+            error.add_note(f"detected after batch {self._entered.batches_seen} of epoch {self._clocks.epoch} was fetched")
 
     def _start(self) -> None:
         if self._thread is None:
@@ -161,7 +167,7 @@ class HangWatch:
         if stall is not None:
             stall.kill()
         lines = [f"no data for {waited:.0f} s, {self._where()}.", *(f"  {line}" for line in report)]
-        cure = f"more than data_timeout_seconds={self._data_seconds:g} if the data is only slow"
+        cure = f"a longer wait than data_timeout_seconds={self._data_seconds:g} if the loader is only slow"
         raise DataTimeout("\n".join(lines), allow=cure, resume="the run from its last checkpoint")
 
     # The position of the run
@@ -183,7 +189,7 @@ class HangWatch:
         return fetch is not None and bool(self._passes) and _pass_of(fetch) is self._passes[-1]
 
     def _fetch_in(self, frames: list[FrameType]) -> FrameType | None:
-        """Return the frame that fetches a batch, if the code that it calls belongs to the loader.
+        """Return the stack frame that fetches a batch, if the code called from this frame belongs to the loader.
 
         `frames` starts with the innermost frame.
         """

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 
 class Background(Protocol):
-    """Call the handlers of asynchronous callbacks. `entry` is the callback's entry."""
+    """Call the handlers of asynchronous callbacks. `entry` is the `Entry` object of the callback."""
 
     def send(self, entry: Any, point: str, function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> None:
         """Copy the arguments, and call the function with the copies later, on another thread."""

@@ -56,10 +56,12 @@ def gates_of(entry: Entry, point: str) -> tuple[ArmedSchedule, ...]:
 
 
 def check_reads(calls: list[Call]) -> None:
-    """Make each callback check that a metric it reads exists, if a callback that writes the metric runs earlier at this point.
+    """Add a check to each call that reads a metric written by an earlier call at the same point.
 
-    Begin points are exempt, because callbacks only prepare there. In the last epoch, a missing metric does not raise an error,
-    because training is already done.
+    The check raises MissingMetric if the metric was not logged.
+
+    Calls at points whose names end in `_begin` are not checked, because callbacks only do setup work at these points. In the
+    last epoch, a missing metric does not raise an error, because training is already done.
     """
     writers: dict[str, list[Call]] = {}  # maps a metric to the earlier calls that write it
     for call in calls:
@@ -82,7 +84,7 @@ def _needs(reader: str, written: dict[Entry, set[str]]) -> Callable[[RunView], N
             return
         for writer, names in written.items():
             for name in names if writer.has_run else ():
-                if name not in run.metrics and run.stop_reason is None:  # after a stop, writers may not have run
+                if name not in run.metrics and run.stop_reason is None:  # after a stop, `writer` may not have run
                     raise MissingMetric(name, run.metrics, reader=reader, why=f"which {writer.name} declares but did not log")
 
     return check

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Contexts:
-    """The callbacks with `__enter__` and `__exit__`, in list order. Pipelines and wrappers come before their callbacks."""
+    """The callbacks with `__enter__` and `__exit__`, in list order. A pipeline or wrapper comes before the callbacks in it."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self._managers = list(_managers(entries))

@@ -19,7 +19,10 @@ def marked_options(function: Any) -> Mark:
 
 
 def option_of(name: str, option: str, options: Any, known: tuple[str, ...], *, default: str) -> str:
-    """Return an option's value, or the default if only the base class Callback sets it. Raise BadOption if it is invalid."""
+    """Return an option's value. Raise BadOption if the value is invalid.
+
+    If only the base class Callback sets the option, return `default`.
+    """
     value: str | None = getattr(options, option, None)
     if value is None or (value is getattr(Callback, option) and not _sets(options, option)):
         value = default

@@ -38,7 +38,7 @@ def fetches_in_step(subject: Any) -> bool:
 def fetches_of(callback: Any) -> Any:
     """Return a callback that fetches the values for `_before_run` and `_after_run`.
 
-    Its class is in a higher layer, so import it here.
+    The class of this callback is imported on demand, because it is in a higher layer.
     """
     ranks = "chief" if getattr(callback, "chief_only", False) else callback.ranks
     before, after = _fetching_methods(callback)
@@ -47,7 +47,7 @@ def fetches_of(callback: Any) -> Any:
 
 
 def _fetching_methods(subject: Any) -> list[Any]:
-    """Return the bound methods that request values of a step and receive them, with None for each that is missing."""
+    """Return the bound methods `_before_run` and `_after_run`, with None for a missing method."""
     cls = type(subject)
     is_callback = hasattr(cls, "state_dict")
     is_there = (is_callback and takes_fetches(name, getattr(cls, name, None)) for name in FETCHING)

@@ -17,7 +17,7 @@ BY_KIND = {MAIN: "first: the MainCallback", PLAIN: IN_LIST_ORDER, MONITOR: "last
 
 
 class Constraint(NamedTuple):
-    """`first` must run before `second`. `owner` is the one of the two that declares the constraint and is moved."""
+    """`first` must run before `second`. `owner` is the callback that declares this: either `first` or `second`."""
 
     first: Entry
     second: Entry
@@ -85,7 +85,7 @@ class Order:
         return units
 
     def _move_down(self, units: list[Unit]) -> list[Unit]:
-        """Move each callback that must run after others to just after the last of them."""
+        """Move each callback that must run after other callbacks. It then runs directly after the last of these callbacks."""
         of = _unit_of(units)
         waits: dict[int, list[Constraint]] = {id(unit): [] for unit in units}
         for constraint in self._constraints:
@@ -151,7 +151,7 @@ def _unit_of(units: list[Unit]) -> dict[Entry, Unit]:
 def _constraints(entries: Sequence[Entry]) -> list[Constraint]:
     """Return the constraints that callbacks declare, in list order.
 
-    Compare each callback only with those that its declarations name.
+    For speed, each callback is compared only with the callbacks that its declarations refer to.
     """
     named, writing = _positions(entries, Entry.names), _positions(entries, lambda entry: entry.declared("writes"))
     constraints = []

@@ -1,4 +1,4 @@
-"""Report values that handlers return. Nothing reads them, so a warning names the request to make instead."""
+"""Report values that handlers return. A run ignores these values, so a warning suggests what to call instead."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ INSTEAD = {
 
 
 def may_return(function: Callable[..., Any]) -> bool:
-    """Return whether a handler may return a value on purpose: it is a user's `def` without `-> None`."""
+    """Return whether a handler's return value may be intentional: a user wrote the handler with `def` and without `-> None`."""
     while isinstance(function, partial):
         function = function.func
     plain = inspect.unwrap(getattr(function, "__func__", function))
@@ -63,9 +63,9 @@ def report(entry: Entry, handler: Handler, point: str, answer: Any) -> None:
 class Returned:
     """Handle values that a handler returns at a point that fires in every step.
 
-    The generated code only tests for None, which costs no more than dropping the value. It drops the first value, and a
-    function that reports the next value replaces the handler. If the next value is None or the run ends, the report only says
-    that there was a value.
+    The generated code only tests whether the value is None, which costs no more than ignoring it. The first value is therefore
+    lost. After the first value, the handler is replaced with a function that reports the next value. If the next value is None,
+    or the run ends first, the warning says only that the handler returned a value.
     """
 
     def __init__(self, entry: Entry, handler: Handler, point: str, names: dict[str, Any], key: str) -> None:

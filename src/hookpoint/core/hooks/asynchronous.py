@@ -1,4 +1,4 @@
-"""Asynchronous callbacks: what they may declare, and handlers that only send a call to the background."""
+"""Asynchronous callbacks: check what they declare, and replace their handlers with functions that queue a call."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from hookpoint.core.callback.handlers import Handler
     from hookpoint.core.hooks._background_protocol import Background
 
-# Points before training, where a callback checks its requirements. They are called on the training thread.
+# Points before training, where a callback checks its requirements. Their handlers are called on the training thread.
 DIRECT = ("on_setup", "on_run_begin")
-# What a callback declares if it changes the run or communicates, and why it then cannot run in the background.
+# Maps attributes of a callback to the reason why a callback that sets them cannot run in the background.
 REFUSED = {
     "saves": "requests saves",
     "may_skip": "requests verdicts",
@@ -34,11 +34,11 @@ REFUSED = {
 
 
 def check_asynchronous(entry: Entry) -> None:
-    """Raise CompileError if a callback has `asynchronous = True` but does more than read."""
+    """Raise CompileError if a callback has `asynchronous = True` but does more than read values."""
     for pipeline in entry.path:
         if getattr(pipeline, "asynchronous", False):
             name = type(pipeline).__name__
-            raise CompileError(f"{name} has asynchronous = True but only groups callbacks.", set="it on the callbacks inside")
+            raise CompileError(f"{name} has asynchronous = True but only groups callbacks.", set="it on each grouped callback")
     if not entry.is_asynchronous:
         return
     for why, cures in _problems(entry):
@@ -57,15 +57,15 @@ def _problems(entry: Entry) -> Iterator[tuple[str, dict[str, str]]]:
     if any(map(overrides_run, (subject, *entry.path))):
         yield "receives its points through an overridden run()", {"write": "a method for each point instead"}
     if fetches_in_step(subject):
-        yield "names values for _before_run(ctx), which are gathered in the step", {}
+        yield "defines _before_run or _after_run, which need values from the current step", {}
     for handler in entry.handlers:
         point = handler.point
         if point == "on_records":
             yield "is a monitor, which is called in the background anyway", {}
         if point == "on_iter_error":
-            yield "handles on_iter_error, where a callback decides what happens to the batch", {}
+            yield "handles on_iter_error, where a callback decides whether to retry or skip the batch", {}
         if point in BY_NAME and BY_NAME[point].in_data:
-            yield f"handles {point}, which is called where data is loaded", {}
+            yield f"handles {point}, which is called in the process that loads the data", {}
         if isinstance(handler, ProxyHandler):
             yield f"is in {handler.owner}, which overrides {point}", {}
 
@@ -89,7 +89,8 @@ def deferred(entry: Entry, handler: Handler, point: str) -> Callable[..., None]:
 def send_payload(background: Background, entry: Entry, handler: Handler, point: str, payload: Mapping[str, Any]) -> None:
     """Call a custom point's handler in the background, with the payload items that it names."""
     named = {parameter.source for parameter in handler.parameters}
-    if "logs" in payload or "logs" not in named:  # otherwise, the payload itself is passed as `logs`
+    # A handler with a parameter `logs` gets the whole payload in it, unless the payload contains an item named `logs`.
+    if "logs" in payload or "logs" not in named:
         payload = {name: value for name, value in payload.items() if name in named}
     background.send(entry, point, _reader(entry, handler, point, handler.call), (payload,), {})
 

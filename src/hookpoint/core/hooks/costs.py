@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 
 SAMPLE_EVERY = 64
-FIRST_SAMPLE = 8  # the first sampled iteration of a training pass: earlier ones only warm up caches
-FIRST_SAMPLE_IN_EVALUATION = 2  # validation data may have only a few batches
+FIRST_SAMPLE = 8  # number of the first sampled iteration in a training pass; earlier ones warm up caches
+FIRST_SAMPLE_IN_EVALUATION = 2  # smaller, because validation data may have only a few batches
 STEP_POINTS = ("on_backward_begin", "on_backward_end", "on_step_begin", "on_step_end")
 IN_THE_STEP = ("on_iter_begin", "on_train_iter_begin", *STEP_POINTS, "on_train_iter_end", "on_iter_end")
 IN_EVALUATION = {f"on_{mode}_iter_{end}": mode for mode in ("val", "pred") for end in ("begin", "end")}
@@ -63,7 +63,7 @@ class StepShare:
         self._batches[mode] += batches
 
     def calls_per_sample(self, point: str, iterations: int) -> float:
-        """Return how many times a point fired for each time that it was sampled.
+        """Return the number of times that a point fired, divided by the number of times that it was sampled.
 
         `iterations` is the number of training iterations in this process.
         """

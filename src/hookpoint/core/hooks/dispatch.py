@@ -11,8 +11,8 @@ The function for two handlers, the second with named arguments and a schedule, l
             blame(error, run)
             raise
 
-A loop over prepared calls takes twice as long, because passing named arguments needs an extra function per call. The line
-number in a traceback identifies the call that failed.
+A loop over a list of calls would take twice as long, because each call would need an extra function to pass named arguments.
+The line number in a traceback identifies the call that failed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 # The points at which ranks can agree on a skip, because all ranks reach them in every iteration.
 SKIP_POINTS = ("on_iter_begin", "on_train_iter_begin", "on_backward_begin", "on_backward_end", "on_step_begin")
 
-# The points that fire for each batch. There, the check of a return value must not add any cost.
+# The points that fire for each batch. At these points, checking the return value of a handler must not take extra time.
 EACH_BATCH = {point.name for point in POINTS if point.modes and not point.name.endswith(("_epoch_begin", "_epoch_end"))} - {
     "on_epoch_begin",
     "on_epoch_end",
@@ -95,7 +95,7 @@ class Call:
 
     @property
     def agrees(self) -> bool:
-        """Whether the ranks must agree on what to skip after this call."""
+        """Whether the ranks must agree, after this call, on skipping the batch, the backward pass or the step."""
         return self.entry.may_skip and self.point in SKIP_POINTS
 
     @property
@@ -105,7 +105,10 @@ class Call:
 
     @property
     def same_on_all_ranks(self) -> bool:
-        """Whether every rank makes this call at the same step. If so, ranks need not agree on a save that it requests."""
+        """Whether every rank makes this call at the same step.
+
+        If so, the ranks do not have to agree on a save that the handler requests.
+        """
         schedule = self.handler.when if self.handler.when is not None else self.entry.schedule
         if self.gates or (schedule is not None and not schedule.same_on_all_ranks):
             return False
@@ -163,7 +166,7 @@ def _lines(call: Call, number: int, names: dict[str, Any], timed: bool) -> list[
         else:
             names[f"r{number}"] = returned.report
             statements = [f"if (answer := {statements[0]}) is not None: r{number}(answer)"]
-    if entry.catches_stops and not entry.is_in_team:  # here rather than in a function around the handler, which costs 0.5 us
+    if entry.catches_stops and not entry.is_in_team:  # inline: a wrapper function would cost 0.5 us
         names["StopRun"] = StopRun
         statements = ["try:", f"    {statements[0]}", "except StopRun as stop:", "    run.stop(stop.reason)"]
     if timed:
@@ -217,14 +220,17 @@ def _conditions(call: Call, number: int, names: dict[str, Any]) -> list[str]:
 
 
 def _blame(calls: Sequence[Call], first_line: int) -> Callable[[BaseException, RunView], None]:
-    """Return a function that adds the point and the failed callback, found by line number, as a note to an exception."""
+    """Return a function that adds a note to an exception. The note names the point and the callback that failed.
+
+    The function finds the callback by the line number in the traceback.
+    """
 
     def blame(error: BaseException, run: RunView) -> None:
         traceback = error.__traceback__
         assert traceback is not None
         call = calls[min(traceback.tb_lineno - first_line, len(calls) - 1)]
         where = f"in callback {call.entry.name} at {call.point} (step {run.step}, rank {run.rank})"
-        if isinstance(error, StopIteration):  # a `for` loop over batches would treat it as the end of the data
+        if isinstance(error, StopIteration):  # a `for` loop would treat StopIteration as the end of the data
             raise RuntimeError(f"StopIteration was raised {where}") from error
         error.add_note(where)
 

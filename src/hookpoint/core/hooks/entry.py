@@ -37,7 +37,7 @@ RANKS = ("all", "chief", "local_chief")
 FAILURES_IN_A_ROW = 3
 MAIN, PLAIN, MONITOR = 0, 1, 2
 ONLY_RUN = (Parameter("run", "run", required=True, keyword_only=False),)
-# Points whose handlers are never called through a custom `run`: schedules, threads, workers or the step call them directly.
+# Points whose handlers are never called through a custom `run`. A schedule, a thread, a worker or the step calls them directly.
 BESIDE_RUN = {"on_trigger", "on_records", *(point.name for point in POINTS if point.main_only or point.in_data)}
 
 
@@ -59,15 +59,15 @@ class Entry:
     schedule: When | None
     armed: dict[str, ArmedSchedule] = field(default_factory=dict)
     disabled: bool = False
-    is_blocked: bool = False  # set while a monitor or an asynchronous callback does not return from a call
+    is_blocked: bool = False  # set while a monitor or an asynchronous callback is blocked in a call
     has_run: bool = False
     failures: int = 0
     reported: set[tuple[str, str]] = field(default_factory=set)  # points and methods whose return values were reported
     unreported: list[Any] = field(default_factory=list)  # return values that were dropped before they could be reported
     watchers: tuple[Watcher, ...] = ()
     is_in_team: bool = False
-    catches_stops: bool = False  # turn StopRun into a request, so that it does not reach a host or end only this rank
-    background: Background | None = None  # in a run, calls the handlers of an asynchronous callback
+    catches_stops: bool = False  # convert StopRun to a stop request, because another trainer would not catch it
+    background: Background | None = None  # calls the handlers of an asynchronous callback; None outside a run
     carried: Mapping[str, Any] = field(default_factory=dict)  # saved state that the class cannot load, or cannot save again
 
     @property
@@ -104,7 +104,10 @@ class Entry:
 
     @property
     def reads_by_steps(self) -> bool:
-        """Whether the callback reads values during a pass: it supports this, and its schedule is checked within passes."""
+        """Whether the callback reads metrics during a pass.
+
+        This requires `reads_windows` and a schedule that is checked at iterations.
+        """
         can = getattr(self.subject, "reads_windows", False)
         return can and self.schedule is not None and "iter" in self.schedule.moments()
 
@@ -139,7 +142,7 @@ class Entry:
             return function
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            if self.disabled and point != "on_run_end":  # at on_run_end, even a disabled callback may undo its changes
+            if self.disabled and point != "on_run_end":  # a disabled callback can still undo its changes at on_run_end
                 return None
             try:
                 result = function(*args, **kwargs)
@@ -180,7 +183,7 @@ class Entry:
         holder = holder_of_state(self.subject, proxies_of(self.path))
         saves, loads = (_has_own(holder, method) for method in ("state_dict", "load_state_dict"))
         if loads:
-            return "" if saves else "restored, and saved again unchanged: its class has no state_dict"
+            return "" if saves else "restored, but never updated in checkpoints: its class has no state_dict"
         return f"{'not restored' if saves else 'stored for later'}: its class has no load_state_dict"
 
     def fail(self, point: str, error: Exception) -> None:
@@ -205,7 +208,7 @@ def _has_own(subject: Any, method: str) -> bool:
 
 
 def is_not_empty(saved: Mapping[str, Any]) -> bool:
-    """Return whether a callback's saved state contains anything."""
+    """Return whether the saved state of a callback or of its schedules is not empty."""
     return bool(saved["state"]) or bool(saved["schedules"])
 
 
@@ -257,7 +260,7 @@ def _leaves(callbacks: Iterable[Any], path: tuple[Callback, ...]) -> Iterator[tu
             yield adopted(callback), path
             if fetches_in_step(callback):
                 yield fetches_of(callback), path
-            if _is_custom_pipeline(callback):  # the pipeline itself handles elements that are not callbacks
+            if _is_custom_pipeline(callback):  # the pipeline's own `run` handles items that are not callbacks
                 yield from _leaves((item for item in callback.get_pipeline() if isinstance(item, Callback)), (*path, callback))
 
 
@@ -350,7 +353,7 @@ def _check_schedules(entries: list[Entry]) -> None:
 def _handlers(subject: Any) -> list[Handler]:
     if not overrides_run(subject):
         return find_handlers(subject)
-    points = [point.name for point in POINTS if point.name not in BESIDE_RUN]  # `run` handles all of them
+    points = [point.name for point in POINTS if point.name not in BESIDE_RUN]  # `run` is called at these points
     return [Handler(type(subject).__name__, point, "run", partial(_through_run, subject, point), ONLY_RUN) for point in points]
 
 

@@ -48,7 +48,7 @@ class Hooks:
         for entry in self.all_entries:
             check_asynchronous(entry)
         self.entries = [entry for entry in self.all_entries if entry.runs_on(rank, local_rank)]
-        # Readers receive means over all ranks, so every rank must know the metrics that any rank reads.
+        # Readers receive means over all ranks, so this set contains the metrics that are read on any rank.
         by_steps = [entry for entry in self.all_entries if entry.reads_by_steps]
         self.read_by_steps = frozenset(name for entry in by_steps for name in entry.declared("reads"))
         # The first watcher is the outermost one, so it is applied last.
@@ -78,7 +78,7 @@ class Hooks:
             dispatch(run)
 
     def _compile_and_fire(self, point: str, run: Any) -> None:
-        """Compile a point when it first fires, because a guard uses only a few points. Then fire it."""
+        """Compile a point when it fires for the first time, then call its handlers. Points that never fire are not compiled."""
         self._by_point[point] = dispatch = self.dispatch(point, timed=True) or _do_nothing
         dispatch(run)
 
@@ -90,7 +90,8 @@ class Hooks:
         key = (points, mode, timed, sampled)
         if key not in self._dispatches:
             calls = [call for point in points for call in self._calls.get(point, ()) if call.is_made_in(mode)]
-            # Validation also fires on_iter_begin and on_iter_end, whose cost is compared with a training step.
+            # Validation and prediction also fire on_iter_begin and on_iter_end. These calls are not timed, because the time at
+            # these points is compared with the time of a training step.
             measured = {call.point for call in calls} - ({*IN_THE_STEP} if mode in ("val", "pred") else set())
             self._dispatches[key] = compile_dispatch(
                 "_and_".join(points), calls, timed=measured if timed or sampled else (), only_samples=sampled
@@ -113,7 +114,8 @@ class Hooks:
     ) -> list[Exception]:
         """Call the handlers for a point one by one. Return their errors instead of raising them.
 
-        If `monitors` is True, call only monitors. If it is False, call only the others. `around(name, call)` makes each call.
+        If `monitors` is True, call only monitors. If it is False, call all callbacks except monitors. Each handler is called
+        through `around(name, call)`.
         """
         errors: list[Exception] = []
         for call in self._calls.get(point, ()):
@@ -136,7 +138,11 @@ class Hooks:
                 subject.setup(component, save_path)
 
     def attach(self, run: Any) -> None:
-        """Set the callbacks' run, for `self.trainer` (tensorpack) and `self.model` (Keras), and enter their contexts."""
+        """Store the run in each Callback, and call `__enter__` on the callbacks that define it.
+
+        A Callback reads `self.trainer` (tensorpack) and `self.model` (Keras) from the stored run. If `run` is None, remove the
+        stored run, and call any `__exit__` that has not been called yet.
+        """
         for entry in self.entries:
             for callback in (entry.subject, *entry.path):
                 if isinstance(callback, Callback):
@@ -151,7 +157,7 @@ class Hooks:
     def leave(self, error: BaseException | None) -> list[Exception]:
         """Exit the callbacks' contexts with the run's exception, in reverse order. Return the errors that they raise.
 
-        Then warn of values that handlers returned and that no warning has mentioned yet.
+        Then warn about values that handlers returned, unless they have already been reported.
         """
         errors = self._contexts.leave(error)
         for entry in self.entries:
@@ -161,7 +167,7 @@ class Hooks:
         return errors
 
     def start_schedules(self, clocks: Clocks) -> None:
-        """Start every schedule at the current clocks."""
+        """Start every schedule with the current values of the clocks."""
         for entry in self.entries:
             for armed in entry.armed.values():
                 armed.start(clocks)
@@ -171,7 +177,7 @@ class Hooks:
     def fire_payload(self, point: str, payload: Mapping[str, Any]) -> Any:
         """Call the handlers for a custom point.
 
-        Return the payload's "result", or the value that a handler replaced it with.
+        Return the payload's "result". If a handler returned `Replace(value)`, return `value` instead.
         """
         if point not in self._custom:
             self._custom[point] = list(self._handlers_of(point))
@@ -198,7 +204,9 @@ class Hooks:
     # Reports
 
     def explain(self, *, step: bool = False) -> str:
-        """Return a table of the callbacks at each point, in order: when and where each runs, and why in this position.
+        """Return a table of the callbacks at each point, in order.
+
+        It shows when and on which ranks each callback runs, and the reason for its position.
 
         With `step`, the text also includes the source code that the run executes for each iteration. This code is generated
         when a pass begins, and omits every check whose result cannot change during the pass.
@@ -212,7 +220,8 @@ class Hooks:
     def costs(self, *, of_users: bool = False) -> list[Cost]:
         """Return the time that each callback takes at each point, most expensive first. One iteration in 64 is sampled.
 
-        With `of_users`, the list omits hookpoint's own callbacks, except those built from the user's functions.
+        With `of_users`, the list omits hookpoint's own callbacks. It still includes callbacks that call the user's functions,
+        such as LambdaCallback.
         """
         calls = [call for calls in self._calls.values() for call in calls if not of_users or _is_of_user(call.entry.subject)]
         return sorted((call.cost for call in calls if call.cost.calls), key=lambda cost: -cost.seconds)
@@ -223,7 +232,7 @@ class Hooks:
 
     @property
     def is_watched(self) -> bool:
-        """Whether a watcher observes the calls. If so, default handlers must also be called through the hooks."""
+        """Whether a watcher observes the calls. If so, the default forward pass must also be called through the hooks."""
         return bool(self._watchers)
 
     @property
@@ -249,7 +258,10 @@ class Hooks:
                 entry.load_state(state[entry.name])
 
     def compared(self, state: Mapping[str, Any]) -> str:
-        """Return a table of which callbacks were restored, are new, or have state stored for later; "" if all were restored."""
+        """Return a table that shows whether each callback was restored and, if not, why.
+
+        Return "" if all callbacks were restored.
+        """
         mine = {entry.name: is_not_empty(entry.state()) for entry in self.entries}
         lacking = {entry.name: entry.not_restored() for entry in self.entries if state.get(entry.name, {}).get("state")}
         rows = [(name, "restored") for name in mine if name in state and is_not_empty(state[name]) and not lacking.get(name)]

@@ -11,13 +11,16 @@ if TYPE_CHECKING:
 
 
 def info_for(hooks: Hooks, run: RunView) -> dict[str, Any]:
-    """Return the values that savers append to the manifest, on the chief. If savers use the same name, the last one wins."""
+    """Return the values that savers append to the manifest. On ranks other than the chief, the result is empty.
+
+    If two savers use the same name, the value of the last saver is used.
+    """
     functions = [getattr(entry.subject, "append_info", None) for entry in hooks.entries] if run.is_chief else []
     return {name: value for function in functions if callable(function) for name, value in function(run).items()}
 
 
 def links_for(hooks: Hooks, run: RunView, tags: Collection[str]) -> list[str]:
-    """Return the names of the links to a checkpoint with these tags. Empty except on the chief."""
+    """Return the names of the links to a checkpoint with these tags. On ranks other than the chief, the result is empty."""
     functions = [getattr(entry.subject, "link_name", None) for entry in hooks.entries] if run.is_chief else []
     names = [function(run, tags) for function in functions if callable(function)]
     return [name for name in names if name is not None]

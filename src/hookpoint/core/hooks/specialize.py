@@ -1,4 +1,4 @@
-"""Specialize: evaluate once the checks that a function would otherwise repeat in every iteration.
+"""Specialize: make a function faster by evaluating its checks once, not in every iteration.
 
 An attribute is settled if its value does not change during a pass. `specialize` reads the source of a plain function and
 returns an equivalent, faster function:
@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, cast
 
 CONSTANTS = (type(None), bool, int)
 OBJECT = object()  # stands for any settled value that is not a constant
-MARK = "@"  # prefix for the path of a settled object, until a name is chosen for it
+MARK = "@"  # prefix of a temporary name, which contains the path of a settled object
 OPERATORS: dict[type, Callable[[Any, Any], bool]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
@@ -46,8 +46,8 @@ def settled_values(paths: Iterable[str], **owners: Any) -> dict[str, Any]:
 def specialize(function: Callable[..., Any], settled: Mapping[str, Any], inlined: Mapping[str, Callable[..., Any]]) -> Plan:
     """Return a plan that specializes a function for settled values and inlined methods, both given by path.
 
-    A settled None, bool or integer decides branches. Any other value is bound when the plan is used, so that runs with
-    different objects share a plan.
+    If a settled value is None, a bool or an integer, branches that depend on it are resolved in the plan. Any other value is
+    bound when the plan is used, so that runs with different objects share a plan.
     """
     facts = tuple((path, value if isinstance(value, CONSTANTS) else OBJECT) for path, value in settled.items())
     kinds = tuple(type(value) for _, value in facts)  # part of the cache key, because True equals 1
@@ -149,7 +149,7 @@ class _Specializer(ast.NodeTransformer):
     def __init__(self, settled: dict[str, Any], inlined: dict[str, Any]) -> None:
         self.globals: dict[str, Any] = {}
         self._settled, self._inlined = settled, inlined
-        self._aliases: dict[str, str] = {}  # parameters of inlined methods, and local variables that only repeat a settled path
+        self._aliases: dict[str, str] = {}  # maps parameters of inlined methods, and some local variables, to settled paths
         self._stored_once: set[str] = set()
         self._file, self._globals = "", dict[str, Any]()
 
@@ -305,7 +305,7 @@ class _Specializer(ast.NodeTransformer):
         return node
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
-        decides = isinstance(node.op, ast.Or)  # the value that ends the evaluation early
+        decides = isinstance(node.op, ast.Or)  # `or` ends at the first true value, `and` at the first false value
         left: list[ast.expr] = []
         for number, value in enumerate(map(self.visit, node.values), 1):
             if not isinstance(value, ast.Constant) or number == len(node.values):

@@ -13,7 +13,7 @@ Metadata = Sequence[Any] | Mapping[str, Sequence[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """A matrix with one row per point, and optionally labels and images of the points.
+    """A matrix with one embedding per row, and optionally labels and images for the rows.
 
     `metadata` is a sequence with one label per row, or a mapping from column names to such sequences. `images` has shape rows x
     height x width x channels.
@@ -37,7 +37,7 @@ class Embedding:
 
 
 def check_labels(owner: str, metadata: Any, rows: int) -> None:
-    """Raise BadValue unless there is one label per row, or none at all."""
+    """Raise BadValue unless there is one label per row, or `metadata` is None."""
     write = "a list with one label per row, or a dict of such lists by column name"
     columns = metadata if isinstance(metadata, Mapping) else {"metadata": () if metadata is None else metadata}
     for column, labels in columns.items():

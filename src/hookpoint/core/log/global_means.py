@@ -12,7 +12,9 @@ from hookpoint.core.team.checked_team import CheckedTeam
 def global_means(
     team: CheckedTeam, may_wait: MayWait, groups: Sequence[Mapping[str, Mean]], what: str
 ) -> list[dict[str, Mean]]:
-    """Average each group of means over the ranks that have different data. A name logged on any rank is included.
+    """Average each group of means over all ranks. A name that only some ranks logged is included.
+
+    If several ranks have the same data, only one of them counts.
 
     The result is the same on all ranks.
     """

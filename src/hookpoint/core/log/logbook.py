@@ -45,8 +45,8 @@ def renamed(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
 class Page:
     """The values of one pass, by name: means since the last log step, means over the pass, and the last values from `put`.
 
-    `is_side` marks a pass whose values do not become metrics. `is_shared` marks a pass whose means are computed over all
-    ranks. `recent` maps the name that a caller uses to the list to which further values are appended.
+    `is_side` marks a pass whose values do not become metrics. `is_shared` marks a pass whose means are computed over all ranks.
+    `recent` maps each name, as the caller wrote it, to a list. New values are appended to this list.
     """
 
     mode: str
@@ -78,16 +78,16 @@ class Logbook:
         self.metrics = Metrics()
         self.windows = ReaderWindows(read_by_steps, floats, may_wait)
         self.monitors: Monitors | None = None
-        self.is_muted = False  # True while a run resumes, because these values were already logged before the checkpoint
-        self.has_recent = True  # False if values must be copied, so that each one must go through `log`
+        self.is_muted = False  # True while a run resumes: values are ignored, because they were logged before the checkpoint.
+        self.has_recent = True  # False if a run uses a CUDA graph: `recent` then stays empty, so `log` can copy each value.
         self.recent: dict[str, list[tuple[Any, float]]] = {}
         self.next_log_step = log_every or 0
         self._clocks, self._log_every, self._floats = clocks, log_every, floats
         self._pages: list[Page] = []
         self._between: dict[str, Any] = {}
         self._limit = NameLimit()
-        self._names = self._limit.names  # a known name costs one set lookup, not a call
-        self.shared: Shared | None = None  # in a team, computes means over all ranks
+        self._names = self._limit.names  # not a copy; a lookup in this set is faster than a call to `admits`.
+        self.shared: Shared | None = None  # computes means over all ranks; None outside a team
         self.loss_check: LossCheck | None = None
         self.has_validated = False  # whether one of the run's own validation passes has finished
         self.at_log_step: list[Callable[[Mapping[str, Any]], Mapping[str, Any]]] = []
@@ -97,14 +97,14 @@ class Logbook:
         return self._log_every
 
     def set_log_every(self, steps: int, *, moves_next: bool) -> None:
-        """Set the number of steps between log steps. Without `moves_next`, the restored next log step does not change."""
+        """Set the number of steps between log steps. With `moves_next`, also reschedule the next log step."""
         self._log_every = steps
         if moves_next:
             self.next_log_step = self._clocks.step + steps - self._clocks.step % steps
 
     def open_page(self, mode: str, *, is_side: bool = False, is_shared: bool = False) -> None:
-        """Begin a page for a pass."""
-        self.flush()  # now, with the current clocks, not with those of the next log step
+        """Start collecting the values of a new pass."""
+        self.flush()  # send these values with the current clocks, not with the clocks of the next log step
         self._pages.append(Page(mode, is_side, is_shared))
         self.recent = self._pages[-1].recent
 
@@ -112,12 +112,12 @@ class Logbook:
         """Add a value. Inside a pass, it counts towards the pass's mean. Between passes, it is a single value."""
         value = as_scalar(name, value)
         if name in self.recent and not as_given:
-            self.recent[name].append((value, weight))  # taken by all values after the first one since a log step
+            self.recent[name].append((value, weight))  # the fast path: not the first value of this name since the last log step
         elif not self.is_muted:
             self._log_first(name, value, weight, as_given)
 
     def add(self, name: str, value: Any, weight: float) -> None:
-        """Do the same as `log`, in a form that can be inlined into a generated step."""
+        """Do the same as `log`. This method is simple enough to be inlined into the generated code of a step."""
         if name in self.recent:
             self.recent[name].append((as_scalar(name, value), weight))
         else:
@@ -142,7 +142,7 @@ class Logbook:
             page.window[name].pending.append((value, weight))
 
     def _follow(self, page: Page, name: str, called: str, mean: Mean, as_given: bool) -> None:
-        """Let metrics, readers and callers share the mean's list of pending values from now on."""
+        """Let callers append values directly to `mean.pending`. Metrics and readers also get their values from this list."""
         if not page.is_side:
             self.metrics.follow(name, mean, self._clocks.epoch)
             if page.mode == "train" and name in self.windows.by_metric:
@@ -152,18 +152,21 @@ class Logbook:
         self.recent = page.recent
 
     def _release(self) -> None:
-        """Stop appending to lists. The next value of each name goes through `log`, and readers receive all values so far."""
+        """Stop callers from appending to the lists, and deliver all values to readers.
+
+        The next value of each name goes through `log`.
+        """
         if self.windows.by_metric:
             self.windows.release()
         for page in self._pages:
             page.recent.clear()
 
     def pause_recent(self) -> None:
-        """Make the next value go through `log`, because the code has left the pass that `recent` belongs to."""
+        """Make the next value go through `log`, because the run is no longer inside the pass that `recent` belongs to."""
         self.recent = {}
 
     def logs(self) -> Logs:
-        """Return the metrics with a value from the current epoch. At the end of a training pass, omit validation metrics."""
+        """Return the metrics that were logged in the current epoch. At the end of a training pass, omit validation metrics."""
         ends_training = bool(self._pages) and self._pages[-1].is_final and self._pages[-1].mode == "train"
         return Logs(self.metrics, self._clocks.epoch, without=OF_VALIDATION if ends_training else ())
 
@@ -205,9 +208,9 @@ class Logbook:
         return value
 
     def read(self, reader: ReaderWindow) -> float | None:
-        """Return the mean of the values that became visible since the reader's last read, or None if there are none."""
+        """Return the mean of the values that have become visible to this reader since its last read, or None."""
         if self._log_every and self._clocks.step >= self.next_log_step:
-            self.windows.land()  # this is a log step whose window is not closed yet
+            self.windows.land()  # at a log step, the previous window becomes visible
         return self.windows.read(reader)
 
     def log_final(self, values: Mapping[str, Any], mode: str) -> None:
@@ -221,7 +224,7 @@ class Logbook:
             self._send(scalars, "epoch", mode)
 
     def end_window(self, *, send: bool) -> None:
-        """Start new means on the current page. With `send`, send the finished means, because this is a log step."""
+        """Start new means for the current pass. With `send`, this is a log step, so also send the finished means."""
         self._release()
         page = self._pages[-1]
         window, page.window = page.window, {}
@@ -247,7 +250,10 @@ class Logbook:
                 self.loss_check.at_log_step(window.get("loss"))
 
     def show(self, name: str, value: Any) -> None:
-        """Set the latest value without adding it to a mean, because a value from a host may already be a mean."""
+        """Set the latest value without adding it to a mean.
+
+        Used for values from another library's trainer, which may already be means.
+        """
         value = as_scalar(name, value)
         if not self.is_muted and (name in self._names or self._limit.admits(name)):
             self._release()
@@ -256,10 +262,10 @@ class Logbook:
     def finish_page(self, finals: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Turn the means of a finished pass into its results, and make them the latest values of the metrics.
 
-        Values that are logged later, at the end of the pass, are final as well.
+        Values that callbacks then log at the end of the pass also become results.
 
-        `finals` contains values that a host computed over the whole pass. For a name that was logged in the pass, the logged
-        mean is kept instead.
+        `finals` contains values that another library's trainer computed over the whole pass. If values were also logged under
+        the same name during the pass, their mean is used instead.
         """
         self.end_window(send=False)
         page = self._pages[-1]
@@ -332,7 +338,7 @@ class Logbook:
         }
 
     def load_state_dict(self, state: Mapping[str, Any], *, in_pass: bool) -> None:
-        """Restore the state. If the training pass is open again, also restore its means."""
+        """Restore the state. If the run resumes within a training pass, also restore the means of that pass."""
         self.metrics.load_state_dict(state["metrics"])
         self._limit.restore(self.metrics)
         self.next_log_step = state["next_log_step"] if self._log_every else 0
@@ -359,5 +365,8 @@ class Logbook:
 
 
 def _settled(means: Mapping[str, Mean]) -> dict[str, Any]:
-    """Return global means as floats. If all values are NaN or infinite, return the Mean itself, for `is_all_bad`."""
+    """Return global means as floats. If all values of a mean are NaN or infinite, return the Mean itself.
+
+    The loss check reads the attribute `is_all_bad` of this Mean.
+    """
     return {name: mean if mean.is_all_bad else float(mean) for name, mean in means.items()}

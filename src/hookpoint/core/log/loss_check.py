@@ -34,8 +34,9 @@ class LossCheck:
 
     The check reads the means of "loss" that the run logs anyway. In a team, these are means over all ranks, so all ranks raise
     at the same step. A mean of host numbers is checked at its log step. A mean of device tensors is checked at the next log
-    step or at the end of the pass. If the check may raise, it waits there for the copy that was queued at the log step, so the
-    step at which a run ends does not depend on the machine's speed. If it only warns, it never waits.
+    step or at the end of the pass. If the check may raise an error, it then waits for the copy to the host, which was queued at
+    the log step. The step at which a run ends therefore does not depend on the machine's speed. If the check only warns, it
+    never waits.
     """
 
     def __init__(self, run: RunView, *, on_nonfinite: OnNonFinite, may_wait: MayWait) -> None:
@@ -75,7 +76,7 @@ class LossCheck:
         else:
             value = float(mean.loss)
         if not (isinstance(mean.loss, Mean) and mean.loss.is_all_bad):
-            if not mean.is_pass or math.isfinite(value):  # otherwise, the pass's last losses may be bad
+            if not mean.is_pass or math.isfinite(value):  # if the mean of a pass is not finite, keep the list of bad steps
                 self.has_warned, self._bad_steps = False, []
             return
         if mean.is_pass:
@@ -88,7 +89,7 @@ class LossCheck:
 
     def _report(self, mean: LossMean, value: float, what: str) -> None:
         if self._raises:
-            if self._run.stop_reason is None:  # otherwise, the run is already stopping
+            if self._run.stop_reason is None:  # raise no error if the run is already stopping
                 raise NonFiniteLoss(value, epoch=mean.epoch, step=mean.step, now=self._run.step, what=what)
             return
         if not self.has_warned and self._run.is_chief:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 def always() -> bool:
-    """Return True, because other names may also be logged."""
+    """Return True, because names that are not known in advance may be logged."""
     return True
 
 
@@ -16,8 +16,9 @@ class MetricNames(NamedTuple):
     """The metric names that a run itself logs, in addition to those that callbacks declare.
 
     `validates` tells whether the run has validation passes. It is None if that is unknown, as in your own loop. `can_be_more`
-    returns whether anything other than a callback could log further names. It is called only if a name is unknown. `reads`
-    maps each reader that is not a callback to the metric it reads. Messages show these keys.
+    returns whether code other than callbacks, such as the model, could log further names. It is called only if a name is
+    unknown. `reads` maps each reader that is not a callback to the metric it reads. Error messages show the names of these
+    readers.
     """
 
     known: frozenset[str] = frozenset()

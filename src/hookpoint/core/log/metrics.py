@@ -22,7 +22,8 @@ HISTORY_LENGTH = 10_000
 NUMBERS, FIRST = {float, int}, itemgetter(0)
 ON_HOST = ("builtins", "decimal", "fractions", "numpy")  # packages whose numbers are always on the host
 
-# Called on the training thread; does not wait. The function that it returns is called on another thread and may wait.
+# A function that starts converting values to floats. It is called on the training thread and does not wait. It returns a second
+# function, which is called on another thread, may wait for the device, and returns the floats.
 Floats = Callable[[Sequence[Any]], Callable[[], list[float]]]
 MayWait = Callable[[], AbstractContextManager[None]]  # the training thread waits for the device only inside this context
 
@@ -37,7 +38,7 @@ def as_scalar(name: str, value: Any) -> Any:
     kind = type(value)
     if kind is float or kind is int:
         return value
-    if getattr(value, "is_cpu", False):  # a host tensor: reading it is cheaper than detaching it, and keeps no memory alive
+    if getattr(value, "is_cpu", False):  # reading a host tensor is cheaper than detaching it, and a number needs less memory
         try:
             number = value.item()
         except (RuntimeError, ValueError):  # the tensor has more than one element, or no data
@@ -167,7 +168,7 @@ class Mean:
                     self._add_converted(pending[:count])
                 else:
                     self._add_numbers(pending[:count])
-                del pending[:count]  # last, so that a reader that sees no pending values need not wait for the lock
+                del pending[:count]  # last, so that `is_pending` stays True in other threads while this thread waits
             return self._total, self._weight, self._bad
 
     def _add_converted(self, pending: Sequence[tuple[Any, float]]) -> None:
@@ -260,7 +261,10 @@ class Metrics(Mapping[str, float]):
         return f"Metrics({', '.join(self)})"
 
     def as_logged(self, name: str, default: Any = None) -> Any:
-        """Return the latest value as it was logged. A tensor may be on a device, so converting it to a float could wait."""
+        """Return the latest value as it was logged.
+
+        If it is a tensor on a device, converting it to a float may wait for the device.
+        """
         value = self._values.get(name, default)
         return value.mean.newest if type(value) is Newest else value
 
@@ -328,7 +332,7 @@ def _with_moment(row: Sequence[Any], epoch: int) -> tuple[Moment, float]:
 
 
 class Logs(Mapping[str, float]):
-    """The current metrics: those with a value from the current epoch, except names that start with one of `without`."""
+    """The metrics that have a value from the current epoch. Names that start with a prefix in `without` are left out."""
 
     def __init__(self, metrics: Metrics, epoch: int, *, without: tuple[str, ...] = ()) -> None:
         self._metrics = metrics

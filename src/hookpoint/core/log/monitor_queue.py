@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 from hookpoint.core.text.thread_frames import frames_by_thread
 
 CAPACITY = 1000
-LINGER_SECONDS = 0.25  # waking the thread takes the GIL from training, so deliver records together
+LINGER_SECONDS = 0.25  # collect records for this long, because each delivery takes the GIL from training
 
 Item = TypeVar("Item")
 
@@ -22,7 +22,7 @@ class MonitorQueue(Generic[Item]):
     `receive` gets a list of all queued records or, with `one_by_one`, a list with one record. It may modify the list.
 
     If the queue is full, `put` waits. If `drops` is set, it drops and counts the oldest record instead. An error in `receive`
-    ends delivery. It is stored in `error`, and the training thread raises it.
+    ends delivery. The error is stored in `error`, and the training thread raises it.
 
     `is_blocked` is set when `wait` or `put` has waited too long for the monitor. From then on, the run does not wait for the
     monitor, and a full queue drops its oldest records until the monitor catches up. The thread is a daemon, so the process can
@@ -72,7 +72,7 @@ class MonitorQueue(Generic[Item]):
                 elif monotonic() >= until:
                     self.is_blocked = True
                 else:
-                    self._change.wait(min(0.1, seconds))  # wakes up regularly, so that Ctrl-C works
+                    self._change.wait(min(0.1, seconds))  # wake up regularly, so that Ctrl-C can interrupt the wait
             if self.error is None:
                 self._records.append(record)
             if self._thread is None:

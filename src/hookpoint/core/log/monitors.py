@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from hookpoint.core.schedule.clocks import Clocks
 
 
-DRAIN_SECONDS = 10.0  # how long a run waits for a monitor; it never waits again for a blocked one
-LEAVE_SECONDS = 1.0  # the limit for a monitor that is already blocked, and after a second signal
+DRAIN_SECONDS = 10.0  # how long a run waits for a monitor; after that, the monitor counts as blocked
+LEAVE_SECONDS = 1.0  # how long a run waits after a second signal, or for a monitor that is already blocked
 END_SECONDS = 60.0  # how long a run waits for a local monitor's on_run_end, which may have to finish a file
 
 
 class Calls(Protocol):
-    """The calls of asynchronous callbacks. The run waits for them as it does for records."""
+    """The calls of asynchronous callbacks. When the run waits for its monitors, it also waits for these calls."""
 
     def take_errors(self) -> list[Exception]: ...
     def settle(self) -> None: ...
@@ -155,7 +155,7 @@ class Monitors:
         self.settle_calls()
 
     def settle_calls(self) -> None:
-        """Wait until all calls of asynchronous callbacks so far have returned, so that the callbacks' state can be read."""
+        """Wait until all queued calls of asynchronous callbacks have returned, so that the callbacks' state can be read."""
         if self.calls is not None:
             self.calls.settle()
 
@@ -170,7 +170,9 @@ class Monitors:
         if queue not in self._reported:
             self._reported.add(queue)
             where = f" ({place})" if (place := queue.where()) else ""
-            line = "%s is blocked: on_records has not returned for %g s%s; the run continues and does not wait for it again"
+            line = (
+                "%s is blocked: on_records has not returned for %g s%s; the run continues and no longer waits for this monitor"
+            )
             logger.warning(line, queue.name, DRAIN_SECONDS, where)
 
     def _deliver(self, entry: Entry, records: list[Record]) -> None:
@@ -184,7 +186,10 @@ class Monitors:
 
 
 def _with_limit(limits: Mapping[str, float], name: str, call: Callable[[], object]) -> None:
-    """Call a function and raise its error. If `limits` contains a time limit for this callback, call it on a thread."""
+    """Call a function and raise its error.
+
+    If `limits` contains a time limit for the callback `name`, call the function on a thread and wait at most this long.
+    """
     if name not in limits:
         call()
         return

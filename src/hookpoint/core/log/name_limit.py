@@ -35,9 +35,9 @@ class NameLimit:
         if not self._has_warned:
             self._has_warned = True
             logger.warning(
-                "run.log: '%.100s' is not recorded, nor is any other new name: the limit is %d metrics. Existing metrics "
-                "are recorded as before. Use one name per quantity, not per step or sample; for many values under one name, "
-                "use run.put_histogram",
+                "run.log: '%.100s' is not recorded: the limit is %d metrics. No other new name is recorded either. Existing "
+                "metrics are recorded as before. Use one name per quantity, not per step or sample; for many values under "
+                "one name, use run.put_histogram",
                 name,
                 self._limit,
             )

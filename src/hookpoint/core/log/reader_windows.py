@@ -1,9 +1,11 @@
 """ReaderWindows: deliver values logged in training passes to readers with a step schedule.
 
-A host number is visible to its readers immediately. A device tensor is visible one log step late: at a log step, its window
-closes and a copy to the host is queued. The window is then in flight until the next log step, where it is always read. The
-iteration at which a reader sees a value therefore depends only on steps, not on the machine's speed, and no step waits for the
-device. In a team, all values take this path, as means over all ranks. When the pass ends, all values are visible.
+A number on the host is visible to its readers immediately. A device tensor becomes visible one log step later. The values
+between two log steps form a window. At a log step, the window is closed, and a copy of its values to the host is queued. Until
+the next log step, the window is in flight. At the next log step, its values become visible. The iteration at which a reader
+sees a value therefore depends only on the number of steps, not on the machine's speed, and no step waits for the device. In a
+team, numbers on the host are delayed in the same way, and readers see means over all ranks. When the pass ends, all values are
+visible.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Any
 
 from hookpoint.core.log.metrics import Floats, MayWait, Mean, floats_one_by_one
 
-MAX_PENDING = 16  # unread windows per reader before their values are converted to floats, which frees the tensors
+MAX_PENDING = 16  # a reader with this many unread windows converts their values to floats, which frees the tensors
 
 
 class ReaderWindows:
@@ -22,7 +24,7 @@ class ReaderWindows:
 
     def __init__(self, names: Iterable[str] = (), floats: Floats = floats_one_by_one, may_wait: MayWait = nullcontext) -> None:
         self.by_metric = {name: MetricReaders(floats) for name in names}
-        self._may_wait = may_wait  # used only for reading a copy that was queued one log step ago
+        self._may_wait = may_wait  # the context in which a reader may wait for a copy that was queued one log step ago
 
     def attach(self, name: str, reader: ReaderWindow) -> None:
         """Add a reader of this metric, if the metric is read on a step schedule."""
@@ -30,7 +32,7 @@ class ReaderWindows:
             self.by_metric[name].readers.append(reader)
 
     def delay_all(self) -> None:
-        """Delay host numbers as well as device tensors, because a team computes the means of both at log steps."""
+        """Delay host numbers as well as device tensors, because a team computes all means at log steps."""
         for metric in self.by_metric.values():
             metric.delays_all = True
 
@@ -40,7 +42,7 @@ class ReaderWindows:
             metric.sync()
 
     def release(self) -> None:
-        """Deliver the values, and stop following the lists that contain them, because these values are about to be summed."""
+        """Deliver the logged values, and drop the references to the lists that contain them. The caller clears these lists."""
         for metric in self.by_metric.values():
             metric.sync()
             metric.source = None
@@ -52,7 +54,7 @@ class ReaderWindows:
             return reader.take()
 
     def ignore(self, names: Iterable[str]) -> None:
-        """Tell the readers of these metrics to ignore one final value, which averages values that they have already seen."""
+        """Make the readers of these metrics skip one final value, because it averages values that they already received."""
         for name in names:
             for reader in self.by_metric[name].readers if name in self.by_metric else ():
                 reader.ignored += 1
@@ -67,7 +69,7 @@ class ReaderWindows:
         return closed
 
     def launch(self, closed: Mapping[str, Mean]) -> None:
-        """Put closed windows in flight. Windows that were in flight before become visible."""
+        """Put closed windows in flight. First, make the windows that are already in flight visible."""
         self.land()
         for name, mean in closed.items():
             if name in self.by_metric:
@@ -119,7 +121,7 @@ class MetricReaders:
         self.in_flight: Mean | None = None
 
     def follow(self, source: list[tuple[Any, float]]) -> None:
-        """Take further values from this list. The values already in it have been delivered."""
+        """Take new values from this list from now on. The values that the list already contains have been delivered."""
         if self.source is not source:
             self.source, self._taken = source, len(source)
 
@@ -153,7 +155,7 @@ class MetricReaders:
 class ReaderWindow:
     """The unread values of a metric for one reader, as a mean weighted by samples.
 
-    `ignored` is the number of the metric's final values that summarize values the reader has already seen.
+    `ignored` is the number of final values to skip, because they average values that the reader has already received.
     """
 
     __slots__ = ("_mean", "_windows", "ignored")

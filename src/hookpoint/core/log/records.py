@@ -14,12 +14,12 @@ Kind = Literal["scalars", "image", "histogram", "text", "embedding", "event"]
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Logged data, with the clocks at that moment.
+    """Logged data, with the clocks at the time of logging.
 
     `values` maps names to scalars, or one name to an image, a histogram, a text, an `Embedding` or the fields of an event.
     `scalars()` converts scalars to floats. A monitor calls it outside the training thread. `at` is the kind of value: the mean
-    since the last record ("step"), the mean of a whole pass ("epoch"), or a single value ("value"). `mode` is the mode of the
-    pass that a mean belongs to. It is None for anything else. `iteration` is the number of training batches done.
+    since the last record ("step"), the mean of a whole pass ("epoch"), or a single value ("value"). For a mean, `mode` is the
+    mode of its pass. For all other values, `mode` is None. `iteration` is the number of training batches done.
     """
 
     kind: Kind

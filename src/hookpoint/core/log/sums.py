@@ -13,7 +13,7 @@ def plus(a: float, b: float) -> float:
     >>> plus(0.1, 0.2), plus(1e308, -inf), plus(1e308, 1e308) == 2 * int(1e308)
     (0.30000000000000004, -inf, True)
     """
-    if a - a or b - b:  # at least one operand is not finite, so a finite one makes no difference
+    if a - a or b - b:  # at least one operand is not finite, so finite operands do not affect the sum
         return (a if a - a else 0.0) + (b if b - b else 0.0)
     try:
         result = a + b

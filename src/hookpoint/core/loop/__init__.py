@@ -1,1 +1,1 @@
-"""The loop: epochs, passes and iterations. Saving, resuming, signals and agreement are its components."""
+"""The loop: epochs, passes and iterations. Its components handle saving, resuming, signals and agreement between ranks."""

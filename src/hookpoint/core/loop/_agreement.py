@@ -1,11 +1,14 @@
 """Agreement: a request from any rank takes effect on all ranks, at the same step.
 
-In a team, a verdict is pending until all ranks have received it. At the end of each training iteration, a rank announces
-whether it has requests, and continues training while the answer is in flight. At the end of the next iteration, the rank learns
-whether any rank has requests. Only then do the ranks exchange their requests and apply them. The same message keeps the run's
-elapsed time in sync. Between passes and epochs, and in an iteration with another collective call, requests are exchanged and
-applied immediately. Signal handlers only set flags, because they may run during a collective call. With a `lag`, ranks can be
-at different steps, and requests take effect after that many steps instead of one.
+With multiple ranks, a request such as `run.stop()` is pending until all ranks have received it. At the end of each training
+iteration, a rank announces whether it has requests. It continues training while it waits for the answer. At the end of the
+next iteration, the rank learns whether any rank has requests. Only then do the ranks exchange their requests and apply them.
+The announcement also contains the elapsed time, so that all ranks use the same time.
+
+Between passes and epochs, the ranks exchange and apply their requests immediately. They also do so at the end of an iteration
+in which they have made other collective calls. Signal handlers only set flags, because they may run during a collective call.
+If `lag` is greater than 1, ranks can be at different steps. A request then takes effect `lag` steps later instead of one step
+later.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
     from hookpoint.core.team.team_clocks import TeamClocks
 
 
-REQUEST = 1 << 60  # higher than any time, so the maximum over ranks has this bit if any rank sets it
+REQUEST = 1 << 60  # greater than any elapsed time: if any rank adds this bit, the maximum over all ranks contains it
 SKIPS = {"batch": 1 << 0, "backward": 1 << 1, "step": 1 << 2}
 
 
@@ -42,10 +45,10 @@ class Agreement:
 
     def __init__(self, run: Run, team: CheckedTeam, verdicts: Verdicts, clocks: TeamClocks) -> None:
         self._run, self._team, self._verdicts, self._clocks, self._hyper = run, team, verdicts, clocks, run.hyper
-        self._mine: dict[str, Any] = {}  # this rank's requests that are not announced yet
+        self._mine: dict[str, Any] = {}  # this rank's requests that have not been announced yet
         self._lag = team.lag
         self._step = 0
-        self._announced: deque[tuple[Answer, dict[str, Any]]] = deque()  # answers in flight, each with the requests it covers
+        self._announced: deque[tuple[Answer, dict[str, Any]]] = deque()  # pending answers, each with the announced requests
         self._collectives_seen = 0
         self._skips: set[str] = set()
         self._keeps: dict[str, tuple[Keep | None, Mapping[str, Any] | None]] = {}
@@ -86,7 +89,7 @@ class Agreement:
         return was
 
     def request_control(self) -> None:
-        """Announce that there are commands. Any thread may call this."""
+        """Announce to all ranks that there are live-control commands to apply. Any thread may call this."""
         self._mine["control"] = True
         self._mine["control"] = True  # set again, in case the training thread replaced the dict in between
 
@@ -151,9 +154,9 @@ class Agreement:
                 self._collectives_seen = self._team.count
 
     def _has_stepped(self) -> bool:
-        """Return whether this rank has stepped since the last call.
+        """Return whether this rank has performed an optimizer step since the last call.
 
-        Until it has, other ranks may be waiting for its gradient.
+        Before this rank performs its step, other ranks may be waiting for its gradient.
         """
         before, self._step = self._step, self._clocks.step
         return self._step != before
@@ -175,7 +178,10 @@ class Agreement:
             self._team.gather(None, "a collective callback,")
 
     def settle_skips(self) -> None:
-        """Skip on all ranks what any rank requests to skip. Only in training, because other passes may differ in length."""
+        """If any rank requests to skip a batch, a backward pass or a step, skip it on all ranks.
+
+        This applies only to training, because the other passes may have a different length on each rank.
+        """
         if self._run.mode == "train":
             bits = sum(SKIPS[what] for what in self._skips)
             self._skips.clear()
@@ -187,7 +193,7 @@ class Agreement:
     def end(self, why: str) -> None:
         """Make no further collective calls. Called when this rank has failed."""
         self._team.end(why)
-        self._announced.clear()  # an answer in flight keeps a connection open, and other ranks would wait on it
+        self._announced.clear()  # a pending answer keeps its connection open, and other ranks would wait on that connection
 
     def _take_requests(self) -> dict[str, Any]:
         """Return this rank's requests, and clear them."""

@@ -1,4 +1,4 @@
-"""Assemble a machine from its objects and components."""
+"""Assemble the `Machine` of a run from objects and components."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from hookpoint.core.team.team_clocks import TeamClocks
 
 
 def assemble(hooks: Hooks, options: LoopOptions, stateful: dict[str, Any], team: Team, place: Mapping[str, int]) -> Machine:
-    """Create the machine for a new run, and make the run the current one."""
+    """Create the `Machine` for a new run, and make this run the current run."""
     clocks = Clocks() if team.size == 1 else TeamClocks()
     verdicts = Verdicts()
     waits, reads = options.may_wait, hooks.read_by_steps
@@ -79,7 +79,7 @@ def find_checkpoint(machine: Machine) -> None:
 
 
 def _agreement(run: Run, verdicts: Verdicts, clocks: Clocks, logbook: Logbook, options: LoopOptions) -> Agreement | None:
-    """Return the component through which ranks agree, or None for a single rank."""
+    """Return the component that makes all ranks apply requests at the same step, or None for a single rank."""
     if not isinstance(clocks, TeamClocks):
         return None
     run.team = team = CheckedTeam(run.team, run)
@@ -141,7 +141,10 @@ def _components(objects: RunObjects, options: LoopOptions, agreement: Agreement 
 
 
 def _is_fetching(frame: FrameType) -> bool:
-    """Return whether a frame fetches a batch. Code generated from `Machine.iterate` keeps its name and file."""
+    """Return whether the code in a stack frame is fetching a batch.
+
+    Code that is generated from `Machine.iterate` has the same function name and file name as the original.
+    """
     code, plain = frame.f_code, Machine.iterate.__code__
     if code.co_filename != plain.co_filename or code.co_name not in (plain.co_name, Machine.fetch.__name__):
         return False

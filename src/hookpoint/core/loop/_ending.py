@@ -18,8 +18,8 @@ def is_handled(
 ) -> bool:
     """Return whether to suppress the exception from the loop's body, or raise the exception that replaces it.
 
-    `failure` is the error that ended the run, `problems` are errors from on_run_end, and `ending` is the exception for a
-    signal.
+    `failure` is the error that ended the run. `problems` are errors from on_run_end. `ending` is the exception to raise if a
+    signal stopped the run.
     """
     if failure is not None:
         for problem in problems:
@@ -57,7 +57,8 @@ class PassEnd:
         # A side pass that starts after a stop request still runs. A signal ends every pass.
         stops = verdicts.stop and not (pass_.is_side and signals.received is None)
         if stops and signals.has_stopped and self._saving.saves:
-            # A run cannot resume in the middle of a validation or before a fetched batch, so complete these first.
+            # A run cannot resume in the middle of a validation pass, or between fetching a batch and using it.
+            # Therefore, finish the validation pass or the batch before the stop.
             stops = self._scopes.cut_short or (pass_.is_train and not has_batch)
         return stops or pass_.wants_end or (verdicts.stop_epoch and pass_.is_train)
 

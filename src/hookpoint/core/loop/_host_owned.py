@@ -1,4 +1,4 @@
-"""Replacements for what a host manages instead of the loop: data and random state. For checkpoints, see HostStore."""
+"""Stand-ins for objects that a host manages itself: the loader, its position and the random state. See also HostStore."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class HostLoader:
         self._total = total
         try:
             self.graph = None if theirs is None else graph_of(theirs)
-        except Exception as error:  # in a user's loader or dataset
+        except Exception as error:  # the user's loader or dataset may raise any error
             logger.warning("the data could not be described: %s", error)
             self.graph = None
 
@@ -49,7 +49,7 @@ class HostPositions(Positions):
     """The position in the data, which the host itself restores."""
 
     def describe(self, loader: Any) -> dict[str, Any]:
-        """Return what is known about the host's own loader, or nothing if the host did not give it."""
+        """Return facts about the host's own loader, or an empty dict if the host did not pass its loader."""
         if not isinstance(loader, HostLoader):
             return super().describe(loader)
         return {} if loader.graph is None else {"graph": loader.graph, "batches": length_of(loader)}

@@ -1,13 +1,13 @@
 """Resuming: return a run to the position of a checkpoint.
 
 A checkpoint is saved between epochs or inside a training pass. The run first returns to that position. Meanwhile,
-`run.resuming` is set, nothing is logged, and finished epochs and passes are skipped. Everything is restored when the next epoch
-opens or, for a checkpoint inside a pass, when the pass is open again: first the state, then the position in the data, and last
-the random generators. This undoes changes that the user's code made in the meantime.
+`run.resuming` is set, nothing is logged, and finished epochs and passes are skipped.
 
-The state is therefore loaded twice. The first load happens before on_load and before the user's code, which may read the model.
-The first load receives a copy of the state. The second load undoes the changes that this code and the repeated begin points
-have made since then.
+The state is loaded twice. The first load happens before on_load and before the user's code, which may read the model. The first
+load receives a copy of the state. The second load happens when the run has returned to the checkpoint's position. For a
+checkpoint between epochs, this is when the next epoch opens. For a checkpoint inside a pass, this is when the pass opens again.
+The second load restores the state first, then the position in the data, and the random generators last. It is needed because,
+after the first load, the user's code runs again and begin points fire again. Both may change the state.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ BETWEEN_EPOCHS = {"in_epoch": False}
 
 
 class Resuming:
-    """Restore a run from a checkpoint. `place` is the checkpoint's position until the run has returned to it."""
+    """Restore a run from a checkpoint.
+
+    `place` is the checkpoint's position. Once the run has returned to this position, `place` is BETWEEN_EPOCHS.
+    """
 
     def __init__(
         self,
@@ -113,7 +116,7 @@ class Resuming:
         if checkpoint is None:
             return None
         fill = getattr(self._saving.resumable, "fill", None)
-        if fill is not None:  # only now is the model sharded, which determines what each rank reads
+        if fill is not None:  # what each rank reads depends on the model's shards, which exist only now
             checkpoint = self._checkpoint = fill(checkpoint, self._stateful)
         if not self._is_quiet and not self._is_finished(run.max_epochs):
             where = f"{checkpoint.path} (epoch {run.epoch}, step {run.step})"
@@ -122,7 +125,8 @@ class Resuming:
             self._report(checkpoint)
         saved = list(saved_optimizers(checkpoint.state["parts"].get("optimizer")))
         rates = self._saving.script_rates
-        if rates == rates_of(saved):  # the same process trains again: keep the rates that the script originally set
+        # If the same process trains again, keep the learning rates that the script originally set.
+        if rates == rates_of(saved):
             self._saving.script_rates = checkpoint.state.get("script_rates", rates)
         self._load(checkpoint.state, is_last=False)
         self._objects.positions.load_state_dict(checkpoint.state["data"])
@@ -145,7 +149,7 @@ class Resuming:
     def is_over(self) -> bool:
         """Return whether a pass outside `run.epochs()` belongs to an epoch that ended before the checkpoint.
 
-        The script's later passes run normally.
+        Such a pass is skipped. Passes after the checkpoint run normally.
         """
         if not self.has_resumed:
             return False
@@ -159,7 +163,7 @@ class Resuming:
         return self._epochs_over <= over
 
     def repeat_body(self) -> None:
-        """Restore the random generators for the user's code that runs before the pass, which may shuffle the data."""
+        """Restore the random generators before the user's code runs again, because this code may shuffle the data."""
         if self.is_returning and self.place["rng"] is not None:
             self._objects.randomness.load_state_dict(self.place["rng"])
             self._saving.rng_of_body = dict(self.place["rng"])
@@ -184,7 +188,10 @@ class Resuming:
             self.enter_epoch()
 
     def restore_in_epoch(self) -> None:
-        """If the epoch's passes had ended, restore everything. A host that resumes there ends the epoch without a pass."""
+        """If the checkpoint was saved inside an epoch, but not inside a pass, restore everything.
+
+        A HostDriver calls this, because its host may not open another training pass in this epoch.
+        """
         if self.is_returning and self._checkpoint is not None and self.place["batches"] is None:
             self._load_and_finish(self._checkpoint.state)
 
@@ -193,7 +200,10 @@ class Resuming:
         self._finish(state)
 
     def enter_data(self, pass_: Pass) -> None:
-        """Start iterating over a pass's loader. If the run resumes in this pass, restore everything and start there."""
+        """Start iterating over a pass's loader.
+
+        If the run resumes in this pass, restore everything and continue after the batches that are done.
+        """
         positions, epoch = self._objects.positions, self._run.epoch
         if not pass_.is_train:
             pass_.source = iter(pass_.loader) if pass_.is_side else positions.visit(pass_.loader)
@@ -208,12 +218,12 @@ class Resuming:
             self._report_data()
 
     def exhaust_data(self, pass_: Pass) -> None:
-        """Exhaust the loader of a stopped pass that has already seen all batches, as in a pass that is not stopped."""
+        """Exhaust the loader of a pass that was stopped at its last batch, as if the pass had not been stopped."""
         if not pass_.is_side:
             self._objects.positions.exhaust(pass_.loader, pass_.source)
 
     def _enter_pass(self, loader: Iterable[Any]) -> Entered:
-        """Restore everything now that the pass is open. Return the rest of the pass."""
+        """Restore everything now that the pass is open. Return the remaining batches and the position in the pass."""
         assert self._checkpoint is not None
         positions, state, batches = self._objects.positions, self._checkpoint.state, self.place["batches"]
         self._saving.passes_done = [dict(done) for done in self.place["passes"]]
@@ -227,7 +237,7 @@ class Resuming:
         return Entered(positions.begin(loader, self._clocks.epoch), 0) if entered is None else entered
 
     def _report_data(self) -> None:
-        """Report how the run's data differs from the data before the checkpoint."""
+        """Report how the run's data differs from the data that the checkpoint describes."""
         notes, self._objects.positions.notes = self._objects.positions.notes, []
         self.has_other_data = True
         for note in notes:
@@ -264,7 +274,8 @@ class Resuming:
         assert self._checkpoint is not None
         path, self.place, self._checkpoint = self._checkpoint.path, BETWEEN_EPOCHS, None
         self._run.resuming = self._objects.logbook.is_muted = self._run.monitors.is_muted = False
-        self._clocks.load_state_dict(state["clocks"])  # restored last, so that resuming does not count as training time
+        # The clocks are restored after the state, so that the time for loading does not count as training time.
+        self._clocks.load_state_dict(state["clocks"])
         self._run.put_event("resume", path=str(path))
         if self.moved is not None:
             self._run.put_event("world_change", made_by=self.moved["from"], processes=self.moved["to"])
@@ -276,7 +287,7 @@ class Resuming:
         self.control.restore()
 
     def _load_rng(self, state: Mapping[str, Any]) -> None:
-        if state["rng"] is not None:  # None if the number of ranks has changed: generators start from scratch
+        if state["rng"] is not None:  # None if the number of ranks has changed: the generators are then not restored
             self._objects.randomness.load_state_dict(state["rng"])
 
     def _load(self, state: Mapping[str, Any], *, in_pass: bool = False, is_last: bool = True) -> None:
@@ -287,7 +298,7 @@ class Resuming:
                 try:
                     load_state(item, saved[name], is_last=is_last)
                 except Exception as error:
-                    error.add_note(f"while restoring the {name} from a checkpoint; does it match this {name}?")
+                    error.add_note(f"while restoring the {name} from a checkpoint; does the checkpoint match this {name}?")
                     raise
         run.hyper.rates.load_state_dict(state.get("rates"))  # None for older checkpoints
         stepper_of(run).load_state_dict(run, copied(saved["stepper"]))
@@ -301,12 +312,15 @@ class Resuming:
             self._after_load(run)
 
     def _report(self, checkpoint: Checkpoint) -> None:
-        """Log the differences between the checkpoint and the run. Later checkpoints keep the state of unused callbacks."""
+        """Log the differences between the checkpoint and the run.
+
+        If this run does not use a callback from the checkpoint, later checkpoints still keep the state of that callback.
+        """
         saved = checkpoint.state["parts"]
         if self.moved is not None:
             logger.warning(
-                "%s was saved by %d ranks and is resumed by %d: the run is inexact from here on. No sample is "
-                "lost or repeated, but random generators start from scratch, and steps see different samples",
+                "%s was saved by %d ranks and is resumed by %d: from here on, the run is not bitwise identical to the saved "
+                "run. No sample is lost or repeated, but random generators start from scratch, and steps use different samples",
                 checkpoint.path,
                 self.moved["from"],
                 self.moved["to"],
@@ -322,7 +336,7 @@ class Resuming:
             logger.warning("%s", line)
         table = self._objects.hooks.compared(checkpoint.state["callbacks"])
         if table:
-            logger.warning("callbacks compared with the checkpoint:\n%s", table)
+            logger.warning("the callbacks of this run do not match the checkpoint:\n%s", table)
 
 
 def _check_workdirs(workdirs: list[bool]) -> None:

@@ -1,4 +1,4 @@
-"""RunRecord: write a run's status, and facts about it, as plain values that people and programs can read."""
+"""RunRecord: write the status of a run and facts about the run as plain values that people and programs can read."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class RunRecord:
         self._describe = getattr(store, "describe", None)
         self._next_costs = 0.0
         self.share = StepShare()
-        self._first_iteration: int | None = None  # in this process, because costs are measured per process
+        self._first_iteration: int | None = None  # the iteration at which this process starts; costs are measured per process
 
     def begin(self, identity: Mapping[str, Any], inexact: list[str]) -> None:
         if self._describe is None:
@@ -103,7 +103,7 @@ class RunRecord:
             try:
                 described = self._describe_data(loader) if loader is not None else {}
                 data |= {name: described} if described else {}
-            except Exception as error:  # in a user's loader or dataset
+            except Exception as error:  # raised by the user's loader or dataset
                 logger.warning("the %s data could not be described: %s", name, error)
         return data
 
@@ -156,7 +156,10 @@ class RunRecord:
         if isinstance(failure, Exception):
             count = crashes.add(moment, type(failure).__name__, masked(str(failure)), _now())
             if count == crashes.limit and self._describe is not None and self._run.is_chief:
-                text = "%s has failed with this error at this point %d times, the limit of max_crashes; it will not start again"
+                text = (
+                    "%s has failed %d times with the same error at the same point; "
+                    "this is the limit set by max_crashes, and the run will not start again"
+                )
                 logger.error(text, self._run.name, count)
         elif status == "finished":
             crashes.rows = []
@@ -195,7 +198,7 @@ class RunRecord:
 
 
 def _schedule(hooks: Hooks) -> list[dict[str, str]]:
-    """Return a row for each callback at each point, which says when the callback runs. Rows are in the order of the points."""
+    """Return one row per point and callback. Each row says when the callback runs. Rows are in the order of the points."""
     return [
         {
             "callback": masked(call.entry.name),

@@ -31,7 +31,7 @@ class Saving:
 
     An iteration checks only `is_due`. If a callback saves checkpoints, the run is also saved on a signal, on a stop in the
     middle of an epoch, and at the end. If a checkpoint cannot be written, the run continues. It ends after three failures in a
-    row, or if the last checkpoint fails.
+    row, or if its last checkpoint cannot be written.
     """
 
     def __init__(self, objects: RunObjects, store: Store | None, signals: Signals, *, agree: Callable[[str], None]) -> None:
@@ -49,7 +49,7 @@ class Saving:
         self._run, self._hooks, self._clocks = objects.run, objects.hooks, objects.clocks
         self._is_in_team = objects.team.size > 1
         _join(store, objects.run)
-        self._polls = not hasattr(store, "when_saved")  # otherwise, the store calls `wake` after a background save
+        self._polls = not hasattr(store, "when_saved")  # a store with `when_saved` calls `wake` after a background save
         if not self._polls:
             store.when_saved = self.wake  # type: ignore[union-attr]
         self._request = Request()
@@ -94,7 +94,7 @@ class Saving:
         self._marks[tag] = (self._clocks.moment, keep, measured)
 
     def wake(self) -> None:
-        """Make the next boundary report that a background save has finished, or that a background call has failed."""
+        """At the next boundary, report that a background save has finished, or that a background call has failed."""
         self.is_due = True
 
     def request_by_signal(self) -> None:
@@ -133,9 +133,9 @@ class Saving:
             self._write()
 
     def save_now(self, tag: str) -> tuple[Any, str]:
-        """Write a checkpoint at this boundary. Return its path and "", or None and the reason.
+        """Write a checkpoint at this boundary. Return its path and "" or, if this fails, None and the reason.
 
-        If there are no other requests, a failure does not raise an error and is not counted.
+        If no other checkpoint is requested at this boundary, a failure does not raise an error and is not counted.
         """
         is_alone, failures = not self._request.tags, self._failures
         self.request(tag)
@@ -151,7 +151,7 @@ class Saving:
         return self._newest, "" if self._newest is not None else str(self._problem or "it was not written")
 
     def before_end_points(self) -> None:
-        """If a stop or a signal ends the run early, save before the end points, because the run can resume here."""
+        """If a stop or a signal ends the run early, save before the end points fire, so that the run can resume."""
         stopped_by = self._signals.received
         if self.saves and not self._has_stopped and (stopped_by is not None or self._objects.verdicts.stop):
             try:
@@ -160,7 +160,7 @@ class Saving:
                     self.request("stop" if stopped_by is None else "signal")
                     self._write_last()
             except (CannotSave, NotFinite) as error:
-                self._failure = error  # to raise after the end points
+                self._failure = error  # raised after the end points have fired
             self._has_stopped = True
 
     def at_epoch_end(self) -> None:
@@ -195,7 +195,7 @@ class Saving:
             self._place = {"in_epoch": False, "is_end": True}
 
     def at_end(self, failure: BaseException | None) -> None:
-        """Write the last checkpoint or, after a failure, the one that was requested for it. Wait for background saves."""
+        """Write the last checkpoint. After a failure, write only a checkpoint tagged "exception". Wait for background saves."""
         if failure is None:
             self._agree("the end of the run")
             self.wait()  # if a background save has failed, the last checkpoint replaces it
@@ -231,10 +231,10 @@ class Saving:
         parts["stepper"] = stepper_of(run).state_dict(run)
         if self.is_accumulating:
             parts["gradients"] = gradients_of(self.stateful["model"])
-        is_split = run.team.has_stages  # if so, callbacks store each rank's weights
+        is_split = run.team.has_stages  # with pipeline stages, callbacks store each rank's weights
         per_rank = [entry.name for entry in self._hooks.entries if is_split or getattr(entry.subject, "per_rank_state", False)]
         place = self._place or self.place()
-        logbook = objects.logbook.state_dict()  # first, because it delivers values to callbacks with a step schedule
+        logbook = objects.logbook.state_dict()  # delivers values to callbacks, so call it before reading their state
         return {
             **({"per_rank": per_rank} if self._is_in_team else {}),
             "clocks": self._clocks.state_dict(),
@@ -278,7 +278,7 @@ class Saving:
         self.passes_done.append({"results": results, "batches": batches, "rng": self._rng()})
 
     def begin_body(self) -> None:
-        """Record the state of the random generators before an epoch's user code, which a resumed run repeats."""
+        """Record the state of the random generators before the user's code in an epoch. A resumed run repeats this code."""
         self.rng_of_body = self._rng()
 
     def _rng(self) -> dict[str, Any] | None:
@@ -297,9 +297,9 @@ class Saving:
 
     def _write(self) -> None:
         self.wait()  # on_save handlers for the save in progress may request more saves
-        self._agree("the requests before a checkpoint")  # first, because the checkpoint must include these requests
+        self._agree("the requests before a checkpoint")  # the checkpoint must include the requests of all ranks
         request, self._request, self._newest = self._request, Request(), None
-        if self._has_stopped:  # the run resumes at the stop: a later checkpoint would skip batches
+        if self._has_stopped:  # the run resumes where it stopped, and a later checkpoint would skip batches
             logger.warning("not saving (%s): the run wrote its last checkpoint when it stopped", ", ".join(request.tags))
             return
         for tag, (moment, keep, measured) in self._marks.items():
@@ -362,7 +362,7 @@ class Saving:
         if isinstance(error, NotFinite):
             logger.error("step %d was not saved: %s; the last good checkpoint is %s", step, error, last)
             self._run.put_event("save_refused", reason=str(error))
-            if self._is_last_chance and not self._objects.verdicts.stop:  # a stopped run has already noticed the divergence
+            if self._is_last_chance and not self._objects.verdicts.stop:  # after a stop, the logged error is enough
                 raise error
             return
         if is_out_of_memory(error):

@@ -54,7 +54,7 @@ class Signals:
                     signal.signal(number, self.previous_handler(number))
 
     def previous_handler(self, number: signal.Signals) -> Any:
-        """Return the previous handler. If it belongs to a run that has ended, return the handler before that."""
+        """Return the handler that was installed before this run. Handlers of runs that have ended are ignored."""
         before = self._previous[number]
         owner = getattr(before, "__self__", None)
         return owner.previous_handler(number) if isinstance(owner, Signals) and owner.is_restored else before
@@ -64,7 +64,7 @@ class Signals:
         return None if self.received is None else _ending(self.received)
 
     def can_interrupt(self) -> bool:
-        """Return whether this run handles a signal with which it can interrupt its own main thread."""
+        """Return whether this run can interrupt its main thread with a signal that the run handles."""
         return self._for_interrupts() is not None
 
     def interrupt(self, check: Callable[[FrameType | None], None]) -> None:

@@ -38,7 +38,10 @@ class StepHooks:
             self._handles.append(self._optimizer.register_step_post_hook(self.after_step))
 
     def remove(self) -> None:
-        """Stop observing. Called at the end of the run, or if a stepper counts every step itself."""
+        """Stop observing the optimizer.
+
+        Called at the end of the run. If the Runner counts the steps itself, this method is already called at the start.
+        """
         while self._handles:
             self._handles.pop().remove()
 

@@ -79,7 +79,10 @@ class BatchLoop:
         self._iterator: Iterator[Any] | None = None
 
     def __iter__(self) -> Iterator[Any]:
-        """Return an iterator that is faster than calling `__next__`. It keeps a reference to this object."""
+        """Return an iterator that keeps a reference to this object.
+
+        A `for` loop runs faster over this iterator than over an object with a `__next__` method written in Python.
+        """
         return chain.from_iterable(self._drive(self._machine, self.pass_, keeps=self))
 
     def __next__(self) -> Any:
@@ -94,9 +97,10 @@ class BatchLoop:
 
     @staticmethod
     def _drive(machine: Machine, pass_: Pass, keeps: object = None) -> Iterator[Iterable[Any]]:
-        """Open the pass and yield iterables over its batches. At the end, step if the last accumulation window is incomplete.
+        """Open the pass and yield generators over its batches. The last generator ends with the pass.
 
-        Whoever iterates over an iterable does not resume this generator for every batch, as `yield from` would.
+        At the end, step the optimizer if the last accumulation window is incomplete. With `yield from`, Python would enter this
+        function for every batch.
         """
         while pass_.is_open or machine.begin_pass(pass_):  # a finished pass does not open again
             pass_.is_resolved = True
@@ -104,7 +108,7 @@ class BatchLoop:
             if pass_.is_open and pass_.is_resolved:  # otherwise, the pass continues with other calls
                 complete = pass_.is_exhausted
                 pass_.was_cut = not complete and not pass_.saw_everything
-                if not complete and not pass_.was_cut:  # a stop at the last batch
+                if not complete and not pass_.was_cut:  # the pass was stopped at its last batch
                     machine.resuming.exhaust_data(pass_)
                 if pass_.is_train and (complete or not machine.verdicts.stop):
                     stepper_of(machine.run).finish(machine.run)

@@ -1,4 +1,4 @@
-"""Components: the objects that a machine notifies of its transitions. None of them holds a reference to the machine."""
+"""Components: the objects that a Machine notifies of the events in a run. None of them holds a reference to the Machine."""
 
 from __future__ import annotations
 

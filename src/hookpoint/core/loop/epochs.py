@@ -1,4 +1,4 @@
-"""EpochLoop: the iterator over epoch numbers for the outer `for` loop. It drives the machine."""
+"""EpochLoop: the iterator over epoch numbers for the outer `for` loop. It opens and closes each epoch."""
 
 from __future__ import annotations
 

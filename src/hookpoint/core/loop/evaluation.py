@@ -58,7 +58,7 @@ def evaluate(machine: Machine, data: Any, *, is_side: bool = False, **options: U
 
 
 def _total(machine: Machine, is_shared: bool, *counts: int) -> tuple[int, ...]:
-    """Sum the counts over all ranks that share the pass, because a rank may have had no data."""
+    """Return each count, summed over all ranks that share the pass, because some ranks may have had no data."""
     if machine.agreement is None or not is_shared:
         return counts
     gathered = machine.agreement.gather(counts, "the end of an evaluation")
@@ -79,7 +79,10 @@ def abort_on_error(batches: BatchLoop) -> Iterator[None]:
 
 @contextmanager
 def preserved_randomness(randomness: PlainRandomness, loader: Any) -> Iterator[None]:
-    """Restore all random generators afterwards, including the loader's, because another loader may share it."""
+    """Restore all random generators at the end of a `with` block.
+
+    This includes the loader's generator, because another loader may use the same generator.
+    """
     before = randomness.state_dict()
     owners = (loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None))
     candidates = (getattr(owner, "generator", None) for owner in owners)

@@ -1,4 +1,4 @@
-"""Host: another library's trainer, which drives a loop, and its limitations."""
+"""Host: another library's trainer that drives a loop, and the points and verdicts that the trainer does not support."""
 
 from __future__ import annotations
 

@@ -46,10 +46,11 @@ class HostDriver:
         driver.finish_run()
 
     The constructor compiles the callbacks, and raises NotUnderHost if one of them needs a point or a verdict in `host.cannot`.
-    After each call, the host reads `wants_stop` and `wants_end_pass`, and honours them as far as it can. The host itself
+    After each call, the host reads `wants_stop` and `wants_end_pass`, and stops or ends the pass if it can. The host itself
     handles signals, data, random numbers and checkpoints. It stores `state()` in its own checkpoint, and passes it back as
     `start_run(state=...)`. `save` is a function that takes the tags and the step, and writes the host's checkpoint. Without
-    it, callbacks that save checkpoints are rejected. By default, `save` is wrapped in a HostStore. Pass `store` to replace it.
+    `save`, callbacks that save checkpoints are rejected. By default, the driver creates `HostStore(save)` as its store. To use
+    a different store, pass it as `store`.
 
     `loss` and the values in `log=` are averaged over the pass. `show` sets the latest value of a metric without adding it to a
     mean. `finish_pass(finals)` takes values that the host itself averaged over the whole pass.
@@ -142,7 +143,7 @@ class HostDriver:
 
     @property
     def resumes_in_epoch(self) -> bool:
-        """Whether the state to resume from was saved inside an epoch that the run has not returned to yet."""
+        """Whether the run resumes in the middle of an epoch, and has not yet reached the position of its saved state."""
         return self._running().resuming.is_returning
 
     @property
@@ -175,7 +176,7 @@ class HostDriver:
     def start_pass(self, mode: Mode, *, total: int | None = None, loader: Any = None) -> None:
         """Open a pass. `total` is its number of batches and `loader` the host's own loader, if known.
 
-        The loader is only described in the run's record.
+        hookpoint reads no batches from this loader. It only checks the loader and describes it in the run's record.
         """
         machine = self._running()
         if mode != "train" and not machine.scopes.passes:
@@ -189,7 +190,7 @@ class HostDriver:
         pass_, machine = self._innermost(), self._running()
         if complete is None:
             complete = pass_.total is None or pass_.saw_everything
-        self._pass = None  # cleared first, because no pass is open if a handler raises an error
+        self._pass = None  # set before end_pass, which closes the pass even if a handler raises an error
         machine.end_pass(pass_, complete=complete, finals=finals)
         if machine.scopes.passes:
             self._return_to(machine.scopes.passes[-1])
@@ -242,17 +243,17 @@ class HostDriver:
     def finish_step(self) -> None:
         """Report that the optimizer has stepped. The host must not report skipped steps."""
         machine = self._machine or self._running()
-        machine.clocks.step += 1  # not count_step() or after_step(): each call would cost a tenth of an iteration
+        machine.clocks.step += 1  # calling count_step() or after_step() would take a tenth of an iteration's time
         if machine.steps.end is not None:
             machine.steps.end(machine.run)
 
     def fire(self, point: str) -> None:
-        """Fire a point inside an iteration: on_backward_begin, on_backward_end, on_lr_adjust."""
+        """Fire one point inside an iteration: on_backward_begin, on_backward_end or on_lr_adjust."""
         machine = self._running()
         machine.hooks.fire(point, machine.run)
 
     def reject(self, points: Iterable[str], why: str) -> None:
-        """Raise NotUnderHost if a callback needs one of these points. Call this if the host turns out not to reach them."""
+        """Raise NotUnderHost if a callback needs one of these points. Call this if the host cannot fire these points."""
         Host(self.host.name, dict.fromkeys(points, why)).check(self.hooks)
 
     # Values and verdicts

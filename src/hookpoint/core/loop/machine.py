@@ -1,4 +1,4 @@
-"""Machine: the life of a run, in run-time order. Drivers call its methods. Nothing else fires a run's points.
+"""Machine: the methods of a run, in the order in which drivers call them. Only these methods fire the points listed below.
 
 begin_run                          on_setup, on_run_begin; on_load if the run resumes
   begin_epoch                      on_epoch_begin
@@ -11,7 +11,7 @@ begin_run                          on_setup, on_run_begin; on_load if the run re
   end_epoch                        on_epoch_end; on_save if a save is due
 end_run                            on_exception if something escaped, on_run_end
 
-A driver is a `for` loop (epochs.py, batches.py), the user's or the Runner's, or another library's trainer (host_driver.py).
+A driver is the `for` loop of a user or a Runner (epochs.py, batches.py), or another library's trainer (host_driver.py).
 Between begin_iteration and end_iteration, a step fires on_backward_begin, on_backward_end, on_step_begin and on_step_end.
 """
 
@@ -43,7 +43,7 @@ FOLD_EVERY = 64  # outside training, logged values are added to the pass's means
 
 
 class Machine:
-    """One run. Each method notifies the components of a transition, in the order of its lines."""
+    """One run. Each method notifies the components of one event, such as the end of an epoch, in a fixed order."""
 
     def __init__(self, objects: RunObjects, options: LoopOptions, components: Components) -> None:
         self.objects, self.options, self.verdicts, self.scopes = objects, options, objects.verdicts, objects.scopes
@@ -92,7 +92,7 @@ class Machine:
             raise
 
     def _fire_or_stop(self, point: str, **payload: Any) -> None:
-        """Fire a run point, if enabled. StopRun becomes a stop request, so that the state is still restored."""
+        """Fire a point if `run_points` is True. StopRun becomes a stop request, so a resumed run still loads its state."""
         if self.options.run_points:
             try:
                 self._fire(point, **payload)
@@ -146,7 +146,7 @@ class Machine:
         self.watch.enter(pass_)
         resuming.enter_data(pass_)
         self.record.begin_pass(pass_)
-        run.monitors.start()  # after the loader has forked its workers
+        run.monitors.start()  # must start after the loader has forked its workers
         if self.options.prepare is not None:
             pass_.source = map(self.options.prepare, pass_.source)
         return True
@@ -174,7 +174,7 @@ class Machine:
                 pass_.batches_seen -= pass_.again is END
                 return
             self.begin_iteration(pass_, batch)
-            batch = None  # the iteration keeps the reference
+            batch = None  # so that only the iteration keeps a reference to the batch
             if pass_.begin is None or not (now.has_requests and now.is_discarded):
                 yield now.batch
 
@@ -193,7 +193,7 @@ class Machine:
         return END if batch is END else now.batch
 
     def begin_iteration(self, pass_: Pass, batch: Any) -> None:
-        """Begin an iteration. If a handler discards it, the driver only has to end it."""
+        """Begin an iteration. If a handler skips the iteration or requests a retry, the driver only calls end_iteration."""
         run, now = self.run, pass_.now
         pass_.in_iteration = True
         now.batch = batch
@@ -227,7 +227,7 @@ class Machine:
             if pass_.is_timed and now.is_sampled:
                 now.is_sampled = False
                 self.record.share.add(pass_.mode, perf_counter() - pass_.began)
-            # Do what is due: a log step and, in training, agreement between ranks, commands and saves.
+            # Send logged values if a log step is due. In training, also exchange requests of ranks, apply commands and save.
             if pass_.is_train and self.options.log_every:
                 if clocks.step >= self.logbook.next_log_step:
                     self.logbook.end_window(send=True)
@@ -271,10 +271,10 @@ class Machine:
             raise
         scopes, pass_.is_open, pass_.is_resolved, pass_.abandoned, pass_.is_done = self.scopes, False, False, False, True
         try:
-            # A user may end validation early. If a stop ends it, the epoch and its metrics are incomplete.
+            # An epoch counts as complete if a user ends its validation early, but not if a stop ends its validation.
             scopes.cut_short |= not complete and (pass_.is_train or self.verdicts.stop)
             if pass_.is_train and not complete and not was_left:
-                self.saving.before_end_points()  # before the pass's means are final, because a resumed run continues them
+                self.saving.before_end_points()  # save before the means are final, so that a resumed run can add to them
             pass_.results = self.logbook.finish_page(finals)
             self.hooks.fire(f"on_{pass_.mode}_epoch_end", self.run)
             scopes.close_above(pass_)
@@ -353,7 +353,7 @@ class Machine:
         return error
 
     def _fire_last_points(self, failure: BaseException | None) -> list[Exception]:
-        """Fire the last points, and return the handlers' errors. Monitors run last, so they receive everything."""
+        """Fire the last points, and return the handlers' errors. Monitors end last, after they have received all values."""
         run, scopes, fires = self.run, self.scopes, self.options.run_points
         self.clocks.stop()
         self.control.end()
@@ -380,7 +380,7 @@ class Machine:
         self._is_over = True
         leave_run(self.run)
         be_silent(self, silent=False)
-        with ExitStack() as undone:  # called in reverse order; after an error, the rest still runs
+        with ExitStack() as undone:  # called in reverse order; after an error, the remaining functions are still called
             undone.callback(self.objects.team.close)
             undone.callback(self.saving.close)
             undone.callback(self.run.monitors.close)

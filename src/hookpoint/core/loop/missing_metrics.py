@@ -21,7 +21,7 @@ OTHER_EVALUATION = re.compile(r"(valid|eval|evaluation|test|dev)[_\-/]")  # comm
 
 
 class Read(NamedTuple):
-    """A metric and its reader: a callback, or another reader that a Runner declares."""
+    """The name of a metric, and the name of the callback or other object that reads it."""
 
     metric: str
     reader: str
@@ -60,7 +60,7 @@ class MissingMetrics:
     # Before the run
 
     def check_names(self, *, is_chief: bool) -> None:
-        """Raise UnknownMetric for an unknown name if nothing can log other names. Otherwise, warn about a likely typo."""
+        """Raise UnknownMetric for an unknown name. If some code may log undeclared names, only warn about a likely typo."""
         written = {name for entry in self._entries for name in entry.declared("writes")}
         known = sorted(self._names.known | written | self._sometimes)
         unknown = [read for read in self._pending if read.metric not in known]
@@ -78,7 +78,7 @@ class MissingMetrics:
     # During the run
 
     def check_before_epoch(self, run: Run) -> None:
-        """Raise MissingMetric if earlier epochs should have logged a metric. Do nothing before this process's first epoch."""
+        """Raise MissingMetric if earlier epochs should have logged a metric. Skip the check before a process's first epoch."""
         self._epochs += 1
         if self._epochs == 1 or not self._pending or not run.epoch_complete:
             return
@@ -128,7 +128,7 @@ class MissingMetrics:
     def _has_measured(self, run: Run) -> bool:
         """Return whether the user's loop has validated without a validation pass.
 
-        This is the case if it has logged other validation metrics in this epoch.
+        The loop has validated if it has logged other validation metrics in this epoch.
         """
         logged = run.metrics.of_epoch(run.epoch) if self._names.validates is None else []
         return any(_is_of_validation(name) and not self._writers(name) for name in logged)
@@ -178,7 +178,7 @@ def _is_of_validation(metric: str) -> bool:
 
 
 def _waits(entry: Entry, has_validated: bool) -> bool:
-    """Return whether a callback may still have to run: it has a condition, was not due, or waits for a validation pass."""
+    """Return whether a callback may run later: it has a condition, has not been due yet, or waits for a validation pass."""
     is_gated = any(getattr(pipeline, "gate", None) is not None for pipeline in entry.path)
     validates = any(handler.point.startswith("on_val_") for handler in entry.handlers)
     return is_gated or not all(armed.has_fired for armed in entry.armed.values()) or (validates and not has_validated)

@@ -31,9 +31,9 @@ class LoopOptions:
     """All options of a loop except its callbacks.
 
     Users set the first group of options. A framework, a Runner or a host sets the second group. All ranks call `team` together
-    when they enter the loop. `begin` is called with the run before its first point. If `run_points` is False, the loop only
-    validates or predicts. `host` is another library's trainer, which drives the loop. `control` creates the source of commands
-    for the run.
+    when they enter the loop. `begin` is called with the run, before the first point of the run fires. If `run_points` is False,
+    the loop only validates or predicts. `host` is another library's trainer, which drives the loop. `control` creates the
+    source of commands for the run.
     """
 
     model: Any = None
@@ -56,7 +56,7 @@ class LoopOptions:
     data_timeout_seconds: float | None = None
 
     identity: Callable[[], Mapping[str, Any]] = dict
-    lineage: Sequence[Mapping[str, Any]] = ()  # of the weights that a new run starts from
+    lineage: Sequence[Mapping[str, Any]] = ()  # the origin of the weights that a new run starts from
     randomness: PlainRandomness | None = None
     positions: Callable[[PlainRandomness], Positions] = Positions
     after_load: Callable[[Run], None] | None = None

@@ -1,4 +1,4 @@
-"""Pass: the state of one pass over a loader, in training, validation or prediction. The machine updates it."""
+"""Pass: the state of one pass over a loader, in training, validation or prediction. The class Machine updates it."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ END: Any = object()
 class Pass:
     """One pass over a loader. It opens when the first batch is requested, and closes after the last batch.
 
-    If a `break` leaves the pass open, `abandoned` is set, and the machine closes the pass at the next opportunity. If `is_side`
-    is set, the pass's values are not added to the run's metrics and records. If `is_shared` is set, all ranks of a team run the
-    pass together.
+    If a `break` leaves the pass open, `abandoned` is set, and the run's Machine closes the pass at the next opportunity. If
+    `is_side` is set, the pass's values are not added to the run's metrics and records. If `is_shared` is set, all ranks of a
+    team run the pass together.
     """
 
     loader: Iterable[Any]

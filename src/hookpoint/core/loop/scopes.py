@@ -40,13 +40,13 @@ class Cleanup:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Scopes:
-    """The open scopes. The machine changes them. Saving, resuming and drivers read them.
+    """The open epoch and the open passes.
 
     If a `break` leaves passes or an epoch open, `abandoned` is set, and the next call to the run closes them. `cut_short` is
     set if the epoch did not see all of its training data, or if a stop ended its validation early.
     """
 
-    passes: list[Pass] = field(default_factory=list)  # the innermost last
+    passes: list[Pass] = field(default_factory=list)  # from the outermost to the innermost pass
     passes_opened: int = 0  # the number of passes opened in this epoch, without nested passes
     epoch_is_open: bool = False
     cut_short: bool = False
@@ -61,7 +61,7 @@ class Scopes:
         self.epoch_is_open, self.cut_short, self.epochs_abandoned = True, False, False
 
     def settle(self) -> None:
-        """Close what a `break` left open. Services of the run call this first."""
+        """Close the passes and the epoch that a `break` left open. Methods of the run such as `run.log` call this first."""
         if self.abandoned:
             self.abandoned = False
             first = next((number for number, pass_ in enumerate(self.passes) if pass_.abandoned), len(self.passes))

@@ -1,4 +1,4 @@
-"""Services: the implementation of `RunLoop`. It carries out a run's requests on its machine."""
+"""Services: the implementation of `RunLoop`. It forwards a run's requests to the run's `Machine` object."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Services:
-    """A loop, as seen by its run."""
+    """The services that a loop provides to its run."""
 
     __slots__ = ("machine", "settle")
 
@@ -45,7 +45,7 @@ class Services:
         for pass_ in self.machine.scopes.passes:
             pass_.resolve(self.machine.hooks)
 
-    # Driving
+    # Epochs, batches and steps
 
     def epochs(self, number: int | None) -> EpochLoop:
         if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 0):
@@ -168,5 +168,5 @@ class Services:
 
 
 def machine_of(run: Run) -> Machine:
-    """Return a run's machine. Only for hookpoint's own engine and callbacks."""
+    """Return a run's `Machine` object. Only hookpoint's own engine and callbacks may call this."""
     return cast(Services, loop_of(run)).machine

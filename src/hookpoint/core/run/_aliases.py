@@ -34,7 +34,7 @@ class ForeignName:
 
 
 class BoundMethod:
-    """A method bound to a run, as an object that also supports other operations."""
+    """A bound method of a run. Subclasses add other operations, such as `bool(run.stop)`."""
 
     def __init__(self, function: Callable[..., Any], run: Any) -> None:
         self._function, self._run = function, run
@@ -88,12 +88,15 @@ else:
 
 
 def alias(attribute: Callable[[Values], T]) -> T:
-    """Return a property of Values, to give it a second name. Type checkers see the value's type."""
+    """Return a property of the class Values unchanged, so that another class can give the property a second name.
+
+    Type checkers see the type of the property's value.
+    """
     return attribute  # type: ignore[return-value]
 
 
 def as_list(name: str) -> Any:
-    """Return a property that reads an attribute as a list: of one object, of a mapping's values, or empty for None."""
+    """Return a property that reads an attribute as a list. A mapping becomes a list of its values, and None an empty list."""
 
     def read(run: Any) -> list[Any]:
         value = getattr(run, name)

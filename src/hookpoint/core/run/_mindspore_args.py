@@ -12,14 +12,17 @@ from hookpoint.core.errors import OutsideIteration
 def _net_outputs(run: Any) -> Any:
     try:
         return _detached(run.loss if run.loss is not None else run.outputs)
-    except OutsideIteration:  # MindSpore keeps the last step's outputs: return the logged loss instead
+    except OutsideIteration:  # MindSpore would return the last step's outputs; return the logged loss instead
         if "loss" not in run.metrics:
             raise
         return run.metrics["loss"]
 
 
 def _detached(value: Any) -> Any:
-    """Detach a tensor or a list of tensors: MindSpore tensors have no graph. Converting a tensor with a graph would warn."""
+    """Detach a tensor or a list of tensors from the autograd graph, because MindSpore tensors have no graph.
+
+    If a tensor that requires gradients is converted to a number, torch warns.
+    """
     if type(value) in (tuple, list):
         return type(value)(map(_detached, value))
     return value.detach() if getattr(value, "requires_grad", False) else value

@@ -98,7 +98,7 @@ class Hyper(MutableMapping[str, Any]):
         self._registered: dict[str, HyperParam] = {}
         self._pending: dict[str, Any] = {}
         self.request: Callable[[str, Any], None] | None = None
-        self.recapture: Callable[[], None] | None = None  # called after a change: a CUDA graph holds the old value
+        self.recapture: Callable[[], None] | None = None  # called after a change, because a CUDA graph keeps the old value
 
     def register(self, param: HyperParam) -> None:
         """Add a setting. It takes precedence over an optimizer setting with the same name."""
@@ -273,7 +273,7 @@ def checked(name: str, value: Any, present: Any) -> Any:
         expected = f"a {type(present).__name__}"
     elif isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         expected = "a finite number"
-    elif abs(value) <= LARGEST:  # above this, a step raises an error or makes every weight infinite
+    elif abs(value) <= LARGEST:  # with a larger value, a step raises an error or makes every weight infinite
         return value
     else:
         expected = f"a float32 number, at most {LARGEST:g}"

@@ -10,7 +10,10 @@ VALUES = ("batch", "batch_idx", "loss", "outputs", "samples", "targets")
 
 
 class Iteration:
-    """The values of one iteration, and requests to skip or retry it. A pass reuses one object. `clear` drops all references."""
+    """The values of one iteration, and requests to skip or retry it.
+
+    A pass uses the same object for all its iterations. `clear` drops the references to the values.
+    """
 
     __slots__ = (*VALUES, "has_ended", "has_requests", "is_sampled", "retry", "skipped", "skips_were_read")
 

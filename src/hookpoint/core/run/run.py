@@ -36,7 +36,7 @@ OPS: dict[str, Callable[[Sequence[float]], float]] = {
 
 
 class Run(PeerNames):
-    """The run, as seen by callbacks: model and options, clocks, values of the current iteration, and services.
+    """A run. Callbacks read its model, options, counters and current batch, and call its methods to log, save or stop.
 
     `batch`, `batch_idx`, `outputs` and `loss` exist only during an iteration. `store` is a dict in which callbacks can share
     other values.
@@ -48,7 +48,7 @@ class Run(PeerNames):
 
     @as_epochs_method
     def epochs(self, number: int | None = None) -> Epochs:
-        """Iterate over epoch numbers until the run has done `number` epochs in total, or forever if it is None."""
+        """Iterate over epoch numbers until the run has done `number` epochs in total, or forever if `number` is None."""
         return self._loop.epochs(number)
 
     def batches(self, loader: Iterable[Any], mode: Mode = "train") -> Batches:
@@ -56,7 +56,10 @@ class Run(PeerNames):
         return self._loop.batches(loader, mode)
 
     def evaluate(self, data: Any, **options: Unpack[EvaluateOptions]) -> Mapping[str, Any]:
-        """Run a validation pass that does not affect the run. Return the means of its logged values, or its custom results."""
+        """Run a validation pass that does not affect the run. Return the means of its logged values.
+
+        If you pass a function as `results`, return the mapping that this function returns instead.
+        """
         return self._loop.evaluate(data, **options)
 
     def set_step(self, step: int) -> None:
@@ -137,7 +140,7 @@ class Run(PeerNames):
         same_on_all_ranks: bool = False,
         measured: Mapping[str, Any] | None = None,
     ) -> None:
-        """Request a checkpoint with this tag. It is written at a step boundary, after the last handler at this point.
+        """Request a checkpoint with this tag. It is written at a step boundary, after the current point's handlers have run.
 
         `keep` selects which checkpoints with this tag to keep. By default, all are kept. With `in_background`, the run waits
         only until the state is copied. `measured` is stored in the manifest. It contains the metric, mode and value that
@@ -164,7 +167,7 @@ class Run(PeerNames):
         logbook, samples = self._logbook, self._now.samples
         for name, value in values.items():
             try:
-                pending = logbook.recent[name]  # succeeds for every value after the first one since a log step
+                pending = logbook.recent[name]  # the name has already been logged since the last log step
             except KeyError:
                 self._loop.settle()
                 logbook.log(name, value, self._now.samples)
@@ -212,16 +215,20 @@ class Run(PeerNames):
     def at_log_step(self, function: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
         """Register a function that receives the values sent at a log step.
 
-        The values that it returns are sent with them. All of these values may still be on a device.
+        The values that the function returns are sent together with the values that it receives. All of these values may still
+        be on a device.
         """
         self._logbook.at_log_step.append(function)
 
     def at_leave(self, function: Callable[[], object]) -> None:
-        """Call a function once, when the current pass ends, is left with a `break`, or fails. Outside a pass, see `Cleanup`."""
+        """Call a function once, when the current pass ends, is left with a `break`, or fails.
+
+        Outside a pass, the function is called when the epoch or the run ends.
+        """
         self._loop.at_leave(function)
 
     def summary(self, name: str, function: Callable[[], Any]) -> None:
-        """Register a function whose result is logged whenever summaries are merged."""
+        """Register a function. The callback `MergeAllSummaries` calls the function and logs its result."""
         self.summaries[name] = function
 
     def update_op(self, function: Callable[[], object]) -> None:
@@ -253,13 +260,14 @@ class Run(PeerNames):
             return self.hooks.fire(point, self)
         return self.hooks.fire_payload(point, {**self.offered(("epoch", "logs")), **payload, "run": self})
 
-    # Collective calls. Either all ranks make them, or none. A callback that makes one sets `collective = True`.
-    # With one rank, no communication takes place.
+    # Collective calls. If one rank makes such a call, all other ranks must make it too. A callback that makes collective calls
+    # sets `collective = True`. With one rank, no communication takes place.
 
     def reduce(self, value: Any, op: Op = "sum") -> float:
-        """Return the sum, mean, max or min of a number over the ranks with different data.
+        """Return the sum, mean, max or min of a number over all ranks.
 
-        This waits for the other ranks and, if the value is a tensor, for its device. The result is bit-identical on all ranks.
+        If several ranks share a data shard, only one of them is included. This call waits for the other ranks and, if the value
+        is a tensor, for its device. The result is bit-identical on all ranks.
         """
         if op not in OPS:
             raise BadArgument(f"run.reduce: unknown op {op!r}.", choose=", ".join(map(repr, OPS)))

@@ -52,7 +52,11 @@ class EvaluateOptions(TypedDict, total=False):
 
 
 class RunLoop(Protocol):
-    """The services of a loop. `settle` closes what a `break` left open. Services that act on the loop call it first."""
+    """The services of a loop.
+
+    `settle` closes the passes and the epoch that a `break` left open. Other methods call `settle` before they begin epochs or
+    passes, save a checkpoint, or request a stop, a skip or a retry.
+    """
 
     @property
     def progress(self) -> Progress | None: ...
@@ -93,7 +97,7 @@ class RunLoop(Protocol):
         """Return the values of all ranks, in rank order."""
 
     def meet(self, call: Call) -> None:
-        """Wait until every rank is about to make this call."""
+        """Wait until all ranks are about to call this handler of a collective callback."""
 
     def agree_on_skips(self) -> None:
-        """Skip on every rank what any rank has requested to skip."""
+        """If any rank has requested to skip a batch, a backward pass or a step, skip it on all ranks."""

@@ -19,11 +19,11 @@ OWN_FORWARD = "your own forward pass in a MainCallback"
 class Stepper:
     """Compute outputs, loss and gradients, and step the optimizer. This works with any objects that have the usual methods.
 
-    `evaluating` and `batches` adapt the stepper to a framework: how to evaluate a model, and how to build batches from arrays.
-    An engine overrides all methods.
+    Two functions adapt the stepper to a framework. `evaluating` returns a context manager that puts a model in evaluation mode.
+    `batches` builds batches from arrays. An engine overrides all methods.
     """
 
-    accumulate: int = 1  # batches per optimizer step, as far as the stepper decides it
+    accumulate: int = 1  # the number of batches per optimizer step, unless a MainCallback steps the optimizer
 
     def __init__(
         self,
@@ -61,14 +61,14 @@ class Stepper:
             run.lr_scheduler.step()
 
     def finish(self, run: Any) -> None:
-        """Complete any remaining work at the end of an epoch's training data."""
+        """Do nothing. A subclass can step the optimizer here if the epoch's last accumulation window is incomplete."""
 
     def batches(self, data: Any, batch_size: BatchSize) -> Iterable[Any]:
         """Return an iterable of batches for any kind of data."""
         return self._batches(data, batch_size)
 
     def evaluating(self, run: Any) -> AbstractContextManager[None]:
-        """Put the model in evaluation mode, without gradients. Restore it afterwards."""
+        """Put the model in evaluation mode and disable gradients inside a `with` block. Restore both afterwards."""
         return self._evaluating(run.model)
 
     def evaluate(self, run: Any, forward: Dispatch | None) -> None:

@@ -1,4 +1,4 @@
-"""Armed schedules: track when a schedule is due. Checkpoints store their state."""
+"""Armed schedules: schedules that track when they are due. A checkpoint stores the state of each armed schedule."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from hookpoint.core.run_view import RunView
     from hookpoint.core.schedule.clocks import Clocks
 
-# A tick on epochs reads the number of the current epoch. A level reads the number of completed epochs.
+# READ_TICK and READ_LEVEL contain functions that read a clock. They differ only for epochs: READ_TICK returns the number of the
+# current epoch, and READ_LEVEL returns the number of completed epochs.
 COUNTERS = {"steps": "step", "iterations": "iteration", "epochs": "epoch", "samples": "samples"}
 READ_TICK: dict[str, Callable[[Clocks], float]] = {clock: attrgetter(name) for clock, name in COUNTERS.items()}
 READ_TICK["seconds"] = methodcaller("elapsed")
@@ -73,7 +74,8 @@ class ArmedSchedule(ABC):
 class ArmedTick(ArmedSchedule):
     """A schedule that is due when its clock reaches `due`. `following` returns the next due value after a given value.
 
-    With `stays`, a tick remains due until it fires, as time ticks always do. With `anywhere`, it is checked at every moment.
+    With `stays`, a tick remains due until it fires, as time ticks always do. With `anywhere`, it is checked at the end of
+    iterations and at the end of epochs.
     """
 
     ticks = 1
@@ -166,7 +168,7 @@ class ArmedAll(ArmedCombination):
         return all(part.ready(run, moment) for part in self._parts)
 
     def quick_test(self, name: str, moment: str | None) -> str | None:
-        if self.ticks != 1:  # check several ticks every time, or they would miss each other
+        if self.ticks != 1:  # with several ticks, check every tick: an unchecked tick would stay due for too long
             return None
         tests = (part.quick_test(f"{name}._parts[{position}]", moment) for position, part in enumerate(self._parts))
         return next(filter(None, tests), None)

@@ -44,6 +44,6 @@ class Moment(NamedTuple):
         return self.key_for(other) > other.key_for(self)
 
     def key_for(self, other: Moment) -> tuple[int, ...]:
-        """Return the numbers to compare with those of another moment."""
+        """Return the numbers by which this moment is compared with another moment."""
         has_iterations = self.iteration is not None and other.iteration is not None
         return (self.epoch, *([self.iteration or 0] if has_iterations else []), self.step)

@@ -102,7 +102,10 @@ class OnClock(When):
 
 
 class Every(OnClock):
-    """Due at every multiple: `Every(steps=500)`, `Every(minutes=10)`. Times measure training time, across resumes."""
+    """Due at every multiple of a period: `Every(steps=500)` is due at steps 500, 1000 and so on.
+
+    A period of time, as in `Every(minutes=10)`, is measured in training time. A resumed run continues counting.
+    """
 
     def __init__(self, **clock: Amount) -> None:
         super().__init__(clock)
@@ -116,7 +119,7 @@ class Every(OnClock):
 
 def _next_multiple(period: Amount, now: Amount) -> Amount:
     following = (now // period + 1) * period
-    return following if following > now else following + period  # because 0.5 // 0.1 is 4.0
+    return following if following > now else following + period  # 0.5 // 0.1 is 4.0 instead of 5.0, due to rounding
 
 
 class At(OnClock):
@@ -256,7 +259,7 @@ class AnyOf(Combined):
 
 
 class NotOf(Combined):
-    """Due when its part is not due: the opposite of a level, or any moment other than a tick."""
+    """Due when its part is not due: `~After(steps=100)` before step 100, `~Every(steps=5)` when `Every(steps=5)` is not due."""
 
     def __init__(self, part: When) -> None:
         super().__init__(part)

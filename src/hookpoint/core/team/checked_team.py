@@ -63,7 +63,9 @@ class CheckedTeam(Team):
         return lambda: self._call(label, answer, counts=False)
 
     def any_of(self, bits: int) -> int:
-        return self._call(lambda: f"the skips, {self._where()}", lambda: self._team.any_of(bits), counts=False)
+        return self._call(
+            lambda: f"the agreement on skip requests, {self._where()}", lambda: self._team.any_of(bits), counts=False
+        )
 
     def close(self) -> None:
         self._team.close()
@@ -97,7 +99,7 @@ def mismatch(labels: Sequence[str]) -> OutOfStep:
     for rank, label in enumerate(labels):
         groups.setdefault(label, []).append(rank)
     places = {f"rank {','.join(map(str, ranks))}": label for label, ranks in groups.items()}
-    return OutOfStep("the ranks are out of step.", **places, call="on all ranks or on none")
+    return OutOfStep("the ranks do not make the same collective call.", **places, call="on all ranks or on none")
 
 
 def unanswered(rank: int, size: int, label: str, error: BaseException) -> OutOfStep:

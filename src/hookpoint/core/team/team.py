@@ -10,13 +10,14 @@ Answer = Callable[[], int]
 
 
 class Team:
-    """The rank of this process in a run, and its collective calls. This class itself is a team with one rank.
+    """The rank of this process in a run, and the collective calls of this rank. This class itself is a team with one rank.
 
     All ranks must call the same methods in the same order, and only from the training thread. Values must be JSON types.
     `data_rank` is the index of this rank's data shard, and `model_rank` the index of its model shard. A model shard is part of
     each layer or, with `has_stages`, some of the layers. A request from one rank takes effect on all ranks `lag` steps later.
     `lag` is greater than 1 if ranks can be at different steps. `inexact` is the reason why the team's results are not
-    reproducible, or "" if they are. `notes`, such as StoreNotes, lets ranks exchange notes. It may be None.
+    reproducible, or "" if they are. `notes` is an object such as StoreNotes, through which ranks leave short messages for each
+    other. It may be None.
     """
 
     rank = local_rank = data_rank = model_rank = 0
@@ -34,7 +35,10 @@ class Team:
         return value
 
     def sums(self, values: Sequence[float]) -> list[float]:
-        """Sum each value over the ranks with different data. The result is bit-identical on all ranks."""
+        """Sum each value over all ranks. The result is bit-identical on all ranks.
+
+        If several ranks share a data shard, only one of them is included.
+        """
         return list(values)
 
     def to_chief(self, data: bytes) -> list[bytes]:
@@ -44,7 +48,7 @@ class Team:
     def start_agreeing(self, number: int) -> Answer:
         """Start computing the maximum of a number over all ranks. Return a function that waits for the result.
 
-        The number must fit in 62 bits. Ranks exchange one at every step, so the message must be as cheap as possible.
+        The number must fit in 62 bits. Ranks exchange such a number at every step, so the message must be as cheap as possible.
         """
         return lambda: number
 

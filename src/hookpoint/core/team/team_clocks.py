@@ -24,7 +24,7 @@ class TeamClocks(Clocks):
         return int(super().elapsed() * 1000)
 
     def agree(self, milliseconds: int) -> None:
-        """Advance the run's time to the agreed time. The time never goes back."""
+        """Advance the run's time to the agreed time. The time never decreases."""
         self._agreed = max(self._agreed, milliseconds / 1000)
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:

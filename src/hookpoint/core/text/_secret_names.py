@@ -57,7 +57,7 @@ def is_secret_parameter(name: str) -> bool:
 
 
 def is_count(name: str, value: str) -> bool:
-    """Return whether a value is a number of tokens or a token id, although its name looks like a secret token's.
+    """Return whether a value is a number of tokens or a token id, although its name suggests a secret token.
 
     >>> is_count("tokens", "512"), is_count("token", "918273645546"), is_count("password", "512")
     (True, False, False)

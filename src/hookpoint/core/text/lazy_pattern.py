@@ -7,7 +7,7 @@ from typing import Any, cast
 
 
 class LazyPattern:
-    """A stand-in for a pattern, which is compiled when one of its methods is needed."""
+    """A stand-in for a compiled pattern. It compiles the pattern when one of the pattern's attributes is first used."""
 
     def __init__(self, pattern: str, flags: int) -> None:
         self._pattern, self._flags = pattern, flags

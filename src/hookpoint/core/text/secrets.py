@@ -13,12 +13,13 @@ from hookpoint.core.text._secret_names import is_count, is_secret, is_secret_par
 from hookpoint.core.text.lazy_pattern import lazy_pattern
 
 MASK = "***"
-DEEPEST = 32  # the deepest level at which settings are masked, because they may contain themselves
+DEEPEST = 32  # values at a greater depth are replaced by MASK, because a dict may contain itself
 
 _NAME = lazy_pattern(r"-{0,2}([A-Za-z][\w.-]*)")
 _ASSIGNMENT = lazy_pattern(r"(-{0,2}\+{0,2}[A-Za-z_][\w.-]*)([=:])(.*)", re.DOTALL)
-_PASSWORD = lazy_pattern(r"-p(?P<value>.*[^\d.,eE+-].*)", re.DOTALL)  # a mysql password; -p8080 and -p0.1 are numbers
-_OPTIONS = lazy_pattern(  # options with one dash that are not passwords
+# A password, as in mysql's `-psecret`. Numbers, such as -p8080 and -p0.1, do not match.
+_PASSWORD = lazy_pattern(r"-p(?P<value>.*[^\d.,eE+-].*)", re.DOTALL)
+_OPTIONS = lazy_pattern(  # options that begin with -p, but contain no password
     r"-p(?:ar(?:allel|ams?)|ath|atience|db|ipe|lot|lugins?|olicy|ool|ort|re(?:cision|fix|set|trained)|rint|riority|ro(?:b|cs|cess|file"
     r"|gress|ject|mpt|xy)|ython)s?(?:[=:_-].*)?"
 )
@@ -60,7 +61,7 @@ def masked(value: Any) -> Any:
     In arguments, the values of `--token x`, `--token=x`, `TOKEN=x` and `-px` are masked, as well as secrets in JSON.
 
     In any text, the following are masked: the values in `password=x` and `token: x`, user names and passwords in URLs
-    (`postgres://***@host/db`), URL parameters with such names, signatures in URLs, chat webhook URLs, authorization headers,
+    (`postgres://***@host/db`), URL parameters with secret names, signatures in URLs, chat webhook URLs, authorization headers,
     private keys, and tokens with the prefixes of well-known services. Masking is best-effort: it does not find a secret with a
     harmless name and no known prefix.
 
@@ -208,5 +209,5 @@ def _assignments(text: str) -> str:
 
 
 def _is_secret_in_text(name: str) -> bool:
-    is_of_header = name.lower().endswith("authorization")  # _HEADER masks these values, but keeps the kind
+    is_of_header = name.lower().endswith("authorization")  # _HEADER masks these values, but keeps the scheme, such as Bearer
     return is_secret(name) and name.lower() not in _NOT_IN_TEXT and not is_of_header

@@ -19,8 +19,9 @@ def one_slip_apart(a: str, b: str) -> bool:
 def near_miss(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that was most likely meant, or None. Never return the name itself.
 
-    A near miss is one typo, the same words in another order (on_begin_epoch), or another word for begin and end
-    (on_epoch_start). Names with different digits (top1 and top5, kl_1_2 and kl_2_1) are different names.
+    A known name is suggested if `name` differs from it by one typo, has the same words in another order (on_begin_epoch), or
+    contains a synonym, such as "start" for "begin" (on_epoch_start). Names with different digits, such as top1 and top5, are
+    never treated as misspellings of each other.
     """
     words = sorted(SYNONYMS.get(word, word) for word in name.split("_"))
     for candidate in known:

@@ -32,7 +32,7 @@ def printable(name: str) -> str:
 
 
 def few(names: Sequence[str], limit: int) -> str:
-    """Return the first names and the number of further names, as text.
+    """Return the first `limit` names as text. If there are more names, the text says how many more.
 
     >>> few(["weight", "bias", "scale"], 2), few([], 2)
     ('weight, bias and 1 more', '')

@@ -1,4 +1,4 @@
-"""Data facts: facts about the training data, for comparison with a checkpoint. They do not require reading all of the data."""
+"""Data facts: facts about the training data, for comparison with a checkpoint. Only a small part of the data is read."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ def facts_of(loader: Any) -> dict[str, Any]:
 
 
 def facts_of_order(order: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the facts about a DataLoader with default samplers that a checkpoint from an earlier release contains."""
+    """Return the facts about a DataLoader that a checkpoint from an earlier release contains.
+
+    The result is empty unless the DataLoader had default samplers.
+    """
     if order is None or order["kind"] not in ("plain", "team"):
         return {}
     shuffled = SHUFFLED if order["shuffle"] else IN_ORDER

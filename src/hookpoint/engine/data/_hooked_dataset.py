@@ -58,7 +58,7 @@ class TaskSampler:
 
     def _tasks(self, source: Iterator[Any], first: int, epoch: int, mode: str | None, settings: Any) -> Iterator[Task]:
         numbers = count(first)
-        while (indices := next(source, END)) is not END:  # a `for` loop would restart it with iter(source)
+        while (indices := next(source, END)) is not END:  # a `for` loop would call iter(source), which may restart the source
             number = next(numbers)
             if self._settings.per_batch:
                 settings = self._settings.of_batch(number, trains=mode == "train")
@@ -71,7 +71,7 @@ class TaskSampler:
 class HookedDataset:
     """A dataset for torch's fetchers. Indexing it with a task returns a batch; iterating over it yields samples.
 
-    All other attributes are those of the wrapped dataset, so that a `worker_init_fn` can read `get_worker_info().dataset`.
+    All other attributes are read from the wrapped dataset, so that a `worker_init_fn` can use `get_worker_info().dataset`.
     """
 
     def __init__(self, dataset: Any, points: DataPoints, collate: Callable[[Any], Any], *, in_batches: bool) -> None:

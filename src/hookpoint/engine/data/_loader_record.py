@@ -59,9 +59,9 @@ class LoaderRecord:
         _load_dataset(loader, record)
         order, sampler = record.get("order"), team_sampler_of(loader)
         if sampler is not None and order is not None and order["kind"] == "team":
-            sampler.load_order(order)  # an earlier release did not derive the order from the generators
-        # Record the current counters. Otherwise, a batch size that the script has changed since would look like a change by the
-        # run itself.
+            sampler.load_order(order)  # in checkpoints from earlier releases, the order does not come from the generators.
+        # Record the current counters, not those in the checkpoint. If the script now uses another batch size, the old size in
+        # the checkpoint would look like a change that the run made.
         self.begun = {**record["begun"], "counters": _loader_state.read(loader)["counters"]}
         self.had_iterator, self._seeds = record["had_iterator"], record["seeds"]
         self._own_before, self._was_used = record["own_before"], True
@@ -72,7 +72,7 @@ class LoaderRecord:
         return {
             "trains": self.trains,
             "is_made_anew": self.is_made_anew,
-            # If a seed changes during a pass, the loader reseeds its generator itself. The script is not responsible.
+            # If a seed changes during a pass, the loader itself has reseeded its generator. The script has not reseeded it.
             "is_seeded_anew": self._is_seeded_anew and _loader_state.seeds(loader) == self._seeds,
             "seeds": self._seeds,
             "first": self._first,
@@ -97,10 +97,12 @@ def _has_state(value: Any) -> bool:
 
 
 def is_wrapper(loader: Any) -> bool:
-    """Return whether a loader is a wrapper that only poses as a DataLoader, such as the loaders that Accelerate prepares.
+    """Return whether a loader is not a DataLoader, but wraps a DataLoader and passes isinstance checks for it.
 
-    Its attributes are those of the wrapped DataLoader. A copy of the wrapper would still read the wrapped DataLoader from the
-    beginning.
+    An example is a loader that Accelerate has prepared.
+
+    A wrapper has the attributes of the wrapped DataLoader. A copy of the wrapper would still read the wrapped DataLoader from
+    the beginning.
     """
     return isinstance(loader, DataLoader) and not issubclass(type(loader), DataLoader)
 

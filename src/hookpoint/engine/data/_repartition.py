@@ -28,7 +28,8 @@ DEFAULTS = {"order": None, "start": 0, "first": 0, "seed": 0, "epoch": 0, "shuff
 def order_of(loader: Any) -> dict[str, Any] | None:
     """Return a description of this pass's sample order that any number of ranks can use, or None if the order is unknown.
 
-    The order of a custom sampler (kind "own") is known only to its own rank.
+    A custom sampler (kind "own") may yield a different order on each rank. Its description can be used only if the number of
+    ranks has not changed.
     """
     team = team_sampler_of(loader)
     if team is not None:
@@ -43,7 +44,7 @@ def order_of(loader: Any) -> dict[str, Any] | None:
 
 
 def rest_of(loader: Any, order: State, batches: int, rank: int, size: int) -> tuple[Any, TeamBatchSampler, int]:
-    """Return a loader over the rest of a pass, its batch sampler, and the number of this sampler's batches that are done.
+    """Return a loader over the rest of a pass, its batch sampler, and how many batches of this sampler are done.
 
     `order` is the state of a TeamBatchSampler. If the loader already has a TeamBatchSampler, it is used.
     """
@@ -106,7 +107,7 @@ def _draw(sampler: Any, record: State, put_generators: Callable[[], None], gener
     put_generators()
     if record["had_iterator"]:  # a loader with persistent workers draws no new seed
         return list(sampler)
-    # A DataLoader draws its seed before the sampler draws any numbers, so the sampler must run inside one.
+    # A DataLoader draws its seed before the sampler draws any numbers, so a DataLoader runs the sampler here, too.
     return list(DataLoader(IndexDataset(), sampler=sampler, batch_size=1, generator=generator, collate_fn=_only))
 
 

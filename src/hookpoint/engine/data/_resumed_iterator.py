@@ -125,7 +125,10 @@ def resumed_iterator(
 
 
 def start_workers(wrapper: Any, restore: Restore) -> None:
-    """Start the persistent workers of the loader inside a wrapper, as an earlier pass did, and undo the random draws."""
+    """Start the persistent workers of each DataLoader in the wrapper. The original run started them in an earlier pass.
+
+    `restore` undoes the random draws that this start makes.
+    """
     for loader in vars(wrapper).values():
         if issubclass(type(loader), DataLoader) and loader._iterator is None:
             iter(loader)
@@ -190,11 +193,12 @@ def next_pass(loader: Any, state: Mapping[str, Any], begin: Restore) -> Iterator
         return iter(loader)
     _load(loader, state)
     first = next(iterator := iter(loader), END)
-    return iter(loader) if first is END else chain([first], iterator)  # a first iteration without items finishes the last pass
+    # If the first iteration yields nothing, it has only finished the saved pass. The second iteration is then the new pass.
+    return iter(loader) if first is END else chain([first], iterator)
 
 
 def _load(loader: Any, state: Mapping[str, Any]) -> None:
-    state = own_copy(state)  # the next checkpoint needs the unmodified original
+    state = own_copy(state)  # a copy, because the next checkpoint needs the state unmodified
     if isinstance(loader, DataLoader):  # mark the pass as unfinished; it then ends normally
         state = {**state, PASS_IS_OVER: False}
         if isinstance(state.get(FETCHER), Mapping):

@@ -34,7 +34,7 @@ def as_loader(data: Any, batch_size: BatchSize = AUTO, *, shuffle: bool) -> Iter
 
 
 def loaders_of_fit(train: Any, val: Any, batch_size: BatchSize) -> tuple[Iterable[Any], Iterable[Any] | None]:
-    """Return the training and validation loaders for a fit. The batch size applies only to data that is not batched yet."""
+    """Return the training and validation loaders for `fit`. The batch size applies only to data that is not batched yet."""
     train = as_loader(train, batch_size if takes_batch_size(train) or not takes_batch_size(val) else AUTO, shuffle=True)
     if val is None:
         return train, None

@@ -1,15 +1,17 @@
 """Data position: resume in the middle of a loader's pass, with the same batches as in an uninterrupted run.
 
 - For a DataLoader over a map-style dataset, the generators are reset to the beginning of the pass. Then the sampler skips the
-  batches that are done, without reading their data. This also applies to torchdata's StatefulDataLoader: its own method loses
-  the order of later epochs if the loader has a `generator` and no workers. Without workers, the dataset's state is also stored.
+  batches that are done, without reading their data. This also applies to torchdata's StatefulDataLoader, because its own
+  way of resuming loses the order of later epochs if the loader has a `generator` and no workers. Without workers, the
+  dataset's state is also stored.
 - Any other loader with `state_dict` and `load_state_dict` restores its position itself.
 - All other loaders are read from the beginning, and the batches that are done are discarded. Examples are plain iterables, a
   DataLoader over an IterableDataset, and a loader that Accelerate has prepared.
 
-The batches of this pass and of all later passes are exact, with two exceptions. Random numbers that worker processes draw
-inside a dataset are not restored, unless the dataset is wrapped in `SeededSamples`. Indices may also differ if a sampler draws
-them one by one from a global generator that training also uses, and the workers prefetch.
+In this pass and in all later passes, a resumed run reads the same batches as an uninterrupted run, with two exceptions. Random
+numbers that worker processes draw inside a dataset are not restored, unless the dataset is wrapped in `SeededSamples`. The
+second exception is a sampler that draws indices one by one from a global generator. If training also uses this generator and
+the workers prefetch batches, the indices may differ.
 """
 
 from __future__ import annotations
@@ -58,7 +60,8 @@ class TorchPositions(Positions):
         self._last: LoaderRecord | None = None
         self._unclaimed: list[State] = []  # the checkpoint's records of loaders that this run has not used yet
         self._rest: TeamBatchSampler | None = None
-        self._stream_start = (0, 0)  # the samples and batches that were done when the batch size of a stream changed
+        # If the batch size of an iterable dataset changed in this pass: the number of samples and of batches before the change.
+        self._stream_start = (0, 0)
         self._facts: dict[str, Any] | None = None
         self._facts_vary = False
         self._expected: State = {}
@@ -87,7 +90,9 @@ class TorchPositions(Positions):
         return {"graph": graph_of(data, digest_of), "batches": length_of(loader), **facts_of(data)}
 
     def exhaust(self, loader: Iterable[Any], source: Iterator[Any]) -> None:
-        if not has_index(loader) and not is_stateful(loader):  # those do not count passes
+        # Some loaders count a pass only when their iterator is exhausted. Loaders over a map-style dataset and loaders with
+        # their own state do not need this.
+        if not has_index(loader) and not is_stateful(loader):
             super().exhaust(loader, source)
 
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:
@@ -121,7 +126,8 @@ class TorchPositions(Positions):
         _begin_pass(loader, epoch, resumes=True)
         self._last, _ = self._record_of(loader, trains=True, claims=False)
         if saved is not None:
-            _loader_state.put_counters(loader, saved["begun"], saved["first"], in_pass=True)  # may change the batch size
+            # Restoring the counters may change the batch size.
+            _loader_state.put_counters(loader, saved["begun"], saved["first"], in_pass=True)
         self._expected = expected = _facts_in(state)
         self._compare_facts(loader, in_epoch=True)
         if self._last is not None and saved is not None:

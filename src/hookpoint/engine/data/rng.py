@@ -31,7 +31,7 @@ class TorchRandomness(PlainRandomness):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
-        if "torch" in state:  # a checkpoint that was saved without torch does not contain it
+        if "torch" in state:  # a checkpoint that was saved without torch has no state for torch's generator
             torch.set_rng_state(state["torch"].cpu())
         if "cuda" in state and torch.cuda.is_available():
             for device, kept in zip(range(torch.cuda.device_count()), state["cuda"], strict=False):

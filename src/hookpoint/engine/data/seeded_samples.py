@@ -20,10 +20,11 @@ from hookpoint.core.errors import BadData
 class SeededSamples(Dataset[Any]):
     """Seed the random number generators for each sample of a dataset with a seed, the epoch and the sample's index.
 
-    A sample is then the same for any number of workers and wherever a run resumes, but different in each epoch. The global
-    generators of Python, NumPy and torch on the host are seeded during `dataset[index]` and then restored. Generators inside
-    the dataset are not seeded. The cost is about 70 microseconds per sample, or 25 if NumPy is not imported. A Runner or Loop
-    sets the epoch. In other code, call `set_epoch`, which also takes effect immediately in running worker processes.
+    A sample then does not depend on the number of workers or on the point where a run resumes. It is different in each epoch.
+    During `dataset[index]`, the global generators of Python, NumPy and torch (CPU only) are seeded. Afterwards, they are
+    restored. Generators inside the dataset are not seeded. The cost is about 70 microseconds per sample, or 25 if NumPy is not
+    imported. A Runner or Loop sets the epoch. In other code, call `set_epoch`, which also takes effect immediately in running
+    worker processes.
 
     >>> class Noisy(Dataset):
     ...     def __getitem__(self, index):

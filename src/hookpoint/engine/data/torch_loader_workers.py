@@ -62,7 +62,7 @@ class WorkerStall:
         self._stacks = init if isinstance(init, StackOnRequest) else None
         self._iterator = iterator
         self._workers = dict(enumerate(getattr(iterator, "_workers", ())))
-        self._owed = dict(getattr(iterator, "_task_info", {}))  # maps each batch to its worker and, after arrival, its data
+        self._owed = dict(getattr(iterator, "_task_info", {}))  # maps a batch to its worker and, once it has arrived, its data
         self._awaited: int = getattr(iterator, "_rcvd_idx", 0)
 
     def report(self) -> list[str]:
@@ -76,7 +76,7 @@ class WorkerStall:
         return [f"DataLoader worker {number} {_process(worker)}; it is loading this batch", *stack]
 
     def cures(self) -> dict[str, str]:
-        """Return suggestions for the user, keyed by verb."""
+        """Return suggestions for the user. Each key is a verb, and its value completes the sentence."""
         pids = [worker.pid for worker in self._workers.values()]
         stopped = [str(pid) for pid in pids if state_of_process(pid).startswith(STOPPED)]
         return {"continue": f"it with kill -CONT {' '.join(stopped)}"} if stopped else {}

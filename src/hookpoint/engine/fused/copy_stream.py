@@ -13,10 +13,12 @@ from hookpoint.engine.fused.static_batch import Signature, StaticBatch, is_on_ho
 
 
 class CopyStream:
-    """Move batches to the device. If a graph exists for a batch, the batch is copied to a staging buffer on a separate stream.
+    """Move batches to the device. If a CUDA graph exists for a batch's shape, copy the batch to a staging buffer.
 
-    The step's stream waits for the copy, and the copy waits for the step that reads the previous batch. The host waits for
-    neither. Copies overlap with a step only if the batch is in pinned memory, as with `DataLoader(..., pin_memory=True)`.
+    The copy to the staging buffer runs on a separate stream.
+    The step's stream waits for the copy, and the copy waits for the step that reads the previous batch. The CPU does not wait
+    for the copy or the step. Copies overlap with a step only if the batch is in pinned memory, as with
+    `DataLoader(..., pin_memory=True)`.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -46,7 +48,7 @@ class CopyStream:
         self._staging = {}
 
     def note_consumed(self) -> None:
-        """Record that the work enqueued so far on the current stream has read the staging buffers."""
+        """Record an event on the current stream. The next copy to a staging buffer waits for this event."""
         self._consumed.record()
         self._is_unread = False
 

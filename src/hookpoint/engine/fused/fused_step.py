@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hookpoint.core.hooks.hooks import Hooks
     from hookpoint.engine.step.forward import Forward
 
-COMPILED = "forward and loss are compiled; while modules have hooks, batches run uncompiled, and their last bits may differ"
+COMPILED = "forward and loss are compiled, except while modules have hooks; uncompiled results may differ in the last bits"
 
 
 class FusedStep:
@@ -48,7 +48,7 @@ class FusedStep:
         self._copies = CopyStream(device) if self._cuda_graph else None
 
     def mover(self) -> Callable[[Any], Any] | None:
-        """Return the function that moves a batch to the device, or None if batches are already there."""
+        """Return the function that moves a batch to the device, or None on the CPU, where batches are not moved."""
         if self._device.type == "cpu":
             return None
         return partial(move, device=self._device) if self._copies is None else self._copies

@@ -51,11 +51,12 @@ def stream_of(device: torch.device) -> Any:
 class Captured:
     """The input buffers and graphs for all batches with the same signature.
 
-    There is one graph for each kind of position in the accumulation window.
+    There is one graph for each combination of two conditions: whether the batch begins an accumulation window, and whether an
+    optimizer step follows the batch.
     """
 
     inputs: StaticBatch
-    staging: Any  # the batch that the copy stream writes to
+    staging: Any  # the device buffers to which the copy stream copies each batch
     batches: int = 0  # number of batches computed outside the graph since graphs were last discarded
     graphs: dict[Key, StepGraph] = field(default_factory=dict)
     not_captured: set[Key] = field(default_factory=set)
@@ -64,9 +65,10 @@ class Captured:
 class GraphStepper(TorchStepper):
     """Replay forward, loss, backward, clipping and optimizer step as one CUDA graph.
 
-    The first three steps with a new signature run outside the graph. So does any step that a callback, a hook or a skip request
-    must interrupt. The weights are bit for bit the same as without a graph, because capturing does not execute the step and a
-    replay runs the same kernels. All steps run on a separate stream, because CUDA cannot capture the default stream.
+    The first three steps with a new signature run outside the graph. A step also runs outside the graph if a callback, a
+    hook or a skip request must interrupt it. The weights are bit for bit the same as without a graph, because capturing does
+    not execute the step and a replay runs the same kernels. All steps run on a separate stream, because CUDA cannot capture
+    the default stream.
     """
 
     def __init__(
@@ -113,7 +115,7 @@ class GraphStepper(TorchStepper):
         stream.wait_stream(outer)
         self._leaving.begin(self._watch)
         self._loads.begin(*self._modules, self._optimizer)
-        of_monitors = torch.cuda.default_stream(self._device)  # the monitor threads use this stream
+        of_monitors = torch.cuda.default_stream(self._device)  # the stream that monitor threads use
         self._logged.begin(lambda: of_monitors.wait_stream(stream))
         self._copies.begin(run)
         run.hyper.recapture = self.recapture
@@ -175,7 +177,7 @@ class GraphStepper(TorchStepper):
             if self._captured and self.is_last(run):  # probably a smaller last batch
                 return None
             if len(self._captured) == MAX_SIGNATURES:
-                what = f"batches have more than {MAX_SIGNATURES} different shapes or numbers"
+                what = f"batches have more than {MAX_SIGNATURES} different shapes or non-tensor values"
                 self._say(f"{what}: the other batches run outside the CUDA graphs")
                 return None
             inputs = StaticBatch(now.batch)
@@ -224,7 +226,7 @@ class GraphStepper(TorchStepper):
             self._pool = torch.cuda.graph_pool_handle()
         elif not begins:
             self._begin_graph.bind_gradients(adds=True)
-        sync_mode = torch.cuda.get_sync_debug_mode()  # strict_sync=True sets it, but freeing memory must synchronize once
+        sync_mode = torch.cuda.get_sync_debug_mode()  # strict_sync=True forbids synchronization, but freeing memory needs it
         if sync_mode:
             torch.cuda.set_sync_debug_mode("default")
         torch.cuda.empty_cache()  # the graph needs the memory that earlier steps have cached
@@ -239,7 +241,9 @@ class GraphStepper(TorchStepper):
         def work() -> Any:
             self._compute_step(run, now, steps=steps)
             if host.state_dict() != drawn or not torch.equal(torch.get_rng_state(), drawn_by_torch):
-                what = "the forward draws random numbers on the CPU: a CUDA graph would repeat the numbers from its capture."
+                what = (
+                    "the forward pass draws random numbers on the CPU: a CUDA graph would repeat the numbers from its capture."
+                )
                 raise BadLoop(what, draw="them on the GPU: torch.rand(..., device=x.device)")
             # Detach the results: autograd nodes that stay alive would link later steps to this capture.
             return map_tensors([now.outputs, now.targets, now.loss], torch.Tensor.detach), recorded
@@ -270,9 +274,9 @@ class GraphStepper(TorchStepper):
         """Compute an iteration's step without firing points."""
         self._train_forward(run)
         if now.loss is None:
-            raise BadLoop("the forward did not set a loss.", set="run.loss in on_iter_forward")
+            raise BadLoop("the forward pass did not set a loss.", set="run.loss in on_iter_forward")
         if now.has_requests:
-            raise BadLoop("a request to skip or retry in the forward cannot be captured.", request="it at on_iter_begin")
+            raise BadLoop("a request to skip or retry in the forward pass cannot be captured.", request="it at on_iter_begin")
         (now.loss if self._divide_by == 1 else now.loss / self._divide_by).backward()
         if steps:
             if self._clip is not None:
@@ -305,7 +309,7 @@ class GraphStepper(TorchStepper):
     # Discarding graphs
 
     def _check_storages(self, run: Run) -> None:
-        """Discard graphs that use storages which have been replaced. Called at the start of an epoch and after a load."""
+        """Discard graphs if a tensor that they use has new storage. Called at the start of an epoch and after a load."""
         self._epoch = run.epoch
         is_stale = self._is_stale or self._loads.has_loaded
         if is_stale or (self._begin_graph is not None and self._storages != self._current_storages()):
@@ -313,7 +317,7 @@ class GraphStepper(TorchStepper):
         self._is_stale = self._loads.has_loaded = False
 
     def _current_storages(self) -> list[Any]:
-        """Return everything that a capture fixes: addresses of weights, buffers and optimizer state, and flags of modules."""
+        """Return what must not change after a capture: addresses of weights, buffers and optimizer state, and module flags."""
         found: list[Any] = []
         for module in (module for root in self._modules for module in root.modules()):
             found.append(module.training)
@@ -327,14 +331,14 @@ class GraphStepper(TorchStepper):
 
     def _settings_changed(self, settings: Settings) -> None:
         is_rate = settings.others == self._settings.others
-        self._discard(
-            warm_up=not is_rate
-        )  # after another setting has changed, a step outside the graph may have to create new state
+        # If a setting other than the learning rate has changed, the optimizer may need new state. Steps outside the graph
+        # create this state.
+        self._discard(warm_up=not is_rate)
         self._changes += 1
         if self._changes == MAX_CHANGES:
             kind = type(self._optimizer).__name__
             cure = "fused=True avoids this" if is_rate else "cycle_momentum=False keeps a OneCycleLR from changing it"
-            what = "the learning rate" if is_rate else "another setting"
+            what = "the learning rate" if is_rate else "a setting other than the learning rate"
             self._say(f"each change to {what} of {kind} requires a new capture of the step; {cure}")
 
     def _discard(self, *, warm_up: bool = True) -> None:

@@ -20,8 +20,8 @@ REPARAMETRIZATIONS = "torch.nn.utils."  # hooks from these modules only compute 
 class HookWatch:
     """Detect hooks. torch numbers all hooks with a single counter, so the check costs one comparison if there is no new hook.
 
-    Hooks from torch.nn.utils, such as those of spectral_norm, do not count: they are part of the model, and are compiled and
-    captured with it.
+    Hooks from torch.nn.utils, such as the hooks that spectral_norm adds, do not count: they are part of the model, and are
+    compiled and captured with it.
     """
 
     def __init__(self, modules: Iterable[torch.nn.Module], optimizer: Any = None) -> None:

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-# The fused kernels of these optimizers compute the same bits with a float rate and with a rate in a float32 tensor, unless
-# parameters are float64.
+# For these optimizers, the results of the fused kernels are bitwise identical whether the learning rate is a float or a float32
+# tensor, unless parameters are float64.
 SAME_BITS = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
 
 
 class Settings(NamedTuple):
-    """The optimizer settings that a capture fixes. If one of them changes, the step must be captured again."""
+    """The optimizer settings that are constants in a captured step. If one of them changes, the step must be captured again."""
 
     rates: list[Any]
     others: list[Any]
@@ -23,9 +23,9 @@ class Settings(NamedTuple):
 class LearningRates:
     """Provide an optimizer's learning rates to a captured step.
 
-    The parameter groups keep their rates as floats, so schedulers, `run.hyper`, logs and checkpoints never see a tensor. The
-    rates of a fused optimizer are tensors only during a capture: its kernels compute the same bits with floats and tensors.
-    Other optimizers round differently with tensors, so their rates are captured as constants, like all other settings.
+    The parameter groups keep their rates as floats, so schedulers, `run.hyper`, logs and checkpoints never see a tensor. During
+    a capture, the rates of a fused optimizer are replaced with tensors. Its results are bitwise identical with floats and with
+    tensors. Other optimizers round differently with tensors, so their rates are captured as constants, like all other settings.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
@@ -35,7 +35,7 @@ class LearningRates:
         self._tensors: list[torch.Tensor] = []
 
     def settings(self) -> Settings:
-        """Return the settings that a capture fixes: rates that are captured as constants, and all other settings."""
+        """Return the settings that are constants in a captured step: all except the learning rates that are tensors."""
         rates: list[Any] = []
         others: list[Any] = []
         for group in self._optimizer.param_groups:

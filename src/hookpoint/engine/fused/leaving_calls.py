@@ -19,8 +19,8 @@ class LeavingCalls:
     """Determine before a step whether a handler at on_backward_begin, on_backward_end or on_step_begin is due.
 
     A handler with a schedule is due when its schedule fires. A callback can define a method `leaves_graph(run)` that returns
-    whether the next step must run outside the graph. All other handlers are due at every step. So are handlers whose schedule
-    or wrapper calls a function of the run, because this function could read the step's loss.
+    whether the next step must run outside the graph. All other handlers are due at every step. A handler is also due at every
+    step if its schedule or wrapper calls a user-defined function, because this function could read the step's loss.
     """
 
     def __init__(self, hooks: Hooks) -> None:
@@ -39,7 +39,7 @@ class LeavingCalls:
         self._warn(self._always, "every step runs")
 
     def are_due(self, run: Any, *, steps: bool) -> bool:
-        """Return whether the next batch must run outside the graph. `steps` says whether the optimizer steps after it."""
+        """Return whether the next batch must run outside the graph. `steps` is True if the optimizer steps after this batch."""
         if self._always:
             return True
         if not (self._scheduled or self._declared):
@@ -61,13 +61,13 @@ class LeavingCalls:
         for name, point in dict.fromkeys((call.entry.name, call.point) for call in calls):
             if (name, point) not in self._named:
                 self._named.add((name, point))
-                logger.warning("%s listens to %s: %s outside the CUDA graph", name, point, which)
+                logger.warning("%s listens to %s, so %s outside the CUDA graph", name, point, which)
 
     def lines(self) -> list[str]:
         """Return the lines of `explain()` that describe which steps run outside the graph."""
         rows = [(call, "every step") for call in self._always]
         rows += [(call, f"steps of {call.when}") for call in self._scheduled]
-        rows += [(call, "the steps it reads") for call in self._declared]
+        rows += [(call, "steps for which leaves_graph(run) is True") for call in self._declared]
         listed = [f"  {call.entry.name} at {call.point}: {when}" for call, when in rows]
         if self._watch is not None and self._watch.is_hooked():
             listed.append(f"  {self._watch.owner} has hooks: every step, until they are removed")

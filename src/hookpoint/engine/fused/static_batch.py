@@ -16,7 +16,9 @@ Signature = tuple[Hashable, ...]
 
 
 def signature_of(batch: Any) -> Signature:
-    """Return a batch's structure, shapes, strides, dtypes and numbers. All batches for one graph have the same signature.
+    """Return the signature of a batch: its structure, the shapes, strides and dtypes of its tensors, and its other values.
+
+    All batches for one graph have the same signature.
 
     >>> signature_of((torch.zeros(4, 2), 1)) == signature_of((torch.ones(4, 2), 1))
     True

@@ -29,7 +29,7 @@ class Forward:
       are items. The other items are inputs.
     - From a mapping or dataclass, the model receives the fields that its forward names as parameters. The other fields are the
       target. If the forward takes all fields, a field with a common name such as "labels" is the target.
-    - A batch of graphs is passed as one object if the forward takes one argument.
+    - A batch of graphs from PyTorch Geometric is passed as one object if the forward takes one argument.
     """
 
     def __init__(self, model: Any, criterion: Callable[..., Any] | None) -> None:

@@ -15,10 +15,10 @@ def clear_gradients(optimizer: Any) -> None:
 
 
 def learning_rate(optimizer: Any) -> dict[str, Any]:
-    """Return {"learning_rate": ...} with the rate of the optimizer's first group, or {} if the optimizer has no rate.
+    """Return {"learning_rate": ...} for the optimizer's first parameter group, or {} if the optimizer has no learning rate.
 
-    If the rate is a tensor, it is copied, because it changes in place. It is converted to a float later, without a device
-    synchronization.
+    If the learning rate is a tensor, the result is a copy, because the optimizer's tensor changes in place. The copy is
+    converted to a float later, without a device synchronization.
     """
     groups = getattr(optimizer, "param_groups", None) or []
     rate = groups[0].get("lr") if groups else None

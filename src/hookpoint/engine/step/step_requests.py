@@ -1,4 +1,4 @@
-"""Step requests: apply a callback's request to skip or retry to the forward, the backward and the step."""
+"""Step requests: skip or retry a batch, its backward pass or its step, if a callback has requested this."""
 
 from __future__ import annotations
 
@@ -10,13 +10,19 @@ from hookpoint.engine.data.as_loader import described
 
 
 def wants(now: Iteration, part: str) -> bool:
-    """Return whether an iteration with a request must still do a part of its work: "backward" or "step"."""
+    """Return whether to run a part of the iteration: "backward" or "step".
+
+    The part does not run if a callback has asked to skip this part, or to skip or retry the whole batch.
+    """
     now.skips_were_read = True
     return not now.is_discarded and part not in now.skipped
 
 
 def is_computed(forward: Dispatch, run: Run) -> bool:
-    """Run a forward outside training. Return whether the batch counts, that is, no callback skipped or retried it."""
+    """Run a forward pass outside training. Return whether the batch counts.
+
+    The batch does not count if a callback has asked to skip or retry it.
+    """
     now = now_of(run)
     try:
         forward(run)
@@ -27,7 +33,7 @@ def is_computed(forward: Dispatch, run: Run) -> bool:
 
 
 def recovered(run: Run, now: Iteration, error: Exception) -> bool:
-    """Fire on_iter_error for a failed step. Return whether a callback requested to retry or skip the step."""
+    """Fire on_iter_error for a failed step. Return whether a callback has asked to retry or skip the step."""
     if isinstance(error, StopRun):
         return False
     error.add_note(f"in the step of batch {now.batch_idx}, {described(now.batch)} (step {run.step}, rank {run.rank})")
@@ -38,5 +44,5 @@ def recovered(run: Run, now: Iteration, error: Exception) -> bool:
     try:
         handle(run)
     finally:
-        set_payload(run, {})  # the error keeps frames alive whose memory a retry may need
+        set_payload(run, {})  # the error's traceback keeps tensors alive, and a retry may need their memory
     return now.is_discarded

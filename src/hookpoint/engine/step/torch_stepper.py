@@ -43,9 +43,9 @@ class TorchStepper(Stepper):
     """Compute outputs, loss, gradients and the optimizer step, bit for bit like a plain PyTorch loop.
 
     Each loss is divided by `accumulate`. The optimizer steps after every `accumulate`-th batch of an epoch and after the last
-    batch. Gradients are cleared before the first backward of a window, so callbacks can read them until then. A request to skip
-    or retry takes effect if the part that it concerns has not begun yet. A request at on_step_begin drops the window's
-    gradients and skips the step.
+    batch. The batches between two steps form a window. Gradients are cleared before the first backward pass of a window, so
+    callbacks can read them until then. A callback's request to skip or retry cannot stop a backward pass or a step that has
+    already begun. A request at on_step_begin skips the step and drops the window's gradients.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class TorchStepper(Stepper):
             else:
                 self._train_forward(run)
             if now.loss is None:
-                raise BadLoop("the forward did not set a loss.", set="run.loss in on_iter_forward")
+                raise BadLoop("the forward pass did not set a loss.", set="run.loss in on_iter_forward")
             self._logbook.add("loss", now.loss, now.samples)
             if self._steps_itself:
                 self._compute_gradients(run, now)
@@ -124,7 +124,7 @@ class TorchStepper(Stepper):
 
     def training_step(self, run: Run) -> Dispatch:
         """Return `train_step`, specialized for values that are constant during a fit. `explain(step=True)` shows its source."""
-        # In a team, each batch may have a different weight.
+        # With a strategy, each batch may have a different weight, so `_divide_by` is not constant.
         paths = SETTLED if self._distribution.strategy is None else [path for path in SETTLED if path != "self._divide_by"]
         settled = settled_values(paths, self=self)
         plan = specialize(TorchStepper.train_step, settled, INLINED)
@@ -132,9 +132,9 @@ class TorchStepper(Stepper):
         return MethodType(plan.bound(settled), self)
 
     def count_steps(self, run: Run) -> None:
-        """Count steps and fire their points in this class instead of in the optimizer's hooks, which cost more.
+        """Count steps and fire on_step_begin and on_step_end in this class, which is faster than in hooks of the optimizer.
 
-        With fp16, the hooks stay, because only the scaler knows which steps it skips. They also stay if a MainCallback may step
+        With fp16, the hooks are still used, because the scaler may skip a step. They are also used if a MainCallback may step
         the optimizer.
         """
         hooks, self._clocks = machine_of(run).steps, machine_of(run).clocks
@@ -146,13 +146,13 @@ class TorchStepper(Stepper):
         self.in_precision(self.compute)(run)
 
     def forward_of(self, hooks: Hooks, mode: str) -> Dispatch:
-        """Return the forward for validation or prediction. An override in the MainCallback takes precedence."""
+        """Return the forward function for validation or prediction. An override in the MainCallback takes precedence."""
         point = f"on_{mode}_forward"
         is_default = not overrides(hooks.main, point, "on_iter_forward") and not hooks.is_watched
         return self.in_precision((None if is_default else hooks.dispatch(point, mode=mode)) or self.compute)
 
     def in_precision(self, forward: Dispatch) -> Dispatch:
-        """Return a forward that runs in the run's precision."""
+        """Return a function that calls `forward` in the run's precision."""
         if self._dtype is None:
             return forward
 
@@ -167,7 +167,7 @@ class TorchStepper(Stepper):
 
     def _compute_gradients(self, run: Run, now: Iteration) -> None:
         self._backward_was_called = True
-        if self._in_window == 0 or self._in_window >= self._accumulate:  # full if a MainCallback has stepped
+        if self._in_window == 0 or self._in_window >= self._accumulate:  # a MainCallback's own step does not reset _in_window
             clear_gradients(run.optimizer)
             self._in_window = 0
         if self._begin is not None:
@@ -209,7 +209,7 @@ class TorchStepper(Stepper):
         for scheduler in run.schedulers:
             if not isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
                 scheduler.step()
-            elif self._after_step is not None:  # after each step, when the epoch's metrics are not final yet
+            elif self._after_step is not None:  # called after each step, before the epoch's metrics are final
                 scheduler.step(run.metrics[self._lr_metric or "loss"])
             else:
                 name = self._lr_metric or ("val_loss" if run.val_loader is not None else "loss")
@@ -219,9 +219,9 @@ class TorchStepper(Stepper):
                     scheduler.step(run.metrics[name])
 
     def finish(self, run: Run) -> None:
-        """Step with the gradients of an incomplete last window, if the length of the data was unknown.
+        """Step with the remaining gradients if the last window is incomplete, because the number of batches was unknown.
 
-        The batches are already freed, so callbacks at on_step_begin and on_step_end see an iteration without values.
+        The batches are already freed. At on_step_begin and on_step_end, callbacks therefore get no batch, outputs or loss.
         """
         if 0 < self._in_window < self._accumulate:
             set_now(run, Iteration())
@@ -244,7 +244,7 @@ class TorchStepper(Stepper):
             self._logbook.add("loss", now.loss, now.samples)
 
     def state_dict(self, run: Run) -> dict[str, Any]:
-        """Return the state for a checkpoint: the fp16 scaler, and the positions of the window and of plateau schedulers."""
+        """Return the state of the fp16 scaler, the accumulation window and the plateau schedulers, for a checkpoint."""
         return {
             "in_window": self._in_window,
             "scaler": None if self._scaler is None else self._scaler.state_dict(),
@@ -261,7 +261,8 @@ class TorchStepper(Stepper):
     def recovers(self, run: Run, now: Iteration, error: Exception) -> bool:
         """Return whether the run can continue after a failed step, because a callback retries or skips it.
 
-        If so, drop the step's gradients. If this would also drop gradients of earlier batches, the run cannot continue.
+        If the run can continue, drop the gradients of the failed step. The run cannot continue if this would also drop the
+        gradients of earlier batches.
         """
         if not recovered(run, now, error):
             return False
@@ -289,12 +290,12 @@ class TorchStepper(Stepper):
     def _compute_outputs(self, run: Run, now: Iteration) -> None:
         now.outputs, now.targets, now.loss = self._compute(now.batch, run.mode)
         if self._forward.parts:
-            parts, self._forward.parts = self._forward.parts, {}  # the next loss may have no components
+            parts, self._forward.parts = self._forward.parts, {}  # clear the loss parts: the next loss may have none
             for name, part in parts.items():
                 machine_of(run).logbook.log(name, part, now.samples)
 
     def _still_steps(self, run: Run, now: Iteration) -> bool:
-        """Return whether to step despite a request in this iteration. If not, drop the gradients of a step that is due."""
+        """Return whether to step despite a skip or retry request. If not, and if a step is due, drop the window's gradients."""
         left_out, self._left_out = self._left_out, False
         if wants(now, "step"):
             return True
@@ -305,7 +306,7 @@ class TorchStepper(Stepper):
 
     def _drop_window(self, run: Run, now: Iteration) -> None:
         if now.is_discarded and self._accumulate > 1:
-            what = "a batch cannot be skipped or retried after its gradients were accumulated with those of other batches."
+            what = "a batch cannot be skipped or retried after its gradients were added to the gradients of other batches."
             raise BadLoop(what, request="it before on_backward_end, or call run.skip_step() to drop the window")
         clear_gradients(run.optimizer)
         self._in_window = 0

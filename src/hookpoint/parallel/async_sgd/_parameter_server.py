@@ -79,7 +79,7 @@ class ParameterServer:
 
     def fail(self, why: str) -> None:
         """Raise an error in all waiting workers, because a rank has failed. Only the first line of the reason is kept."""
-        headline = why.strip().partition("\n")[0].rstrip(". ")  # the reason becomes part of a sentence
+        headline = why.strip().partition("\n")[0].rstrip(". ")  # error messages contain the reason inside a sentence
         with self._changed:
             self.failure = self.failure or headline
             self._changed.notify_all()

@@ -14,7 +14,7 @@ class Applied(NamedTuple):
 
     @property
     def staleness(self) -> int:
-        """Number of other workers' gradients that were applied between these two versions."""
+        """Number of gradients from other workers that were applied between this worker's pull and its push."""
         return self.applied_at - self.computed_on
 
 
@@ -22,8 +22,9 @@ class Staleness:
     """Count parameter versions, and decide which pull or push may happen next so that staleness stays within a bound.
 
     A worker pulls parameters and later pushes a gradient that it computed on them. Each push creates a new version. A push is
-    allowed if all other computing workers can still push within the bound afterwards, oldest version first. A pull is allowed
-    while at most `bound` workers are computing. With a bound of 0, one worker computes at a time.
+    allowed if every other computing worker can still push within the bound afterwards. This check assumes that the worker with
+    the oldest parameters pushes first. A pull is allowed while at most `bound` workers are computing. With a bound of 0, one
+    worker computes at a time.
 
     >>> rule = Staleness(1)
     >>> rule.pull("a"), rule.pull("b"), rule.may_pull()

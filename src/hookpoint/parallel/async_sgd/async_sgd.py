@@ -130,13 +130,13 @@ class AsyncSGD(StrategyDefaults):
             self._is_computing = False
 
     def end_run(self) -> None:
-        """Do nothing, because closing the team ends the run."""
+        """Do nothing. The parameter server shuts down later, when the team is closed."""
 
     def _push(self, optimizer: Any, closure: Any = None) -> None:
         """Send this rank's gradient to the server instead of stepping the optimizer."""
         if closure is not None or not self._is_computing:
-            what = "a closure" if closure is not None else "no batch before it"
-            raise BadStrategy(f"AsyncSGD sends a gradient in optimizer.step(), which was called with {what}.")
+            what = "with a closure" if closure is not None else "without a new batch"
+            raise BadStrategy(f"AsyncSGD sends a gradient in optimizer.step(), which was called {what}.")
         optimizer._opt_called = True  # schedulers check this attribute
         self._call_server(lambda server: server.push(self._rank, [parameter.grad for parameter in self._parameters]))
         self._is_computing = False

@@ -93,7 +93,7 @@ class ParameterAveraging(StrategyDefaults):
 
     def begin_batch(self) -> None:
         self._is_in_run = True
-        self._is_averaged = False  # the forward updates batch norm statistics
+        self._is_averaged = False  # the forward pass updates batch norm statistics
 
     def drop_batch(self) -> None:
         """Do nothing, because no other rank waits for this batch."""
@@ -182,7 +182,7 @@ class ParameterAveraging(StrategyDefaults):
         return {name: part for name, part in parts.items() if differs.get(name)}
 
     def full_state(self, parts: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the checkpoint entries, with the averages of all replicas."""
+        """Return `parts` with the model and the optimizer's state averaged over all replicas, for a checkpoint."""
         full = dict(parts)
         if not self._is_averaged:
             tensors = tensors_of(self._modules)
@@ -204,7 +204,10 @@ class ParameterAveraging(StrategyDefaults):
 
 
 def _moments_of(optimizer: Any) -> list[torch.Tensor]:
-    """Return the optimizer's state tensors that have the shape of their parameter. Step counts are equal on all ranks."""
+    """Return the optimizer's state tensors that have the shape of their parameter.
+
+    Step counts have a different shape. They need not be averaged, because they are equal on all ranks.
+    """
     return [
         value
         for parameter in parameters_of(optimizer)

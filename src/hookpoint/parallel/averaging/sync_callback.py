@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class SyncCallback(Callback):
     """Synchronize the replicas at the end of a training pass, before other callbacks read the model.
 
-    Callbacks such as SwapEMAWeights compute averages of one rank's weights. Before validation uses these averages, this
-    callback averages them over all ranks. The results are the averages for the synchronized model.
+    On each rank, callbacks such as SwapEMAWeights keep a moving average of the rank's weights. Before validation uses these
+    moving averages, this callback replaces them with their mean over all ranks, so that they match the synchronized model.
     """
 
     is_internal = True

@@ -11,7 +11,10 @@ from hookpoint.core.team.team import Team
 
 
 def on_all_ranks(team: Team, call: Callable[[], Any]) -> Any:
-    """Call a function on all ranks. If it fails on any rank, raise the error from the lowest such rank on all ranks."""
+    """Call a function on all ranks. If it fails on any rank, raise an error on all ranks.
+
+    If the function fails on several ranks, all ranks raise the error from the lowest of these ranks.
+    """
     result, error = _try(call)
     for rank, record in enumerate(team.gather(None if error is None else _record(error))):
         if record is not None:
@@ -39,7 +42,7 @@ def on_chief(team: Team, call: Callable[[], Any], summary: Callable[[Any], Any])
 def _try(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
     try:
         return call(), None
-    except BaseException as error:  # even a second Ctrl-C, because the other ranks must not wait for this rank
+    except BaseException as error:  # also catch a second Ctrl-C, so that the other ranks do not wait for this rank
         return None, error
 
 

@@ -156,7 +156,10 @@ class TeamStore(ResumableStore):
         return list(self._store.not_finite(named))
 
     def on_all_ranks(self, call: Callable[[], Any]) -> Any:
-        """Call a function on all ranks. If it fails on any rank, raise the error from the lowest such rank on all ranks."""
+        """Call a function on all ranks. If it fails on any rank, raise an error on all ranks.
+
+        If the function fails on several ranks, all ranks raise the error from the lowest of these ranks.
+        """
         return on_all_ranks(self.team, call)
 
     def _on_chief(self, call: Callable[[], Any], summary: Callable[[Any], Any]) -> Any:
@@ -174,7 +177,7 @@ class TeamStore(ResumableStore):
     def _check_same_run(self, identity: Mapping[str, Any]) -> None:
         """Check that all ranks train the same model in the same way, before anything is written."""
         mine = {name: identity.get(name) for name in ("model", "optimizer", "seed", "accumulate", "precision")}
-        mine["checkpoint_key"] = self.key_fingerprint  # otherwise, a rank's shards could not be read with the chief's key
+        mine["checkpoint_key"] = self.key_fingerprint  # all shards must be readable with the chief's key
         for rank, other in enumerate(self.team.gather(mine)):
             for name, value in mine.items():
                 if other[name] != value:
@@ -198,8 +201,8 @@ class SplitDTensors:
 
     `tensors` contains the DTensors by name. `rest` is the state with a placeholder for each DTensor. A name is the path in the
     state, such as `parts.model.0.weight`, and is the same on all ranks. A tied tensor is listed once. Partial tensors are
-    converted to full tensors, in a collective call on their ranks. The same applies to tensors that fewer than `min_ranks`
-    ranks share: if models differ, other ranks may have a different tensor with the same name.
+    converted to full tensors, in a collective call on their ranks. Tensors that are sharded over fewer than
+    `min_ranks` ranks are also converted, because the other ranks may have a different tensor with the same name.
     """
 
     def __init__(self, state: Mapping[str, Any], *, min_ranks: float = 0) -> None:
@@ -223,7 +226,8 @@ class SplitDTensors:
         if tensor.device_mesh.size() < self._min_ranks or any(placement.is_partial() for placement in tensor.placements):
             return tensor.full_tensor().cpu()
         local = tensor.to_local()
-        # Tied tensors cannot be detected by address: an empty shard has no address, but names must be the same on all ranks.
+        # Detect tied tensors by their storage, not by their address. Empty shards have no address, so a rank with empty shards
+        # could treat different tensors as tied. It would then list fewer names than the other ranks.
         storage = local.untyped_storage()._cdata
         memory = (storage, local.storage_offset(), local.shape, local.stride(), local.dtype, tensor.shape)
         if memory not in self._names:

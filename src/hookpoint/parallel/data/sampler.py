@@ -17,8 +17,8 @@ class TeamBatchSampler:
 
     All ranks use the same order. With `shuffle=True`, the chief draws the order in the same way as a single process with the
     global batch size: from the loader's `generator` or, without one, from torch's global generator. `from_chief` broadcasts the
-    order. A new order is drawn only after a call to `begin_pass`. Any other iteration uses the order of the last pass and does
-    not communicate. Before the first pass, it uses an order derived from `seed`.
+    order. A call to `begin_pass` makes the next `iter(sampler)` draw a new order. Any other `iter(sampler)` uses the order of
+    the last pass and does not communicate. Before the first pass, it uses an order derived from `seed`.
 
     Each `batch_size * size` consecutive samples form a global batch, and each rank gets one slice of it, in rank order. A short
     last batch is split as evenly as possible, so slices in one step differ by at most one sample. If a last batch has fewer
@@ -55,7 +55,9 @@ class TeamBatchSampler:
         self.rank, self.size, self.seed, self.epoch = rank, size, seed, 0
         self.start, self.first = start, -(-start // (batch_size * size))
         self.generator, self.from_chief = generator, from_chief
-        self.draws: bool | None = False  # True draws for all ranks, False draws for this rank, None does not draw
+        # What the next `iter(sampler)` does if it shuffles. True: draw an order for all ranks. False: draw numbers only to
+        # advance this rank's generator. None: draw nothing.
+        self.draws: bool | None = False
         self.drawn: int | str | None = None  # the seed or the generator state that determines the order
         self.order: list[int] | None = None  # the order of the samples in this epoch, if it is known
 
@@ -65,7 +67,7 @@ class TeamBatchSampler:
         self.order, self.drawn, self.draws = None, None, False
 
     def begin_pass(self) -> None:
-        """Draw a new order in the next iteration. All ranks must take part in that iteration."""
+        """Make the next `iter(sampler)` draw a new order. All ranks must then call `iter(sampler)`."""
         self.draws = True
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -125,7 +127,7 @@ class TeamBatchSampler:
         return {**own, "shuffle": self.shuffle, "order": order, **drawn}
 
     def resume(self, state: Mapping[str, Any], batches: int) -> int:
-        """Resume an epoch after the first `batches` batches of a sampler with this state.
+        """Resume the epoch of an earlier sampler, whose state is `state`, after its first `batches` batches.
 
         Return how many of this sampler's batches are done. If the batch size or the number of ranks differs, this number is
         computed from the number of samples that were used, and rounded up.

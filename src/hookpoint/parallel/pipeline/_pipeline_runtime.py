@@ -1,4 +1,4 @@
-"""PipelineRuntime: run one rank's layers with torch's pipeline stages and schedules, created once per batch shape."""
+"""PipelineRuntime: run one rank's layers with a torch pipeline stage and schedule for each batch shape."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ class Pipe(NamedTuple):
 class PipelineRuntime:
     """Run batches through the stages. A torch stage supports only one shape, so there is one stage for each recent shape.
 
-    All ranks must call the same methods with the same batch. The first stage uses the inputs, and the last stage the targets.
+    All ranks must call the same methods with the same batch. The first stage uses the inputs, and the last stage uses the
+    targets.
     """
 
     def __init__(
@@ -144,8 +145,8 @@ class Contiguous(nn.Module):
 class ShapeInference:
     """Infer the shapes between stages on every rank, with fake tensors that have a shape, a dtype and a device but no data.
 
-    torch itself infers shapes with a real forward pass, which would change batch norm statistics. This class computes nothing.
-    If a batch does not fit the model, all ranks raise at the same time.
+    torch itself infers shapes with a real forward pass, which would change batch norm statistics. This class computes only
+    shapes. If a batch does not fit the model, all ranks raise an error at the same time.
     """
 
     def __init__(self, model: nn.Module, stages: Sequence[nn.Module], device: torch.device) -> None:

@@ -34,15 +34,15 @@ class PipelineParallel(StrategyDefaults):
         microbatches: Maximum number of equal microbatches per batch. Stages work on different microbatches at the same time. A
             batch that cannot be split evenly is split into fewer microbatches.
         schedule: "1F1B" needs the least memory. "GPipe" runs all forward passes first. Both compute the same results.
-        outputs: If False, training outputs are not sent, and run.outputs is None on all ranks except the last. The loss, and
-            the outputs in validation and prediction, are always sent to all ranks.
+        outputs: If False, training outputs stay on the last rank, and run.outputs is None on all other ranks. The loss, and the
+            outputs in validation and prediction, are always sent to all ranks.
 
     `run.forward()` runs both the forward and backward passes of all microbatches. The gradients are added to the parameters'
     gradients after on_backward_begin, or discarded if the backward pass is skipped.
 
-    `run.model` stays the module you passed, but the parameters and buffers of other stages become None. The optimizer keeps
-    only the parameters of its own stage. Call the model through run.forward(), not directly. In a single process,
-    PipelineParallel does nothing.
+    `run.model` stays the module you passed, but the parameters and buffers of other stages become None. On each rank,
+    the optimizer keeps only the parameters of that rank's stage. Call the model through run.forward(), not directly. In a
+    single process, PipelineParallel does nothing.
 
     >>> model = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
     >>> strategy = PipelineParallel(split=(2,), microbatches=2)
@@ -104,7 +104,8 @@ class PipelineParallel(StrategyDefaults):
         before = [parameter.grad for parameter in self._parameters]
         for parameter in self._parameters:
             parameter.grad = None
-        # All ranks draw the same seed, so that callbacks also draw the same numbers. Each stage then uses its own numbers.
+        # All ranks draw the same seed, so their generators stay in the same state, and callbacks draw the same numbers on all
+        # ranks. Inside fork_rng, each stage adds its number to the seed, so that stages draw different numbers.
         seed = int(torch.randint(2**62, (1,)))
         device = self._runtime.device
         with torch.random.fork_rng(devices=[device] if device.type != "cpu" else []):

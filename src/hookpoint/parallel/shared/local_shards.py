@@ -9,9 +9,9 @@ import torch
 
 
 def shard_like(tensor: Any, like: Any) -> Any:
-    """Return this rank's shard of a full tensor, placed like another tensor.
+    """Shard a full tensor in the same way as the tensor `like`, and return the resulting DTensor.
 
-    Every rank has the full tensor, so nothing is sent.
+    If `like` is not sharded, return the tensor unchanged. Every rank has the full tensor, so the ranks do not communicate.
     """
     if not is_sharded(like) or is_sharded(tensor):
         return tensor

@@ -17,7 +17,10 @@ SPLIT_MODELS: weakref.WeakSet[torch.nn.Module] = (
 
 
 def modules_in(model: Any) -> list[torch.nn.Module]:
-    """Return the modules of a model or of a mapping of models. Raise BadStrategy if one is already split or has no data."""
+    """Return the modules of a model or of a mapping of models.
+
+    Raise BadStrategy if a module is already split, or if one of its parameters has no data yet.
+    """
     models = model.values() if isinstance(model, Mapping) else [model]
     modules = [module for module in models if isinstance(module, torch.nn.Module)]
     for module in modules:
@@ -25,7 +28,7 @@ def modules_in(model: Any) -> list[torch.nn.Module]:
             raise BadStrategy(
                 "the model is already split: this rank has only a part of it.",
                 make="a new model to switch strategies, then load a checkpoint into it: hookpoint.load_weights(...)",
-                drop="your own call to parallelize_module or fully_shard instead",
+                drop="parallelize_module or fully_shard, if your code calls one of them",
             )
         for name, parameter in module.named_parameters():
             if parameter.is_meta or torch.nn.parameter.is_lazy(parameter):

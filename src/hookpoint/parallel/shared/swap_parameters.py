@@ -16,7 +16,8 @@ from hookpoint.parallel.shared.model_setup import parameters_of
 def swap_parameters(modules: list[torch.nn.Module], optimizers: list[Any]) -> Iterator[None]:
     """Update optimizers after code inside a `with` block has replaced parameters. New parameters are matched by name.
 
-    After the block, the modules' and optimizers' `load_state_dict` also accepts full tensors, which every rank must have.
+    After the block, `load_state_dict` of the modules and optimizers also accepts full tensors, and shards them. In this
+    case, every rank must pass the full tensors.
     """
     dense = {id(parameter): (module, name) for module in modules for name, parameter in module.named_parameters()}
     yield
@@ -50,7 +51,7 @@ def _shard_optimizer_state(optimizer: Any, state: dict[str, Any]) -> dict[str, A
     parameters = parameters_of(optimizer)
     numbers = [number for group in state["param_groups"] for number in group["params"]]
     if len(parameters) != len(numbers):
-        return state  # the optimizer itself raises an error
+        return state  # the optimizer's load_state_dict raises an error for this state
     pairs = zip(numbers, parameters, strict=True)
     entries = state["state"]
     sharded = {number: _shard_entries(entries[number], parameter) for number, parameter in pairs if number in entries}

@@ -15,7 +15,8 @@ from hookpoint.parallel.shared.buffer_sync import BufferSync
 from hookpoint.parallel.shared.model_setup import modules_in, optimizers_in
 from hookpoint.parallel.strategy.strategy import StrategyDefaults
 
-# The name of this option since torch 2.13, and its earlier name. The option is disabled, because BufferSync syncs buffers.
+# DistributedDataParallel's option to sync buffers: its name since torch 2.13, or its earlier name. DataParallel disables this
+# option, because BufferSync syncs buffers.
 SYNC_BUFFERS = next(
     name for name in ("forward_sync_buffers", "broadcast_buffers") if name in signature(DistributedDataParallel).parameters
 )
@@ -71,7 +72,7 @@ class DataParallel(StrategyDefaults):
 
 
 def _add_hooks(module: torch.nn.Module, wrapper: DistributedDataParallel) -> None:
-    """Make a call to the module behave like a call to its wrapper. torch's `replicate` uses the same method."""
+    """Make a call to the module behave like a call to its wrapper. torch's `replicate` uses the same technique."""
 
     def begin(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         if not torch.is_grad_enabled():

@@ -27,8 +27,8 @@ class Sharded(StrategyDefaults):
     Each rank stores its shard of every parameter. A module's full parameters are gathered only while the module computes.
     `wrap` selects the modules that are gathered separately. It is a tuple of classes, or a function that takes a module's name
     and the module. By default, these modules are the children of the outermost ModuleList, ModuleDict or Sequential. With
-    `precision="bf16"`, parameters are gathered and used as bfloat16, but stored, averaged and updated in their own dtype.
-    Autocast is not needed. In a single process, Sharded does nothing.
+    `precision="bf16"`, modules compute with bfloat16 copies of their parameters. The parameters are stored and updated in their
+    own dtype, and gradients are averaged in float32. Autocast is not needed. In a single process, Sharded does nothing.
 
     `run.model` stays the module you passed, but its parameters become DTensors. The optimizer that you created for the dense
     parameters is updated to use the DTensors. The model's and the optimizer's `load_state_dict` also accepts full tensors,
@@ -73,7 +73,11 @@ class Sharded(StrategyDefaults):
         return model
 
     def evaluating(self, *, same_batch_count: bool) -> AbstractContextManager[None]:
-        """Gather parameters in each forward pass, as in training. If ranks have different batch counts, gather only once."""
+        """Return the context manager for a validation pass.
+
+        If all ranks have the same number of batches, each forward pass gathers the parameters, as in training. Otherwise, all
+        parameters are gathered once, at the beginning of the pass.
+        """
         return nullcontext() if same_batch_count else _gathered(self._modules)
 
 

@@ -18,9 +18,9 @@ from hookpoint.parallel.team.init_process import join_team
 class Strategy(Protocol):
     """Define how multiple ranks train one model. All ranks must call the same methods in the same order.
 
-    The model stays the same object and is called as usual. In training, its gradients are those of the global batch. The
-    model's and the optimizer's `state_dict` may contain DTensors. Their `load_state_dict` also accepts full tensors, which
-    every rank must have. Methods with a body are defaults that most strategies use.
+    The model stays the same object and is called as usual. In training, its gradients are the gradients of the global
+    batch. The model's and the optimizer's `state_dict` may contain DTensors. Their `load_state_dict` also accepts full tensors,
+    which every rank must have. Methods with a body are defaults that most strategies use.
     """
 
     def team(self) -> Team:
@@ -35,7 +35,7 @@ class Strategy(Protocol):
         return nullcontext()
 
     def merge_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        """Average locally accumulated gradients over all ranks. By default, there are none, and this method does nothing."""
+        """Average locally accumulated gradients over all ranks. By default, this method does nothing."""
         return None
 
     def clip_grad_norm(self, parameters: Iterable[torch.nn.Parameter], max_norm: float) -> None:
@@ -99,7 +99,10 @@ class Pipelined(Protocol):
         """Return a string that describes where the model is split."""
 
     def full_model(self, model: Any) -> Any:
-        """Return a model that has the tensors of all stages, with their names and shapes. These tensors need no data."""
+        """Return a model that has the tensors of all stages, with their names and shapes.
+
+        The values of these tensors are not used.
+        """
 
 
 @runtime_checkable
@@ -115,7 +118,7 @@ class LocalUpdates(Protocol):
         """Prepare for a batch's forward pass."""
 
     def drop_batch(self) -> None:
-        """Discard the batches since the last step, because no step follows."""
+        """Discard the results of the batches since the last step, because their step is skipped."""
 
     def state_dict(self) -> dict[str, Any]: ...
 

@@ -28,7 +28,7 @@ class StoreNotes:
 
     @classmethod
     def in_default_store(cls, rank: int, size: int) -> StoreNotes | None:
-        """Return notes in torch.distributed's default store, or None if the store cannot be opened a second time."""
+        """Return a StoreNotes for torch.distributed's default store, or None if the store cannot be opened a second time."""
         try:
             shared = getattr(dist.distributed_c10d, "_get_default_store")()  # noqa: B009
             return cls(rank, size, dist.PrefixStore(PREFIX, shared.clone()))  # type: ignore[attr-defined]

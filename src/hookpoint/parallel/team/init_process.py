@@ -34,9 +34,9 @@ def join_team(
     """Return the team of all ranks, or a team of one rank for a single process. All ranks must call it together.
 
     If torchrun started the ranks and the script has not initialized torch.distributed, this function initializes it. It stays
-    initialized until the process exits, because sharded parameters need it even after a run. A wait for other ranks raises an
-    error after `seconds`. Without `seconds`, torch's timeout applies. It also applies to the first call, because ranks may
-    still be preparing data.
+    initialized until the process exits, because sharded parameters need it even after a run. A rank that waits
+    longer than `seconds` for other ranks raises an error. The default is 600 s. In the first wait, when ranks may still be
+    preparing data, the default is torch's longer timeout.
     """
     if not dist.is_available():
         return Team()

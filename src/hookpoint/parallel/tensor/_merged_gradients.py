@@ -66,7 +66,7 @@ class MergedGradients:
             squares = _norm(gradients, of_shards=True).square()
             dist.all_reduce(squares, group=self._tensor_group)
             total = (squares + _norm(gradients, of_shards=False).square()).sqrt()
-            factor = torch.clamp(max_norm / (total + 1e-6), max=1.0)  # as in torch
+            factor = torch.clamp(max_norm / (total + 1e-6), max=1.0)  # the formula of torch's clip_grad_norm_
             for local in map(local_shard, gradients):
                 local.mul_(factor.to(local.dtype))
 

@@ -37,7 +37,7 @@ class Split(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """A layer with its name in the parent module and its direction in the plan."""
+    """A layer with its name in the parent module and its direction in the plan: "colwise" or "rowwise"."""
 
     name: str
     module: nn.Module
@@ -84,7 +84,7 @@ def resolve_plan(plan: Plan | None, models: Mapping[str, nn.Module], size: int) 
 
 
 def _default_plan(modules: Mapping[str, nn.Module], inside: set[int]) -> dict[str, ParallelStyle | Direction]:
-    """Return a plan for the layers with common names and the expected types."""
+    """Return a plan for the layers that have a name in NAMES, such as fc1, and a type that can be split."""
     found: dict[str, ParallelStyle | Direction] = {
         name: direction
         for name, module in modules.items()
@@ -121,7 +121,8 @@ def _matches(pattern: str, name: str) -> bool:
 def _can_split(module: nn.Module) -> bool:
     """Return whether torch can split a layer. The layer must be a Linear or Embedding with a plain weight."""
     if isinstance(module, nn.Embedding):
-        if module.max_norm is not None or module.sparse:  # max_norm changes weights in forward; gradients must be dense
+        # Not supported: max_norm changes the weight in the forward pass, and sparse=True produces sparse gradients.
+        if module.max_norm is not None or module.sparse:
             return False
     elif not isinstance(module, nn.Linear):
         return False
@@ -138,7 +139,7 @@ def _check_kind(name: str, module: nn.Module, style: ParallelStyle | Direction, 
     elif isinstance(module, nn.Embedding):
         why = "has max_norm or sparse, which are not supported"
     elif isinstance(module, nn.Linear):
-        why = "has more parameters than weight and bias, such as a parametrization"
+        why = "has parameters other than weight and bias, for example because of a parametrization"
     else:
         why = f"is a {type(module).__name__}: only Linear and Embedding can be split this way"
     raise BadStrategy(f"TensorParallel: {name or 'the model'} {why}.", drop="it from the plan")
@@ -155,13 +156,16 @@ def _check_size(split: Split, size: int) -> None:
     else:
         return
     if any(isinstance(layout, Shard) for layout in layouts) and int(width) % size:  # type: ignore[arg-type]
-        cure = f"a multiple of {size}, or {DIRECTIONS[isinstance(style, RowwiseParallel)]!r}, which gathers them"
+        cure = f"a multiple of {size}, or {DIRECTIONS[isinstance(style, RowwiseParallel)]!r}, which gathers uneven shards"
         what = f"{split.name} has {width} {what}, which cannot be split evenly across {size} ranks"
         raise BadStrategy(f"TensorParallel: {what}.", choose=cure)
 
 
 def _check_tied(splits: list[Split], models: Mapping[str, nn.Module], *, is_default: bool) -> list[Split]:
-    """Raise BadStrategy if a plan splits one weight in two ways. The default plan does not split such a weight."""
+    """Raise BadStrategy if two layers share a weight, but the user's plan does not split both of them in the same way.
+
+    The default plan does not raise an error. It leaves such layers unsplit.
+    """
     dims: dict[int, set[int | None]] = {}
     by_module = {id(split.module): split for split in splits}
     for module in {id(part): part for model in models.values() for part in model.modules()}.values():
@@ -171,7 +175,7 @@ def _check_tied(splits: list[Split], models: Mapping[str, nn.Module], *, is_defa
     if tied and not is_default:
         names = " and ".join(split.name for split in tied)
         what = f"TensorParallel: {names} shares a weight with a layer that is not split in the same way."
-        raise BadStrategy(what, split="both: an Embedding rowwise and a Linear colwise match")
+        raise BadStrategy(what, split="both layers along the same dimension: an Embedding rowwise and a Linear colwise")
     return [split for split in splits if split not in tied]
 
 
@@ -196,8 +200,8 @@ def _styles(parent: nn.Module | None, layers: Sequence[Layer], size: int) -> dic
     """Return torch's styles for the layers of one module.
 
     The output of a colwise layer stays sharded only if a rowwise layer of the same width consumes it. Otherwise, the output is
-    gathered. In a Sequential, the modules between the two layers are also checked. A module that counts attention heads expects
-    the heads of all ranks, so it gets full tensors.
+    gathered. In a Sequential, the modules between the two layers are also checked. A module with an integer attribute such as
+    `num_heads` expects the attention heads of all ranks, so it gets full tensors.
     """
     pairs = {} if parent is None or _counts_heads(parent) else _pairs(parent, layers)
     uneven = {name for name, layer, _ in layers if name in pairs and int(layer.out_features) % size}  # type: ignore[arg-type]

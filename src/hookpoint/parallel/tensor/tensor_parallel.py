@@ -106,7 +106,7 @@ def _split(modules: list[torch.nn.Module], splits: list[Split], mesh: DeviceMesh
     frozen = set()
     for part in {id(part): part for module in modules for part in module.modules()}.values():
         if isinstance(part, torch.nn.TransformerEncoder):
-            part.enable_nested_tensor = False  # the fast path reads weights without calling the layers
+            part.enable_nested_tensor = False  # the encoder's fast path reads weights without calling the layers
         for name, parameter in part.named_parameters(recurse=False):
             places.setdefault(id(parameter), []).append((part, name))
             if not parameter.requires_grad:
@@ -122,12 +122,15 @@ def _split(modules: list[torch.nn.Module], splits: list[Split], mesh: DeviceMesh
 
 
 def _check_fused(optimizer: Any) -> None:
-    """Raise BadStrategy if a group of a fused optimizer mixes DTensors and plain tensors. torch has no kernels for this."""
+    """Raise BadStrategy if a parameter group of a fused or foreach optimizer mixes DTensors and plain tensors.
+
+    torch has no kernels for this case.
+    """
     for group in getattr(optimizer, "param_groups", ()):
         option = next((name for name in ("fused", "foreach") if group.get(name)), None)
         if option is not None and len({isinstance(parameter, DTensor) for parameter in group["params"]}) > 1:
-            what = f"TensorParallel: {type(optimizer).__name__}({option}=True) has split and unsplit layers in one group."
-            raise BadStrategy(what, drop=f"{option}=True, or put them into separate groups")
+            what = f"TensorParallel: {type(optimizer).__name__}({option}=True) has split and unsplit layers in one param group."
+            raise BadStrategy(what, drop=f"{option}=True, or put them into separate param groups")
 
 
 class ReplicaCheck:
@@ -143,7 +146,8 @@ class ReplicaCheck:
         self._inputs: list[float] = []
 
     def watch(self, module: torch.nn.Module) -> None:
-        module.register_forward_pre_hook(self._begin, prepend=True, with_kwargs=True)  # runs before a style replaces the inputs
+        # With prepend=True, the hook runs before the hooks of torch's parallel styles, which may replace the inputs.
+        module.register_forward_pre_hook(self._begin, prepend=True, with_kwargs=True)
         module.register_forward_hook(self._end)
 
     def _begin(self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -172,7 +176,7 @@ class ReplicaCheck:
 
 
 def _sums(values: Any) -> list[float]:
-    """Return numbers to compare tensors by: their count, shapes, sums and magnitudes."""
+    """Return four numbers to compare between ranks: the number of tensors, and sums of their sizes, values and magnitudes."""
     tensors = [tensor.detach() for tensor in tree_leaves(values) if isinstance(tensor, torch.Tensor)]
     shapes = [(place + 1) * size for tensor in tensors for place, size in enumerate(tensor.shape, start=tensor.dim())]
     wide = [tensor.to(torch.float64) for tensor in tensors if not tensor.is_complex()]

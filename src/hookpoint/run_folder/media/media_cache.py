@@ -17,7 +17,7 @@ MAX_BYTES = 2**30  # limit for all files of a run together
 
 @dataclass(slots=True)
 class _File:
-    """What has been read of an event file: its id, size and time of change, the offset to continue at, and its media."""
+    """An event file: its id, its size, its modification time, the offset to continue reading at, and the media found in it."""
 
     file_id: tuple[int, int] = (0, 0)
     size: int = 0
@@ -27,9 +27,9 @@ class _File:
 
 
 class MediaCache:
-    """Find the images and histograms of runs. Each event file is read once, up to 1 GiB per run, and then only what is new.
+    """Find the images and histograms of runs. When an event file has grown, only the added data is read.
 
-    The least recently used runs are forgotten. The methods are thread-safe.
+    At most 1 GiB is read per run. The least recently used runs are removed from the cache. The methods are thread-safe.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class MediaCache:
 
 
 def _read(path: Path, known: _File | None, max_bytes: int) -> _File:
-    """Return what is in a file. Only what is new is read, unless the file was replaced or rewritten."""
+    """Read a file, and return its new state. Read only the added data, unless the file was replaced or rewritten."""
     status = os.stat(path)
     file_id, size, changed = (status.st_dev, status.st_ino), status.st_size, status.st_mtime_ns
     if known is None or known.file_id != file_id or size < known.size or (size == known.size and changed != known.changed):

@@ -84,7 +84,10 @@ def _value(medium: Medium) -> Any:
 
 
 def _events(file: BinaryIO, max_bytes: int) -> Iterator[tuple[int, Any, int]]:
-    """Yield the events from the current position, each between its two offsets. Stop at an incomplete or invalid event."""
+    """Yield the events from the current position on. Stop at an incomplete or invalid event.
+
+    Each item is a tuple: the offset at which the event begins, the event, and the offset at which it ends.
+    """
     try:
         from google.protobuf.message import DecodeError
         from tensorboard.compat.proto.event_pb2 import Event

@@ -29,7 +29,8 @@ TAIL_BYTES = 256 * 1024  # bytes to download from each log for a list of runs
 class RemoteRun(RunFolder):
     """A run in remote storage.
 
-    Its run.json, manifests and logs are downloaded. Other files are empty placeholders of the same size.
+    Its run.json, manifests and logs are downloaded. Most other files are not downloaded: in the local copy,
+    they are sparse files of the same size.
 
     The local copy is deleted with this object. The run counts as "running" as long as its mirror is updated.
     """

@@ -88,7 +88,7 @@ def restored(value: Any) -> Any:
 def _are_ints(values: Collection[Any], max_bits: int) -> bool:
     """Return whether all values are integers of at most `max_bits` bits.
 
-    Such a list needs no conversion. This speeds up the states of random number generators, which contain 625 integers.
+    Such a list needs no conversion. This check saves time for the state of a random number generator, which has 625 integers.
     """
     return set(map(type, values)) == {int} and max(max(values).bit_length(), min(values).bit_length()) <= max_bits
 
@@ -98,7 +98,7 @@ def _looks_tagged(value: dict[Any, Any]) -> bool:
 
 
 def _with_values(mapping: Any, convert: Callable[[Any], Any]) -> Any:
-    """Return a mapping of the same type, with its values and its module versions converted."""
+    """Return a mapping of the same type with converted values. The layer versions in a state dict are converted too."""
     copy = type(mapping)()
     for key, value in mapping.items():
         copy[key] = convert(value)

@@ -28,19 +28,19 @@ class Background:
         except BaseException:
             if thread.ident is None and thread not in threading.enumerate():  # not enough memory for a thread
                 self._thread = None
-            raise  # otherwise, a signal handler raised, and the thread is running
+            raise  # any other error comes from a signal handler, and the thread is running
 
     def wait(self) -> None:
         """Wait until no save is running."""
         if self._thread is not None:
-            self._is_over.wait()  # before joining: a thread whose start was interrupted may not be joinable yet
+            self._is_over.wait()  # first, because `join` may fail for a thread whose start was interrupted
             self._thread.join()
             self._thread = None
 
     def collect(self) -> list[Saved]:
         """Return the saves that have finished since the last call. If a save has failed, raise its error instead.
 
-        Each save and each error is reported once. After an error, call this method again for the rest.
+        Each save and each error is reported once. After an error, call this method again to get the other results.
         """
         if self._errors:
             raise self._errors.popleft()

@@ -147,7 +147,7 @@ def verify_written(folder: Path, segments: Mapping[str, Sequence[Segment]]) -> N
 
 def _complete_manifest(folder: Path) -> Manifest:
     manifest = read_manifest(folder)
-    for name in sorted(set(manifest.files) - set(disk.names(folder))):  # check this before reading any file
+    for name in sorted(set(manifest.files) - set(disk.names(folder))):  # report missing files before reading any file
         raise _damaged(folder, f"{name} is missing")
     return manifest
 
@@ -161,7 +161,7 @@ def strays(folder: Path, manifest: Manifest) -> str:
     """Describe the files that the manifest does not list. Return "" if there are none."""
     names = [name for name in disk.names(folder) if name not in manifest.files and name not in (MANIFEST, FINDER)]
     shown = ", ".join(map(ascii, names[:SHOWN_STRAYS])) + (", …" if len(names) > SHOWN_STRAYS else "")
-    return f"not listed in its {MANIFEST}, ignored: {shown}" if names else ""
+    return f"some files are ignored, because its {MANIFEST} does not list them: {shown}" if names else ""
 
 
 def verify_file(folder: Path, name: str, manifest: Manifest, *, content: bool = True) -> None:
@@ -186,7 +186,7 @@ def read_manifest(folder: Path) -> Manifest:
     manifest = parse_manifest(_read(folder, MANIFEST, disk.read), str(folder))
     place = Place.of(folder.name)
     if place is not None and place.step != manifest.step:
-        raise _damaged(folder, f"its manifest names step {manifest.step}")
+        raise _damaged(folder, f"its manifest belongs to step {manifest.step}")
     return manifest
 
 

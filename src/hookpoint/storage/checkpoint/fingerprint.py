@@ -41,9 +41,10 @@ def differences(state: Any, now: Mapping[str, str]) -> list[str]:
 
 
 def fits(state: Any, wanted: Any) -> bool:
-    """Return whether a compiled model's state from an older release has this fingerprint once its names are unwrapped.
+    """Return whether a compiled model's saved state has this fingerprint without the prefixes that wrappers add to names.
 
-    The shapes of sharded tensors are unknown at this point, so these tensors are checked when they are loaded.
+    Older releases saved the names of a compiled model with the prefixes that torch.compile adds. The shapes of sharded
+    tensors are unknown at this point, so these tensors are checked when they are loaded.
     """
     if not any(COMPILED in name for name in _names(state)):
         return False

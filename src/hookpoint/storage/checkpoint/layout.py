@@ -33,7 +33,8 @@ MANIFEST, WEIGHTS = "manifest.json", "model.safetensors"
 SHARDS, SHARD = ".metadata", ".distcp"  # the index of sharded tensors, and the suffix of their files
 TENSOR_DUMPS = "tensor-dumps"
 LANDSCAPE, LANDSCAPE_FILE, LANDSCAPE_PICTURE = "landscape", "landscape.json", "landscape.png"
-# Callback state, for trainers that cannot store it in their own checkpoints: from the last epoch, and from the one before.
+# Files with the callback state after the last epoch, and after the epoch before it. They are used with trainers whose own
+# checkpoints cannot contain callback state.
 HOST_STATE, HOST_STATE_BEFORE = "host.state", "host-before.state"
 JOURNAL = ".control/journal.jsonl"  # the commands sent to the run
 SCALARS, EVENTS = "scalars.jsonl", "events.jsonl"
@@ -80,7 +81,7 @@ def workdir_of(path: Path) -> Path:
 
 
 def next_place(names: list[str], step: int) -> Place:
-    """Return the place of a new checkpoint at a step. Its number follows the highest number at this step."""
+    """Return the `Place` of a new checkpoint at a step. Its number is one more than the highest number at this step."""
     numbers = [place.number for name in names if (place := Place.of(name)) is not None and place.step == step]
     return Place(step, max(numbers, default=0) + 1)
 

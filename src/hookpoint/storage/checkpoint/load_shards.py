@@ -42,8 +42,8 @@ class TargetLayout:
     """Determine how the tensors of a saved state are sharded in this run.
 
     A tensor is sharded like the tensor at the same place in the current state. An optimizer that has not stepped has no state
-    yet, so each of its tensors is sharded like its parameter if both have the same shape. The same applies to a tensor with the
-    name of a parameter.
+    yet, so each of its tensors is sharded like its parameter if both have the same shape. A tensor that has the
+    name of a parameter is also sharded like this parameter if both have the same shape.
     """
 
     def __init__(self, parts: Mapping[str, Any]) -> None:
@@ -52,7 +52,10 @@ class TargetLayout:
         self._named = dict(named_parameters(parts["model"])) if "model" in parts else {}
 
     def like(self, where: Where, shape: Any) -> Any:
-        """Return a tensor of the run that has the sharding for this place and shape, or None for a full tensor."""
+        """Return a tensor of this run as a template for sharding the saved tensor. Return None to load the full tensor.
+
+        `where` and `shape` are the place and the shape of the saved tensor.
+        """
         where = tuple(plain_name(key) if isinstance(key, str) else key for key in where)
         candidates: list[Any] = [self._in_part(where), self._of_optimizer(where), self._named.get(where[-1])]
         return next((tensor for tensor in candidates if hasattr(tensor, "full_tensor") and tensor.shape == shape), None)

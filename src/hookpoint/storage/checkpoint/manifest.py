@@ -50,9 +50,9 @@ class Manifest:
     """The description of a checkpoint.
 
     `elapsed` is the training time in seconds. `created` is for display only. `measured` maps a tag to the measurement that the
-    checkpoint was saved for: metric, mode, value and time of measurement. `info` contains the values that a saver appended.
-    `links` contains the names of links to the folder. If the files are encrypted, `encryption` contains the cipher and the
-    fingerprint of the key.
+    checkpoint was saved for: metric, mode, value and time of measurement. `info` contains the values that a saver's
+    `append_info` argument requests. `links` contains the names of links to the folder. If the files are encrypted, `encryption`
+    contains the cipher and the fingerprint of the key.
     """
 
     step: int

@@ -13,8 +13,8 @@ from hookpoint.storage.checkpoint.tree import Where, copied, is_tensor, memory_o
 class Snapshots:
     """Take snapshots of states. Buffers are reused if shapes and types match.
 
-    A snapshot is valid until the next snapshot is taken. Taking a snapshot synchronizes each device once. Host tensors are
-    copied only if the snapshot must outlive the call.
+    A snapshot is valid until the next snapshot is taken. Taking a snapshot synchronizes each device once. Tensors
+    that are already on the host are copied only with `outlives_the_call=True`.
     """
 
     def __init__(self) -> None:
@@ -36,12 +36,15 @@ class Snapshots:
         return sum(-count * sizes[layout] for layout, count in buffers.items() if count < 0)
 
     def take(self, state: Mapping[str, Any], *, outlives_the_call: bool) -> dict[str, Any]:
-        """Return the state with all tensors on the host. If the snapshot must outlive the call, all tensors are copied.
+        """Return the state with all tensors on the host.
+
+        Pass `outlives_the_call=True` if the state may change while the snapshot is in use. Tensors and arrays that are already
+        on the host are then copied too.
 
         Raises NotSaveable if a checkpoint cannot store a value. The error names the first such value.
         """
         old, self._buffers = self._buffers, {}
-        copies: dict[tuple[Any, ...], Any] = {}  # keyed by memory, so that tied weights stay tied
+        copies: dict[tuple[Any, ...], Any] = {}  # keyed by memory location, so that tied weights stay tied
         devices = set()
 
         def leaf(value: Any, where: Where) -> Any:
@@ -50,7 +53,8 @@ class Snapshots:
             tensor = value.detach().resolve_conj().resolve_neg()
             if tensor.device.type == "cpu" and not outlives_the_call:
                 return tensor
-            memory = memory_of(value) or where  # not the memory of `tensor`, which may be reused
+            # Use the memory of `value`. `tensor` may be a temporary copy, and its memory may be reused for another tensor.
+            memory = memory_of(value) or where
             if memory not in copies:
                 self._buffers[where] = _copy(tensor, *old.get(where, (None, None)))
                 copies[memory] = self._buffers[where][1]
@@ -63,7 +67,7 @@ class Snapshots:
             for device in devices:
                 sys.modules["torch"].cuda.current_stream(device).synchronize()
         except BaseException:
-            self._buffers = {}  # memory may be scarce, so leave it to training
+            self._buffers = {}  # free the buffers, because the host may be short of memory
             raise
         return snapshot
 

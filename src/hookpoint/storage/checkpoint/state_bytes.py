@@ -18,7 +18,7 @@ KINDS = {b"pt": state_files.TORCH, b"json": state_files.JSON}
 def packed(state: Mapping[str, Any]) -> bytes:
     """Convert a state without models to bytes: a header with a digest, followed by the content of state.pt or state.json.
 
-    Raises NotSaveable if a value could not be read back. The error names the first such value.
+    Raises NotSaveable if the state contains a value that cannot be restored later. The error names the first such value.
     """
     snapshot = Snapshots().take(state, outlives_the_call=False)
     ((name, write),) = state_files.files_of(snapshot)

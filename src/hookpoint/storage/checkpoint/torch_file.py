@@ -12,12 +12,12 @@ from hookpoint.storage.checkpoint.tree import Where, copied
 
 
 def write_tree(tree: Any, stream: Any) -> None:
-    """Write a tree of plain types and host tensors to a stream."""
+    """Write a tree of plain types and CPU tensors to a stream."""
     torch.save(for_torch(_compact(tree)), stream)
 
 
 def read_tree(source: Any) -> Any:
-    """Read a tree from a path or an open file. Its tensors are loaded on the host."""
+    """Read a tree from a path or an open file. Its tensors are loaded onto the CPU."""
     return restored(torch.load(source, map_location="cpu", weights_only=True))
 
 

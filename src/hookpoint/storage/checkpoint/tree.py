@@ -27,8 +27,8 @@ def copied(state: Any, leaf: Leaf = lambda value, where: value, placeholder: Lea
 
     Each tensor and array is replaced with `leaf(value, where)`, and each placeholder with `placeholder(value, where)`.
 
-    Raises NotSaveable if the tree contains any other type that is not plain. The error shows the path to the value. A subclass
-    of dict or int is not plain.
+    All other values must have plain types, such as dict or int. A subclass of dict or int is not plain. If a value has another
+    type, this raises NotSaveable. The error shows the path to the value.
     """
 
     def replace(value: Any, where: Where) -> Any:

@@ -79,9 +79,9 @@ def _read_memory(data: bytes) -> dict[str, torch.Tensor]:
 
 
 def _deduplicated(weights: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """Return the tensors, keyed by the first name of each, and a dict that maps every other name to the first.
+    """Return each tensor once, keyed by its first name, and a dict that maps each further name of a tensor to its first name.
 
-    For alignment, tensors with wider types are first.
+    For alignment, tensors with larger elements come first.
     """
     names: dict[tuple[Any, ...], str] = {}  # the first name for each piece of memory
     first = {name: names.setdefault(memory_of(tensor) or (name,), name) for name, tensor in weights.items()}

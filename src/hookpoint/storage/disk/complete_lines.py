@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 PIECE_BYTES = 2**16
-MAX_LINE_BYTES = 16 * 2**20  # a record is never longer
+MAX_LINE_BYTES = 16 * 2**20  # no record is longer than this
 
 
 def end_of_complete_lines(file: BinaryIO, max_bytes: int | None = None) -> int:

@@ -40,7 +40,10 @@ def replace(path: Path, data: bytes) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a hidden path to write to. When the block ends, the new file replaces `path`. If the block fails, it is removed."""
+    """Yield a hidden path to write to. When the block ends, the new file replaces `path`.
+
+    If the block raises an error, the new file is removed.
+    """
     staged = path.with_name(hidden("staging", path.name)[-200:])
     try:
         yield staged
@@ -78,7 +81,7 @@ def digest(path: Path) -> str:
 
 
 def matches(path: Path, segment: Segment) -> bool:
-    """Read a segment of a file, and return whether it has the content that was written."""
+    """Read a segment of a file, and return whether it has the same digest as when it was written."""
     sha256, left = segment.before.copy(), segment.size
     content = pieces(path, segment.start)
     with closing(content):
@@ -110,7 +113,7 @@ def link(source: Path, target: Path) -> None:
 def point(name: Path, target: str) -> None:
     """Make `name` a symbolic link to `target`, atomically.
 
-    An existing link is replaced. Anything else with this name raises FileExistsError.
+    An existing link is replaced. Raises FileExistsError if a file or folder has this name.
     """
     mode = _mode(name)
     if mode and not stat.S_ISLNK(mode):
@@ -141,7 +144,7 @@ def make_new_folder(path: Path) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Sync the names in a folder to disk, if the file system supports it."""
+    """Sync a folder's directory entries to disk, if the file system supports it."""
     flags = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
     descriptor = perform(lambda: os.open(path, flags), "open", path)
     try:
@@ -225,7 +228,7 @@ def hidden(kind: str, name: str) -> str:
 
 
 def free_bytes(path: Path) -> int | None:
-    """Return the free space in bytes on the disk of a path, or None if it is unknown. The path need not exist."""
+    """Return the free bytes on the disk that contains a path, or None if unknown. The path does not have to exist."""
     for folder in (path, *path.absolute().parents):
         with suppress(OSError, AttributeError):
             return shutil.disk_usage(folder).free

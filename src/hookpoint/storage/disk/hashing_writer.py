@@ -20,7 +20,10 @@ SEGMENT_BYTES = 1 << 25  # size of the segments in which a file is read back
 
 
 class Segment(NamedTuple):
-    """A part of a file. `before` is the SHA-256 object for everything before this part. `sha256` is the digest up to its end.
+    """A part of a file.
+
+    `before` is the SHA-256 object for all bytes before this part. `sha256` is the digest of all bytes up to the end of this
+    part.
 
     Because `before` contains the state of the hash, segments can be verified in any order, even in parallel.
     """
@@ -131,15 +134,15 @@ class NewFile:
 
 
 def _start_writeback(descriptor: int, start: int, size: int) -> None:
-    """Let the kernel write a range of a file to disk now, while the next one is prepared. The final sync then waits less.
+    """Let the kernel start writing a range of a file to disk, without waiting. The final sync then takes less time.
 
-    On Linux, POSIX_FADV_DONTNEED starts writing dirty pages without waiting, and drops only clean ones. For 800 MB, writing
-    and syncing take 350 ms instead of 650, and reading back takes as long as before.
+    On Linux, POSIX_FADV_DONTNEED starts writing dirty pages without waiting. It drops only clean pages from the page cache. For
+    800 MB, writing and syncing take 350 ms instead of 650 ms. The time to read the file back does not change.
     """
     if sys.platform == "linux":
         try:
             os.posix_fadvise(descriptor, start, size, os.POSIX_FADV_DONTNEED)
-        except OSError:  # the file system ignores advice
+        except OSError:  # the file system does not support posix_fadvise
             pass
 
 

@@ -11,7 +11,7 @@ from hookpoint.storage.checkpoint.manifest import Manifest, parse_manifest
 from hookpoint.storage.remote.remote_folder import RemoteFolder
 
 HEARTBEAT = "mirror.json"  # contains the time when the mirror was last updated
-RETIRED = "retired-manifest.json"  # the manifest of a checkpoint that is later than the one that the run resumed from
+RETIRED = "retired-manifest.json"  # the new name of a manifest after the run resumed from an earlier checkpoint
 
 
 def log_files(workdir: Path) -> Iterator[str]:
@@ -30,7 +30,7 @@ def log_files(workdir: Path) -> Iterator[str]:
 
 
 def is_log(path: str) -> bool:
-    """Return whether `log_files` could yield this path in a mirror. Other files in the mirror are not downloaded as logs."""
+    """Return whether a file in a mirror, given by its relative path, is a log. `log_files` lists the logs that are uploaded."""
     first, *others = path.split("/")
     is_visible = not any(name.startswith(".") for name in (first, *others))
     return path == JOURNAL or (is_visible and path != HEARTBEAT and not (others and first in (CHECKPOINTS, PREVIOUS)))

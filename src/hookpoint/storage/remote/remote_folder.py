@@ -15,7 +15,7 @@ from hookpoint.core.text.secrets import MASK, masked
 URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]+)://(?P<rest>.+)", re.DOTALL)
 S3 = ("s3", "s3a")
 PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
-SHORTEST_SECRET = 4  # shorter option values, such as the number of a region, are not masked in messages
+SHORTEST_SECRET = 4  # shorter option values are not considered secrets, so they are not masked in messages
 
 
 def is_url(name: str) -> bool:
@@ -26,8 +26,8 @@ def is_url(name: str) -> bool:
 class RemoteFolder:
     """A folder in remote storage. Each method makes one or a few requests, and raises OSError if the storage fails.
 
-    `options`, such as `{"endpoint_url": "http://127.0.0.1:9000"}`, are passed to fsspec's file system. Their values never
-    appear in messages. Nothing is cached.
+    `options`, such as `{"endpoint_url": "http://127.0.0.1:9000"}`, are passed to fsspec's file system. In messages,
+    option values that are strings of at least four characters are masked. Nothing is cached.
     """
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
@@ -103,7 +103,7 @@ class RemoteFolder:
             self._system.rm(self._at(path), recursive=True)
 
     def without_secrets(self, text: object) -> str:
-        """Mask the credentials in a string: those in URLs, and the values of all storage options."""
+        """Mask credentials in URLs, and the values of storage options that are strings of at least four characters."""
         clean = masked(str(text))
         for secret in self._secrets:
             clean = clean.replace(secret, MASK)
@@ -113,7 +113,8 @@ class RemoteFolder:
         return f"{self._root.rstrip('/')}/{path}" if path else str(self._root)
 
     def _make_parent(self, path: str) -> None:
-        if "file" in _protocols(self._system) or "memory" in _protocols(self._system):  # other file systems have no folders
+        # Object stores such as S3 have no folders to create.
+        if "file" in _protocols(self._system) or "memory" in _protocols(self._system):
             self._system.makedirs(self._at(path).rpartition("/")[0], exist_ok=True)
 
 

@@ -21,9 +21,9 @@ logger = logging.getLogger("hookpoint")
 def restore(remote: RemoteFolder, workdir: Path, *, after: Place | None = None) -> Path | None:
     """Download the newest valid checkpoint, the best checkpoints and the logs. Return the newest checkpoint's folder, or None.
 
-    With `after`, only later checkpoints are considered. Every checkpoint is downloaded to a hidden folder and verified there.
-    The newest checkpoint becomes visible last, after the logs. If the process is killed before that, the next start restores
-    the run again.
+    If `after` is given, only checkpoints that are later than `after` are considered. Every checkpoint is downloaded to a hidden
+    folder and verified there. The newest checkpoint becomes visible last, after the logs. If the process is killed before that,
+    the next start restores the run again.
     """
     downloaded = _newest(remote, workdir, after)
     if downloaded is None:
@@ -34,7 +34,7 @@ def restore(remote: RemoteFolder, workdir: Path, *, after: Place | None = None) 
         for best, _ in _best(remote, workdir, except_for=name):
             _download_best(remote, workdir, best)
         _download_logs(remote, workdir)
-        if disk.is_folder(target):  # this folder is damaged or belongs to another branch of the run
+        if disk.is_folder(target):  # the downloaded checkpoint replaces a local folder of the same name
             disk.rename(target, target.with_name(disk.hidden("deleting", name)))
         disk.rename(staging, target)
         disk.sync_folder(target.parent)

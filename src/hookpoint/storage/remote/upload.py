@@ -41,7 +41,10 @@ class Upload:
         self._is_begun = False
 
     def begin(self) -> None:
-        """Compare the mirror with the workdir. Record checkpoints that are in both, and retire later ones in the mirror."""
+        """Compare the mirror with the workdir, and record the checkpoints that are in both.
+
+        Retire each checkpoint in the mirror that is later than all checkpoints in the workdir.
+        """
         if self._check is not None:
             self._check()
         local = {path.name: path for _, path in places(self.workdir)}
@@ -52,7 +55,7 @@ class Upload:
                     self._uploaded.add(name)
             elif place > newest:
                 self._retire(name)
-            elif name in self._at_start:  # retention has deleted it since the start
+            elif name in self._at_start:  # retention has deleted the local checkpoint in the meantime
                 self._uploaded.add(name)
         self._is_begun = True
 
@@ -112,16 +115,16 @@ class Upload:
             if isinstance(error, FileNotFoundError):
                 raise
             logger.warning("%s is not mirrored: %s", folder, error)
-            self._uploaded.add(name)  # do not try again
+            self._uploaded.add(name)  # do not try to upload it again
             return
         self.logs()
         self.remote.write(f"{target}/{MANIFEST}", data)
         self._uploaded.add(name)
 
     def _retire(self, name: str) -> None:
-        """Retire a checkpoint in the mirror that is newer than all local ones, because the run has resumed from an earlier one.
+        """Retire a checkpoint in the mirror that is later than all local checkpoints: rename its manifest, and keep its files.
 
-        The checkpoint loses its manifest but keeps its files.
+        The run has resumed from an earlier checkpoint, so no run may resume from the retired checkpoint.
         """
         manifest = f"{CHECKPOINTS}/{name}/{MANIFEST}"
         data = self.remote.read(manifest)

@@ -20,7 +20,8 @@ logger = logging.getLogger("hookpoint")
 def update(checkpoint: Path, tag: str) -> None:
     """Replace a tag's folder with a new folder that contains hard links to this checkpoint's files.
 
-    If the process is killed between the two renames, the folder is missing. `heal` creates it at the next start.
+    The old folder is renamed first, and then the new folder gets the old folder's name. If the process is killed between these
+    two steps, the tag has no folder, and `heal` creates it at the next start.
     """
     target = checkpoint.with_name(best_name(tag))
     staging = target.with_name(disk.hidden("staging", target.name))

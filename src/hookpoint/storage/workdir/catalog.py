@@ -23,7 +23,10 @@ class Entry:
 
 
 def places(workdir: Path) -> list[tuple[Place, Path]]:
-    """Return the checkpoint folders in a workdir, oldest first. Links with such names are included, but are never read."""
+    """Return the checkpoint folders in a workdir, oldest first.
+
+    A symbolic link that has the name of a checkpoint is included, but its target is never read.
+    """
     folder = checkpoints(workdir)
     named = [(place, folder / name) for name in disk.names(folder) if (place := Place.of(name)) is not None]
     return sorted((place, path) for place, path in named if _is_folder_or_link(path))
@@ -35,7 +38,10 @@ def entries(workdir: Path) -> list[Entry]:
 
 
 def best_folders(workdir: Path) -> Iterator[Path]:
-    """Yield the best-… folders in a workdir. Links with such names are included but never read."""
+    """Yield the best-… folders in a workdir.
+
+    A symbolic link that has a best-… name is included, but its target is never read.
+    """
     folder = checkpoints(workdir)
     for name in disk.names(folder):
         if name.startswith(BEST) and _is_folder_or_link(folder / name):

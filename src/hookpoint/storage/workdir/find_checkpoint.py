@@ -62,8 +62,8 @@ def newest_good(workdir: Path) -> Found | None:
 def search(workdir: Path, read: Callable[[Path], T]) -> tuple[T | None, dict[Path, DamagedCheckpoint]]:
     """Read the newest checkpoint that can be resumed from. If `read` raises DamagedCheckpoint, try the next older one.
 
-    Returns the result of `read`, or None if no checkpoint is left, and a dict from folders to errors. Checkpoints that were
-    saved after an exception are skipped.
+    Returns the result of `read`, and a dict that maps each damaged checkpoint's folder to its error. The result of `read` is
+    None if there is no intact checkpoint. Checkpoints that were saved after an exception are skipped.
     """
     damaged: dict[Path, DamagedCheckpoint] = {}
     for _, path in reversed(places(workdir)):
@@ -115,7 +115,7 @@ def read(folder: Path) -> Found:
     """Verify and read a checkpoint folder. Raise DamagedCheckpoint if it is damaged."""
     manifest = verified(folder)
     if unlisted := strays(folder, manifest):
-        logger.warning("%s has files that are %s", folder, unlisted)
+        logger.warning("%s: %s", folder, unlisted)
     return Found(folder, manifest, read_state(folder, manifest.files, manifest.encryption))
 
 

@@ -22,11 +22,11 @@ GIT_NO_COMMIT = "(initial)"
 
 # Explanations of differences: why the run cannot resume (REFUSED), or what changes if it resumes (WARNED).
 REFUSED = {
-    "format": "saved by a newer release, which this one cannot read",
+    "format": "a newer release of hookpoint saved it in a format that this release cannot read",
     "world_size": "each rank has a shard of the data and the state",
     "model_size": "the groups of ranks that share samples differ",
     "layout": "each rank has different layers of the model",
-    "copies": "each rank may have its own model, and models are merged differently",
+    "copies": "the two runs synchronize the models of their ranks differently",
     "model": "its weights have different names, shapes or types",
     "optimizer": "only the same class can load its state",
     "optimizer_parameters": "its state is stored by position, and the order differs",
@@ -41,7 +41,7 @@ WARNED = {
     "numpy": "its random numbers may differ",
 }
 FINE = frozenset({"hookpoint", "python", "platform", "git", "git_dirty"})
-UNKNOWN = "its meaning is unknown"
+UNKNOWN = "the effect of this difference is unknown"
 
 
 class Row(NamedTuple):
@@ -51,7 +51,7 @@ class Row(NamedTuple):
     saved: Any
     now: Any
     verdict: Verdict
-    why: str = ""  # replaces the explanation in the tables above
+    why: str = ""  # if given, the table shows this explanation instead of the one in REFUSED or WARNED
 
 
 def collect(*, world_size: int, seed: int | None, **more: Any) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def collect(*, world_size: int, seed: int | None, **more: Any) -> dict[str, Any]
 def compare(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[Row]:
     """Return the differences between two runs, worst first.
 
-    A fact that only one of the runs has was recorded by a different release, so its verdict is "fine".
+    Different releases record different facts. If a fact was recorded for only one of the runs, its verdict is "fine".
     """
     rows = [Row(name, saved.get(name), now.get(name), _verdict(name, saved, now)) for name in {**now, **saved}]
     differing = [row for row in rows if _plain(row.saved) != _plain(row.now)]

@@ -90,7 +90,7 @@ class WorkdirLock:
             raise WorkdirInUse(
                 f"{self._workdir} is in use by another loop in this process.",
                 end="that loop first: leave its with block",
-                choose="another workdir for one of the two",
+                choose="another workdir for one of the two loops",
             )
         if self._key == key:
             return
@@ -108,7 +108,7 @@ class WorkdirLock:
             return
         try:
             os.ftruncate(self._descriptor, 0)
-        except OSError:  # harmless: the next holder ignores the record of an ended process and its own
+        except OSError:  # harmless: this process ignores its own record, and others ignore it once this process ends
             logger.warning("%s could not be emptied", self._path)
         finally:
             os.close(self._descriptor)  # also releases the lock
@@ -151,7 +151,8 @@ class WorkdirLock:
 
 def holder_of(workdir: str | os.PathLike[str]) -> Holder | None:
     """Return the process that is writing to a workdir, or None. A process on another host is assumed to be running."""
-    # Opening and closing the file would release our own lock. Most processes hold none, and resolving a path takes many calls.
+    # If this process holds the lock, do not open the file, because closing it would release the lock. Resolving the path takes
+    # many system calls, so do it only if this process holds any locks.
     if _held and (Path(workdir).resolve(), os.getpid()) in _held:
         return Holder.this_process()
     try:
@@ -162,7 +163,7 @@ def holder_of(workdir: str | os.PathLike[str]) -> Holder | None:
 
 
 def _record_in(path: str) -> bytes:
-    """Return the record in a lock file, with as few system calls as possible. Return nothing if it is not a regular file."""
+    """Return the record in a lock file, with as few system calls as possible. Return b"" if it is not a regular file."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0))
     try:
         return os.read(descriptor, MAX_BYTES) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
@@ -183,7 +184,10 @@ def _lock(descriptor: int) -> bool | None:
 
 @cache
 def _boot() -> str | None:
-    """Return the id of the current boot, or None if the system has none. It is needed because a reboot resets the pids."""
+    """Return the id of the current boot, or None if the system does not provide it.
+
+    After a reboot, another process may have the same pid, so a pid alone does not identify a process.
+    """
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

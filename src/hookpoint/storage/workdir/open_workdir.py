@@ -1,4 +1,4 @@
-"""Prepare a workdir for a run that holds its lock."""
+"""Prepare a workdir for a run. The run must already have locked the workdir."""
 
 from __future__ import annotations
 
@@ -101,13 +101,14 @@ def _check_identity(
     if refused:
         cures = {"run": "the script as it was when the checkpoint was saved", "start": 'over with resume="never"'}
         if refused == [WORLD_SIZE]:
-            cures["allow"] = "it with allow_world_change=True: no sample is lost or repeated, but generators are seeded again"
+            cures["allow"] = (
+                "it with allow_world_change=True: no sample is lost or repeated, but random number generators are seeded again"
+            )
         differing = differences(model, tensors) if "model" in refused and tensors and not has_placeholder(model) else []
         if differing:
             rows = [row._replace(saved="see below", now="see below") if row.name == "model" else row for row in rows]
-            rows = [
-                row for row in rows if row.name != "optimizer_parameters"
-            ]  # this difference follows from the different model
+            # If the model's tensors differ, so do the optimizer's parameters. The error lists only the model's tensors.
+            rows = [row for row in rows if row.name != "optimizer_parameters"]
         listed = "".join(f"\n  {line}" for line in differing)
         raise CannotResume(f"{found.path} does not match this run.\n{table(rows)}{listed}", **cures)
     warned = [row for row in rows if row.verdict == "warned"]

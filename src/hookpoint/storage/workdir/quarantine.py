@@ -40,7 +40,8 @@ def move_foreign(workdir: Path) -> None:
 def move_later(workdir: Path, place: layout.Place, moment: Moment) -> None:
     """Move checkpoints and best-… folders to previous/ if they are later than the checkpoint that the run resumes from.
 
-    `place` and `moment` describe that checkpoint. Its step alone is not enough, because a loop may have no steps.
+    `place` and `moment` describe that checkpoint. Comparing steps is not enough: in a loop without steps, all checkpoints
+    have the same step.
     """
 
     def is_later(manifest: Manifest | None) -> bool:

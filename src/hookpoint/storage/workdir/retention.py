@@ -17,8 +17,8 @@ from hookpoint.core.schedule.moment import Moment
 from hookpoint.storage.checkpoint.manifest import Manifest
 from hookpoint.storage.workdir.catalog import Entry
 
-OWN_TAGS = frozenset({"end", "signal", "stop"})  # checkpoints with these tags are only saved to resume from, not to be kept
-ALWAYS_KEPT = 2  # number of newest checkpoints that are never deleted; 1 if a saver sets a limit
+OWN_TAGS = frozenset({"end", "signal", "stop"})  # checkpoints with these tags are saved only so that a run can resume.
+ALWAYS_KEPT = 2  # The newest two checkpoints are never deleted. If a saver sets a limit, only the newest one is protected.
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +82,9 @@ def to_delete(checkpoints: Sequence[Entry], rules: Mapping[str, Keep], limits: C
     """Return the checkpoints to delete, oldest first.
 
     A checkpoint may be deleted if each of its tags either is one of OWN_TAGS or has a rule that does not keep the checkpoint. A
-    checkpoint is kept forever if it has no tags, a tag without a rule, or no manifest. Rules for tags in `limits` also count
-    checkpoints with one of OWN_TAGS. The two newest checkpoints that a run can resume from are never deleted. With limits, only
-    the newest one is protected.
+    checkpoint is kept forever if it has no tags, a tag without a rule, or no manifest. The rule for a tag in
+    `limits` also receives the checkpoints that have one of OWN_TAGS, so they count towards its limit. The two newest
+    checkpoints that a run can resume from are never deleted. With limits, only the newest one is protected.
     """
     good = [(entry, entry.manifest) for entry in checkpoints if entry.manifest is not None]
     newest = [entry for entry, manifest in good if not manifest.is_of_exception][-1 if limits else -ALWAYS_KEPT :]
