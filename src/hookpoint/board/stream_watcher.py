@@ -146,8 +146,8 @@ class StreamWatcher:
                 self._look_at_curves(key)
             return
         self._looked[key] = now
+        self._look_at_events(key)  # first: a page that has been told of the curves does not miss any later event
         self._look_at_curves(key)
-        self._look_at_events(key)
 
     def _is_growing(self, key: str) -> bool:
         """Return whether a run's curves have changed, for example because its file is being indexed."""
