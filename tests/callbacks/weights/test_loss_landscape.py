@@ -247,7 +247,7 @@ def broken(model, batch):
     [
         ({"loss": broken}, 4, "in the loss"),
         ({"loss": lambda model, batch: model(batch[0])}, 4, r"loss returned shape (20, 1); expected one number"),
-        ({}, 1, "takes the weights of at least 3 steps, got 2"),
+        ({}, 1, "takes weights from at least 3 steps, got 2"),
     ],
 )
 def test_a_failed_evaluation_is_logged_and_the_run_is_finished(tmp_path, caplog, options, epochs, text):
