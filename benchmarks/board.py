@@ -1,8 +1,10 @@
-"""The board in a real browser: seconds until the first curve, idle CPU and memory, with many runs and with a long file.
+"""Measure the board in a real browser, with many runs and with a long file.
+
+The benchmark measures the time until the first curve appears, the CPU time of an idle board, and the memory.
 
 Chromium and the server run on the same machine. The time until the first curve is measured from the navigation until the page
-has drawn a chart. "Cold" means that the server has just started, and "warm" that the page is reloaded. Run the benchmark with
-`make bench-board`; it needs Linux, chromium and playwright.
+has drawn a chart. "Cold" means that the server has just started, and "warm" means that the page is reloaded. Run the benchmark
+with `make bench-board`; it needs Linux, chromium and playwright.
 """
 
 from __future__ import annotations
@@ -263,7 +265,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=1_000, help="number of runs")
     parser.add_argument("--lines", type=int, default=5_000_000, help="lines in the long file; five million take 650 MB")
     parser.add_argument("--rounds", type=int, default=3, help="how many times to start a server")
-    parser.add_argument("--quick", action="store_true", help="use 50 runs and 200,000 lines: gives rough figures")
+    parser.add_argument("--quick", action="store_true", help="use only 50 runs and 200,000 lines, for rough figures")
     parser.add_argument("--pan", action="store_true", help="measure panning only")
     parser.add_argument("--no-write", action="store_true", help="do not write a file to benchmarks/results")
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Count the system calls of the board's server while a run is in progress.
+"""Count the system calls that the board's server makes while a run is in progress.
 
 The calls are counted with no page open, with the page of another run open, and with the page of this run open. strace counts
 all system calls of the server, the calls on the run's folder, and the calls that look up a path in this folder. Calls on the
@@ -24,7 +24,7 @@ from board import ARGUMENTS, CHROMIUM, serving, write_run
 from report import Figure, machine, print_table, versions, write
 from rounds import Spread
 
-SETTLE_SECONDS = 12.0  # until the folders have been searched twice
+SETTLE_SECONDS = 12.0  # after this time, the server has searched for runs twice
 LOOKUPS = (
     "stat",
     "lstat",
@@ -115,7 +115,7 @@ def measure(folder: Path, seconds: float) -> list[Figure]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=30.0, help="how long to count")
+    parser.add_argument("--seconds", type=float, default=30.0, help="duration of each count, in seconds")
     parser.add_argument("--no-write", action="store_true", help="do not write a file to benchmarks/results")
     options = parser.parse_args()
     about: dict[str, Any] = {

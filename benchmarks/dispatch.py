@@ -46,7 +46,7 @@ class Empty:
 
 
 class Array:
-    """A batch element, which only needs a shape."""
+    """An element of a batch. It has a shape, but no data."""
 
     shape = (32, 8)
 
@@ -201,7 +201,7 @@ def of_iteration(effort: Effort) -> Group:
 class Batches:
     """Batches that measure how long a loop takes to iterate over them.
 
-    The first and the last iteration are not timed, because the pass begins and ends in them.
+    The first and the last iteration are not timed, because they include the start and the end of the pass.
     """
 
     taken = 0.0

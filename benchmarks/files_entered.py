@@ -24,7 +24,10 @@ QUIET, SAVING = 3, 5
 
 
 class Watched:
-    """Batches that record which files each step enters. A step lasts from one `next` call to the next."""
+    """A loader that records which hookpoint source files each step runs code from.
+
+    A step begins when the loader yields a batch, and ends when the next batch is requested.
+    """
 
     def __init__(self, batches: Iterable[Any]) -> None:
         self.batches = list(batches)
@@ -51,7 +54,7 @@ class Watched:
 
 
 def measured() -> dict[int, list[str]]:
-    """Return the files that each step of a short fit entered, keyed by step number."""
+    """Train a small model. Return a dict from step numbers to the source files whose code ran in that step."""
     torch.manual_seed(0)
     model = torch.nn.Linear(2, 1)
     data = Watched((torch.rand(4, 2), torch.rand(4, 1)) for _ in range(8))

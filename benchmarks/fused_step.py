@@ -1,4 +1,7 @@
-"""A whole training step on a GPU: bare, as a CUDA graph, and as a compiled CUDA graph, by hand and with a Runner.
+"""Measure the time of a whole training step on a GPU.
+
+The step runs in eager mode, as a CUDA graph, and as a compiled CUDA graph. Each of these is measured in a hand-written loop and
+with a Runner.
 
 Each variant trains in its own thread, and the variants take turns on the GPU. Needs a CUDA device. Run the benchmark with
 `make bench-gpu`.
@@ -27,7 +30,7 @@ Train = Callable[["Turns"], None]
 
 
 class Turns:
-    """The data for one variant. It yields batches when it is the variant's turn, and times each turn."""
+    """The data for one variant. The iterator waits for the variant's turn, yields the batches, and measures the turn's time."""
 
     def __init__(self, batches: list[Any], steps: int) -> None:
         self.batches, self.steps = batches, steps
@@ -218,7 +221,7 @@ def _limit(name: str, job: Job, kind: str) -> float | None:
 
 
 def measure(ways: dict[str, Train], job: Job, rounds: int) -> dict[str, list[float]]:
-    """Let the variants train in turns, and return the seconds that each turn took, without the first two turns."""
+    """Let the variants train in turns. Return the duration of each turn in seconds, except for the first two turns."""
     turns = {name: Turns(job.batches, job.steps) for name in ways}
     threads = []
 
@@ -233,7 +236,7 @@ def measure(ways: dict[str, Train], job: Job, rounds: int) -> dict[str, list[flo
         threads[-1].start()
     shuffle = random.Random(0).sample
     for _ in range(rounds + 2):
-        # In random order, because a GPU at its power limit slows down later turns.
+        # The order is random, because later turns are slower when the GPU reaches its power limit.
         for turn in shuffle(list(turns.values()), len(turns)):
             turn.take()
     for turn, thread in zip(turns.values(), threads, strict=True):

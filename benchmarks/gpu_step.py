@@ -1,4 +1,4 @@
-"""A training step on a GPU, bare and with a Runner, and how often each makes the host wait for the device.
+"""Measure training steps on a GPU in a bare loop and with a Runner. Count how often the host waits for the device.
 
 Needs a CUDA device. Run the benchmark with `python benchmarks/gpu_step.py` from the project's folder.
 """
@@ -63,7 +63,7 @@ def jobs(steps: int) -> dict[str, Job]:
 
 
 def count_waits(train: Callable[[], Any]) -> Counter[str]:
-    """Return how often the host waited for the device during training, by the name of the call."""
+    """Profile a training run, and return how often each CUDA function in `WAITS` was called."""
     train()
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as trace:
         train()
@@ -79,7 +79,7 @@ def main() -> int:
     parser.add_argument("--no-write", action="store_true")
     options = parser.parse_args()
     if not torch.cuda.is_available():
-        print("no CUDA device; benchmarks/step_overhead.py measures the same on the CPU", file=sys.stderr)
+        print("no CUDA device; benchmarks/step_overhead.py runs a similar benchmark on the CPU", file=sys.stderr)
         return 2
     groups, figures, waits = [], [], {}
     with tempfile.TemporaryDirectory() as workdir:

@@ -43,7 +43,10 @@ def compile_seconds(number: int) -> float:
 
 
 def log_names(names: int, *, traced: bool) -> float:
-    """Log this many names in each of a few steps. Return the seconds or, with `traced`, the bytes that stay allocated."""
+    """Log this many metrics in each of a few steps, and return the time in seconds.
+
+    With `traced`, return the number of bytes that are still allocated at the end instead.
+    """
     from hookpoint import Loop
 
     values = {f"metric {one}": 1.0 for one in range(names)}
@@ -86,7 +89,7 @@ def figures_of(found: dict[str, list[float]]) -> list[Figure]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="1 % of the size: takes seconds, gives rough figures")
+    parser.add_argument("--quick", action="store_true", help="measure only 1%% of the callbacks and names: fast but imprecise")
     parser.add_argument("--no-write", action="store_true", help="do not write a file to benchmarks/results")
     parser.add_argument("--only", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -1,7 +1,7 @@
 """Live control: the time from a command to its answer, and the cost of live control while no commands are sent.
 
-A run with steps of 10 ms trains in its own process and receives settings at random times: first on an otherwise idle machine,
-then while other processes keep every core busy. Run the benchmark with `make bench`.
+A run with steps of 10 ms trains in its own process and receives `set` commands at random times: first on an otherwise idle
+machine, then while other processes keep every core busy. Run the benchmark with `make bench`.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def figures_of(found: dict[str, list[float]]) -> list[Figure]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="send a few commands: takes seconds, gives rough figures")
+    parser.add_argument("--quick", action="store_true", help="send only a few commands, for rough figures in a few seconds")
     parser.add_argument("--no-write", action="store_true", help="do not write a file to benchmarks/results")
     parser.add_argument("--train", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()

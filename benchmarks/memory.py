@@ -1,9 +1,9 @@
-"""The memory of a run: how much it grows in a long run, and how its peak compares with the peak of a bare loop.
+"""Measure how much memory grows in a long run, and compare the peak memory of a run with that of a bare loop.
 
-Growth is measured for resident memory and for the number of Python objects. The first fifth of the run is the warm-up. Growth
-is the difference between the value at the end of the warm-up and the maximum after it. Peaks are measured in two ways: for
-tensors by torch's allocator, to the byte, and for the whole process by the system. Needs Linux. Run the benchmark with
-`make bench`.
+A bare loop is a PyTorch training loop without hookpoint. Growth is measured for resident memory and for the number of
+Python objects. The first fifth of the run is the warm-up. Growth is the difference between the value at the end of the warm-up
+and the maximum after it. Two peaks are measured. torch's allocator reports the exact peak of all tensors, in bytes. The
+operating system reports the peak of the whole process. Needs Linux. Run the benchmark with `make bench`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ def resident_bytes() -> int:
 
 
 def peak_bytes() -> int:
-    """Return the peak resident memory of this process. `getrusage` cannot be used: it starts at the parent's peak."""
+    """Return the peak resident memory of this process.
+
+    `getrusage` cannot be used, because the peak that it reports may be the peak of the parent process.
+    """
     return _status("VmHWM")
 
 
@@ -71,7 +74,7 @@ class Watch(Callback):
 
 
 class Endless:
-    """The same few batches over and over, so that the data does not add to the growth."""
+    """A loader that yields the same few batches again and again, so that the data does not make memory grow."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -124,7 +127,7 @@ def train(kind: str, width: int) -> None:
 
 
 def tensor_peak(kind: str, width: int) -> int:
-    """Return the most bytes that torch's allocator had allocated at any time, by its own count.
+    """Return the peak memory of all tensors, in bytes, as torch's allocator counts it.
 
     Call this only once per process. A second profile continues the count of the first, but does not subtract the memory that
     was freed between the two.
@@ -169,7 +172,7 @@ def exactly(value: float) -> Spread:
 
 def figures_of(seen: list[list[int]], tensors: dict[str, int], processes: Group) -> list[Figure]:
     warm = [one for one in seen if one[0] >= seen[-1][0] * WARM_UP]
-    # The maximum counts, even if the memory or the number of objects decreases again later.
+    # Use the maximum, even if the memory or the number of objects decreases again later.
     most_bytes, most_objects = (max(one[what] for one in warm) - warm[0][what] for what in (1, 2))
     bare = processes["bare"]
     return [

@@ -1,9 +1,9 @@
 """Measure how much time each part of hookpoint's `Loop` adds to a training step.
 
 The benchmark times several versions of the same training loop: first without hookpoint, then with more and more parts of it.
-The training loop is the one in step_overhead.py. After each torch kernel, Python's code is no longer in the CPU's caches, so a
-part costs several times as much as in a tight loop. Its true cost can be measured only within the same loop. Only torch is
-needed:
+The training loop is the one in step_overhead.py. It runs torch kernels, which evict the code of the Python interpreter
+from the CPU's caches. Each part of hookpoint therefore takes several times as long as it would in a loop without torch kernels,
+so its cost must be measured in a real training loop. Only torch is needed:
 
     PYTHONPATH=src taskset -c 3 python3 benchmarks/own_loop.py
 

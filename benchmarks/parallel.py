@@ -1,7 +1,7 @@
 """The cost of a step on two processes with a Runner, compared with a standard DistributedDataParallel loop.
 
-Two processes on this machine train an MLP 256-512-512-10 with batches of 64 per process. They communicate over gloo, and each
-has one thread. The script starts them: `python benchmarks/parallel.py`, or `make bench-parallel`.
+Two processes on this machine train an MLP with layer sizes 256, 512, 512 and 10. Each process uses one thread and batches of 64
+samples. The processes communicate over gloo. The script starts them: `python benchmarks/parallel.py`, or `make bench-parallel`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def candidates(steps: int, workdir: str) -> dict[str, Callable[[], Took]]:
 
 
 def _new(workdir: str) -> str:
-    """Return a new folder, the same on every process."""
+    """Create a folder on rank 0, and return its path on every rank."""
     made = [mkdtemp(dir=workdir) if dist.get_rank() == 0 else None]
     dist.broadcast_object_list(made)
     return str(made[0])

@@ -1,4 +1,6 @@
-"""The same steps with other trainers: with everything optional turned off ("quiet"), and with their defaults ("default").
+"""Peers: run the same training steps with other trainers.
+
+"quiet" means that the optional features of the trainer are turned off. "default" means that the trainer uses its defaults.
 
 If a peer is not installed or fails, the table only shows the reason. Each peer is imported only when it is used.
 """
@@ -17,7 +19,7 @@ from typing import Any
 import torch
 from steps import Job, Took
 
-Peer = Callable[[Job], Callable[[], Took]]  # imports its library, and returns a function that trains once
+Peer = Callable[[Job], Callable[[], Took]]  # a Peer imports its library, and returns a function that trains once
 
 
 def ignite_quiet(job: Job) -> Callable[[], Took]:
@@ -210,7 +212,7 @@ PACKAGES = ("pytorch-ignite", "torchtnt", "lightning", "transformers", "accelera
 
 
 def tried(job: Job) -> tuple[dict[str, Callable[[], Took]], dict[str, str]]:
-    """Return the peers that can train the job, and the reasons why the others cannot."""
+    """Return the training functions of the peers that can run the job, and the reasons why the other peers cannot."""
     works: dict[str, Callable[[], Took]] = {}
     fails: dict[str, str] = {}
     for name, peer in PEERS.items():

@@ -23,7 +23,7 @@ RESULTS = Path(__file__).parent / "results"
 class Figure:
     """A figure, either a ratio ("x") or a value with a unit, and its limit, if it has one.
 
-    The median or, with `counts="low"`, the lower end of the interval must not exceed the limit.
+    The median must not exceed the limit. With `counts="low"`, the lower end of the confidence interval must not exceed it.
     """
 
     name: str
@@ -94,7 +94,7 @@ def write(
     *,
     folder: Path | None = None,
 ) -> Path:
-    """Write a dated file, by default to results/. It replaces a file with the same date, Python version and suffix."""
+    """Write results to a dated file, by default in results/. A file with the same name is overwritten."""
     today = date.today().isoformat()
     result = {
         "benchmark": name,

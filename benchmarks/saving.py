@@ -1,10 +1,10 @@
 """How long a save blocks the training loop: in the background (the default), synchronously, and in other libraries.
 
-The model has 100 million parameters, and SGD has a momentum for each: 800 MB in total. Time is measured from the end of one
-step's body to the beginning of the next, so it includes everything that a save does to the loop. The benchmark waits for work
-in the background, but does not count it. Times are compared with a copy of the same state to preallocated host memory. Run the
-benchmark with `make bench` or, if only torch, numpy and safetensors are installed, with
-`PYTHONPATH=src python3 benchmarks/saving.py --results FOLDER`.
+The model has 100 million parameters, and SGD keeps one momentum value for each parameter. Together, they take 800 MB. Time is
+measured from the end of one step's body to the beginning of the next, so it includes every delay that a save causes in the
+loop. The benchmark waits for work in the background, but does not count it. Each time is compared with the time that it takes
+to copy the same state to preallocated host memory. Run the benchmark with `make bench` or, if only torch, numpy and safetensors
+are installed, with `PYTHONPATH=src python3 benchmarks/saving.py --results FOLDER`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from hookpoint.storage.disk.fs_calls import Operation, intercepted
 
 MILLISECOND = 1e6
 DEFAULT, AT_ONCE = "hookpoint, default saver", "hookpoint, async_save=False"
-LIMITS = {DEFAULT: 1.2, AT_ONCE: 12.0}  # relative to a copy
+LIMITS = {DEFAULT: 1.2, AT_ONCE: 12.0}  # upper limits, as multiples of the time that a copy of the state takes
 
 Save = Callable[[Path], float]  # saves to a new folder, and returns how many nanoseconds the caller had to wait
 
@@ -100,7 +100,7 @@ def dcp_async_save(state: dict[str, Any]) -> Save:
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
-    writer_options: dict[str, Any] = {"cache_staged_state_dict": torch.cuda.is_available()}  # reuse needs pinned memory
+    writer_options: dict[str, Any] = {"cache_staged_state_dict": torch.cuda.is_available()}  # reused buffers need pinned memory
 
     def save(folder: Path) -> float:
         writer = FileSystemWriter(folder / "dcp", **writer_options)
@@ -140,7 +140,7 @@ class Hookpoint:
         saving = machine_of(self._run).saving
         while saving.is_writing and not saving.is_due:
             time.sleep(0.005)
-        time.sleep(0.1)  # until the thread has ended
+        time.sleep(0.1)  # give the saving thread time to end
 
     def close(self) -> None:
         del self._batches

@@ -96,7 +96,10 @@ def measure(rounds: int, programs: dict[str, tuple[str, str]]) -> tuple[Group, G
 
 
 def figures_of(wall: Group, cpu: Group) -> list[Figure]:
-    """Return the figures in wall time and in CPU time, which depends less on what else the machine is doing."""
+    """Return each figure twice: as wall time and as CPU time.
+
+    Other processes on the machine affect the CPU time less than the wall time.
+    """
     figures = []
     for kind, group in (("wall", wall), ("CPU", cpu)):
         loop, runner, fit = group[IMPORT_LOOP].spread, group[IMPORT_RUNNER].spread, group[FIRST_FIT].beyond(group[BARE_LOOP])

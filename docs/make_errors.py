@@ -64,8 +64,8 @@ except OSError as error:
 ```
 
 - To keep a failing callback from ending the run, [set `on_error`](writing-callbacks.md#when-a-callback-fails).
-- A missing package raises `ImportError`, or logs a line if the run can do without it. Both name the extra to install:
-  `pip install 'hookpoint[tensorboard]'`.
+- If a package is missing, hookpoint raises `ImportError`. If the run can continue without the package, hookpoint only logs a
+  line. The error or the log line names the extra to install: `pip install 'hookpoint[tensorboard]'`.
 - The [command line](command-line.md#exit-codes) prints each error in one line and turns it into an exit code.
 """
 
@@ -93,24 +93,26 @@ GROUPS = {
         ),
         "NotACallback": (
             "Pass an instance, not a class. Decorate a plain function with `@on(point)`. Replace a nested list with a "
-            "`CallbackPipeline`. A subclass of `Callback` needs a handler, `setup`, `run` or state. If its methods have names "
-            "from another system, the message lists the names to use instead."
+            "`CallbackPipeline`. A subclass of `Callback` needs a handler, `setup`, `run` or state. If its methods have the "
+            "names that another library uses, the message lists the names to use instead."
         ),
         "NoTrigger": (
             "`.when(...)` schedules `on_trigger` only. Rename the method to `on_trigger`, or "
             "[schedule the handler](schedules.md#schedule-a-handler) with `@on(point, when=...)`."
         ),
         "OrderError": (
-            "Remove one `after`, `before` or `reads` from the cycle, or move the pipeline. See "
+            "If the declarations form a cycle, remove one `after`, `before` or `reads` declaration. If a callback cannot be "
+            "ordered because it is in a pipeline, move the pipeline in the list, or move the callback out of the pipeline. See "
             "[control the order](writing-callbacks.md#control-the-order)."
         ),
         "UnknownMetric": (
-            "The message lists the known names and suggests the closest. See "
+            "The message lists the known names. If one of them is similar to the unknown name, the message suggests it. See "
             "[declare the metrics you read](writing-callbacks.md#declare-the-metrics-you-read)."
         ),
         "BadOption": "`on_error` must be raise, warn or disable. `ranks` must be all, chief or local_chief.",
         "BadSchedule": (
-            "Raised where you write the schedule: `Every(steps=0)`, two clocks in one schedule, `and` instead of `&`. See "
+            "Examples are `Every(steps=0)`, a schedule with two clocks, and schedules combined with `and` instead of `&`. The "
+            "error is raised on the line that contains the mistake. See "
             "[choose a schedule](schedules.md#choose-a-schedule)."
         ),
         "BadGuard": (
@@ -119,11 +121,12 @@ GROUPS = {
         ),
         "BadLoop": (
             "For example, a callback needs a workdir, an optimizer or outputs that the run does "
-            "not have, or a [verdict](verdicts.md) comes too late for its iteration. The three classes below derive from it."
+            "not have, or a [verdict](verdicts.md) comes too late for its iteration. `BadArgument`, `BadData` "
+            "and `BadStrategy` derive from `BadLoop`."
         ),
         "BadArgument": (
-            "The message lists what is accepted. Callbacks and monitors raise it when they are created; `Loop`, `Runner`, "
-            "`fit`, `run.epochs` and `run.batches` when they are called."
+            "The message lists what is accepted. Callbacks and monitors raise this error when they are created. `Loop`, "
+            "`Runner`, `fit`, `run.epochs` and `run.batches` raise it when they are called."
         ),
         "BadData": (
             "For example, a tuple of tensors needs a batch size, tensors differ in length, or a loader yields no batch."
@@ -140,10 +143,10 @@ GROUPS = {
             "The message lists the available names. Validation metrics are named "
             "`val_...` and are available at `on_epoch_end`. If a callback "
             "[reads a metric](writing-callbacks.md#declare-the-metrics-you-read) that nothing logs, this error is also raised "
-            "after the first epoch that should have logged it."
+            "after the first epoch in which the metric should have been logged."
         ),
         "MissingOutput": (
-            "Return a dict that contains this output from the forward pass, or pass a function to the inferencer."
+            "Make the forward pass return a dict that contains this output, or pass a function to the inferencer."
         ),
         "UnknownSetting": (
             "[Register the setting](own-loop.md#change-hyper-parameters), or declare it in the [loader's "
@@ -151,11 +154,13 @@ GROUPS = {
         ),
         "NotShared": ("Check the order of the callbacks, or use `run.store.get(key)`."),
         "BadConfig": (
-            "The message begins with the path of the key. `hookpoint explain config.yaml` checks a file without training: see "
+            "The message begins with the path of the invalid key in the configuration. `hookpoint explain config.yaml` checks "
+            "a file without training: see "
             "[callbacks from a configuration](writing-callbacks.md#build-callbacks-from-a-configuration)."
         ),
         "UnknownCallback": (
-            "`run.callbacks` lists this rank's callbacks with their names. If there are several of one class, use the name."
+            "`run.callbacks` lists this rank's callbacks with their names. If several callbacks have the same class, pass a "
+            "name to `run.callback` instead of the class."
         ),
         "OutsideIteration": (
             "`run.batch`, `run.outputs` and `run.loss` are released at the end of an iteration to free their memory. Store "
@@ -165,12 +170,12 @@ GROUPS = {
             "You assigned to a method or a clock, or misspelled a name. To share values between callbacks, use `run.store`."
         ),
         "NotOffered": (
-            "A callback from another library uses something from its trainer or model that a run does not have. The text lists "
-            "what the [adopted callback](other-trainers.md#callbacks-from-other-libraries) may use."
+            "A callback from another library uses something from its trainer or model that a run does not have. The message "
+            "lists what the [adopted callback](other-trainers.md#callbacks-from-other-libraries) may use."
         ),
         "OutsideRun": "Use `run` inside `with Loop(...) as run:`. A run inside a run needs its own `Loop` or `Runner`.",
         "NonFiniteLoss": (
-            "A Runner raises it if [all losses at two log steps in a row, or in an "
+            "A Runner raises this error if [all losses at two log steps in a row, or in an "
             "epoch](runner.md#stop-on-nan-losses), are NaN or infinite. `LossMonitor` and "
             "`TerminateOnNaN(raise_error=True)` raise it at the first such loss. The newest checkpoint is still good: resume "
             "from it with a lower learning rate or clipped gradients."
@@ -188,8 +193,9 @@ GROUPS = {
             "[check the replicas](parallel.md#check-the-replicas)."
         ),
         "OutOfStep": (
-            "The message lists what each rank was about to do, in which callback and at which point, or which rank timed out "
-            "waiting. A collective call must not depend on a value that differs between ranks. See "
+            "If the ranks make different collective calls, the message lists the call of each rank, with its callback and "
+            "point. If a rank waits for another rank that does not arrive, the message names the waiting rank and its call. "
+            "A collective call must not depend on a value that differs between ranks. See "
             "[verdicts on multiple ranks](verdicts.md#on-multiple-ranks)."
         ),
     },
@@ -204,12 +210,12 @@ GROUPS = {
             "`CheckNumerics` raises it at the first non-finite value."
         ),
         "CannotSave": (
-            "The disk is full, gone or read-only. Free some space and start again: the run resumes from the last good "
+            "The disk is full, unavailable or read-only. Free some space and start again: the run resumes from the last good "
             "checkpoint, which the message names."
         ),
         "DamagedCheckpoint": (
-            "Raised if you requested this checkpoint; an automatic resume uses the previous one. `hookpoint verify RUN` checks "
-            "all checkpoints."
+            "Raised if you request a checkpoint that is damaged. An automatic resume uses an earlier checkpoint instead. "
+            "`hookpoint verify RUN` checks all checkpoints."
         ),
         "CannotResume": (
             "No good checkpoint is left, or the model or the data has changed since the checkpoint was saved. The message "
@@ -218,7 +224,7 @@ GROUPS = {
         ),
         "WorkdirInUse": (
             "The message names the process that is writing to the workdir. Wait for this process, stop it, or use another "
-            "workdir. The lock of a dead process is taken over."
+            "workdir. If the process that locked the workdir has ended, a new run takes over the lock."
         ),
         "BadControlFile": (
             "The message names the live-control file. If other users can write to the control folder, run the "
@@ -236,7 +242,7 @@ GROUPS = {
     "Base class, StopRun and warnings": {
         "HookpointError": (
             "`cb.StepTooSlow` from [StepTimeout](profiling.md#limit-the-time-of-a-step) and "
-            "the errors from `hookpoint.plot` also derive from it."
+            "the errors from `hookpoint.plot` also derive from `HookpointError`."
         ),
         "StopRun": (
             'Use `raise StopRun("why")` instead of [`run.stop("why")`](verdicts.md) in code without access to the run.'

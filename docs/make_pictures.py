@@ -1,4 +1,7 @@
-"""Run `hookpoint demo` and redraw the README images in docs/images: `make pictures`. It takes a minute; no test runs it."""
+"""Run `hookpoint demo` and redraw the README images in docs/images.
+
+Run this script with `make pictures`. It takes a minute. The tests do not run this script.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +83,7 @@ def record(command: list[str], folder: Path) -> str:
         try:
             while chunk := os.read(controller, 65_536):
                 stream += chunk
-        except OSError:  # on Linux, a closed terminal is an error, not an end of file
+        except OSError:  # on Linux, reading from a closed terminal raises an error
             pass
     os.close(controller)
     output = stream.decode(errors="replace")

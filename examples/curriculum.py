@@ -1,6 +1,6 @@
-"""Add more noise to the samples as the model improves, in two worker processes.
+"""Add more noise to the samples as the model improves. Two worker processes add the noise.
 
-With `--prove`, kill the run in the middle of epochs, resume it, and compare it with an uninterrupted one.
+With `--prove`, kill a run three times in the middle of an epoch, resume it each time, and compare it with an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Sample = tuple[Tensor, Tensor]
 
 
 class Curriculum(Callback):
-    """Add noise to each sample, and increase it after each epoch with an accuracy above 90%."""
+    """Add noise to each sample, and increase the noise after each epoch in which the accuracy is above 90%."""
 
     def on_sample(self, sample: Sample, settings: Mapping[str, float]) -> Replace:  # in a worker process
         point, moon = sample
@@ -54,7 +54,7 @@ def make_runner(workdir: str | os.PathLike[str], **options: Any) -> tuple[Runner
     torch.manual_seed(0)
     curriculum = Curriculum()
     loader = HookedLoader(
-        SeededSamples(make_moons(400, seed=1), seed=7),  # the noise of a sample is the same after a resume
+        SeededSamples(make_moons(400, seed=1), seed=7),  # a resumed run adds the same noise
         batch_size=20,
         shuffle=True,
         callbacks=[curriculum],

@@ -82,12 +82,13 @@ def everything_else(val: Data, epochs: int) -> list[Callback]:
         cb.MinSaver("val-error-top1"),  # keep the best checkpoint
         cb.ScheduledHyperParamSetter("learning_rate", [(0, 0.05), (1 + epochs // 2, 0.005), (2 + epochs * 8 // 10, 0.0005)]),
         cb.HumanHyperParamSetter("learning_rate"),  # write "learning_rate: 0.01" to hyper.txt in the workdir
-        cb.SendStat(["echo", "validation error is {val-error-top1}"], "val-error-top1"),  # any command, or url="tgram://..."
+        # SendStat runs a command each epoch. To send a message to a phone instead, pass url="tgram://...".
+        cb.SendStat(["echo", "validation error is {val-error-top1}"], "val-error-top1"),
         cb.GPUUtilizationTracker(),
         cb.InjectShell(shell="python"),  # `touch INJECT_SHELL.tmp` in the workdir opens a shell in the run
         cb.ThroughputTracker(),
         cb.SummaryCollector(collect_freq=100),  # histograms of weights and gradients for TensorBoard
-        cb.ScalarPrinter(whitelist=["loss", "rate", "top1"]),  # print these only; the other monitors write all values
+        cb.ScalarPrinter(whitelist=["loss", "rate", "top1"]),  # print only these values; the other monitors write all values
     ]
 
 

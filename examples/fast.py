@@ -13,7 +13,7 @@ from hookpoint import Callback, HookpointError, Run, Runner
 
 
 class StepTime(Callback):
-    """Measure the mean time of a step, from step `first` to the end of training."""
+    """Measure the mean time per step, from step `first` to the end of training."""
 
     def __init__(self, first: int) -> None:
         self.first = first

@@ -1,4 +1,4 @@
-"""Add points around complete training runs, over seeds and cross-validation folds."""
+"""Add points around complete training runs. There is one run for each seed and cross-validation fold."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Table(Callback):
 
 
 class StopOnBadFold(Callback):
-    """Give up on a bad setting before all folds are trained."""
+    """Stop as soon as the accuracy on a fold is low, without training on the remaining folds."""
 
     def on_fold_end(self, result: float, fold: int) -> None:
         if result < 0.5:

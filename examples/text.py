@@ -1,6 +1,6 @@
 """Train a character language model in your own loop, on the documentation that ships with Python.
 
-Interrupt it and start it again: it resumes in the middle of the epoch.
+If you interrupt this script and start it again, it resumes in the middle of the epoch.
 """
 
 from __future__ import annotations

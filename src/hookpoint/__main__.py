@@ -1,4 +1,4 @@
-"""`python -m hookpoint`."""
+"""Run the command line with `python -m hookpoint`."""
 
 from hookpoint.cli.main import main
 

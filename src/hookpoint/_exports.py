@@ -1,4 +1,6 @@
-"""The public names of hookpoint and its subpackages callbacks, monitors and adapters, and the modules that define them.
+"""Tables that map each public name to the module that defines it.
+
+The tables cover hookpoint and its subpackages callbacks, monitors and adapters.
 
 Names are loaded on first use, so that importing hookpoint does not import torch. For type checkers, the packages import the
 same names under `TYPE_CHECKING`. A test compares these imports with the tables below.
@@ -116,7 +118,8 @@ CALLBACKS["MLflowMonitor"] = "monitors.mlflow_monitor"
 MONITORS = {name: module for name, module in CALLBACKS.items() if module.startswith("monitors.")}
 MONITORS["read_scalars"] = "monitors.json_writer"
 
-# Adapters for other trainers. The module names start with an underscore: a module `adapters.keras` would hide the function.
+# Adapters for other trainers. The module names start with an underscore, because a module named `adapters.keras` would hide the
+# function `adapters.keras`.
 ADAPTERS = {
     "fastai": "adapters._fastai",
     "ignite": "adapters._ignite",

@@ -394,7 +394,7 @@ def test_several_models_or_optimizers_without_a_main_callback_are_refused(net, b
     with pytest.raises(BadLoop) as caught:
         runner.fit(batches, epochs=1)
     assert str(caught.value) == (
-        "there are multiple optimizers, and the default step does not know when to step each of them.\n"
+        "there are multiple optimizers, and a Runner cannot decide when to call step() on each of them.\n"
         "  write     a MainCallback whose on_iter_backward uses run.optimizer['name']"
     )
 

@@ -10,7 +10,7 @@ from hookpoint.adapters._hosted_run import HostedRun
 
 
 class Attachment:
-    """An adapter that wraps the methods that start a trainer.
+    """An adapter that wraps a trainer's methods for training and evaluation.
 
     `detach()`, or the end of a `with` block, restores these methods.
     """
@@ -34,7 +34,7 @@ class Attachment:
         """Restore the trainer's methods. Do not call this while the trainer is training."""
         entries, self._entries = self._entries, []
         for owner, name, (entry, before) in reversed(entries):
-            # If other code has replaced our wrapper, leave that code in place. The wrapper now only calls the original method.
+            # If other code has replaced our wrapper, leave that code in place. Our wrapper then only calls the original method.
             if vars(owner).get(name) is not entry:
                 continue
             if before is None:

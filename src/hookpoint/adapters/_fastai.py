@@ -21,15 +21,16 @@ HOST = Host(
 # Run after fastai's own callbacks: the recorder then has its values, and skipped epochs and cancelled steps fire no event here.
 ORDER = 80
 NAMES = {"lr": ("learning_rate", "lr"), "mom": ("momentum", "mom"), "wd": ("weight_decay", "wd")}
-Cancels = Literal["Fit", "Train", "Valid", "Batch", "Backward", "Step"] | None  # what an event handler can cancel
+# An event handler returns "Fit" to raise fastai's CancelFitException, and so on. None raises no exception.
+Cancels = Literal["Fit", "Train", "Valid", "Batch", "Backward", "Step"] | None
 
 
 def fastai(callbacks: Any, **options: Unpack[Options]) -> Any:
     """Return a fastai callback that runs hookpoint's callbacks: `Learner(..., cbs=[fastai([...])])`.
 
-    `learner.fit` is a run. `validate` and `get_preds` fire only the points of their pass. In the run, `valid_loss` becomes
-    `val_loss`, and the learner's metric `x` becomes `val_x`. `loss` is the mean over the epoch, whereas fastai's own
-    `train_loss` is smoothed. All skip requests work.
+    `learner.fit` is a run. `validate` and `get_preds` fire only the points of a validation or prediction pass. In the run,
+    `valid_loss` becomes `val_loss`, and the learner's metric `x` becomes `val_x`. `loss` is the mean over the epoch, whereas
+    fastai's own `train_loss` is smoothed. All skip requests work.
 
     fastai does not save callback state. With a workdir, the adapter writes it to a file after each epoch, and
     `learner.fit(..., start_epoch=k)` restores the state saved after epoch k. fastai has no event for errors. To have errors
@@ -47,7 +48,7 @@ def fastai(callbacks: Any, **options: Unpack[Options]) -> Any:
 
 
 class FastaiListener(ErrorsFromWith):
-    """The methods that the learner calls. A subclass of this class and of fastai's Callback is a fastai callback."""
+    """Forward the learner's events to FastaiEvents. `fastai` combines this class with fastai's Callback class."""
 
     order = ORDER
     learn: Any
@@ -70,7 +71,7 @@ class FastaiListener(ErrorsFromWith):
             raise getattr(self._core, f"Cancel{cancelled}Exception")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Learner.export() pickles callbacks; replace this one, which only training needs, with an empty one
+        # Learner.export() pickles callbacks. Only training needs this callback, so pickle an empty fastai Callback instead.
         return self._core.Callback, ()
 
 
@@ -255,7 +256,10 @@ class FastaiEvents:
 
 
 class FastaiSetting:
-    """A fastai optimizer's setting. Setting the last group's learning rate scales the other groups' rates in proportion."""
+    """A hyperparameter of a fastai optimizer.
+
+    Its value is the value of the last parameter group. A new learning rate scales the rates of the other groups in proportion.
+    """
 
     def __init__(self, optimizer: Any, key: str, name: str) -> None:
         self._optimizer, self._key, self.name = optimizer, key, name
@@ -276,7 +280,7 @@ def _settings(optimizer: Any) -> list[FastaiSetting]:
 
 
 def _recorded(learn: Any) -> dict[str, Any]:
-    """Return the recorder's values for the current epoch so far. Its `final_record` still contains the previous epoch."""
+    """Return the recorder's values for the current epoch so far. `final_record` still has the previous epoch's values."""
     recorder = getattr(learn, "recorder", None)
     if recorder is None:
         return {}

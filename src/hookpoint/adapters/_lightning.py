@@ -22,9 +22,9 @@ PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 def lightning(callbacks: Any, *, last: bool = False, **options: Unpack[Options]) -> Any:
     """Return a Lightning callback that runs hookpoint's callbacks: `Trainer(callbacks=[lightning([...])])`.
 
-    `trainer.fit` is a run. `trainer.validate` and `trainer.predict` fire only the points of their pass. Metrics that the module
-    logs become metrics of the run, under the same names. The callbacks' state is stored in the trainer's checkpoints, under a
-    key that contains `name`, so two lists of callbacks in one trainer need different names. Savers call
+    Each call of `trainer.fit` is a run. `trainer.validate` and `trainer.predict` fire only the points of their pass. Metrics
+    that the module logs become metrics of the run, under the same names. The callbacks' state is stored in the trainer's
+    checkpoints, under a key that contains `name`, so two lists of callbacks in one trainer need different names. Savers call
     `trainer.save_checkpoint`. Their files are in the folder `lightning` in the workdir or, without a workdir, in the trainer's
     default_root_dir. With multiple processes, all ranks stop at the same step.
 
@@ -304,7 +304,10 @@ def _rebuilt(callbacks: Any, last: bool, options: dict[str, Any]) -> Any:
 
 
 def _undivided(loss: Any, trainer: Any) -> Any:
-    """Return a batch's own loss: undo Lightning's division by the number of batches per step (automatic optimization only)."""
+    """Return the loss of a batch before Lightning divided it by the number of batches per step.
+
+    Lightning divides the loss only with automatic optimization.
+    """
     count = trainer.accumulate_grad_batches
     return loss * count if count > 1 and trainer.lightning_module.automatic_optimization else loss
 

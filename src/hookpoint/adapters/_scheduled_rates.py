@@ -1,4 +1,4 @@
-"""ScheduledRates: keep callbacks' changes to learning rates that a scheduler overwrites after each step."""
+"""ScheduledRates: keep a scheduler from undoing the changes that callbacks make to learning rates."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class ScheduledRates:
         self.remember()
 
     def remember(self) -> None:
-        """Call this after the scheduler has written the rates."""
+        """Remember the current rates. Call this after the scheduler has written them."""
         self._written = [_number(group["lr"]) for group in self._groups]
 
     def keep_changes(self) -> None:
-        """Call this before the scheduler writes the rates again."""
+        """Scale the base rate of each group whose rate has changed. Call this before the scheduler writes the rates again."""
         for number, (group, written) in enumerate(zip(self._groups, self._written, strict=False)):
             rate = _number(group["lr"])
             if rate != written and self._base is not None and number < len(self._base):

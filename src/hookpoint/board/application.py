@@ -52,7 +52,7 @@ PAGE = {
 MAX_EVENTS = 2_000
 MAX_STREAMED_RUNS = 100
 PIXELS = (10, 4_000)
-MAX_COMMANDS = 100  # limit for commands that wait for an answer at the same time
+MAX_COMMANDS = 100  # maximum number of commands that can wait for an answer at the same time
 WAIT_SECONDS = 3.0  # a request waits this long for the answer to a command; the stream reports a later answer
 POLL_SECONDS, MAX_POLL_SECONDS = 0.02, 0.25  # initial and maximum polling interval
 ALIVE_SECONDS = 15.0
@@ -141,7 +141,7 @@ class Board:
         pixels = int(min(max(_number(query.get("px"), 600), PIXELS[0]), PIXELS[1]))
         names = query.getlist("name") or None
         answer = self._store.of(request.path_params["key"], path).answer(names, low, high, pixels)
-        # These are already plain JSON types, and checking them again is slow.
+        # Do not use _json here: the answer already contains only JSON types, and checking it again is slow.
         return Response(encoded(answer), media_type="application/json")
 
     def _csv(self, request: Request) -> Response:

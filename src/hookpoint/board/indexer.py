@@ -48,7 +48,7 @@ class Indexer:
         self._queue.put((path, progress, done))
 
     def stop(self) -> None:
-        """End the process and the thread, and wait for both."""
+        """Stop the indexing process and the thread that handles the queue. Return when both have ended."""
         with self._lock:
             self._is_stopped = True
             if self._process is not None:

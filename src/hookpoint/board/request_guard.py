@@ -1,4 +1,4 @@
-"""RequestGuard: decide which requests the server answers, before anything is routed."""
+"""RequestGuard: decide which requests the server answers. This happens before requests are routed."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ FROM_A_LINK = "This page does not open from a link on another page: copy the add
 
 
 class SingleUseToken:
-    """A token that works only once. It is for the browser's command line, which all users of the machine can see."""
+    """A token that works only once. It is passed on the browser's command line, which all users of the machine can see."""
 
     def __init__(self) -> None:
         self.value = secrets.token_urlsafe(24)
         self._is_used = False
 
     def use(self, given: str) -> bool:
-        """Return whether this is the token and it has not been used before."""
+        """Use up the token if `given` is correct. Return False if it is wrong, or if the token has already been used."""
         if self._is_used or not _is_equal(given, self.value):
             return False
         self._is_used = True
@@ -66,7 +66,7 @@ class RequestGuard:
 
     A request needs an exact Host header, which stops DNS rebinding. A foreign Origin or Sec-Fetch-Site is refused: cookies are
     shared by all ports, so a page from another server on this machine would send our cookie. `/?token=` exchanges the token
-    for a cookie, and so does `/?once=`, but only the first time. Commands also need JSON and a custom header.
+    for a cookie. `/?once=` does the same with the single-use token. Commands also need JSON and a custom header.
     """
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
@@ -134,7 +134,7 @@ class RequestGuard:
         else:
             is_known = self._access.once.use(query["once"][-1])
         if not is_known:
-            return PlainTextResponse("wrong or used token: open the address that hookpoint board has printed", 403)
+            return PlainTextResponse("wrong or already used token: open the address that hookpoint board has printed", 403)
         response = RedirectResponse("/", 303)
         response.set_cookie(self._cookie, self._session, httponly=True, samesite="strict", path="/")
         return response

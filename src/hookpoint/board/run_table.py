@@ -62,7 +62,7 @@ class RunTable:
     """The runs below the given folders.
 
     Each run has a key, which is a digest of its path, so that requests never contain paths.
-    `update` reads only the files of runs that have changed. Other threads may read the rows meanwhile.
+    `update` reads only the files of runs that have changed. Other threads may read the rows during an update.
     """
 
     def __init__(self, folders: Sequence[str | os.PathLike[str]]) -> None:
@@ -102,7 +102,7 @@ class RunTable:
         return None if entry is None else entry.row
 
     def listen(self, listener: Callable[[Changes], None]) -> None:
-        """Register a function to call with all later changes. The thread that finds a change makes the call."""
+        """Register a function that is called with each later change, on the thread that finds the change."""
         self._listeners.append(listener)
 
     def update(self) -> None:
@@ -234,7 +234,10 @@ def short_settings(run: RunFolder) -> dict[str, Any]:
 
 
 def _stamp(folder: str, status: str | None) -> tuple[Any, ...]:
-    """Return a value that changes with a run's files. For an ended run, run.json is enough: a new start replaces this file."""
+    """Return a value that changes when a run's files change.
+
+    If the run has ended, only run.json is checked, because a new start replaces this file.
+    """
     names = (NAME,) if status in ENDED else (NAME, SCALARS, EVENTS)
     return tuple(_file_stamp(f"{folder}/{name}") for name in names)
 

@@ -24,7 +24,7 @@ from hookpoint.steering.control_answer import APPLIED, LOST, REFUSED, WITHDRAWN,
 from hookpoint.steering.control_order import ControlOrder
 from hookpoint.steering.controller import TIMEOUT, Controller
 
-AGAIN = 75  # exit code for a withdrawn command: try again
+AGAIN = 75  # the exit code for a withdrawn command, which the user can send again
 CODES = {APPLIED: FINE, REFUSED: NO, LOST: NO, WITHDRAWN: AGAIN}
 COMMANDS = {  # each command's arguments, for usage errors
     "set": "NAME=VALUE...",

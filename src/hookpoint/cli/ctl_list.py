@@ -98,13 +98,13 @@ def _journal(controller: Controller) -> Rows:
 
 
 def _journalled(controller: Controller) -> list[tuple[JournalEntry, bool]]:
-    """Return the commands in the journal. For each command, also return whether a checkpoint contains its effect."""
+    """Return each command in the journal, and whether a checkpoint includes the change that the command made."""
     saved = [manifest for _, manifest in good_checkpoints(controller.path)]
     return [(entry, any(includes(manifest, entry.number) for manifest in saved)) for entry in controller.journal()]
 
 
 def everything(run: RunFolder, controller: Controller) -> dict[str, Any]:
-    """Return the list as JSON types, for programs."""
+    """Return the content of the list as a dict that can be written as JSON."""
     content: dict[str, Any] = {
         "name": run.name,
         "path": str(run.path),

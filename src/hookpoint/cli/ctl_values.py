@@ -19,7 +19,9 @@ BOOLEANS = {"true": True, "on": True, "yes": True, "1": True, "false": False, "o
 
 
 def parse_settings(pairs: Sequence[str], types: Mapping[str, str]) -> dict[str, Any]:
-    """Parse NAME=VALUE pairs. If a name is not in `types`, its value is a number, a boolean, a list or a string.
+    """Parse NAME=VALUE pairs. `types` maps names to the types of their values.
+
+    For a name that is not in `types`, the text of the value determines the type: number, boolean, list or string.
 
     >>> parse_settings(["learning_rate=1e-3", "mode=1"], {"learning_rate": "float", "mode": "str"})
     {'learning_rate': 0.001, 'mode': '1'}
@@ -50,7 +52,7 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
 
 
 def types_of(types: Mapping[str, str]) -> dict[str, str]:
-    """Return the type of each knob, under every name that a command may use."""
+    """Return the types of the knobs, keyed by every name that a command may use for a knob."""
     others = [*short_names(types).items(), *((name, alias) for name, alias in ALIASES.items() if name in types)]
     return {**types, **{alias: types[name] for name, alias in others}}
 
@@ -84,7 +86,7 @@ def _number(text: str) -> float | int | None:
 
 
 def _guessed(text: str) -> Any:
-    """Return a number, True, False, a list, or the string itself."""
+    """Parse a value of unknown type. Return a number, a boolean or a list if the text is one, and otherwise a string."""
     number = _number(text)
     if number is not None:
         return number

@@ -34,7 +34,9 @@ DRAWN = ("loss", "val-error-top1", "learning_rate")
 @click.option("--anew", "from_scratch", is_flag=True, help="Start from scratch; an earlier run moves to previous/.")
 @click.option("--board", "has_board", is_flag=True, help="Open the board, to watch and control the run in a browser.")
 def demo(workdir: str, epochs: int, from_scratch: bool, has_board: bool) -> int:
-    """Train a small network on handwritten digits, with progress, validation, checkpoints, a schedule, logs and curves.
+    """Train a small network on handwritten digits.
+
+    The demo has a progress bar, validation, checkpoints, a learning-rate schedule, logs and curves.
 
     This takes about a minute on two cores and needs no GPU or download. Interrupt the demo and run it again: it resumes and
     ends with the same weights.
@@ -88,7 +90,7 @@ def _board_command(workdir: str) -> str:
 
 
 def _source() -> Path:
-    """Return the path of the example, in the installed package or in the repository."""
+    """Return the path of the example program digits.py, in the installed package or in the repository."""
     package = Path(hookpoint.__file__).parent
     for folder in (package / "examples", package.parents[1] / "examples"):
         if (folder / SOURCE).is_file():

@@ -19,15 +19,16 @@ from hookpoint.run_folder.formatting import shown
     "--processes",
     default="auto",
     show_default=True,
-    help="Processes per node; auto starts one per GPU, or a single process without GPUs.",
+    help="Processes per node; auto starts one process per GPU, or one process if there is no GPU.",
 )
 @click.argument("arguments", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[TORCHRUN OPTIONS] SCRIPT [ARGUMENTS]")
 def launch(processes: str, arguments: tuple[str, ...]) -> None:
-    """Run a script in multiple processes that train together, with torchrun.
+    """Use torchrun to run a script in multiple processes that train together.
 
-    A Runner distributes its work automatically; see docs/parallel.md. Options before SCRIPT are passed to torchrun. Examples
-    are --max-restarts 3, to resume from the last checkpoint when a process dies, and --nnodes 2 --rdzv-endpoint HOST:PORT, on
-    each of two machines. Without --nnodes, all processes run on this machine and listen on loopback only.
+    A Runner distributes its work automatically; see docs/parallel.md. Options before SCRIPT are passed to torchrun. For
+    example, with --max-restarts 3, the run resumes from the last checkpoint when a process dies. To train on two machines, run
+    the command with --nnodes 2 --rdzv-endpoint HOST:PORT on each of them. Without --nnodes, all processes run on
+    this machine and listen on loopback only.
 
     \b
     Examples:

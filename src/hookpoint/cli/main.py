@@ -1,4 +1,4 @@
-"""The command `hookpoint`. Each subcommand is in its own module, which is imported when it is used."""
+"""The command `hookpoint`. Each subcommand is in its own module, which is imported only when the subcommand is used."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COMMANDS = {  # each command's short help; the command's module in hookpoint.cli
     "explain": "Explain which callback runs when, and why.",
     "points": "List the points of a run.",
     "launch": "Run a script in multiple processes, with torchrun.",
-    "prove": "Check that training resumes exactly after it was killed.",
+    "prove": "Check that a killed run resumes exactly.",
 }
 
 EPILOG = """\
@@ -61,7 +61,7 @@ DEBUG = "--debug"
 
 
 class Commands(click.Group):
-    """A command group that imports each command only when it is used, and prints errors in one line."""
+    """A command group that imports a command only when the command is used, and prints each error on one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -107,7 +107,7 @@ class Commands(click.Group):
         try:
             result = super().main(args, *positional, **options)
             return result if isinstance(result, int) else 0
-        except SystemExit as exited:  # click raises this if a pipe is closed
+        except SystemExit as exited:  # click raises SystemExit if a pipe is closed
             return exited.code if isinstance(exited.code, int) else 1
         except (click.Abort, KeyboardInterrupt):
             return _fail("", 130)

@@ -16,7 +16,7 @@ import click
 from hookpoint.core.text.plain_values import plain
 
 MIN_WIDTH, MIN_WRAP_WIDTH, UNLIMITED = 40, 24, 1_000_000
-GAP = 2  # between columns
+GAP = 2  # the number of spaces between columns
 COLOURS = {"running": "cyan", "finished": "green", "stopped": "yellow", "failed": "red", "killed": "red"}
 
 
@@ -45,12 +45,12 @@ def print_json(value: Any) -> None:
 
 
 def note(line: str) -> None:
-    """Print a line that is not part of the result to stderr."""
+    """Print a line to stderr, because it is not part of the command's result."""
     click.echo(line, err=True)
 
 
 def rendered(renderable: Any, width: int | None = None) -> list[str]:
-    """Return the lines of a rich object, with escape codes for colours."""
+    """Render an object with the rich library. Return its lines, with escape codes for colours."""
     from rich.console import Console
 
     console = Console(width=width or UNLIMITED, file=StringIO(), force_terminal=True, color_system="standard", no_color=False)
@@ -68,7 +68,7 @@ def coloured_status(status: str) -> str:
 
 
 def flowed(prefix: str, pieces: Iterable[str], limit: int | None, gap: str = "  ") -> list[str]:
-    """Join a prefix and pieces of text into lines of at most `limit` cells. Lines after the first are indented.
+    """Join a prefix and pieces of text into lines of at most `limit` characters. Lines after the first are indented.
 
     >>> flowed("step 1  ", ["loss 0.5", "accuracy 0.25"], 20)
     ['step 1  loss 0.5', '        accuracy 0.25']
@@ -90,9 +90,9 @@ def flowed(prefix: str, pieces: Iterable[str], limit: int | None, gap: str = "  
 class Column:
     """A column, and how it adapts if the table is too wide.
 
-    Cells are shortened, but not below `min_width`. If that is not enough, columns are dropped, highest `drop` first. If
-    `min_width` or `drop` is 0, the column is never shortened or dropped. If a column `wraps`, its text continues on the next
-    line. `styles` maps a cell's text to a rich style.
+    Cells are shortened, but not below `min_width`. If that is not enough, columns are dropped, highest `drop` first. A
+    column with a `min_width` of 0 is never shortened, and a column with a `drop` of 0 is never dropped. If a column `wraps`,
+    its text continues on the next line. `styles` maps a cell's text to a rich style.
     """
 
     title: str = ""
@@ -104,7 +104,9 @@ class Column:
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None = None) -> list[str]:
-    """Return a table's lines, at most `width` cells wide or, without `width`, as wide as needed. Empty columns are left out.
+    """Return the lines of a table. Empty columns are left out.
+
+    The table fits in a terminal that is `width` characters wide. Without `width`, it is as wide as needed.
 
     >>> table([Column("name"), Column("step", right=True)], [("mine", "12"), ("other", "3")])
     ['name   step', 'mine     12', 'other     3']

@@ -1,4 +1,4 @@
-"""`hookpoint prove`: check that training resumes exactly after it was killed."""
+"""`hookpoint prove`: check that a killed run resumes exactly."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from hookpoint.run_folder.formatting import shown
 
 @click.command()
 @click.argument("what", metavar="MODULE:MAKE_RUNNER")
-@click.option("--kill-at", type=click.IntRange(1), multiple=True, metavar="STEP", help="Kill after this step; repeatable.")
+@click.option(
+    "--kill-at", type=click.IntRange(1), multiple=True, metavar="STEP", help="Kill the process after this step; repeatable."
+)
 @click.option("--workdir", type=click.Path(file_okay=False, path_type=Path), help="Store the runs in this new folder.")
-@click.option("--key", metavar="FILE", help="The file with the key, or env:NAME, if checkpoints are encrypted.")
+@click.option("--key", metavar="FILE", help="For encrypted checkpoints: the file that contains the key, or env:NAME.")
 def prove(what: str, kill_at: tuple[int, ...], workdir: Path | None, key: str | None) -> int:
     """Train twice, the second time with kills and resumes, and compare the results bit for bit.
 

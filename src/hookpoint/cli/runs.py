@@ -54,7 +54,7 @@ SORTS: dict[str, Key] = {
 @click.argument("folder", metavar="[DIR]", required=False, type=click.Path())
 @click.option("-s", "--sort", type=click.Choice(list(SORTS)), default="started", show_default=True, help="Column to sort by.")
 @click.option("-r", "--reverse", is_flag=True, help="Reverse the order.")
-@click.option("-a", "--all", "previous", is_flag=True, help="Include earlier runs, in previous/.")
+@click.option("-a", "--all", "previous", is_flag=True, help="Also list the earlier runs in previous/ folders.")
 @click.option("--status", "wanted", type=click.Choice(ALL_STATUSES), multiple=True, help="Show only this status; repeatable.")
 @click.option("--levels", type=click.IntRange(0, 32), default=LEVELS, show_default=True, help="Levels of subfolders to search.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")

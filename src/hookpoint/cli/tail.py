@@ -24,7 +24,9 @@ AT = {"step": "     ", "epoch": "mean ", "value": "value"}
 
 @click.command()
 @run_argument
-@click.option("-n", "--lines", "count", type=click.IntRange(0), default=10, show_default=True, help="Lines to print first.")
+@click.option(
+    "-n", "--lines", "count", type=click.IntRange(0), default=10, show_default=True, help="Number of existing lines to print."
+)
 @click.option("--follow/--no-follow", default=True, help="Wait for new lines until the run ends.")
 @click.option(
     "--every", "seconds", type=click.FloatRange(0.05, 3600), default=0.5, show_default=True, help="Seconds between polls."
@@ -33,8 +35,8 @@ AT = {"step": "     ", "epoch": "mean ", "value": "value"}
 def tail(run: RunFolder, count: int, follow: bool, seconds: float, as_json: bool) -> None:
     """Print the newest records and events of RUN, then new ones as they are written.
 
-    "mean" marks means over whole passes, and "value" marks single values. The command ends when the run ends, or with Ctrl-C.
-    If a resumed run truncates its records, the command continues with the new records.
+    Lines marked "mean" contain means over whole passes. Lines marked "value" contain single values. The command ends when the
+    run ends, or when you press Ctrl-C. If a resumed run truncates its records, the command continues with the new records.
 
     \b
     Examples:
@@ -69,7 +71,7 @@ def _print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
     limit = width()
     for row in rows:
         if as_json and "event" in row:
-            del row["at"]  # reading adds "at" to each row, but events in the file do not have it
+            del row["at"]  # the reader adds "at" to each event, but events.jsonl does not contain it
         print_lines([json.dumps(row)] if as_json else _lines(row, limit))
 
 

@@ -1,4 +1,7 @@
-"""The table of built-in points: when each fires, what it provides, who may define it, and what other libraries call it.
+"""The table of built-in points.
+
+For each point, the table says when the point fires, which arguments a handler may have, which callbacks may define a handler,
+and what other libraries call the point.
 
 Points are declared only here. `Callback`, `docs/points.md`, the compiler's checks and the tests are derived from this table.
 """
@@ -26,9 +29,10 @@ EVERY_MODE = ("train", "val", "pred")
 class Spelling:
     """The name of a point in another system.
 
-    `only_with` restricts a common name: a method is a handler only if it has exactly these parameters. `second` marks a second
-    method of that system for the same point. A class may define both, and both are called, in table order. `renames` maps
-    parameters that have a different meaning in the other system to our arguments.
+    `only_with` is for names that unrelated methods may have too, such as `begin`: a method is a handler only if it has exactly
+    these parameters. `second` marks a second method of that system for the same point. A class may define both, and both are
+    called, in table order. `renames` is for parameters whose names have a different meaning in hookpoint. It maps each of these
+    names to the name of the hookpoint argument that the parameter receives.
     """
 
     system: str
@@ -105,7 +109,7 @@ POINTS: tuple[Point, ...] = (
             keras_batch("on_batch_begin"),
             mindspore("on_train_step_begin"),
             mindspore_bare("step_begin"),
-            tensorpack("_before_run", "with `ctx`, it may return the names of values to fetch"),
+            tensorpack("_before_run", "`_before_run(ctx)` may return the names of values to fetch"),
         ),
     ),
     Point("on_train_forward", "to compute outputs and loss; by default, it calls on_iter_forward", STEP, TRAIN, main_only=True),
@@ -132,7 +136,7 @@ POINTS: tuple[Point, ...] = (
             keras_batch("on_batch_end"),
             mindspore("on_train_step_end"),
             mindspore_bare("step_end"),
-            tensorpack("_after_run", "with `ctx` and `values`, it receives the fetched values"),
+            tensorpack("_after_run", "`_after_run(ctx, values)` receives the fetched values"),
             tensorpack("_trigger_step", second=True),
         ),
     ),
@@ -162,7 +166,7 @@ POINTS: tuple[Point, ...] = (
             orca_any_mode("after_epoch"),
             mindspore(
                 "on_train_epoch_end",
-                "MindSpore calls it after evaluation; hookpoint calls it before validation, and calls on_epoch_end after it",
+                "MindSpore calls it after evaluation; hookpoint calls it before validation, and on_epoch_end after validation",
             ),
             tensorpack("_after_epoch"),
         ),
@@ -337,7 +341,7 @@ def declare(*names: str) -> None:
 
 
 def declared() -> frozenset[str]:
-    """Return the custom points that were declared with `declare` or by a guard."""
+    """Return all custom points that have been declared, including the points that `guard` declares."""
     return frozenset(_declared)
 
 

@@ -22,7 +22,7 @@ MULTIPLE = {
 
 
 def check_instances(**arguments: Any) -> None:
-    """Raise BadArgument if the model, optimizer, criterion or scheduler is a class, a list or of the wrong type."""
+    """Raise BadArgument if the model, optimizer, criterion or scheduler is a class or a list, or has the wrong type."""
     for name, argument in arguments.items():
         objects = argument.values() if isinstance(argument, Mapping) else [argument]
         kind = next((one for one in objects if isinstance(one, type)), None)
@@ -47,7 +47,7 @@ def check_steps(optimizer: Any) -> None:
     """
     kind, write = type(optimizer).__name__, "main=a MainCallback whose on_iter_backward performs the step"
     if isinstance(optimizer, Mapping):
-        what = "there are multiple optimizers, and the default step does not know when to step each of them."
+        what = "there are multiple optimizers, and a Runner cannot decide when to call step() on each of them."
         write = "a MainCallback whose on_iter_backward uses run.optimizer['name']"
     elif _needs_closure(optimizer):
         what = f"{kind} needs a closure: it computes the loss multiple times per step, but the default step computes it once."

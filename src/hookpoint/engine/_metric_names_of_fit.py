@@ -36,7 +36,9 @@ PLAIN = str | bytes | int | float | complex | torch.Tensor | None
 
 
 def names_of_fit(passed: Mapping[str, Any], lr_metric: str | None, *, lr_each_step: bool) -> MetricNames:
-    """Return the names of the metrics that a fit logs. `passed` maps argument names of the Runner and of `fit` to values.
+    """Return the names of the metrics that a fit logs.
+
+    `passed` contains the arguments that were passed to Runner and to `fit`, by name.
 
     A metric function logs a single number under its name in `metrics=`. Any other result raises an error when it is logged. The
     annotations of a metric object show whether it computes a dict. The names in such a dict are unknown. A model without a
@@ -78,7 +80,7 @@ def may_log(passed: Any) -> bool:
 
 
 class _UsesLog(Exception):
-    """The inspected code uses `hookpoint.log`."""
+    """Raised when the inspected code uses `hookpoint.log`."""
 
 
 def _inside(value: Any) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""MetricSet: compute and log a Runner's metrics, which are functions of outputs and targets or metric objects."""
+"""MetricSet: compute and log a Runner's metrics. A metric is a function of the outputs and targets, or a metric object."""
 
 from __future__ import annotations
 
@@ -110,7 +110,10 @@ class MetricSet(Callback):
         self._samples[mode] += now_of(run).samples
 
     def _mean_over_ranks(self, name: str, metric: Any, run: Run) -> Iterable[tuple[str, Any]]:
-        """Yield a metric's mean over all ranks, weighted by samples, unless the metric reduces over the ranks itself."""
+        """Yield the names and values of a metric. Each value is the mean over all ranks, weighted by samples.
+
+        Call this only for a metric that does not reduce its values over the ranks itself.
+        """
         samples = self._samples[str(run.mode)]
         values = dict(metric_objects.computed(name, metric)) if samples else {}
         total = run.reduce(samples)
@@ -126,7 +129,7 @@ def _state_of(metric: Any) -> dict[str, Any] | None:
     if metric_objects.is_collection(metric):
         states = {name: _state_of(one) for name, one in zip(metric.keys(), metric.values(), strict=True)}
         return states if None not in states.values() else None
-    names = getattr(metric, "_defaults", None)  # torchmetrics stores its state next to many other attributes
+    names = getattr(metric, "_defaults", None)  # for torchmetrics, the names of the attributes that are state
     state = {name: value for name, value in vars(metric).items() if names is None or name in names or name == "_update_count"}
     return copy.deepcopy(state) if _is_plain(state) else None
 

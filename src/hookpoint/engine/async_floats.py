@@ -11,7 +11,7 @@ from hookpoint.core.log.metrics import floats_one_by_one
 
 
 def device_floats(values: Sequence[Any]) -> Callable[[], list[float]]:
-    """Start a single copy of all values to the host. Return a function that waits for the copy and returns the floats.
+    """Start copying all values to the host in one transfer. Return a function that waits for the copy and returns the floats.
 
     The training thread only enqueues two operations: it stacks the values and copies the stack to pinned memory. The thread
     that calls the returned function, usually the monitors' thread, waits for this copy but not for later work on the device.

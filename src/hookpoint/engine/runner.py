@@ -209,7 +209,7 @@ class Runner:
 
             train: A DataLoader or an iterable of batches. With `batch_size`, also a dataset or a tuple of tensors or arrays.
                 Tuples and datasets are shuffled.
-            val: Validation data, in the same forms. It is not shuffled.
+            val: Validation data, in the same forms as `train`. It is not shuffled.
             epochs: Total number of epochs, including those done before a resume.
             max_steps: Stop after this many optimizer steps, even if not all epochs are done.
             validate_every: A schedule for validation, such as `Every(steps=500)`. Defaults to the end of each epoch.

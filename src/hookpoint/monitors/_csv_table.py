@@ -67,7 +67,7 @@ class CsvTable:
         disk.rename(self.path, next(path for name in names if not disk.exists(path := self.path.with_name(name))))
 
     def sync(self) -> None:
-        """Wait until the file and its name are on disk."""
+        """Flush the file and its directory entry to disk."""
         if disk.is_file(self.path):
             disk.sync_file(self.path)
             disk.sync_folder(self.path.parent)

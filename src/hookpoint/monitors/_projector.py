@@ -1,9 +1,9 @@
 """Projector: the files of TensorBoard's embedding projector.
 
-An embedding has a folder with `tensors.tsv` and, if given, `metadata.tsv` and `sprite.png`. `projector_config.pbtxt` names
-these files. Each file is replaced atomically. If an embedding's entry in this configuration changes, for example because the
-embedding has a new shape, the old entry is removed before the files are written. The configuration therefore never names files
-with different numbers of rows, even if the process is killed.
+Each embedding has a folder. The folder contains `tensors.tsv`, `metadata.tsv` if the embedding has labels, and `sprite.png` if
+the embedding has images. `projector_config.pbtxt` names these files. Each file is replaced atomically. If an embedding's entry
+in this configuration changes, for example because the embedding has a new shape, the old entry is removed before the files are
+written. The configuration therefore never names files with different numbers of rows, even if the process is killed.
 """
 
 from __future__ import annotations

@@ -29,11 +29,11 @@ MAX_ERROR_CHARACTERS = 300
 class RemoteRun:
     """A run in a tracking service. Its methods run outside the training thread, one at a time.
 
-    If the service hangs, this object outlives the training run; the next run gets a new one. A small file in the workdir
-    identifies the remote run, so that it can be resumed without a checkpoint.
+    If the service hangs, this object outlives the training run. The next training run creates a new RemoteRun. A small file in
+    the workdir identifies the remote run, so that it can be resumed without a checkpoint.
     """
 
-    sent_step = -1  # the service has all steps up to this one; MLflowRun leaves this at -1 and asks MLflow
+    sent_step = -1  # the last step that the service has received; MLflowRun leaves this at -1 and asks MLflow
 
     def __init__(self, monitor: Tracker, run: Run, address: str) -> None:
         self.monitor = monitor
@@ -56,14 +56,14 @@ class RemoteRun:
 
     @abstractmethod
     def send(self, records: list[Record]) -> None:
-        """Send records, or raise an error."""
+        """Send records. Raise an error if they cannot be sent."""
 
     @abstractmethod
     def finish(self) -> None:
         """Send the status and release the client."""
 
     def first_id(self) -> str | None:
-        """Return the id for a new run if it is known before the remote run is opened.
+        """Return the id of the remote run, or None if the id is unknown until the remote run is opened.
 
         A checkpoint that is saved before the remote run is opened also needs the id.
         """
@@ -129,7 +129,7 @@ class RemoteRun:
 class Tracker(Callback):
     """Send records to a tracking service. Each subclass supports one service.
 
-    The remote run is opened with the first record, because a resumed run has restored its state by then. If the service
+    The remote run is opened when the first record arrives, because a resumed run has restored its state by then. If the service
     fails repeatedly, this class stops sending records. It does not let `on_error` disable the whole callback, because then
     `on_run_end` would not finish the remote run.
     """

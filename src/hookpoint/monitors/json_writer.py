@@ -161,7 +161,7 @@ def end_of_kept_lines(file: BinaryIO, moment: Moment, size: int | None) -> int:
 def _is_after(line: bytes, moment: Moment) -> bool:
     try:
         return Moment.of(json.loads(line)).is_after(moment)
-    except (AttributeError, KeyError, TypeError, ValueError):  # not written by JSONWriter: keep it
+    except (AttributeError, KeyError, TypeError, ValueError):  # JSONWriter did not write this line, so keep it
         return False
 
 

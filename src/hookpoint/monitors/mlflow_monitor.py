@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("hookpoint")
 
 DATABASES = ("sqlite:", "postgresql", "mysql", "mssql")
-MAX_METRICS, MAX_PARAMS = 1000, 100  # per call
+MAX_METRICS, MAX_PARAMS = 1000, 100  # limits for one call of log_batch
 MAX_NAME_CHARACTERS, MAX_VALUE_CHARACTERS = 250, 5000
 
 
@@ -41,7 +41,8 @@ class MLflowRun(RemoteRun):
         from mlflow.entities import Param
 
         self._client = _client(self.address)
-        self._sent: dict[str, set[tuple[int, str]]] = {}  # steps and values by metric; see `_is_sent`
+        # Maps each metric to the (step, value) pairs that MLflow already has. `_is_sent` fills this dict.
+        self._sent: dict[str, set[tuple[int, str]]] = {}
         run = None if run_id is None else _find_run(self._client, run_id)
         self._is_resumed = run is not None
         if run is None:
@@ -119,7 +120,7 @@ class MLflowRun(RemoteRun):
                 return str(self._client.create_experiment(name, folder))
             except MlflowException:
                 experiment = self._client.get_experiment_by_name(name)
-                if experiment is None:  # if it now exists, another run has just created it
+                if experiment is None:  # otherwise, another run has just created the experiment
                     raise
         return str(experiment.experiment_id)
 
@@ -146,9 +147,9 @@ class MLflowMonitor(Tracker):
     run, the monitor creates a new one.
 
     A server that does not respond never blocks a step. If more than 1000 records are waiting, the oldest are dropped. After
-    three failures in a row, nothing more is sent. When a run ends, it waits up to 10 s until the remaining records are
-    sent, and then up to 10 s until MLflow has finished the MLflow run. During a run, MLflow retries at most twice, waits 10 s
-    for a response and sends no usage data. You can change this with MLflow's environment variables.
+    three failures in a row, nothing more is sent. When a run ends, it waits up to 10 s for the monitor to send the remaining
+    records, and then up to 10 s for the monitor to end the MLflow run. During a run, MLflow retries at most twice, waits 10 s
+    for a response and sends no usage data. You can change these three settings with MLflow's environment variables.
 
     >>> with Loop([MLflowMonitor(params={"seed": 1})], workdir="mine") as run:
     ...     for epoch in run.epochs(1):
@@ -160,7 +161,7 @@ class MLflowMonitor(Tracker):
     """
 
     keeps = "the id of the MLflow run"
-    step_cost: ClassVar[str] = "nothing; starting a run takes about 3 s for the import and a new database"
+    step_cost: ClassVar[str] = "nothing; when a run starts, importing MLflow and creating a database take about 3 s"
 
     service = "MLflow"
     remote_class = MLflowRun
@@ -237,7 +238,7 @@ def _client(address: str) -> MlflowClient:
 
 
 def _find_run(client: MlflowClient, run_id: str) -> Any:
-    """Return a run, or None if it does not exist or is deleted."""
+    """Return the MLflow run with this id, or None if it does not exist or has been deleted."""
     from mlflow.exceptions import MlflowException
 
     try:

@@ -26,18 +26,20 @@ class RemoteMonitor(Callback):
 
     root, path: The address. Hosts other than this machine must use https, unless you trust the network and pass
         `allow_http=True`.
-    send_as_json: If False, send a form whose `field` contains the JSON text. This is the default in Keras.
-        Another difference: Keras counts epochs from 0, and RemoteMonitor counts epochs from 1.
+    send_as_json: If False, send a form whose `field` contains the JSON text. The default is True. In Keras, the default is
+        False.
     headers: Headers to add to every request, such as a token.
     timeout_seconds: How long to wait for a response.
+
+    Epochs count from 1. In Keras, they count from 0.
 
     NaN and infinity are sent as the strings "nan", "inf" and "-inf". A metric called "epoch" becomes "values/epoch". Any
     response other than 2xx is a failure, including redirects.
 
     A slow server never blocks a step: if more than 1000 records are waiting, the oldest are dropped. After three failures in a
-    row, nothing more is sent. A run may resume in the middle of a training pass. In that case, values that were logged outside
-    this pass before the checkpoint was saved are not sent. This includes the values of a validation pass that had already
-    finished.
+    row, nothing more is sent. If a run resumes in the middle of a training pass, some values of this epoch are not sent. These
+    are the values that were logged before the checkpoint was saved, but not in the training pass. An example is the result of
+    a validation pass that ended before the checkpoint was saved.
 
     >>> RemoteMonitor("https://example.org", headers={"Authorization": "Bearer ..."}).address
     'https://example.org/publish/epoch/end/'

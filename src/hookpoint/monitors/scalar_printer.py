@@ -17,7 +17,9 @@ from hookpoint.monitors._row_values import EPOCH, EpochValues
 
 
 class ScalarPrinter(Callback):
-    """Print scalars to stderr at the end of each epoch: training means, validation results and single values, by name.
+    """Print scalars to stderr at the end of each epoch, sorted by name.
+
+    The scalars of an epoch are the training means, the validation results, and the values that were logged between passes.
 
     enable_step: Also print the means at each log step.
     enable_epoch: Print the values of each epoch.
@@ -100,7 +102,7 @@ def _lines(title: str, shown: list[str], width: float) -> list[str]:
 def _width() -> float:
     """Return the terminal's number of columns, or infinity if stderr is not a terminal.
 
-    A log file then has one line per epoch, which is easier to search.
+    Lines in a log file are therefore never wrapped: each epoch has one line, which is easier to search.
     """
     try:
         if sys.stderr is None or not sys.stderr.isatty():

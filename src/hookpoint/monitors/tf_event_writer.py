@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("hookpoint")
 
-NEEDED = ("tensorboard", "torch")  # packages; the extras that install them have the same names.
+NEEDED = ("tensorboard", "torch")  # required packages. hookpoint has an extra of the same name for each.
 FORMATS = {2: "HW", 3: "HWC", 4: "NHWC"}  # TensorBoard's image formats, by number of dimensions
 FILES = "events.out.tfevents.*"
 MAX_WAIT_SECONDS = 1.5  # how long to wait for a file name that sorts after the other files
@@ -43,7 +43,7 @@ class TFEventWriter(Callback):
     with a `graph_def` (a model's graph) is also written as a graph. An embedding is written to files for TensorBoard's
     projector, which shows only the newest embedding with each name.
 
-    A resumed run truncates the files to their size at the checkpoint and deletes later ones, so that each value appears once.
+    A resumed run truncates the files to their size at the checkpoint and deletes newer files, so that each value appears once.
     Without a workdir, and for a validation or prediction pass outside a run, the monitor does nothing. Without tensorboard or
     torch, it logs one warning and does nothing.
 
@@ -53,7 +53,7 @@ class TFEventWriter(Callback):
     ranks = "chief"
     on_error = "warn"
     keeps: ClassVar[str] = "the sizes of its files"
-    step_cost: ClassVar[str] = "nothing (50 microseconds per record on another thread); a checkpoint waits for the disk"
+    step_cost: ClassVar[str] = "nothing (50 microseconds per record on another thread); saving a checkpoint waits for the disk"
 
     _writing = Lock()  # the monitor's thread writes records while the training thread saves checkpoints
 
@@ -119,7 +119,7 @@ class TFEventWriter(Callback):
 
 
 def truncate(folder: Path, sizes: Mapping[str, int]) -> None:
-    """Truncate event files to these sizes, and delete all others.
+    """Truncate the event files named in `sizes` to these sizes, and delete all other event files.
 
     Do nothing if none of the named files exists, because then the sizes belong to another folder. Two kinds of files are not
     deleted: files that other code in this process has created, and files that another TFEventWriter of the same run has open.
@@ -145,7 +145,7 @@ def _is_installed() -> bool:
 
 
 def _open(folder: Path, purge_step: int | None) -> tuple[SummaryWriter, set[Path]]:
-    """Open a writer, and return it with its new file.
+    """Open a writer. Return the writer and the path of the event file that it has created.
 
     The new file makes TensorBoard discard the values in older files from `purge_step` on. TensorBoard reads files in
     alphabetical order. A file name contains a time in seconds, and then numbers without leading zeros. If two files are created

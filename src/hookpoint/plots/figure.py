@@ -24,8 +24,8 @@ class Curve:
 
     `style` is 0 for training, 1 for validation, and higher for other curves.
 
-    `raw` contains the points before smoothing, or None without smoothing. `broken` contains the x coordinates of nonfinite
-    values.
+    `raw` contains the points before smoothing, or is None if the curve is not smoothed. `broken` contains the x
+    coordinates of nonfinite values.
     """
 
     run: int
@@ -40,7 +40,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Curves on one pair of axes. `low` and `high` are the lowest and highest value. All panels share the same x range."""
+    """Curves on one pair of axes. `low` and `high` are the lowest and highest y value. All panels share the same x range."""
 
     title: str
     names: tuple[str, ...]

@@ -17,7 +17,7 @@ from hookpoint.plots.series import Series
 
 DECADE = 10.0
 UNITS = {"seconds": 1, "minutes": 60, "hours": 3600, "days": 86400}
-_PREFERENCE = {"epoch": 2, "value": 1}  # if a metric's series are equally long, plot the kind with the highest number
+_PREFERENCE = {"epoch": 2, "value": 1}  # if a metric's series are equally long, the kind with the higher preference is plotted
 MARKS = 64  # maximum number of marks for nonfinite values per curve; more would hide the curve
 
 Axis = Callable[[Series], Sequence[float]]
@@ -187,7 +187,7 @@ def _styles(names: Collection[str]) -> dict[str, int]:
 
 
 def time_unit(runs: Iterable[Iterable[Series]]) -> str:
-    """Return the largest unit of time such that the longest run takes at least three units. The default is seconds."""
+    """Return the largest unit of time that fits into the longest run at least three times, or seconds if no unit does."""
     longest = max((last - first for run in runs for first, last in [_span(run)]), default=0.0)
     return next((unit for unit in reversed(UNITS) if longest >= 3 * UNITS[unit]), "seconds")
 

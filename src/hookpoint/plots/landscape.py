@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Stop(NamedTuple):
-    """The position of a step's weights on the plane."""
+    """The position of the weights on the plane at a given step."""
 
     step: int
     x: float
@@ -19,7 +19,7 @@ class Landscape:
     """`loss[row][column]` is the loss at `y[row]`, `x[column]`; NaN where it is not finite.
 
     The final weights of the run are at (0, 0). `explained` contains two fractions: how much of the weights' total movement is
-    along the x axis, and how much is along the y axis. It is None if this is unknown.
+    along the x axis, and how much is along the y axis. `explained` is None if these fractions are unknown.
     """
 
     title: str

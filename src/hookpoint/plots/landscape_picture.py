@@ -61,7 +61,7 @@ def _draw_loss(figure: Figure, axes: Axes, data: Landscape) -> None:
         from matplotlib.colors import LogNorm
 
         options["norm"] = LogNorm(levels[0], levels[-1])
-    axes.set_facecolor("#dddddd")  # shows where the loss is not finite
+    axes.set_facecolor("#dddddd")  # the background is visible where the loss is not finite
     filled = axes.contourf(data.x, data.y, masked, cmap="viridis", **options)
     lines = axes.contour(data.x, data.y, masked, levels=marks, colors="white", linewidths=0.6, alpha=0.6)
     axes.clabel(lines, fontsize=7, fmt=lambda value: number_text(value))

@@ -45,9 +45,9 @@ def choose_panels(
 ) -> tuple[list[Group], list[str]]:
     """Return the groups to plot and the names that are left out.
 
-    Requested names and patterns (`val_*`) keep their order. By default, the loss is first, followed by the metrics that savers
-    monitor, the metrics that also have validation values, and all others in alphabetical order. In this case, the learning
-    rate is always included, as the last group.
+    Requested names and patterns (`val_*`) keep their order. If nothing is requested, the loss is first, followed by the
+    metrics that savers monitor, the metrics that also have validation values, and all others in alphabetical order. If the
+    learning rate was logged, it is then always the last group.
 
     >>> choose_panels(["accuracy", "val_accuracy", "learning_rate", "loss", "loss/ema"])[0]  # doctest: +NORMALIZE_WHITESPACE
     [Group(title='loss', names=('loss',)), Group(title='accuracy', names=('accuracy', 'val_accuracy')),

@@ -229,7 +229,7 @@ class Series:
         self._means.append(mean)
 
     def _merge_summaries(self, begin: int) -> None:
-        """Merge neighbouring summaries in pairs, starting at index `begin`. The last summary may remain without a partner."""
+        """Merge neighbouring summaries in pairs, starting at index `begin`. If their number is odd, the last one is kept."""
         rest = self._means[begin:], self._finite[begin:], self._sizes[begin:]
         if len(rest[0]) % 2:
             for summary in rest:
@@ -268,7 +268,7 @@ def _indices_to_keep(values: array[float], steps: array[int], begin: int, end: i
 
 
 def _unusual_to_keep(values: array[float], begin: int, end: int) -> Iterator[int]:
-    """Yield the indices of the values to store for a bucket with values that are nonfinite or too large to plot."""
+    """Yield the indices of the values to store for a bucket that contains nonfinite values or values too large to plot."""
     inside = [index for index in range(begin, end) if -LARGEST <= values[index] <= LARGEST]
     finite = [index for index in range(begin, end) if isfinite(values[index])]
     yield from [index for index in range(begin, end) if not -LARGEST <= values[index] <= LARGEST][:1]

@@ -34,7 +34,7 @@ class Look:
 
 
 def columns_of(look: Look) -> int:
-    """Return the maximum width of a panel in dots. A curve does not need a higher resolution."""
+    """Return the maximum number of braille dots in one row of a plot. A curve does not need a higher horizontal resolution."""
     return 2 * look.width
 
 
@@ -91,7 +91,10 @@ def _drawn(panel: Panel, figure: FigureData, across: int, rows: int, look: Look)
 
 
 def _uses_symbols(figure: FigureData, look: Look) -> bool:
-    """Return whether each curve is drawn with its own symbol, because colours and dashes do not distinguish the curves."""
+    """Return whether to draw each curve with a different symbol.
+
+    Symbols are needed if the terminal cannot show braille dots, or cannot show the colours that distinguish multiple runs.
+    """
     return look.is_ascii or (not look.has_colours and len(figure.runs) > 1)
 
 

@@ -11,9 +11,10 @@ from hookpoint.core.callback import default_callbacks as added
 
 
 def with_defaults(callbacks: Any, extra_callbacks: Iterable[Any] | None, monitors: Iterable[Any] | None) -> list[Any]:
-    """Return the user's callbacks, then the extra callbacks, then the monitors. None selects the defaults.
+    """Return the user's callbacks, then the extra callbacks, then the monitors.
 
-    A default callback is omitted if the user's list contains a callback of the same class. The user's list is not modified.
+    If `extra_callbacks` or `monitors` is None, the default callbacks or monitors are used instead. A default callback
+    is omitted if the user's list contains a callback of the same class. The user's list is not modified.
     """
     callback_classes = (cb.MovingAverageSummary, cb.ProgressBar, cb.MergeAllSummaries, cb.RunUpdateOps)
     monitor_classes = (cb.TFEventWriter, cb.JSONWriter, cb.ScalarPrinter)
@@ -21,5 +22,5 @@ def with_defaults(callbacks: Any, extra_callbacks: Iterable[Any] | None, monitor
 
 
 def new_profile() -> Callable[[], Any] | None:
-    """Return the function that creates a profiler recording, or None if torch is not installed."""
+    """Return a function that creates a torch profiler for a trace, or None if torch is not installed."""
     return cb.ProfilerTrace.new_profile if find_spec("torch") is not None else None

@@ -40,7 +40,9 @@ def register(callback: T, /) -> T: ...
 @overload
 def register(*, name: str) -> Callable[[T], T]: ...
 def register(callback: Any = None, /, *, name: str | None = None) -> Any:
-    """Make a class available to `build` under its name, or under `name`. Use it as a decorator or a function.
+    """Make a class available to `build` under the class's own name or, if you pass `name`, under that name.
+
+    `register` is a decorator, and can also be called as a function.
 
     >>> @register
     ... class Bell(Callback):
@@ -206,7 +208,10 @@ def _is_list(config: Any) -> bool:
 
 
 def _is_entry(item: tuple[Any, Any]) -> bool:
-    """Return whether an item of a mapping is meant as an entry: its key resembles a callback's name, or it has a target."""
+    """Return whether an item of a mapping is meant as an entry.
+
+    Its key must be `_target_` or `when` or look like a callback's name, or its value must be a mapping with the key `_target_`.
+    """
     name, value = str(item[0]), item[1]
     is_named = near_miss(name, [*CALLBACKS, *ALSO_CALLBACKS, *_registered]) is not None or _DOTTED.fullmatch(name)
     return bool(is_named) or name in (TARGET, WHEN) or _is_known(name) or (isinstance(value, Mapping) and TARGET in value)
@@ -237,7 +242,7 @@ def _is_callback(made: Any) -> bool:
         return True
     try:
         return bool(find_handlers(made))
-    except HookpointError:  # a handler has a misspelled name; the run reports it
+    except HookpointError:  # a misspelled point makes find_handlers raise; the run reports this error later
         return True
 
 

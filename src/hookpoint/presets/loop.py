@@ -35,14 +35,14 @@ class Loop(core.Loop):
     checkpoint_key: Path of a file that contains the key for encrypting checkpoints, or "env:NAME" for a key in an
         environment variable.
         Needs the extra `crypto`.
-    wait_seconds: How long a rank waits for other ranks before it reports its position and raises an error.
+    wait_seconds: How long a rank waits for other ranks. After that, it raises an error that says where it was waiting.
     hang_report_seconds: Log a report if the run waits longer than this for data or for other ranks.
     data_timeout_seconds: Raise an error if the run waits longer than this for data.
     control: Accept commands from `hookpoint ctl` during training, if there is a workdir.
 
     Under `torchrun`, or with torch.distributed initialized, the loops of all ranks form one run. A request from any rank takes
-    effect on all ranks at the same step, means are global, and only the chief prints and writes files. All ranks must enter the
-    loop and have the same number of training batches.
+    effect on all ranks at the same step, means are computed over all ranks, and only the chief prints and writes files. All
+    ranks must enter the loop and have the same number of training batches.
 
     >>> with Loop([LambdaCallback(on_epoch_end=lambda run: print(run.epoch, run.metrics["loss"]))]) as run:
     ...     for epoch in run.epochs(2):
@@ -130,7 +130,7 @@ def _team(seconds: float) -> Team:
 
 
 def _backend_options(workdir: Any, model: Any, optimizer: Any, allow_world_change: bool, key: Any) -> dict[str, Any]:
-    """Return the Loop options that depend on whether torch is in use: for steps, for reading values and for checkpoints."""
+    """Return the options that depend on whether torch is in use: `stepper`, `floats` and the options for checkpoints."""
     if _uses_torch():
         from hookpoint.core.data.array_batches import as_batches
         from hookpoint.core.run.stepper import Stepper

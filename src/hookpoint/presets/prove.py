@@ -47,7 +47,11 @@ class Difference:
 
 @dataclass(frozen=True)
 class Proof:
-    """The result of `prove`: the run's steps, where it was killed, what was compared, and the differences."""
+    """The result of `prove`.
+
+    It contains the number of steps, the steps after which the run was killed, the number of compared values and records, and
+    the differences.
+    """
 
     steps: int
     killed_at: tuple[int, ...]
@@ -117,7 +121,7 @@ def prove(
         steps = expected["clocks"]["step"]
         stops = _kills(kill_at, steps)
         for stop in (*stops, None):
-            say(f"training, killed after step {stop} ..." if stop is not None else "training to the end ...")
+            say(f"training until the kill after step {stop} ..." if stop is not None else "training to the end ...")
             _run(make_runner, resumed, stop, given, keys)
         differences: list[Difference] = []
         count = _compare("", _comparable(expected), _comparable(_last(resumed)), differences)
@@ -220,7 +224,7 @@ def _comparable(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _compare(where: str, expected: Any, actual: Any, differences: list[Difference]) -> int:
-    """Compare two trees of values, append their differences, and return the number of compared values."""
+    """Compare two trees of values, append each difference to `differences`, and return the number of compared values."""
     if isinstance(expected, Mapping) and isinstance(actual, Mapping):
         pairs = [(key, expected.get(key, "nothing"), actual.get(key, "nothing")) for key in {**expected, **actual}]
     elif isinstance(expected, list | tuple) and type(expected) is type(actual) and len(expected) == len(actual):

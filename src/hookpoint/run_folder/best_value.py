@@ -32,7 +32,7 @@ class BestValue:
 
     @classmethod
     def of(cls, metric: str, facts: Any, source: str) -> BestValue | None:
-        """Return the best value from a dict in a file, or None if it is invalid."""
+        """Create a BestValue from `facts`, which was read from a file. Return None if `facts` contains no valid value."""
         if not isinstance(facts, dict):
             return None
         value, step, mode = number_of(facts.get("value")), facts.get("step"), facts.get("mode")

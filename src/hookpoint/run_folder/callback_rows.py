@@ -24,7 +24,7 @@ def callback_rows(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _by_callback(rows: Any) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the rows, keyed by callback and point."""
+    """Arrange rows from run.json as `{callback: {point: row}}`. Ignore invalid rows."""
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for row in _list(rows):
         if isinstance(row, dict) and isinstance(row.get("callback"), str) and isinstance(row.get("point"), str):
@@ -47,7 +47,7 @@ def _row(name: str, schedule: Mapping[str, Any], costs: Mapping[str, Any]) -> di
 
 
 def _seconds(cost: Mapping[str, Any]) -> float | None:
-    """Return the total time of all calls.
+    """Return how many seconds a callback took at one point in total, or None if this was not measured.
 
     For points inside the training step, this time is an estimate, because only some calls are measured.
     """

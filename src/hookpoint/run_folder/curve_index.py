@@ -1,4 +1,4 @@
-"""Curve index: store what a CurveReader has read in the user's cache folder, so that a long file is read only once."""
+"""Curve index: a cache file that stores a CurveReader's state, so that a long file is read only once."""
 
 from __future__ import annotations
 

@@ -14,8 +14,9 @@ MAX_PAIRS = 500
 def epoch_ends_of(curves: Mapping[Key, Series]) -> list[tuple[int, int]]:
     """Return (step, epoch) pairs: the last step of each epoch, in order.
 
-    For a run with many epochs, return at most about 500 pairs, evenly spaced. Reads only the longest curve of each kind:
-    "step", "epoch" and "value". The last epoch may be in progress.
+    For a run with many epochs, return at most about 500 pairs, evenly spaced. There are three kinds of curves: "step" for means
+    since the last log step, "epoch" for means of a pass, and "value" for single values. Only the longest curve of each kind is
+    read. The last epoch may be in progress.
     """
     longest: dict[str, Series] = {}
     for (_, at), series in list(curves.items()):

@@ -16,10 +16,10 @@ from hookpoint.storage.disk.complete_lines import end_of_complete_lines, lines_b
 
 
 class FileFollower:
-    """Follow a file: return its last records, and then the new records at each call.
+    """Follow a file: `last` returns the last records, and each call of `new` returns the records added since the previous call.
 
     After a resumed run has truncated its file, a record counts as new if it is later than every record returned before. If a
-    new run replaces the file, it is read from the start.
+    new run replaces the file, the new file is read from the start.
     """
 
     def __init__(self, path: Path) -> None:
@@ -30,7 +30,10 @@ class FileFollower:
         self.was_truncated = False
 
     def last(self, count: int) -> list[dict[str, Any]]:
-        """Return the last `count` records, oldest first, and continue after them. Only the end of the file is read."""
+        """Return the last `count` records, oldest first. Later, `new` returns only records that were added after this call.
+
+        Only the end of the file is read.
+        """
         rows: list[dict[str, Any]] = []
         with suppress(OSError), open_plain(self._path) as file:
             rows = list(islice(self._backwards(file), count + 1))

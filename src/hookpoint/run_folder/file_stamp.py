@@ -26,6 +26,6 @@ class FileStamp(NamedTuple):
     def is_settled(self) -> bool:
         """Whether the last change was more than two seconds ago. If so, every later change also changes the stamp.
 
-        File times are coarse, so two changes shortly after each other may result in the same stamp.
+        File times are coarse, so two changes in quick succession may result in the same stamp.
         """
         return time.time_ns() - self.changed_ns > SETTLED_NS

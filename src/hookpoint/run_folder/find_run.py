@@ -66,4 +66,4 @@ def _no_run_in(path: Path) -> str:
         os.listdir(path)
     except OSError as error:
         return f"{shown(path)} cannot be read: {error.strerror}"
-    return f"there is no run in {shown(path)}: it has no run.json, scalars.jsonl or checkpoints{hint}"
+    return f"there is no run in {shown(path)}: the folder has no run.json, scalars.jsonl or checkpoints{hint}"

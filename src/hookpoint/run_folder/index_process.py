@@ -22,7 +22,7 @@ _START = "import sys; sys.path.insert(0, sys.argv[1]); from hookpoint.run_folder
 
 
 class IndexProcess:
-    """A process that reads a file to its end and writes its index to `target`. `stop` ends the process early."""
+    """A process that reads a whole file and writes an index of the file to `target`. `stop` ends the process early."""
 
     def __init__(self, path: str | os.PathLike[str], target: Path) -> None:
         command = [sys.executable, "-P", "-c", _START, _PACKAGES, os.fspath(path), os.fspath(target)]
@@ -30,12 +30,12 @@ class IndexProcess:
         self._errors = TemporaryFile()  # noqa: SIM115 - closed by wait
         self._process = subprocess.Popen(
             command, stdin=quiet, stdout=subprocess.PIPE, stderr=self._errors, start_new_session=True
-        )  # in its own session: Ctrl-C ends the server, which then ends this process
+        )  # a new session, so that Ctrl-C reaches only the server, which then ends this process
 
     def wait(self, progress: Callable[[int], None]) -> str:
         """Call `progress` with the number of bytes read so far, until the process ends.
 
-        Return an empty string if the process has written the index. Otherwise, return the reason for its failure.
+        Return an empty string if the process has written the index. Otherwise, return the reason why the process failed.
         """
         assert self._process.stdout is not None
         for line in self._process.stdout:

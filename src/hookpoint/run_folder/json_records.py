@@ -17,7 +17,10 @@ _decode = json.JSONDecoder().raw_decode
 
 
 class Table(NamedTuple):
-    """Records with the same keys: the values for each key, and the indices of the records' lines."""
+    """A group of records that have the same keys.
+
+    `columns` maps each key to the values of all records. `indices` contains the index of each record's line.
+    """
 
     columns: dict[str, tuple[Any, ...]]
     indices: list[int]
@@ -150,7 +153,7 @@ def _decoder() -> Callable[[bytes], Any]:
 
 
 def encoded(value: Any) -> bytes:
-    """Encode JSON types, with orjson if it is installed. Floats must be finite."""
+    """Encode a value as JSON, with orjson if it is installed. Floats must be finite."""
     try:
         return _encoder()(value)
     except TypeError:  # orjson cannot encode integers of more than 64 bits or file names that are not valid Unicode

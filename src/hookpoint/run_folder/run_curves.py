@@ -59,7 +59,7 @@ def _labelled(runs: Sequence[RunFolder]) -> list[tuple[RunFolder, str]]:
 
 
 def _about(run: RunFolder) -> str:
-    """Return the status of a run, and its times."""
+    """Return a text with a run's status, its start time and, if it has ended, its duration."""
     since = moment(run.started, "%Y-%m-%d %H:%M")
     if run.status == RUNNING:
         return f"running since {since}" if since else "running"

@@ -18,7 +18,7 @@ CHECKPOINT_KEYS = ("measured", "tags", "size_bytes", "own_bytes", "problem")
 
 
 def details_of(run: RunFolder, events: int) -> dict[str, Any]:
-    """Return the state, values, newest events, checkpoints and sizes of a run."""
+    """Return a run's state, best and last metric values, newest events, checkpoints and file sizes."""
     best = {value.metric: asdict(value) for value in best_values_of(run)}
     return {
         **run.summary(),

@@ -1,4 +1,4 @@
-"""RunScanner: find the run folders below a folder, repeatedly. Folders that have not changed are not read again."""
+"""RunScanner: find run folders in a folder and its subfolders. A later scan reads only folders that have changed."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class _Listing:
 
 
 class RunScanner:
-    """Find the run folders at and below a folder. Each folder is found only once.
+    """Find run folders in a folder and its subfolders. If the folder is itself a run folder, it is found too.
 
-    On each level, real folders are searched before symbolic links. Skips hidden and unreadable folders and, by default, earlier
-    runs in previous/.
+    Each folder is found only once. On each level, real folders are searched before symbolic links. Skips hidden and unreadable
+    folders and, by default, earlier runs in previous/.
     """
 
     def __init__(self, folder: Path, *, levels: int = LEVELS, previous: bool = False) -> None:

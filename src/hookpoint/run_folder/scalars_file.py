@@ -23,7 +23,7 @@ OF_A_STEP = b'"at": "step"'
 class BadLines(HookpointError, ValueError):
     """Raised if a file contains lines that are not records.
 
-    `numbers` contains the first few line numbers, counted from 1. `count` is the number of such lines.
+    `count` is the number of these lines. `numbers` contains the line numbers of the first few of them, counted from 1.
     """
 
     def __init__(self, path: str | os.PathLike[str], numbers: Collection[int], count: int) -> None:
@@ -62,7 +62,8 @@ def read_series(
 ) -> dict[tuple[str, str], Series]:
     """Return the series in a file that JSONWriter wrote, in order of appearance. See CurveReader.
 
-    The key of a series is a pair: the name of the metric, and the `at` of its records, which is "step", "epoch" or "value".
+    The key of a series is a pair: the name of the metric, and the field `at` of its records. This field is "step", "epoch" or
+    "value".
 
     An incomplete last line is left out, because a run may still be writing it. Values that are not numbers are also left out.
     Other lines that are not records raise BadLines.
@@ -76,7 +77,7 @@ def read_series(
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A value of a metric, with the step and kind of its record."""
+    """A value of a metric. `step` and `at` are fields of the record that contains the value."""
 
     value: float
     step: int

@@ -30,7 +30,7 @@ class Received:
     command: ControlCommand | None
     seen_at: float
     outcome: tuple[str, str] | None = None
-    is_claimed: bool = False  # whether an earlier start of the run has claimed the command
+    is_claimed: bool = False  # whether the command was already claimed before the run was restarted
 
     def has_expired(self) -> bool:
         seconds = None if self.command is None else self.command.seconds
@@ -38,7 +38,7 @@ class Received:
 
 
 class InboxWatch:
-    """Check the inbox four times a second. Read and check each new file, and answer it with "seen".
+    """Check the inbox four times a second. Read and validate each new command, and answer it with "seen".
 
     After each check of the inbox, the thread calls `retry`. The training thread takes the commands from `received`, in order,
     and claims them.
@@ -92,7 +92,7 @@ class InboxWatch:
         try:
             command = self._folder.read(command_id)
             if command.attempt != self._attempt:
-                outcome = (LOST, "it was sent to an earlier start of the run")
+                outcome = (LOST, "it was sent before the run was restarted")
         except (OSError, BadControlFile) as error:
             outcome = (REFUSED, str(error).splitlines()[0])
         received = Received(command_id, command, monotonic(), outcome)

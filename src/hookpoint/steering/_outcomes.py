@@ -25,8 +25,8 @@ NEWEST_BYTES = 4 * 2**20
 class Outcomes:
     """Report the outcome of each command to monitors and controllers.
 
-    The event is written before the answer, and the answer before the claimed file is removed. At the next start, each file in
-    taken/ is a command that was unfinished when the process was killed.
+    For each command, the event is written first. Then the answer is written. Finally, the command's file is removed from the
+    folder taken/. If the process is killed, the files in taken/ show at the next start which commands were unfinished.
     """
 
     def __init__(self, run: Run) -> None:
@@ -66,7 +66,7 @@ class Outcomes:
         self._unwritten.pop(command_id, None)
 
     def leftovers(self, folder: ControlFolder) -> list[tuple[ControlCommand, str, str]]:
-        """Return the commands that an earlier start claimed but did not answer, each with its outcome.
+        """Return the commands that an earlier process of this run claimed but did not answer, each with its outcome.
 
         A command in the journal was applied or will be replayed. Any other command was lost.
         """
@@ -87,7 +87,7 @@ class Outcomes:
         return found
 
     def _ids_of_events(self, workdir: Path) -> set[str]:
-        """Return the ids of the commands in the newest events."""
+        """Return the ids of the commands whose events are at the end of events.jsonl."""
         ids: set[str] = set()
         with suppress(OSError), (workdir / EVENTS).open("rb") as file:
             file.seek(max(0, file.seek(0, 2) - NEWEST_BYTES))

@@ -186,7 +186,8 @@ class Plans:
 def reason_of(error: BaseException) -> str:
     """Return the first line of an error's message.
 
-    If the error is one of hookpoint's, the names to choose from are added. Otherwise, the error's type is added.
+    If the error is a HookpointError that lists valid names, these names are added. If the error is not a HookpointError, its
+    type is added.
 
     >>> reason_of(BadValue("there is no action 'x'.", known="Noise.reset"))
     "there is no action 'x'. Known: Noise.reset"

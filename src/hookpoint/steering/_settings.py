@@ -21,7 +21,7 @@ LOG_EVERY = Knob("log_every", int, low=1, about="steps between two log steps")
 
 @dataclass(frozen=True, slots=True)
 class CallbackKnob:
-    """A knob of a callback. `entry` is the callback's entry in the hooks."""
+    """A knob of a callback. `entry` holds the callback itself, its name and its handlers."""
 
     entry: Entry
     knob: Knob
@@ -36,9 +36,9 @@ class CallbackKnob:
 
 
 class Change:
-    """A change of settings.
+    """A change to one or more settings, which can be applied and undone.
 
-    `put(undo)` sets the new values. For each value, it adds a function to the list `undo` that restores the old value.
+    `put(undo)` sets the new values. `undo` is a list. For each value, `put` appends a function that restores the old value.
     """
 
     def __init__(self, put: Callable[[list[Callable[[], None]]], None]) -> None:
@@ -137,11 +137,11 @@ class Settings:
         return f"{key}@{of}"
 
     def change(self, values: Mapping[str, Any]) -> Change:
-        """Return a change to these checked values, which can be applied and undone."""
+        """Return a Change that sets these values when it is applied. The values must have passed `check`."""
         return Change(lambda undo: self._put(values, undo))
 
     def _put(self, values: Mapping[str, Any], undo: list[Callable[[], None]]) -> None:
-        """Set the values. Before each change, add a function to `undo` that reverses the change."""
+        """Set the values. For each value, append a function to the list `undo`. This function restores the old value."""
         changed = set(self._changed)
         undo.append(lambda: setattr(self, "_changed", changed))
         found = {name: None if name == "log_every" else self._find(name) for name in values}
@@ -227,7 +227,7 @@ class Settings:
     # Checkpoints
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the current values of the settings that commands have changed and that nothing else saves."""
+        """Return the current values of settings that commands have changed, unless they are saved elsewhere."""
         return {name: self.value(name) for name in sorted(self._changed)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> list[str]:
@@ -276,5 +276,5 @@ class Settings:
 
 
 def _number(value: Any) -> Any:
-    """Return a plain value. A one-element tensor becomes a float."""
+    """Convert a one-element tensor, or a similar object, to a float. Return any other value unchanged."""
     return value if type(value) in TYPES or not hasattr(value, "__float__") else float(value)

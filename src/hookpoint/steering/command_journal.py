@@ -1,4 +1,4 @@
-"""CommandJournal: the commands that a resumed run replays, as lines in journal.jsonl. Each is on disk before it is applied."""
+"""CommandJournal: journal.jsonl, a file of commands that a resumed run replays. A command is on disk before it is applied."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class JournalEntry:
     """A command, and the position in training at which it was applied.
 
     `number` counts a run's entries from 1. `iteration`, `step` and `epochs` are the run's clocks at that position.
-    `epochs` is the number of completed epochs. After the last iteration of an epoch, it tells whether the command was applied
-    before or after the end of the epoch.
+    `epochs` is the number of completed epochs. If the command was applied after the last iteration of an epoch, `epochs` shows
+    whether the epoch had already ended.
     """
 
     number: int
@@ -59,8 +59,8 @@ class CommandJournal:
     """The journal in an open control folder.
 
     If the process is killed while it writes a line, the incomplete line is ignored, because its command was not applied. If
-    writing a line fails, the line is removed. If the line cannot be removed, another line is added that marks
-    the entry as forgotten.
+    writing a line fails, the line is removed. If the line cannot be removed, the next line marks the entry as
+    forgotten.
     """
 
     def __init__(self, folder: int) -> None:
@@ -82,7 +82,7 @@ class CommandJournal:
         return [entries[number] for number in sorted(entries)]
 
     def last_number(self) -> int:
-        """Return the highest number that any entry has had, even a forgotten entry, or 0 if the journal is empty."""
+        """Return the highest number of all entries, including forgotten entries, or 0 if the journal is empty."""
         numbers = [content.get("number") for content in self._lines()]
         return max((number for number in numbers if type(number) is int), default=0)
 
@@ -122,7 +122,7 @@ class CommandJournal:
             if size + len(data) > MAX_BYTES:
                 raise BadControlFile(f"{NAME} is full: it has {size} bytes.", start='a new run with resume="never"')
             if size and os.pread(descriptor, 1, size - 1) != b"\n":
-                data = b"\n" + data  # end the incomplete line that a kill or a full disk has left
+                data = b"\n" + data  # end the line that is incomplete because the process was killed or the disk was full
             try:
                 if os.write(descriptor, data) != len(data):
                     raise OSError(f"{NAME} was only partly written")
@@ -137,7 +137,7 @@ class CommandJournal:
         self._failed = []
 
     def _take_back(self, descriptor: int, size: int, content: Mapping[str, Any]) -> None:
-        """Remove a line if writing or syncing it has failed. Its command is refused, so a resume must not replay it."""
+        """Remove a line that could not be written or synced. The command is refused, so a resume must not replay it."""
         try:
             os.ftruncate(descriptor, size)
             os.fsync(descriptor)

@@ -18,9 +18,9 @@ class ControlAnswer:
 
     `step`, `iteration` and `epoch` are the run's position, and `ranks` is the number of ranks that applied the command. `was`
     and `now` contain the changed settings' old and new values. `values` contains the metrics of a validation pass, and `path`
-    is the path of a checkpoint or trace. `number` is the command's number in the journal, if a resumed run replays it. `note`
-    contains additional information, such as the names of schedulers that may overwrite the new value. `reason` explains why
-    the command was not applied.
+    is the path of a checkpoint or trace. `number` is the command's number in the journal. It is None if the command is not in
+    the journal, for example because a resumed run does not have to replay it. `note` contains additional information, such as
+    the names of schedulers that may overwrite the new value. `reason` explains why the command was not applied.
     """
 
     id: str
@@ -43,13 +43,13 @@ class ControlAnswer:
         return self.status != SEEN
 
     def encoded(self) -> dict[str, Any]:
-        """Return the answer as a JSON object, for its file."""
+        """Return the answer as a dict that can be written to a JSON file."""
         content = {name: getattr(self, name) for name in _NAMES}
         return {name: value for name, value in content.items() if value is not None}
 
     @classmethod
     def parsed(cls, content: Any, command_id: str) -> ControlAnswer:
-        """Return the answer from a file's JSON object. Raise BadControlFile if it is invalid."""
+        """Create an answer from the content of its JSON file. Raise BadControlFile if the content is invalid."""
         if not isinstance(content, dict) or content.get("id") != command_id or content.get("status") not in (SEEN, *FINAL):
             raise BadControlFile("expected an answer with the same id as its file.")
         known: dict[str, Any] = {name: content[name] for name in _NAMES if name in content}

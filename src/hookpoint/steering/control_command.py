@@ -30,10 +30,10 @@ class ControlCommand:
     """A command to a run in progress. `do` is the name of the command, such as "pause".
 
     `args` depends on the command: set {"values": {name: value}}, call {"action": name}, save {"tag": tag}, log-every {"steps":
-    n}, trace {"steps": n}, stop {"reason": text}. The other commands take no arguments. A run may be started more than once:
-    `attempt` identifies the start to which the command is sent. `expect` maps settings to the values that the sender expects:
-    if one has changed, the command is refused. The command expires `seconds` after the trainer first sees it, or never if this
-    is None. `by` names the sender.
+    n}, trace {"steps": n}, stop {"reason": text}. The other commands take no arguments. Each time a run is started or
+    resumed, it gets a new attempt id. `attempt` is the id of the attempt that should execute the command. `expect` maps
+    settings to the values that the sender expects. If a setting has a different value, the command is refused. The command
+    expires `seconds` after the trainer first sees it. If `seconds` is None, the command never expires. `by` names the sender.
 
     >>> ControlCommand("set", {"values": {"lr": 0.01}}, attempt="0" * 32).do
     'set'
@@ -48,14 +48,14 @@ class ControlCommand:
     by: str = ""
 
     def encoded(self) -> dict[str, Any]:
-        """Return the command as a JSON object, for its file."""
+        """Return the command as a JSON object, in the format of inbox/ID.json."""
         fields = {"id": self.id, "attempt": self.attempt, "do": self.do, "args": dict(self.args), "by": self.by}
         expect = {"expect": dict(self.expect)} if self.expect else {}
         return {"format": FORMAT, **fields, **expect, "seconds": self.seconds}
 
     @classmethod
     def parsed(cls, content: Any, command_id: str) -> ControlCommand:
-        """Return the command from the JSON object in the file with this id. Raise BadControlFile if it is invalid."""
+        """Create a command from `content`, the JSON value in inbox/ID.json. Raise BadControlFile if the content is invalid."""
         if not isinstance(content, dict) or content.get("format") != FORMAT or content.get("id") != command_id:
             raise BadControlFile(f"expected a command in format {FORMAT} with the same id as its file.")
         attempt, do, by = (content.get(name) for name in ("attempt", "do", "by"))

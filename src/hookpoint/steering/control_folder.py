@@ -1,6 +1,6 @@
 """ControlFolder: the files in `RUN/.control/` that control a run in progress.
 
-    live.json          the training process and what can be changed; written by the trainer
+    live.json          the training process and the settings that can be changed; written by the trainer
     inbox/ID.json      a command; written by a controller, removed by the trainer that claims it or the controller
                        that withdraws it
     taken/ID.json      a command that the trainer has claimed but not yet answered
@@ -78,7 +78,7 @@ class ControlFolder:
     # live.json
 
     def live(self) -> LiveRecord:
-        """Return the contents of live.json. Raise FileNotFoundError if no run has written this file here."""
+        """Return the contents of live.json. Raise FileNotFoundError if the file does not exist."""
         return LiveRecord.parsed(read_json(self._root, "live.json", MAX_BYTES))
 
     def write_live(self, record: LiveRecord) -> None:
@@ -106,11 +106,11 @@ class ControlFolder:
         return _ids(self._taken)
 
     def read(self, command_id: str) -> ControlCommand:
-        """Return a command from the inbox. Raise BadControlFile or OSError if it cannot be used."""
+        """Return a command from the inbox. Raise BadControlFile if it is invalid, or OSError if it cannot be read."""
         return ControlCommand.parsed(read_json(self._inbox, command_id + SUFFIX, MAX_COMMAND_BYTES), command_id)
 
     def read_taken(self, command_id: str) -> ControlCommand:
-        """Return a command from taken/. Raise BadControlFile or OSError if it cannot be used."""
+        """Return a command from taken/. Raise BadControlFile if it is invalid, or OSError if it cannot be read."""
         return ControlCommand.parsed(read_json(self._taken, command_id + SUFFIX, MAX_COMMAND_BYTES), command_id)
 
     def claim(self, command_id: str) -> bool:
@@ -129,7 +129,7 @@ class ControlFolder:
         remove(self._taken, command_id + SUFFIX)
 
     def discard(self, command_id: str) -> None:
-        """Remove a file from the inbox that is not a new command."""
+        """Remove from the inbox a command that must not be applied, because it repeats an earlier one."""
         remove(self._inbox, command_id + SUFFIX)
 
     # Answers

@@ -53,9 +53,10 @@ class KnobState:
 
 @dataclass(frozen=True, slots=True)
 class PendingCommand:
-    """A command without a final answer.
+    """A command that is still waiting for its final answer.
 
-    `status` is "sent" if the run has not seen the command yet, "seen" if it has, and "taken" if it is about to apply it.
+    `status` is "sent" (the run has not seen the command yet), "seen" (the run has seen it) or "taken" (the run is about to
+    apply it).
     """
 
     command: ControlCommand
@@ -66,9 +67,9 @@ class Controller:
     """Steer the run in a run folder. Call `hookpoint.control` to create a Controller.
 
     Each method that sends a command waits for the answer and returns it. It raises NotApplied if the run refuses the command,
-    ends first, or does not take the command within `timeout` seconds. After a timeout, the command is withdrawn and never
-    applied. The method raises NotTraining at once if no process is training. Any number of controllers may steer a run at the
-    same time.
+    ends before it applies the command, or does not take the command within `timeout` seconds. After a timeout, the command is
+    withdrawn and never applied. The method raises NotTraining at once if no process is training. Any number of controllers may
+    steer a run at the same time.
     """
 
     def __init__(self, run_folder: str | os.PathLike[str]) -> None:
@@ -125,7 +126,7 @@ class Controller:
         return [*taken, *(PendingCommand(command, "seen" if command.id in seen else "sent") for command in waiting)]
 
     def journal(self) -> list[JournalEntry]:
-        """Return the commands in the journal, without forgotten commands.
+        """Return the commands in the journal, except for those that `forget` has removed.
 
         A resumed run replays the commands that were applied after its checkpoint was saved.
         """
@@ -155,7 +156,10 @@ class Controller:
         expect: Mapping[str, Any] | None = None,
         timeout: float | None = TIMEOUT,
     ) -> ControlOrder:
-        """Send a command without waiting for its answer. It expires `timeout` seconds after the run sees it (None: never)."""
+        """Send a command without waiting for its answer.
+
+        The command expires `timeout` seconds after the run sees it. With `timeout=None`, the command never expires.
+        """
         order = self.prepare(do, args, expect=expect, timeout=timeout)
         order.send()
         return order
@@ -191,7 +195,7 @@ class Controller:
         return self._ask("set", timeout, expect, values=dict(values))
 
     def pause(self, *, timeout: float = TIMEOUT) -> ControlAnswer:
-        """Pause all ranks at the next step boundary until `resume`. Their memory stays allocated."""
+        """Pause all ranks at the next step boundary, until you call `resume`. Their memory stays allocated."""
         return self._ask("pause", timeout)
 
     def resume(self, *, timeout: float = TIMEOUT) -> ControlAnswer:
@@ -199,7 +203,7 @@ class Controller:
         return self._ask("resume", timeout)
 
     def save(self, tag: str = "manual", *, timeout: float = TIMEOUT) -> ControlAnswer:
-        """Save a checkpoint with this tag. Wait until it is on disk, and return the answer with its path."""
+        """Save a checkpoint with this tag, and wait until it is on disk. The answer contains the checkpoint's path."""
         return self._ask("save", timeout, tag=tag)
 
     def validate(self, *, timeout: float = TIMEOUT) -> ControlAnswer:
@@ -247,7 +251,7 @@ class Controller:
         try:
             order.send()
             answer = order.wait()
-        except BaseException:  # Ctrl-C
+        except BaseException:  # such as KeyboardInterrupt after Ctrl-C
             order.withdraw()
             raise
         if answer.status != APPLIED:
@@ -270,7 +274,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _read(ids: Iterable[str], read: Callable[[str], ControlCommand]) -> list[ControlCommand]:
-    """Return the commands with these ids. Skip files that are not commands, and commands that have been answered meanwhile."""
+    """Return the commands with these ids. Skip files that are not commands, and commands that were answered in the meantime."""
     found = []
     for id in ids:
         with suppress(OSError, BadControlFile):
@@ -296,7 +300,7 @@ def _plain(what: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_arrays(value: Any) -> Any:
-    """Return NumPy values and tensors as Python numbers and lists, also inside dicts and sequences."""
+    """Convert NumPy values and tensors to Python numbers and lists, even if they are inside a dict, list or tuple."""
     if isinstance(value, Mapping):
         return {name: _without_arrays(item) for name, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Saved commands: find out which commands a run had applied before it saved its checkpoints."""
+"""Saved commands: find out which commands a run had applied before it saved a checkpoint."""
 
 from __future__ import annotations
 

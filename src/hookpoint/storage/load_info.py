@@ -15,9 +15,10 @@ from hookpoint.storage.workdir.find_checkpoint import folder_at, unreadable
 
 
 def load_info(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the values that `append_info` added to a checkpoint, a best-… folder, or the newest checkpoint of a workdir.
+    """Return the values that a saver's `append_info` option added to a checkpoint.
 
-    The values are read from the manifest, so neither torch nor the key of an encrypted checkpoint is needed.
+    `path` is a checkpoint folder, a best-… folder, or a workdir. For a workdir, the newest checkpoint is read. The
+    values are read from the manifest, so neither torch nor the key of an encrypted checkpoint is needed.
 
     >>> saver = callbacks.ModelCheckpoint(append_info=["epoch_num", {"team": "vision"}])
     >>> with Loop([saver], workdir="runs/mine") as run:

@@ -28,7 +28,7 @@ class RunFile:
 
     A resumed run keeps its id and its first start time. It also keeps the recorded reasons why its results may differ from the
     results of an uninterrupted run (`inexact`). For a run that resumes, pass its lineage as `lineage`. For a run that starts
-    from given weights, `update` receives the lineage as one of the facts.
+    from given weights, pass its lineage to `update` instead, under the key "lineage".
 
     >>> disk.make_folder(Path("runs/mine"))
     >>> file = RunFile("runs/mine")
@@ -42,7 +42,7 @@ class RunFile:
         self._facts: dict[str, Any] | None = None
 
     def update(self, facts: Mapping[str, Any]) -> None:
-        """Add facts to the file. A new fact replaces an earlier fact with the same name."""
+        """Write these keys and values to the file. A new value replaces an earlier value with the same key."""
         if self._facts is None:
             self._facts = self._with_earlier_starts(facts)
         else:

@@ -67,7 +67,7 @@ def read(folder: Path, names: Collection[str]) -> Found:
 
 
 def complete(saved: Found, parts: Mapping[str, Any]) -> Found:
-    """Load the sharded tensors that are missing in `saved`, and return the result.
+    """Load the sharded tensors that are missing from `saved`, and return the completed checkpoint.
 
     If a tensor is sharded in this run, only this rank's shard is loaded. Otherwise, the full tensor is loaded. Raises Gone if
     the checkpoint was deleted or replaced.
@@ -121,7 +121,10 @@ def _at_path(path: Path, names: Collection[str]) -> Found:
 
 
 def _names_near(path: Path) -> list[str]:
-    """Return the file names in a folder, its parent and its checkpoints folder. If the names change, a run is writing files."""
+    """Return the names of the files in a folder, in its parent folder, and in its subfolder for checkpoints.
+
+    If these names change between two calls, a run is writing files.
+    """
     folders = [folder for folder in (path.parent, path, checkpoints(path)) if disk.is_folder(folder, follow=True)]
     return [name for folder in folders for name in disk.names(folder)]
 

@@ -48,7 +48,7 @@ class Verification:
 
     @property
     def ok(self) -> bool:
-        """Whether no checkpoint is damaged."""
+        """Whether all checkpoints are intact."""
         return all(row.ok for row in self.rows)
 
     def __str__(self) -> str:
@@ -60,7 +60,9 @@ class Verification:
 
 
 def verify(path: str | os.PathLike[str]) -> Verification:
-    """Compare every checkpoint and best-… folder in a workdir, or a single checkpoint, with its manifest.
+    """Check that the files of a checkpoint match its manifest.
+
+    `path` is the folder of a checkpoint, or a workdir. In a workdir, all checkpoints and all best-… folders are checked.
 
     This function reads all files, but does not modify or unpickle anything. It does not need torch.
     """

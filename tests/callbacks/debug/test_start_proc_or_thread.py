@@ -190,7 +190,7 @@ def test_a_plain_thread_goes_on_and_that_is_said(train_public, caplog):
     said = [line for line in caplog.messages if "cannot be stopped" in line]
     assert said == [
         "Thread daemon cannot be stopped and keeps running",
-        "Thread plain cannot be stopped and keeps running; the program does not exit until it has ended",
+        "Thread plain cannot be stopped and keeps running; the program does not exit until the thread ends",
     ]
 
 

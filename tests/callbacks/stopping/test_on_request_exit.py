@@ -107,7 +107,7 @@ def test_a_file_that_cannot_be_deleted_stops_it_all_the_same(train, tmp_path, mo
     (tmp_path / "REQUEST_EXIT.tmp").touch()
     monkeypatch.setattr(on_request_exit.Path, "unlink", refuse)
     assert train([OnRequestExit(save_ckpt=False)], epochs=2, workdir=tmp_path).step == 1
-    assert "REQUEST_EXIT.tmp: Permission denied; it will also stop the next run" in caplog.text
+    assert "REQUEST_EXIT.tmp: Permission denied; this file will also stop the next run" in caplog.text
 
 
 def test_the_file_is_looked_at_once_a_second(train, tmp_path, monkeypatch):

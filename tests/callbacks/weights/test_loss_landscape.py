@@ -209,7 +209,7 @@ def test_missing_files_are_reported_and_the_others_used(tmp_path, caplog):
     fit(tmp_path, small(), epochs=4)
     (tmp_path / "landscape" / "step-00000008.safetensors").unlink()
     fit(tmp_path, small(), epochs=5)
-    assert "the weights of 1 of 5 steps are missing" in caplog.text
+    assert "1 of 5 snapshots of the weights are missing" in caplog.text
     assert [stop["step"] for stop in result(tmp_path)["path"]] == [0, 4, 12, 16, 20]
 
 
@@ -247,7 +247,7 @@ def broken(model, batch):
     [
         ({"loss": broken}, 4, "in the loss"),
         ({"loss": lambda model, batch: model(batch[0])}, 4, r"loss returned shape (20, 1); expected one number"),
-        ({}, 1, "takes the weights of at least 3 steps, got 2"),
+        ({}, 1, "takes weights from at least 3 steps, got 2"),
     ],
 )
 def test_a_failed_evaluation_is_logged_and_the_run_is_finished(tmp_path, caplog, options, epochs, text):
@@ -332,7 +332,7 @@ def test_a_full_disk_loses_a_snapshot_but_not_the_run(tmp_path, monkeypatch, cap
 
     monkeypatch.setattr(disk, "replacing", replacing)
     fit(tmp_path, small())
-    assert "could not store the weights of step 8: [Errno 28] No space left on device; the run continues" in caplog.text
+    assert "could not store the weights at step 8: [Errno 28] No space left on device; the run continues" in caplog.text
     assert [stop["step"] for stop in result(tmp_path)["path"]] == [0, 4, 12, 16]
 
 

@@ -253,7 +253,7 @@ def test_saves_wait_once_for_a_monitor_that_blocks_and_name_it(waits, disk, capl
         named,
     )
     assert lost == f"blocked is still blocked: {len(other.records)} records did not reach it"
-    assert ended == "blocked is blocked: on_run_end has not returned for 0.05 s; the run ends without it"
+    assert ended == "blocked is blocked: on_run_end has not returned for 0.05 s; the run ends anyway"
     blocked.gate.set()
 
 
@@ -325,7 +325,7 @@ def test_an_on_run_end_that_blocks_keeps_no_other_from_ending(waits, caplog):
         pass
     gate.set()
     assert ended == ["mine"]
-    assert caplog.messages == ["first is blocked: on_run_end has not returned for 0.5 s; the run ends without it"]
+    assert caplog.messages == ["first is blocked: on_run_end has not returned for 0.5 s; the run ends anyway"]
 
 
 SIGNALLED = """

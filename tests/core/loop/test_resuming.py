@@ -428,7 +428,7 @@ def test_parts_that_the_checkpoint_or_the_run_has_alone_are_told(caplog, disk):
     ("state", "message"),
     [
         ({"model": Weights()}, "state: the name 'model' is reserved.\n  rename    it"),
-        ({"x": 3}, "state['x']: int has no state_dict and load_state_dict.\n  add       them"),
+        ({"x": 3}, "state['x']: int needs both state_dict and load_state_dict.\n  add       them"),
     ],
 )
 def test_state_that_cannot_be_kept_is_refused(state, message):

@@ -31,10 +31,11 @@ from hookpoint.engine.data.seeded_samples import SeededSamples
 SAMPLES, BATCH, EPOCHS = 11, 3, 3
 FEW_PLACES = {(1, 2), (2, None), (2, 3)}
 WORKERS_WARNING = (
-    "random numbers that workers draw inside the dataset are not restored; if it draws any, wrap it in hookpoint.SeededSamples"
+    "random numbers that workers draw inside the dataset are not restored; if the dataset draws any, "
+    "wrap it in hookpoint.SeededSamples"
 )
 STREAM_WARNING = (
-    "random numbers that workers draw inside the dataset are not restored; if it draws any, seed them in its __iter__"
+    "random numbers that workers draw inside the dataset are not restored; if the dataset draws any, seed them in its __iter__"
 )
 IN_ORDER_WARNING = "workers deliver batches in any order (in_order=False): a resumed run may repeat or skip some"
 

@@ -42,7 +42,7 @@ def options(**changes):
             True,
             {"precision": "fp16"},
             (
-                "cuda_graph=True does not support precision='fp16': its scaler decides on the host whether to step.\n"
+                "cuda_graph=True does not support precision='fp16': the gradient scaler decides on the CPU whether to step.\n"
                 "  choose    precision='bf16' or '32'"
             ),
         ),
@@ -58,7 +58,7 @@ def options(**changes):
             True,
             {"main": OwnBackward()},
             (
-                "cuda_graph=True captures the Runner's own step, but OwnBackward has its own on_iter_backward.\n"
+                "cuda_graph=True captures the Runner's own step, but OwnBackward overrides on_iter_backward.\n"
                 "  move      its computation to on_iter_forward or the loss\n  drop      cuda_graph=True instead"
             ),
         ),

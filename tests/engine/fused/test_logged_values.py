@@ -51,7 +51,7 @@ def test_numbers_are_refused(run, logged, value, text):
 @pytest.mark.parametrize("put", [lambda run: run.put_scalar("x", 1.0), lambda run: run.put_text("x", "y")])
 def test_what_a_replay_could_not_repeat_is_refused(run, logged, put):
     for _ in run.batches([1]):
-        with logged.recording(), pytest.raises(BadValue, match=r"the forward can use only run\.log and hookpoint\.log"):
+        with logged.recording(), pytest.raises(BadValue, match=r"the forward can log only with run\.log and hookpoint\.log"):
             put(run)
         put(run)
 

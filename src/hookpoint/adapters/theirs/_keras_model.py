@@ -9,7 +9,7 @@ from hookpoint.core.errors import NotOffered
 
 
 class Rate(float):
-    """The learning rate: a number that Keras callbacks can also assign to, like a Keras variable."""
+    """The learning rate, as a float that also has the methods `assign` and `numpy` of a Keras variable."""
 
     _optimizer: KerasOptimizer
 
@@ -50,7 +50,10 @@ class KerasOptimizer(Offers):
 
 
 class KerasModel(Offers):
-    """The run's model, with a Keras model's attribute names. If it is a Keras model, all of its attributes work."""
+    """The run's model, with a Keras model's attribute names.
+
+    If the run's model is itself a Keras model, Keras callbacks can read all of its attributes.
+    """
 
     __slots__ = ("_optimizer", "_stops", "history", "metrics")
 
@@ -90,7 +93,7 @@ class KerasModel(Offers):
         return [_to_numpy(value) for value in self._state().values()]
 
     def set_weights(self, weights: list[Any]) -> None:
-        """Set the weights that `get_weights` returned."""
+        """Load weights into the model. `weights` is a list in the format that `get_weights` returns."""
         model = self._caller.run.model
         if hasattr(model, "set_weights"):
             model.set_weights(weights)

@@ -27,13 +27,15 @@ class Fit:
             self._trainer_before, run.model.trainer = getattr(run.model, "_trainer", None), self.trainer
 
     def leave(self) -> None:
-        """Restore a LightningModule's own trainer."""
+        """If the model is a LightningModule, restore the trainer that it had before the run."""
         if self._is_module:
             self.module.trainer, self._is_module = self._trainer_before, False
 
 
 class LightningCallback(Adopted):
-    """Call a Lightning callback. Epochs and batches count from 0; `trainer` and `pl_module` stand for the run and its model.
+    """Call a Lightning callback.
+
+    Its `trainer` argument gives access to the run, and `pl_module` to the run's model. Epochs and batches are counted from 0.
 
     A checkpoint contains the Lightning callback's `state_dict`, and the entries that its `on_save_checkpoint` adds.
     """
@@ -66,8 +68,10 @@ class LightningCallback(Adopted):
         "BatchSizeFinder": "pass batch_size to fit: this callback restarts Lightning's own fit",
         "GradientAccumulationScheduler": "set Runner(accumulate=...): the run accumulates gradients itself",
         "LearningRateFinder": "set the optimizer's learning rate: this callback restarts Lightning's own fit",
-        "StochasticWeightAveraging": "use hookpoint.callbacks.StochasticWeightAveraging: Lightning's version changes its loop",
-        "ThroughputMonitor": "use hookpoint.callbacks.ThroughputTracker: Lightning's version reads its own loops",
+        "StochasticWeightAveraging": (
+            "use hookpoint.callbacks.StochasticWeightAveraging: Lightning's callback changes Lightning's own loop"
+        ),
+        "ThroughputMonitor": "use hookpoint.callbacks.ThroughputTracker: Lightning's callback reads Lightning's own loops",
     }
 
     _fit: Fit | None = None
@@ -96,7 +100,10 @@ class LightningCallback(Adopted):
             self._load(run)
 
     def _load(self, run: Run) -> None:
-        """Call the methods for the start of training. If the run resumes, the state is already restored, as in Lightning."""
+        """Call the Lightning callback's `on_fit_start` and `on_train_start`.
+
+        As in Lightning, a resumed run restores its state before these calls.
+        """
         self._call(run, "on_fit_start")
         self._call(run, "on_train_start")
 

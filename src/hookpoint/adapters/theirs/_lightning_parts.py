@@ -12,7 +12,10 @@ from hookpoint.adapters.theirs._offers import Caller, Offers
 
 
 class Strategy(Offers):
-    """The strategy. Callbacks' decisions need no reduction, because the values they are based on are the same on all ranks."""
+    """A stand-in for `trainer.strategy`.
+
+    Its methods do not communicate between ranks, because callbacks already receive the same values on all ranks.
+    """
 
     __slots__ = ("_device",)
 
@@ -80,7 +83,7 @@ class Logger(Offers):
 
 
 class BatchProgress(Offers):
-    """The position in the training data."""
+    """A stand-in for Lightning's `batch_progress`, which tells callbacks whether the current batch is the last one."""
 
     __slots__ = ()
 

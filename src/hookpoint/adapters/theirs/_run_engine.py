@@ -65,7 +65,10 @@ def run_engine(shown: str, calls: Calls) -> Any:
             raise BadLoop(f"{shown}.run(...): a hookpoint run drives this engine.", call="runner.fit(...)")
 
         def _wrapped(self, handler: Any) -> Callable[..., Any]:
-            """Return a function that calls a handler and records its name, so that a stop's reason can name the handler."""
+            """Return a function that calls a handler and records the handler's name.
+
+            If the handler stops the run, the reason for the stop contains this name.
+            """
             if id(handler) in self._named:
                 return self._named[id(handler)][1]
             name = _name_of(handler)

@@ -16,15 +16,16 @@ _CLASSES = {
     "Lightning": ("_lightning_callback", "LightningCallback"),
     "transformers": ("_trainer_callback", "TrainerCallback"),
 }
-# One callback per object, by the object's id. The callback holds a reference to the object, so the id is not reused meanwhile.
+# Maps the id of each adopted object to its hookpoint callback. The callback holds a reference to the object, so Python cannot
+# give the same id to another object while the callback exists.
 _ADOPTED: WeakValueDictionary[int, Adopted] = WeakValueDictionary()
 
 
 def adopt(callback: Any, **options: Any) -> Callback:
     """Return a hookpoint callback that calls an unchanged Keras 3, Lightning or transformers callback.
 
-    A Runner or Loop adopts the objects in its list automatically. Call this function to set options of the trainer that the
-    object was written for:
+    If you pass such a callback to a Runner or Loop, the callback is adopted automatically. Call this function to set options
+    of the trainer that the callback was written for:
 
     - Lightning: `check_val_every_n_epoch`, `val_check_interval` and `log_every_n_steps` of its Trainer.
     - transformers: any argument of TrainingArguments, such as `metric_for_best_model="eval_loss"`, or all of them as `args`.

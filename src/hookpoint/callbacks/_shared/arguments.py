@@ -1,4 +1,4 @@
-"""Checks for constructor arguments. Each returns the value or raises BadArgument."""
+"""Check constructor arguments. Most functions return the checked value, or raise BadArgument if it is invalid."""
 
 from __future__ import annotations
 

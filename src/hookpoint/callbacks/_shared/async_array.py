@@ -12,9 +12,9 @@ NUMPY_FLOATS = ("torch.float16", "torch.float32", "torch.float64")  # NumPy has 
 class AsyncArray:
     """Copy a tensor to the host without waiting. `numpy.asarray`, `float` and `tensor` wait for the copy.
 
-    On a GPU, the copy is queued behind the work submitted so far, so later changes to the tensor do not affect it. Readers wait
-    for this copy only, not for work that is queued later. For a sharded tensor, only the local shard is copied. For a sparse
-    tensor, only its values are copied.
+    On a GPU, the copy is queued behind the work submitted so far, so later changes to the tensor do not affect it. Reading the
+    values waits only for this copy, not for work that is queued later. For a sharded tensor, only the local shard is copied.
+    For a sparse tensor, only its values are copied.
     """
 
     def __init__(self, tensor: Any) -> None:

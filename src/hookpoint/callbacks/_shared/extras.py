@@ -1,4 +1,4 @@
-"""Optional packages: import them on use, and warn once if they are missing."""
+"""Optional packages: import a package when it is needed, and warn once if it is missing."""
 
 from __future__ import annotations
 

@@ -39,7 +39,10 @@ class NamePattern:
         return any(_matches(pattern, name) for pattern in self._patterns)
 
     def require(self, owner: str, kind: str, named: Iterable[tuple[str, Item]]) -> dict[str, Item]:
-        """Return the matching items, each under its first matching name. Raise if a pattern matches no item."""
+        """Return a dict from names to matching items. Raise if a pattern matches no item.
+
+        If an item has several names, its first matching name is the key.
+        """
         items = list(named)
         names = [name for name, _ in items]
         if not names:

@@ -17,8 +17,8 @@ class NewValues:
     """Return the newest final value of a metric, but only once.
 
     A callback that counts values, such as EarlyStopping with its patience, must not count the same value twice when it is
-    triggered twice. Final values are the means of finished passes and values logged between iterations. A reader with a step
-    schedule does not wait for the end of a training pass: it gets the mean of the values logged since its last read.
+    triggered twice. Final values are the means of finished passes and values logged between iterations. A callback with a
+    step schedule does not wait for the end of a training pass: it gets the mean of the values logged since its last read.
     """
 
     def __init__(self, metric: str) -> None:
@@ -33,7 +33,7 @@ class NewValues:
         self._has_warned = False
 
     def begin(self, run: Run, owner: Callback) -> None:
-        """Start collecting the values between reads if the owner has a step schedule. Call this when the run begins."""
+        """If the callback `owner` has a step schedule, start collecting values for its reads. Call this when the run begins."""
         if any(entry.subject is owner and entry.reads_by_steps for entry in run.hooks.entries):
             machine_of(run).logbook.windows.attach(self.metric, self._window)
 
@@ -71,7 +71,8 @@ class NewValues:
 def is_current(moment: Moment, run: Run) -> bool:
     """Return whether a value logged at this moment was measured with the current weights.
 
-    The weights at the end of the same iteration count as current, because a loop may evaluate first and step afterwards.
+    At the end of a training iteration, a value from earlier in the same iteration still counts, because a loop may evaluate
+    before it steps the optimizer.
     """
     now = run.moment
     if moment.is_same(now):
@@ -81,7 +82,11 @@ def is_current(moment: Moment, run: Run) -> bool:
 
 
 def warn_outdated(metric: str, measured: Moment, run: Run, consequence: str) -> None:
-    """Warn that a metric was not measured with the current weights. The message names the first clock that differs."""
+    """Warn that a metric was not measured with the current weights.
+
+    The message shows when the metric was measured and where the run is now: by step or, if the step is the same, by epoch or
+    iteration.
+    """
     now = run.moment
     clock = next((name for name in ("step", "epoch") if getattr(measured, name) != getattr(now, name)), "iteration")
     then, later = getattr(measured, clock), getattr(now, clock)

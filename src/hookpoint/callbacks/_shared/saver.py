@@ -24,7 +24,9 @@ class SaverOptions(Options, total=False):
 
 
 class Saver(Callback):
-    """Request checkpoints under the saver's own tags, at most one per tag and moment. Subclasses decide when to save.
+    """Request checkpoints under the saver's own tags. Subclasses decide when to save.
+
+    A saver never requests two checkpoints with the same tag at the same moment.
 
     `rules` maps each tag to its retention rule, or to None to keep all checkpoints. `limits` names the tags whose rule also
     counts the checkpoint written at the end of the run. on_setup raises if two savers use the same tag, because they would
@@ -67,7 +69,10 @@ class Saver(Callback):
         self._requested, self._unconfirmed = {}, {}
 
     def request(self, run: Run, tag: str, *, measured: Mapping[str, Any] | None = None) -> None:
-        """Request a checkpoint for the current moment, at most once. `measured` is the manifest entry for the metric value."""
+        """Request a checkpoint, unless this saver has already requested one with the same tag at the current moment.
+
+        `measured` is the manifest entry for the metric value.
+        """
         last, now = self._requested.get(tag), run.moment
         if last is None or not last.is_same(now):
             self._requested[tag] = self._unconfirmed[tag] = now

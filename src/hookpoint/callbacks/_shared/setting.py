@@ -78,7 +78,7 @@ class Setting:
         """Set the value to `function(old)` unless the result is None; return whether the value changed.
 
         For a learning rate, the function is called once, with the rate of the first parameter group. For any other setting, it
-        is called once for each distinct value in the parameter groups. A quiet change sends no event.
+        is called once for each distinct value in the parameter groups. With `quietly`, no event is sent and no line is logged.
         """
         names = self._names(run)
         old = [self._get(run, name) for name in names]
@@ -138,19 +138,25 @@ class Setting:
         return split_name(self.name)[0]
 
     def targets(self, run: Run) -> frozenset[Any]:
-        """Return identifiers for the targets of a change: an object, or entries in parameter groups."""
+        """Return identifiers of what this setting changes: an object, or entries in parameter groups.
+
+        If two settings have an identifier in common, they change the same value.
+        """
         if self._own is not None:
             return frozenset([getattr(self._own, "identity", id(self._own))])
         return frozenset((self._key, address) for address in run.hyper.addresses(self.name))
 
     def _names(self, run: Run) -> list[str]:
-        """Return the names to set: one per parameter group, or a single name for a learning rate or an object."""
+        """Return the names whose values a change sets: one name for each parameter group.
+
+        For a learning rate, an object, or a name with "@", return only the name of the setting.
+        """
         if self._own is not None or "@" in self.name or self._key == "lr":
             return [self.name]
         return run.hyper.group_names(self.name) or [self.name]
 
     def _holds(self, run: Run, name: str, value: Any, new: Any) -> bool:
-        """Return whether the setting already has the new value. A setting that is stored in a tensor may be rounded."""
+        """Return whether the setting already has the new value, after rounding if the setting is stored in a tensor."""
         if new == value or self._own is not None or not isinstance(new, int | float):
             return bool(new == value)
         return bool(as_stored(run.hyper[name], new) == value)
@@ -170,7 +176,7 @@ class Setting:
 
 
 def _plain(value: Any) -> Any:
-    """Return a NumPy scalar or a tensor with one element as a Python number."""
+    """Convert a NumPy scalar, or a tensor with one element, to a Python number. Return other values unchanged."""
     return value.item() if hasattr(value, "item") and not isinstance(value, int | float) else value
 
 

@@ -21,7 +21,10 @@ def require_step_hooks(run: Run, owner: str, purpose: str) -> None:
 
 
 def step_gradients(run: Run, named: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    """Yield the gradients of named parameters at on_step_begin, clipped and unscaled. Skip parameters without a gradient."""
+    """Yield the name and the gradient of each parameter, and skip parameters without a gradient.
+
+    Call this function at on_step_begin, after any gradient clipping. The yielded gradients are unscaled.
+    """
     scale = getattr(_first_optimizer(run), "grad_scale", None)  # set if the optimizer itself unscales the gradients
     for name, parameter in named:
         if parameter.grad is not None:

@@ -9,7 +9,10 @@ from hookpoint.core.logger import logger
 
 
 class Ticker:
-    """Call `tick` every `seconds` on a background thread until `stop` is called. A failure is logged and ends the thread."""
+    """Call `tick` every `seconds` seconds on a background thread, until `stop` is called.
+
+    If `tick` raises an exception, a warning is logged and the thread ends.
+    """
 
     def __init__(self, owner: str, seconds: float, tick: Callable[[], None]) -> None:
         self._owner = owner

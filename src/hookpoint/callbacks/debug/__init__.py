@@ -1,1 +1,1 @@
-"""A shell inside a run, and background processes."""
+"""Callbacks that open a shell inside a run, or start background processes."""

@@ -26,13 +26,13 @@ class StartProcOrThread(Callback):
     - a function without arguments that returns any of these. The function is called for each run, because a process or thread
       can be started only once.
 
-    These processes do not receive Ctrl-C, unless they come from a fork server that was already running.
+    Processes that this callback starts do not receive Ctrl-C, unless they come from a fork server that was already running.
 
-    With `stop_at_last`, the `stop` or `terminate` method is called, then `join`. A process that has not ended after
-    `stop_seconds` is killed if possible. A thread without a `stop` method cannot be stopped, and a warning is logged. Without
-    `stop_at_last`, processes and threads keep running. During training, the callback checks about once per second whether a
-    process has exited with a code other than 0. With `if_it_dies="log"`, it then logs one warning. With "stop", it stops the
-    run.
+    With `stop_at_last`, the callback stops each process, thread and command at the end of the run. It calls the `stop` method
+    or, if there is none, the `terminate` method, and then calls `join`. A process that has not ended after `stop_seconds` is
+    killed if possible. A thread without a `stop` method cannot be stopped, and a warning is logged. Without `stop_at_last`,
+    processes and threads keep running. During training, the callback checks about once per second whether a process has exited
+    with a code other than 0. With `if_it_dies="log"`, it then logs one warning. With "stop", it stops the run.
 
     Listens to on_setup, on_run_begin, on_train_iter_end, on_epoch_end and on_run_end. Sends the event "process died".
 
@@ -70,7 +70,7 @@ class StartProcOrThread(Callback):
             if _processes.was_started(worker):
                 raise BadLoop(
                     f"{owner}: {_processes.described(worker)} was already started and cannot be started again.",
-                    give="a function that creates one for each run: StartProcOrThread(lambda: Process(target=work))",
+                    give="a function that creates a new object for each run: StartProcOrThread(lambda: Process(target=work))",
                 )
 
     def on_run_begin(self) -> None:
@@ -92,7 +92,7 @@ class StartProcOrThread(Callback):
         for worker in reversed(running) if self.stop_at_last else ():
             try:
                 if not _processes.stop(worker, self.stop_seconds):
-                    daemon = "" if getattr(worker, "daemon", True) else "; the program does not exit until it has ended"
+                    daemon = "" if getattr(worker, "daemon", True) else "; the program does not exit until the thread ends"
                     logger.warning("%s cannot be stopped and keeps running%s", _processes.described(worker), daemon)
             except Exception as error:  # the other workers must still be stopped
                 logger.warning("%s could not be stopped: %s: %s", _processes.described(worker), type(error).__name__, error)

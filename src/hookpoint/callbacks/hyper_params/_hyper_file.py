@@ -1,4 +1,4 @@
-"""HyperFile: a file of `name:value` lines that a person edits while the run reads it."""
+"""HyperFile: a file of `name:value` lines. The user can edit the file during the run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ class Line(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """A problem with a line, or with the whole file if `line` is 0. `content` identifies it across reads."""
+    """A problem with a line, or with the whole file if `line` is 0.
+
+    `content` helps to recognize the problem when the file is read again.
+    """
 
     line: int
     reason: str
@@ -38,13 +41,13 @@ class Problem(NamedTuple):
 
     @property
     def key(self) -> str:
-        """A string that identifies the same problem across reads."""
+        """A string by which the problem is recognized when the file is read again."""
         return self.content or self.reason
 
 
 @dataclass(slots=True)
 class Reading:
-    """The valid lines of a file, and the problems with the others."""
+    """The valid lines of a file, and the problems found in the file."""
 
     lines: list[Line] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
@@ -87,7 +90,7 @@ class HyperFile:
         return parse(content, may_be_incomplete=may_be_incomplete)
 
     def _load(self) -> tuple[bytes, bool]:
-        """Return the content, and whether it was changed recently."""
+        """Return the content of the file, and whether the file was changed recently."""
         _check_file(os.lstat(self.path))  # checked before opening, because opening a device may have side effects
         descriptor = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:

@@ -20,9 +20,9 @@ class LearningRateScheduler(HyperParamSetter):
     """Set the learning rate at the start of each epoch to `schedule(epoch, lr)`, with epochs counted from 0 as in Keras.
 
     If the function has one parameter, it receives only the epoch. The function returns the rate for the first parameter group;
-    the other groups keep their ratios to it. `verbose=1` prints each change. `param` may name another setting. When a run
-    resumes in the middle of an epoch, that epoch keeps the restored rate. Sends the event "setting", and logs `learning_rate`
-    at on_epoch_end unless it is already logged.
+    the other groups keep their ratios to it. `verbose=1` prints each change. To schedule another setting instead of the
+    learning rate, pass its name or a `HyperParam` as `param`. When a run resumes in the middle of an epoch, that epoch keeps
+    the restored rate. Sends the event "setting", and logs `learning_rate` at on_epoch_end unless it is already logged.
 
     >>> class Model: dropout = 0.5
     >>> dropout = ObjAttrParam(Model, "dropout")

@@ -126,7 +126,7 @@ class Plateau:
         self.reset()
 
     def reset(self) -> None:
-        """Discard all values."""
+        """Forget the best value, and start counting from 0 again."""
         self.best.reset()
         self.waited = self.cools_for = 0
 

@@ -29,7 +29,7 @@ class ScheduledHyperParamSetter(HyperParamSetter):
     in the first parameter group; the other groups keep their ratios to it.
 
     A run that resumes from its own checkpoint keeps the restored value until the next entry of the table is due. A run that
-    resumes without this callback's state gets the value that applies at its step.
+    resumes without this callback's state gets the value that the table specifies for the current epoch or step.
 
     Sends the event "setting" at each change; with both `interp="linear"` and `step_based`, only once per epoch.
 
@@ -85,7 +85,7 @@ class ScheduledHyperParamSetter(HyperParamSetter):
         self._advance(run, run.step if self.step_based else run.epoch if run.mode is None else run.epoch - 1)
 
     def _catch_up(self, run: Run) -> None:
-        """Set a value that is overdue because epochs were interrupted or the run resumed without this callback's state."""
+        """Set the value that is due, if an earlier epoch was interrupted or the run resumed without this callback's state."""
         self._is_behind = False
         self._advance(run, run.step if self.step_based else run.epoch - 1)
 

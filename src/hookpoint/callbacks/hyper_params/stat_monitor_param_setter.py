@@ -18,13 +18,13 @@ from hookpoint.core.schedule.moment import Moment
 class StatMonitorParamSetter(MetricParamSetter):
     """Set a hyper-parameter to `value_func(old)` when a metric has not decreased by `threshold` in its last `last_k` values.
 
-    With `reverse`, the metric must increase instead. The best of these values is compared with the first of them. After a
-    change, the values are discarded, so the next change happens at least `last_k` values later. NaN does not count as progress.
-    An epoch without a new value does not count. Raises if the metric is missing. `param` is a name in `run.hyper`, or a
-    HyperParam.
+    With `reverse`, the hyper-parameter is set when the metric has not increased by `threshold`. The best of the last `last_k`
+    values is compared with the first of them. After a change, the values are discarded, so the next change happens at least
+    `last_k` values later. NaN does not count as progress. An epoch without a new value does not count. Raises if the metric is
+    missing. `param` is a name in `run.hyper`, or a HyperParam.
 
-    Reads `stat_name` and sends the event "setting". With a step schedule, a value is the mean of the values logged since the
-    last trigger.
+    Reads `stat_name` and sends the event "setting". With a step schedule, each trigger adds one value: the mean of the metric
+    since the last trigger.
 
     >>> setter = StatMonitorParamSetter("learning_rate", "val_error", lambda old: old * 0.1, threshold=0.0, last_k=10)
     >>> setter.name

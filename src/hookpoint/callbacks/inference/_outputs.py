@@ -13,7 +13,7 @@ Source = str | Callable[[Any, Any], Any]  # the name of an output, or a function
 
 
 def check_source(owner: str, argument: str, source: Any) -> None:
-    """Raise BadArgument unless this is a name or a function."""
+    """Raise BadArgument unless `source` is a name or a function."""
     if not callable(source) and (not isinstance(source, str) or not source):
         raise BadArgument(f"{owner}: {argument} must be a name or a function (outputs, targets), got {source!r}.")
 

@@ -1,4 +1,4 @@
-"""RunningRatio: the ratio of two sums that are accumulated on their device."""
+"""RunningRatio: the ratio of two sums, which stay on the device until the result is read."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RunningRatio:
         self._sums = (self._sums[0] + numerator, self._sums[1] + denominator)
 
     def add_mean(self, value: Any, weight: int) -> None:
-        """Add a number, or the mean of an array, with a weight."""
+        """Add `value * weight` to the numerator and `weight` to the denominator. If `value` is an array, its mean is used."""
         size = math.prod(getattr(value, "shape", ()))
         if size:
             value = to_double(value)
@@ -48,7 +48,7 @@ class RunningRatio:
         if sums is not None:
             denominator = float(sums[1])
             self._value = float(sums[0]) / denominator if denominator else self._empty
-            self._sums = None  # releases device memory; set last, because another thread may be reading
+            self._sums = None  # frees device memory; assigned after _value, because another thread may call float()
         return self._value
 
     def __repr__(self) -> str:

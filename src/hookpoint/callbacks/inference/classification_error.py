@@ -73,7 +73,10 @@ def wrong_in_top(reader: str, scores: Any, targets: Any, k: int) -> tuple[Any, A
     """
     if getattr(targets, "shape", None) is None or getattr(scores, "shape", None) is None:
         kinds = f"{type(scores).__name__} outputs and {type(targets).__name__} targets"
-        raise BadValue(f"{reader}: cannot compare {kinds}.", give="tensors or arrays, or wrong=a function of the two")
+        raise BadValue(
+            f"{reader}: cannot compare {kinds}.",
+            give="tensors or arrays, or wrong=a function (outputs, targets) -> a vector of 0 and 1",
+        )
     is_tensor = hasattr(scores, "topk")
     if not is_tensor:
         import numpy

@@ -12,9 +12,9 @@ class Inferencer(Protocol):
     """Measure something over the batches of a validation pass. An `InferenceRunner` runs any number of inferencers at once.
 
     `names` are the names of the results; they must be known before the run begins. `update` reads `run.outputs`, `run.targets`,
-    `run.loss` and `run.batch`, and should accumulate without waiting for a device. A result is a number, a tensor with one
-    element, or any object with `__float__`. In a distributed run, each rank has a shard of the data, and the optional method
-    `share(run)` is called before `results`. Use it to add up the sums from all ranks with `run.reduce` or `run.gather`.
+    `run.loss` and `run.batch`, and should update its sums without waiting for a device. A result is a number, a tensor with
+    one element, or any object with `__float__`. In a distributed run, each rank has a shard of the data, and the optional
+    method `share(run)` is called before `results`. Use it to add up the sums from all ranks with `run.reduce` or `run.gather`.
 
     >>> class Largest:
     ...     names = ("largest",)

@@ -84,7 +84,10 @@ def joined_sizes(ranks: list[list[float]]) -> dict[str, float]:
 
 
 def joined_ratio(ranks: list[list[float]]) -> float:
-    """Combine the norms of weight changes and weights from ranks with different layers into one ratio."""
+    """Return the update ratio of a model whose layers are on different ranks.
+
+    Each rank provides a list: the norm of its weight change, and the norm of its old weights.
+    """
     change, size = (math.hypot(*norms) for norms in zip(*ranks, strict=True))
     return change / max(size, MIN_NORM)
 
@@ -102,7 +105,7 @@ def _local_sizes(tensors: Sequence[tuple[Any]]) -> tuple[Any, Any, Any]:
 
 
 def _rows(tensors: Sequence[tuple[Any, ...]], measure: Callable[..., tuple[Any, ...]]) -> Any:
-    """Return one row of measurements for the shards of each rank, and a single row for all replicated tensors."""
+    """Return a table of measurements. Each rank's shards have one row, and all replicated tensors together have one row."""
     import torch
 
     like = next(item[-1] for item in tensors if is_sharded(item[-1]))

@@ -1,4 +1,4 @@
-"""TensorStats: statistics of tensors, computed on their device without waiting for it."""
+"""TensorStats: statistics of tensors, computed on the tensors' device without synchronizing with it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class TensorStats:
         self._measured: list[tuple[Any, ...]] = []  # for each tensor: size, mean, variance, number of zeros, largest magnitude
 
     def add(self, tensor: Any) -> None:
-        """Measure a tensor now. Integer tensors and empty tensors are ignored."""
+        """Add the current values of a tensor to the statistics. Integer tensors and empty tensors are ignored."""
         import torch
 
         tensor = local_shard(tensor.detach())
@@ -38,7 +38,7 @@ class TensorStats:
             self._measured.append((tensor.numel(), mean, variance, zeros, largest([tensor])))
 
     def values(self) -> dict[str, Any]:
-        """Return the statistics over all tensors by name, as tensors. The result is empty if no tensor was measured."""
+        """Return a dict of the statistics over all added tensors. Each value is a tensor. Without added tensors, return {}."""
         import torch
 
         if not self._measured:

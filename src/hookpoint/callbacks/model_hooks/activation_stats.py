@@ -17,14 +17,14 @@ from hookpoint.core.run.run import Run
 class ActivationStats(MeasuringCallback):
     """Log the mean, standard deviation, fraction of zeros and largest magnitude of module outputs during training.
 
-        pattern: Names of modules, as for `ModuleHooks`.
-        every: Measure the batches of every n-th step; by default, of each log step (`log_every` of the Runner or Loop).
+        pattern: A pattern for the names of modules, with the same syntax as in `ModuleHooks`.
+        every: Measure all batches of every n-th step. By default, measure each log step (`log_every` of the Runner or Loop).
         stats: Which of "mean", "std", "zeros" and "max" to log, as `activation/<module>/mean` and so on.
 
     A logged value is the mean since the last log step. If a module returns multiple values, only the first tensor is measured.
     If a module is called more than once, its outputs are measured together. If activation checkpointing calls a module a second
     time, the second call is not measured. The callback runs on the chief and measures only the chief's batches. In a compiled
-    model, the hooks remain registered for the whole run, with graph breaks as with `ModuleHooks`.
+    model, the hooks remain registered for the whole run. They cause graph breaks, as described in `ModuleHooks`.
 
     >>> import torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())

@@ -24,7 +24,7 @@ class FeatureTap(PatternCallback):
 
         pattern: Names of modules, as for `ModuleHooks`.
         pool: Function that reduces an output on its device before it is copied.
-        modes: The passes to collect in: "pred", "val" or both.
+        modes: The kinds of pass in which outputs are collected: "pred", "val" or both.
         file: Name of a file in the workdir, such as "features.safetensors". Each pass overwrites it. Ranks other than the chief
             write `rank1-features.safetensors` and so on.
 

@@ -46,7 +46,7 @@ class ModuleHooks(PatternCallback):
     1 (4, 3)
     """
 
-    step_cost: ClassVar[str] = "the time that the functions take, plus one extra call each"
+    step_cost: ClassVar[str] = "the time that the functions take, plus one extra Python call each time a hook is called"
 
     def __init__(
         self,

@@ -29,8 +29,8 @@ class ParameterHooks(PatternCallback):
     exception names the parameter.
 
     A frozen parameter has no gradient and no hook. For a parameter that is unfrozen or replaced during the run, hooks are
-    registered at the start of the next training pass. A tied parameter has one hook, under the first name that matches. Raises
-    for sharded parameters, because torch does not call their hooks.
+    registered at the start of the next training pass. A tied parameter has one hook, under the first name that matches. A
+    sharded parameter raises an error, because torch does not call its hooks.
 
     >>> import torch
     >>> model = torch.nn.Linear(1, 1)
@@ -41,7 +41,7 @@ class ParameterHooks(PatternCallback):
     (0.0, 4.0)
     """
 
-    step_cost: ClassVar[str] = "the time that the functions take, plus one extra call each"
+    step_cost: ClassVar[str] = "the time that the functions take, plus one extra Python call each time a hook is called"
 
     def __init__(
         self,

@@ -1,1 +1,1 @@
-"""Messages to people and programs."""
+"""Callbacks that send messages to people or to other programs."""

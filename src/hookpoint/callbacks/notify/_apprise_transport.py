@@ -36,7 +36,8 @@ class AppriseTransport:
             )
         # Import Apprise here and not on the thread that sends messages, because warning filters apply to all threads.
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "'imghdr' is deprecated", DeprecationWarning)  # raised when Apprise is imported
+            # Importing Apprise causes this warning.
+            warnings.filterwarnings("ignore", "'imghdr' is deprecated", DeprecationWarning)
             self._services()
 
     def send(self, message: Message) -> None:

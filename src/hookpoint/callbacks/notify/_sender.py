@@ -62,13 +62,13 @@ class SendFailed(Exception):
 
 
 class Transport(Protocol):
-    """Deliver messages."""
+    """The protocol of objects that deliver messages, for example by running a command."""
 
     def send(self, message: Any) -> None:
         """Send a message within a limited time, or raise."""
 
     def cancel(self) -> None:
-        """Interrupt a send that is in progress, if possible. Any thread may call it."""
+        """Interrupt a send that is in progress, if possible. Any thread may call this method."""
 
 
 class SendQueue:

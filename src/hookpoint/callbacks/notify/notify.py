@@ -21,8 +21,8 @@ from hookpoint.core.run.verdicts import Reached
 class Notify(Sender):
     """Send a message to a phone, a chat or a mailbox when a run starts, ends or fails, or when a metric reaches a new best.
 
-    - `url`: an Apprise URL such as `"ntfys://topic"`, or a list of them (`pip install 'hookpoint[notify]'`). Raises for
-        unencrypted URLs.
+    - `url`: an Apprise URL such as `"ntfys://topic"`, or a list of them (`pip install 'hookpoint[notify]'`). The
+        unencrypted schemes `apprise`, `form`, `http`, `json` and `xml` raise an error, unless the host is this machine.
     - `on`: the events to report: "start" (the run starts or resumes), "end" (it finishes or is stopped early), "stop" (it is
         stopped early), "failure" and "best". "best" requires the argument `best`.
     - `best`: the metric to watch. `mode` is "min", "max" or "auto". With "auto", the metric's name determines the mode.
@@ -34,12 +34,13 @@ class Notify(Sender):
     message about a failure contains the error, the callback at fault, and the command that started the run, with secrets
     masked. To resume the run, enter this command again. All of this information leaves the machine.
 
-    Messages are sent on a background thread. Each kind of failure is logged once. When a run ends, it waits up to five seconds
-    for the remaining messages. A failure never stops or delays a run. A run killed with `kill -9` sends nothing.
+    Messages are sent on a background thread. If a message cannot be sent, training continues without delay, and each kind of
+    error is logged once. When a run ends, it waits up to five seconds for the remaining messages. A run killed with
+    `kill -9` sends nothing.
 
     Listens to on_run_begin, on_save, on_load, on_exception and on_run_end. Checks for a new best when triggered: at the end of
-    each complete epoch, unless `.when(...)` says otherwise. With a step schedule, it compares the mean of the values logged
-    since the last trigger.
+    each complete epoch, unless `.when(...)` says otherwise. With a step schedule, the mean of the values logged since the
+    last trigger is compared with the best value so far.
 
     >>> Notify("ntfys://topic", best="val_loss").name
     'Notify(val_loss)'

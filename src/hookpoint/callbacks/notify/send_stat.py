@@ -26,18 +26,18 @@ class SendStat(Sender):
 
     A command is a list of arguments, or a string that is split as in a shell. It may contain these fields: each metric in
     `names`, `{epoch}`, `{step}`, `{run}` (the run's name), `{workdir}` and `{checkpoint}` (the newest checkpoint; empty if
-    there is none). `{loss:.3f}` formats a number. Write `{{` for a brace. The command runs without a shell, so a value never
-    becomes a command. Shell syntax is not allowed, except for `> /dev/null 2>&1` at the end. Pass `shell=True` to use shell
-    syntax; values are then quoted. Values that a program passes on to another shell, as in `ssh host "echo {run}"`, are not
-    quoted.
+    there is none). `{loss:.3f}` formats a number. Write `{{` and `}}` for literal braces. The command runs without a shell, so
+    a value is never executed as a command. Shell syntax is not allowed, except for `> /dev/null 2>&1` at the end. Pass
+    `shell=True` to use shell syntax; values are then quoted. Values that a program passes on to another shell, as in
+    `ssh host "echo {run}"`, are not quoted.
 
-    `url` is an Apprise URL such as `"ntfys://topic"`, or a list of them (`pip install 'hookpoint[notify]'`). The message
-    contains the run's name, the epoch, the step and the metrics.
+    `url` is an Apprise URL such as `"ntfys://topic"`, or a list of Apprise URLs. To use `url`, install Apprise with
+    `pip install 'hookpoint[notify]'`. The message contains the run's name, the epoch, the step and the metrics.
 
-    A message is sent if at least one of the metrics has a new value. Messages are sent in order, on a background thread. A send
-    that takes longer than `timeout_seconds` is cancelled. If more than 100 messages are waiting, the oldest are dropped. Each
-    kind of failure is logged once. When a run ends, it waits up to five seconds for the remaining messages. A failure never
-    stops or delays a run.
+    A message is sent if at least one of the metrics has a new value. Without `names`, a message is sent at every trigger.
+    Messages are sent in order, on a background thread. A send that takes longer than `timeout_seconds` is cancelled. If more
+    than 100 messages are waiting, the oldest are dropped. Each kind of failure is logged once. When a run ends, it waits up to
+    five seconds for the remaining messages. A failure never stops or delays a run.
 
     Triggered at the end of each complete epoch, unless `.when(...)` sets another schedule.
 
@@ -82,7 +82,7 @@ class SendStat(Sender):
         self._sent: dict[str, list[Any]] = {}
 
     def is_due(self, new: set[str]) -> bool:
-        """Return whether to send, given the metrics that have a new value."""
+        """Return whether to send a message. `new` contains the names of the metrics that have a new value."""
         return bool(new)
 
     def transport(self) -> Transport:
@@ -98,7 +98,7 @@ class SendStat(Sender):
             self._sent, self._checkpoint = {}, ""
 
     def on_save(self, path: Any) -> None:
-        # A store that writes no files passes names instead of paths.
+        # If the checkpoint store writes no files, `path` is the name of a checkpoint.
         self._checkpoint = os.path.abspath(path) if os.path.exists(path) else str(path)
 
     on_load = on_save

@@ -16,7 +16,7 @@ from hookpoint.core.text.thread_frames import frames_by_thread
 
 DEBUGGERS = ("pdb", "bdb", "code", "IPython", "ipdb", "pydevd", "debugpy", "_pydevd_bundle")
 
-_timer = Lock()  # faulthandler has one timer per process, and the first watch gets it
+_timer = Lock()  # faulthandler has only one timer per process; the StepWatch that holds this lock uses it
 
 
 class StepWatch:
@@ -24,8 +24,8 @@ class StepWatch:
 
     The thread that created the watch sets `began` when a step begins, and resets it to None when the step ends. For a step
     that is paused in a debugger, `on_late` is not called. If the interpreter itself hangs, no Python thread can run. In this
-    case, faulthandler's timer, which does not need the interpreter, writes all stacks to the file `stuck` and, with `exits`,
-    ends the process.
+    case, faulthandler's timer writes all stacks to the file `stuck`, because this timer does not need the interpreter. If
+    `exits` is True, the timer then ends the process.
     """
 
     def __init__(
@@ -47,14 +47,14 @@ class StepWatch:
         self._ticker = Ticker(owner, pause, self._check)
 
     def close(self) -> None:
-        """End the thread and the timer."""
+        """Stop the thread, and cancel the timer."""
         try:
             self._ticker.stop(timeout_seconds=10)
-        finally:  # end the timer even if an interrupt ends the wait
+        finally:  # cancel the timer even if an interrupt ends the wait for the thread
             self.end_timer()
 
     def end_timer(self) -> None:
-        """End the timer, and remove its file if it is empty."""
+        """Cancel the timer, and remove the file `stuck` if nothing was written to it."""
         if self._file is not None:
             faulthandler.cancel_dump_traceback_later()
             self._file.close()

@@ -23,17 +23,18 @@ LAST = ("on_exception", "on_run_end")
 class HookTrace(Watcher):
     """Write a trace of the run and of every callback, for Perfetto and chrome://tracing.
 
-    The trace contains spans for the run from on_setup on, and for its epochs, passes, data fetches, iterations, forward and
-    backward passes and optimizer steps. These spans contain the points, and the points contain the callbacks' handlers.
-    Monitors appear on their own threads. If the forward pass has no point, its span is the time between the start of the
-    iteration and the backward pass. Times are measured on the host, so a GPU may still be working when a span ends. Use
-    `ProfilerTrace` to record the GPU.
+    The trace contains spans for the run, its epochs, passes, data fetches, iterations, forward and backward passes and
+    optimizer steps. The run's span begins at on_setup. These spans contain the points, and the points contain the callbacks'
+    handlers. Monitors appear on their own threads. If no point fires for the forward pass, its span is the time between the
+    start of the iteration and the backward pass. Times are measured on the host, so a GPU may still be working when a span
+    ends. Use `ProfilerTrace` to record the GPU.
 
-    The first start of a run writes `profile/hooks-1.json` in the workdir, the next start `hooks-2.json`, and so on. Iterations
-    are recorded for the first `steps` steps after each start and, with `every`, for the first `steps` of every `every` steps.
-    With `steps=None`, all iterations are recorded. Epochs, passes and their points are always recorded. Recording ends after
-    `max_events` events of about 130 bytes each. Events are written after each pass and every 512 events, so a killed run leaves
-    a trace. A full disk ends the trace, not the run.
+    When a run starts for the first time, the callback writes `profile/hooks-1.json` in the workdir. Each time the run starts
+    again, the callback writes a new file: `hooks-2.json`, `hooks-3.json` and so on. Iterations are recorded for the first
+    `steps` steps after each start and, with `every`, for the first `steps` of every `every` steps. With `steps=None`, all
+    iterations are recorded. Epochs, passes and their points are always recorded. Recording ends after `max_events` events of
+    about 130 bytes each. Events are written after each pass and every 512 events, so the file is useful even if the run is
+    killed. A full disk ends the trace, not the run.
 
     Listens to on_setup, and traces every call to the other callbacks. With `ranks="all"`, each rank writes its own file.
 
@@ -78,7 +79,7 @@ class HookTrace(Watcher):
         return watched
 
     def around_points(self, points: tuple[str, ...], dispatch: Dispatch | None) -> Dispatch | None:
-        point = max(points, key=len)  # such as on_train_iter_begin, which fires together with on_iter_begin
+        point = max(points, key=len)  # the most specific: on_train_iter_begin, not on_iter_begin, which fires with it
         if dispatch is None and point not in BEGINS and point not in ENDS and point != "on_setup":
             return None
         decides, follows = point in DECIDE, point in FOLLOW

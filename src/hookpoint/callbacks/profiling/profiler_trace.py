@@ -32,7 +32,8 @@ class ProfilerTrace(Callback):
     recorded so far are written.
 
     Profiled steps are slower, and a GPU is synchronized when a recording begins and ends. A process has only one profiler. If
-    it is already in use, nothing is recorded and a warning is logged. A failure never ends a run.
+    it is already in use, nothing is recorded and a warning is logged. If profiling fails, a warning is logged and the run
+    continues.
 
     Listens to on_setup, on_run_begin, on_train_iter_begin, on_train_iter_end and on_run_end. Sends the event "profile". With
     `ranks="all"`, each rank writes its own file.

@@ -37,7 +37,7 @@ class FlopCount:
 
 
 class Recomputation(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sum the FLOPs of forward operations during a backward pass.
+    """Sum the FLOPs of the forward operations that activation checkpointing repeats during a backward pass.
 
     Activation checkpointing runs the forward pass again with gradients enabled. Other operations in a backward pass run without
     gradients, unless the backward pass itself is differentiated (`create_graph=True`).

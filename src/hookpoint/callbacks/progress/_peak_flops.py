@@ -36,7 +36,7 @@ PEAK_TFLOPS = {
     "RTX 3090": 71.0,
     "MI325X": 1307.4,
     "MI300X": 1307.4,
-    "MI250X": 191.5,  # each of its two dies is a separate device
+    "MI250X": 191.5,  # the value for one die: each of the GPU's two dies is a separate device
     "MI250": 181.0,
 }
 

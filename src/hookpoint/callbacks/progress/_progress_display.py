@@ -14,7 +14,7 @@ from hookpoint.core.text import terminal
 class Display:
     """Show the progress every `seconds` seconds. Any thread may call the methods.
 
-    If `shows_at_once` is True, the first view is shown immediately.
+    If `shows_at_once` is True, the progress is also shown when the first pass begins and when the run ends.
     """
 
     shows_at_once = True
@@ -26,7 +26,10 @@ class Display:
         raise NotImplementedError
 
     def shows_epoch_end(self, seconds: float) -> bool:
-        """Return whether to show the progress at the end of an epoch that took `seconds`, even if it was shown just before."""
+        """Return whether to show the progress at the end of an epoch that took `seconds` seconds.
+
+        If so, the progress is shown even if the last regular update was a moment ago.
+        """
         return False
 
     def close(self) -> None:
@@ -101,7 +104,7 @@ class NotebookDisplay(Display):
 
 
 class PlainDisplay(Display):
-    """Print a line at regular intervals, for files and pipes. A short run prints nothing."""
+    """Print a line at regular intervals, for output to a file or pipe. A short run prints nothing."""
 
     shows_at_once = False
 

@@ -15,10 +15,10 @@ from hookpoint.core.text.terminal import say
 class EstimatedTimeLeft(Callback):
     """Print and log the time left in the run, estimated from its last `last_k_epochs` epochs.
 
-    An epoch's time is measured from the end of the previous epoch, so it includes validation, checkpoints and callbacks. For a
-    resumed epoch, the time before the interruption and after the resume counts, but not the time in between. The estimate uses
-    the median, which a single slow epoch hardly affects, or the mean with `median=False`. Epochs that are cut short do not
-    count. Nothing is printed after the last epoch, or if the number of epochs is unknown.
+    An epoch's time is measured from the end of the previous epoch, so it includes validation, checkpoints and callbacks. If an
+    epoch is interrupted and resumed, the time between the interruption and the resume does not count. The estimate uses the
+    median, which a single slow epoch hardly affects, or the mean with `median=False`. Epochs that are cut short do not count.
+    Nothing is printed after the last epoch, or if the number of epochs is unknown.
 
     >>> EstimatedTimeLeft(last_k_epochs=3, median=False)  # doctest: +ELLIPSIS
     <...EstimatedTimeLeft object at ...>

@@ -24,10 +24,10 @@ class ProgressBar(Callback):
     """Show the progress of the run: epoch, batches, rate, time left in the epoch, latest loss and the metrics in `names`.
 
     In a terminal, the bar is one line on stderr, redrawn at most every `refresh_seconds`. In a notebook, it is a cell output.
-    If stderr is a file or a pipe, a line is printed every `plain_every_seconds`, and at the end of each epoch that takes longer
-    than this. A short run therefore prints nothing. Validation and prediction are also shown. The bar shows the values that
-    were last sent to the monitors, and reads them outside the training thread. If a command pauses the run, the bar shows
-    "paused". A failure of the bar never ends the run.
+    If stderr is a file or a pipe, a line is printed every `plain_every_seconds`. A line is also printed at the end of each
+    epoch that takes longer than `plain_every_seconds`. A short run therefore prints nothing. Validation and prediction are also
+    shown. The bar shows the values that were last sent to the monitors, and reads them outside the training thread. If a
+    command pauses the run, the bar shows "paused". A failure of the bar never ends the run.
 
     >>> ProgressBar(["accuracy"]).names
     ('loss', 'accuracy')
@@ -96,7 +96,7 @@ class ProgressBar(Callback):
 
     @contextmanager
     def hidden(self, run: Run) -> Iterator[None]:
-        """Draw nothing inside the block, and restore the streams, so that a shell can use the terminal."""
+        """Hide the bar and restore stdout and stderr during the `with` block, so that a shell can use the terminal."""
         was_drawing = self._drawing is not None
         self._close()
         try:
@@ -162,13 +162,13 @@ class Drawing:
 
     def _show(self, view: View) -> None:
         with self._showing:
-            if view != self._shown:  # without progress, draw nothing: the line could overwrite a debugger prompt
+            if view != self._shown:  # drawing the same bar again could overwrite a debugger prompt
                 self._shown = view
                 with suppress(OSError, ValueError):  # the stream or terminal is closed
                     self._display.show(view)
 
     def _view(self, progress: Progress | None) -> View | None:
-        """Return the view to show, or None while a resumed run restores its position in the data."""
+        """Return what the bar should show, or None to draw nothing while a resumed run restores its position in the data."""
         if progress is None or (self._is_restoring and progress.done == 0):
             return None
         self._is_restoring = False
@@ -193,7 +193,8 @@ class Meter:
     A new `key` or a lower batch count starts a new measurement.
     """
 
-    # At four counts per second, 40 counts cover ten seconds. If batches are slow, they cover more: equal counts are not stored.
+    # At four counts per second, 40 counts cover ten seconds. A count that equals the previous count is not stored, so 40 counts
+    # cover more than ten seconds if batches are slow.
     SAMPLES = 40
 
     def __init__(self) -> None:

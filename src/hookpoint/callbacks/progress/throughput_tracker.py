@@ -11,12 +11,13 @@ from hookpoint.core.run.run import Run
 
 
 class ThroughputTracker(LapTimer):
-    """Log the steps and samples per second since the last trigger, under tensorpack's names.
+    """Log the steps and samples per second since the last trigger.
 
-    Only this rank's samples count; `samples_per_step` overrides the count. Only training time counts: validation, checkpoints
-    and callbacks between epochs are left out. Nothing is logged if there was no step. If a validation pass failed, the training
-    time is unknown, and nothing is logged either. In a resumed run, the first value also counts the training between the
-    last trigger and the checkpoint. If the resumed run has to read earlier batches again, that time counts too.
+    The metrics have the same names as in tensorpack. Only this rank's samples count; `samples_per_step` overrides the count.
+    Only training time counts: validation, checkpoints and callbacks between epochs are left out. Nothing is logged if there was
+    no step. If a validation pass failed, the training time is unknown, and nothing is logged either. In a resumed run, the
+    first value also includes the training between the last trigger and the checkpoint. If the resumed run has to read earlier
+    batches again, that time counts too.
 
     >>> ThroughputTracker(samples_per_step=256).when(Every(steps=1000)).schedule
     Every(steps=1000)

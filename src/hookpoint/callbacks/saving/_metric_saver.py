@@ -119,7 +119,7 @@ class TrackingSaver(Saver):
             self.save_best(run, final_only=True)
 
     def take_best(self, run: Run, *, final_only: bool) -> tuple[Moment, float] | None:
-        """Return the newest value and the moment it was logged, if it is among the best.
+        """Add the newest value to the ranking. If it is among the best, return the moment it was logged and the value.
 
         If the checkpoint for the previous best value was not written, that value is removed from the ranking first.
         """

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from hookpoint.core.logger import logger
 from hookpoint.storage.remote.upload import Upload
 
-LONGEST_SHARE = 10  # log uploads take up at most a tenth of the time, however large the logs become
+LONGEST_SHARE = 10  # after a log upload, the thread waits at least ten times as long as the upload took
 ATTEMPTS_AT_END = 3
 
 

@@ -26,7 +26,7 @@ class ModelSaver(Saver):
 
     `checkpoint_dir` is not supported, because checkpoints are always in the workdir. Checkpoints are written in the background:
     training waits until the state is copied to host memory, but not until it is on disk. With `async_save=False`, training
-    waits for both. A second ModelSaver in a list needs its own `tag`.
+    waits for both. If you use several ModelSavers in one run, give each of them a different `tag`.
 
     >>> ModelSaver(max_to_keep=3).when(Every(minutes=10) | Every(epochs=1)).schedule
     (Every(minutes=10) | Every(epochs=1))

@@ -19,9 +19,9 @@ class TopKSaver(MetricSaver):
 
     The checkpoints have the tag `top-<metric>`; `filename` replaces the metric in the tag. `mode` is "min", "max", or "auto",
     which infers it from the metric's name. If two values tie, the earlier one is kept; NaN is never ranked. Raises if the
-    metric is missing. TopKSaver saves under the same conditions as MinSaver, and `async_save` works in the same way.
-    The best checkpoint is also available as `checkpoints/best-<metric>/`, unless another saver owns that folder. Each
-    checkpoint's manifest contains the value it was saved for.
+    metric is missing. TopKSaver saves under the same conditions as MinSaver. `async_save` works as in ModelSaver. The best
+    checkpoint is also available as `checkpoints/best-<metric>/`, unless another saver owns that folder. The manifest of each
+    checkpoint contains the metric's value.
 
     Reads `monitor_stat` after the callbacks that write this metric have run. Sends the event "top" with the fields `metric`,
     `value` and `place`. With a step schedule, the value is the mean of the values logged since the last trigger.

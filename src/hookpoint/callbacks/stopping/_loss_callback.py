@@ -24,9 +24,10 @@ class Loss(NamedTuple):
 
 
 class LossCallback(Callback):
-    """Read `run.loss` after each step, or the value logged as "loss" if `run.loss` is not set. Check it once it is on the host.
+    """Read the loss after each step, and check the loss once it is on the host.
 
-    A loss is a tensor, a number, or a tuple, list or dict of them. For a tensor with multiple elements, the mean is used.
+    The loss is `run.loss` or, if `run.loss` is not set, the value logged as "loss". A loss is a tensor, a number, or a tuple,
+    list or dict of them. For a tensor with multiple elements, the mean is used.
     """
 
     handles_nonfinite_loss = True

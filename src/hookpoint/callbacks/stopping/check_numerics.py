@@ -119,7 +119,7 @@ class CheckNumerics(Callback):
 
 
 def _arrays(value: Any) -> Iterator[Any]:
-    """Yield the arrays and numbers in a value, which may be nested. Other objects in it, such as a cache, are skipped."""
+    """Yield the arrays and numbers in a value, which may be nested. Objects of other types, such as a cache, are skipped."""
     if hasattr(value, "shape") or isinstance(value, int | float):
         yield value
     else:

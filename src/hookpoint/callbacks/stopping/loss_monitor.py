@@ -17,13 +17,13 @@ class LossMonitor(LossCallback):
     """Print the loss of every `per_print_times`-th step, and raise NonFiniteLoss if a loss is NaN or infinite.
 
     As in MindSpore, a line reads `epoch: 1 step: 2, loss is 0.5`, where steps count from the start of the epoch.
-    `per_print_times=0` prints nothing. Only the chief prints. If the loss is a tuple, the first loss is printed and all of them
-    are checked.
+    `per_print_times=0` prints nothing. Only the chief prints. If the loss is a tuple, its first element is printed
+    and all elements are checked.
 
     A loss on the host is checked after its step. A loss on a GPU is checked once it has been copied to the host. Training does
-    not wait for the copy, so lines appear about a step later. If nothing is printed, a nonfinite loss is found within about 50
-    steps, and by the end of the epoch at the latest. The error names the step. Weights that contain NaN
-    or infinity are never saved, so the newest checkpoint contains only finite weights.
+    not wait for the copy, so lines appear about a step later. GPU losses that are not printed are copied in groups. A nonfinite
+    loss in such a group is found within about 50 steps, and by the end of the epoch at the latest. The error names the step.
+    Weights that contain NaN or infinity are never saved, so the newest checkpoint contains only finite weights.
 
     Reads `run.loss`, or the metric "loss" if `run.loss` is not set. Raises if neither exists.
 

@@ -31,10 +31,10 @@ class OnRequestExit(Callback):
     """Finish the step, save and stop when a signal arrives or a file appears in the workdir.
 
     SIGTERM, SIGHUP and Ctrl-C always end a loop. With `save_ckpt`, the loop also saves a checkpoint before it ends, even if no
-    other callback is a saver. This requires a workdir. Any other `sig`, such as SIGUSR2, is handled during the run, in the main
-    thread only. After such a signal, the run ends as it does after any stop, without SystemExit. The run also ends within a
-    second after `file` is created, and OnRequestExit then deletes the file. If you start the run again, it resumes. Sends the
-    event "stop".
+    other callback saves checkpoints. This requires a workdir. Any other `sig`, such as SIGUSR2, is handled during the run, but
+    only if the run begins in the main thread. After such a signal, the run ends as it does after any stop, without SystemExit.
+    The run also ends within a second after `file` is created, and OnRequestExit then deletes the file. If you start the run
+    again, it resumes. Sends the event "stop".
 
     MindSpore's arguments `file_name` and `directory` are not supported, because checkpoints are always in the workdir.
     `save_mindir` is not supported either.
@@ -99,7 +99,7 @@ class OnRequestExit(Callback):
             try:
                 self._path.unlink()
             except OSError as error:
-                logger.warning("Cannot delete %s: %s; it will also stop the next run", self._path, error.strerror)
+                logger.warning("Cannot delete %s: %s; this file will also stop the next run", self._path, error.strerror)
             run.stop(f"{self.name or 'OnRequestExit'}: found {self.file}")
 
     def on_run_end(self) -> None:

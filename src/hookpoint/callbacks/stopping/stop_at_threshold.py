@@ -16,9 +16,9 @@ from hookpoint.core.schedule.moment import Moment
 class StopAtThreshold(MetricWatcher):
     """Stop the run when a metric falls to `threshold` or, with `mode="max"`, rises to it.
 
-    `mode` is "min", "max", or "auto", which infers it from the metric's name. NaN never reaches the threshold. Raises if the
-    metric is missing. With a step schedule, such as `.when(Every(steps=100))`, the value is the mean of the values logged since
-    the last trigger.
+    `mode` is "min", "max" or "auto". With "auto", the metric's name determines whether the mode is "min" or "max". NaN never
+    reaches the threshold. Raises if the metric is missing. With a step schedule, such as `.when(Every(steps=100))`, the value
+    is the mean of the values logged since the last trigger.
 
     Reads `monitor` and sends the event "stop". If you resume a stopped run, StopAtThreshold stops it again unless you set a
     stricter threshold.
@@ -49,7 +49,7 @@ class StopAtThreshold(MetricWatcher):
 
     def on_load(self, run: Run) -> None:
         if self._reached is not None and self.is_enough(self._reached):
-            logger.warning("%s has already stopped this run and stops it again", self.name)
+            logger.warning("%s has stopped this run before and is stopping it again", self.name)
             self._stop(run, self._reached)
 
     def _stop(self, run: Run, value: float) -> None:

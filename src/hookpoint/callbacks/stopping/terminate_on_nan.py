@@ -16,8 +16,8 @@ class TerminateOnNaN(LossCallback):
 
     The run ends as it does after `run.stop`: on_train_epoch_end, on_epoch_end and on_run_end are called. If the weights are no
     longer finite, the last state is not saved, and the last good checkpoint remains the newest. A loss on the host is checked
-    after its step. A loss on a GPU is checked once it is on the host, within about 50 steps, and by the end of the epoch at the
-    latest. If the loss is a tuple, all of its losses are checked.
+    after its step. A loss on a GPU is checked when its copy to the host has finished. This takes at most about 50 steps. All
+    losses of an epoch are checked by the end of the epoch. If the loss is a tuple, all of its losses are checked.
 
     Reads `run.loss`, or the metric "loss" if `run.loss` is not set. Raises if neither exists. Sends the event "stop". You can
     resume the run afterwards.

@@ -14,9 +14,9 @@ class MergeAllSummaries(Callback):
     """Call each function registered with `run.summary(name, function)` and log its value under its name.
 
     Triggered at the end of each complete epoch and, if `period` is above 0, every `period` steps; `.when(...)` replaces both.
-    Values may be tensors on a device. Training does not wait for them. A function that returns None logs nothing, so it can
-    send an image or a histogram instead. A value belongs to the step at which it is computed, and is never averaged. Runs on
-    all ranks, so a function may use collectives.
+    Values may be tensors on a device. Training does not wait for them. If a function returns None, nothing is logged. Such a
+    function can send an image or a histogram itself. A value belongs to the step at which it is computed, and is never
+    averaged. Runs on all ranks, so a function may use collectives.
 
     >>> with Loop([MergeAllSummaries()]) as run:
     ...     run.summary("temperature", lambda: 36.6)

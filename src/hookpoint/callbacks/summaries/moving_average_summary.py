@@ -54,7 +54,10 @@ class MovingAverageSummary(Callback):
 
 
 class Average:
-    """The moving average after a new value. The previous average and the value are read lazily, and only once."""
+    """The moving average after a new value.
+
+    It is computed once: immediately if all values are available, otherwise when the average is first read.
+    """
 
     __slots__ = ("_decay", "_mean", "_previous", "known_sums")
 

@@ -18,9 +18,9 @@ from hookpoint.core.text.terminal import printable, say
 class RunOp(Callback):
     """Call a function before training, when triggered, or after each step, as in tensorpack.
 
-    `op` takes no arguments, or the run as an argument named `run`. The return value of `op` is ignored. `run_before` calls it
-    when the run starts or resumes, before any state is loaded. `run_step` calls it after each optimizer step, or after each
-    batch in a loop without an optimizer. `verbose` prints a line for each call.
+    If `op` has a parameter named `run`, `op` receives the run. Otherwise, `op` is called without arguments. The return value of
+    `op` is ignored. `run_before` calls `op` when the run starts or resumes, before any state is loaded. `run_step` calls `op`
+    after each optimizer step, or after each batch in a loop without an optimizer. `verbose` prints a line for each call.
 
     Listens to on_run_begin and, with `run_step`, to on_train_iter_end. Triggered at the end of each complete epoch, unless
     `run_as_trigger` is False or `.when(...)` says otherwise.
@@ -62,7 +62,7 @@ class RunOp(Callback):
             self._call(run)
 
     def _call_after_step(self, run: Run) -> None:
-        if run.step != self._step:  # the step is unchanged while gradients are accumulated
+        if run.step != self._step:  # the step count does not change while gradients are accumulated
             self._step = run.step
             self._call(run)
 
@@ -80,12 +80,15 @@ def _name_of(op: Callable[..., object]) -> str:
 
 
 def _run_name(op: Callable[..., object]) -> str | None:
-    """Return the name of the parameter that takes the run, or None if there is none. Raise for other required parameters."""
+    """Return the name of the parameter of `op` that receives the run, or None if `op` has no such parameter.
+
+    If `op` has other required parameters, raise an error.
+    """
     params = parameters_of(op)
     name = next((param.name for param in params if param.name in RUN_NAMES and param.kind is not param.POSITIONAL_ONLY), None)
     variadic = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
     required = [param.name for param in params if param.default is Parameter.empty and param.kind not in variadic]
     others = ", ".join(other for other in required if other != name)
     if others:
-        raise BadArgument(f"RunOp: op needs '{others}', but can only take the run.", write="lambda run: ...")
+        raise BadArgument(f"RunOp: op needs '{others}', but RunOp passes only the run to op.", write="lambda run: ...")
     return name

@@ -1,4 +1,4 @@
-"""GarbageCollector: collect garbage between steps, never during one."""
+"""GarbageCollector: collect garbage between steps, never during a step."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ GENERATIONS = (0, 1, 2)
 class GarbageCollector(Callback):
     """Disable Python's automatic garbage collection during the run, and collect every `every` steps instead.
 
-    Python's automatic collection can start in the middle of a step, whenever enough objects have been created, and takes longer
-    the more objects exist. In a distributed run, ranks collect at different times, and each collection makes the other ranks
-    wait. With this callback, all ranks collect after the same step, once its work is queued on the device. Every `every` steps,
-    they collect the objects in all generations up to `generation`; at the end of each epoch, they collect all objects.
-    `.when(...)` sets another schedule. With `freeze`, objects that exist when the run begins are excluded, which makes
-    collections faster. Only objects in reference cycles have to wait for a collection; all others are freed as usual.
+    Python starts an automatic collection whenever enough objects have been created, even in the middle of a step. The more
+    objects exist, the longer a collection takes. In a distributed run, ranks collect at different times, and each collection
+    makes the other ranks wait. With this callback, all ranks collect after the same step, once its work is queued on the
+    device. Every `every` steps, they collect the objects in all generations up to `generation`; at the end of each epoch, they
+    collect all objects. `.when(...)` sets another schedule. With `freeze`, objects that exist when the run begins are excluded,
+    which makes collections faster. Only objects in reference cycles have to wait for a collection; all others are freed as
+    usual.
 
     At the end of the run, the previous state is restored: whether collection was enabled, and which objects were frozen.
-    Thresholds are never changed. If several callbacks disable collection, even in nested runs, the last one to end restores it.
-    A forked process, such as a loader worker, collects as usual.
+    Thresholds are never changed. If several callbacks disable collection, even in nested runs, the previous state is restored
+    when the last of their runs ends. A forked process, such as a loader worker, collects as usual.
 
     Listens to on_run_begin, on_epoch_end and on_run_end. Triggered on a step schedule.
 

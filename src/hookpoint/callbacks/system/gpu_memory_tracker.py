@@ -19,10 +19,10 @@ class GPUMemoryTracker(Callback):
 
     The metrics are named `PeakMemory(MB)/gpu:0` and so on, as in tensorpack. One MB is a million bytes. `devices` are PyTorch's
     device numbers. By default, only device 0 is tracked. PyTorch's allocator in this process measures the peak, from the
-    beginning to the end of the epoch, including validation. `torch.cuda.max_memory_allocated` is reset when each epoch begins.
-    Without torch or without a GPU, the callback does nothing. It logs a warning once if torch is missing, or if you pass
-    `devices` and there is no GPU. If a run resumes in the middle of an epoch, the higher of the peaks before and after the
-    resume is logged.
+    beginning to the end of the epoch, including validation. When an epoch begins, the callback resets the peak that
+    `torch.cuda.max_memory_allocated` returns. Without torch or without a GPU, the callback does nothing. It logs a warning once
+    if torch is missing, or if you pass `devices` and there is no GPU. If a run resumes in the middle of an epoch, the higher of
+    the peaks before and after the resume is logged.
 
     Listens to on_setup, on_epoch_begin and on_epoch_end.
 

@@ -1,1 +1,1 @@
-"""Print, dump and average the tensors of a step."""
+"""Callbacks that print tensors, write them to files, or average them over steps."""

@@ -24,13 +24,14 @@ from hookpoint.core.run.run import Run
 class StepFetches(TensorReader):
     """Read the values that a callback's `_before_run(ctx)` requests for a step, and pass them to its `_after_run(ctx, values)`.
 
-    The run adds a StepFetches for each such callback. `_before_run` returns a name, or a list or dict of names, and
-    `values.results` is accordingly a value, a list or a dict. If `_before_run` returns None, `values.results` is None. A name
-    may also refer to a module. Its value is then the module's last output in this iteration. A gradient is None if the
-    iteration ends without an optimizer step.
+    The run adds a StepFetches for each callback that has one of these two methods. `_before_run` returns a name, or a list or
+    dict of names, and `values.results` is accordingly a value, a list or a dict. If `_before_run` returns None,
+    `values.results` is None. A name may also refer to a module. Its value is then the module's last output in this iteration.
+    A gradient is None if the iteration ends without an optimizer step.
 
-    Costs one call per step. Nothing is read in steps without a request. A request for a module's output hooks the module for
-    this step; a compiled model is compiled again at the first such request, and its hooks stay until the end of the run.
+    Costs one call per step. If `_before_run` returns None, nothing is read in this step. If it requests the output of a module,
+    the module gets a forward hook, which is removed after the step. In a compiled model, a new hook causes a recompilation, so
+    hooks on a compiled model stay until the end of the run.
     """
 
     is_internal = True
@@ -110,7 +111,10 @@ class StepFetches(TensorReader):
             self._outputs[name] = output
 
     def _release(self, run: Run) -> None:
-        """Drop module outputs. Remove the hooks too, unless the model would be compiled again for the next request."""
+        """Drop the stored module outputs. Also remove the hooks, except from a compiled model.
+
+        A compiled model keeps its hooks, because adding them again would cause a recompilation.
+        """
         self._outputs = {}
         if self._handles and not is_compiled(run.model):
             self._handles.remove()

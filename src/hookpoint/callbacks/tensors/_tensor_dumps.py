@@ -19,7 +19,7 @@ from hookpoint.core.run.run import Run
 from hookpoint.storage.checkpoint.layout import SAFE, TENSOR_DUMPS, is_leftover
 from hookpoint.storage.disk import disk
 
-MAX_WAITING = 8  # maximum number of pending writes; their values are in memory
+MAX_WAITING = 8  # the maximum number of pending writes, because each one keeps its values in memory
 
 # A function that returns the name and content of each file. It is called on the background thread.
 MakeFiles = Callable[[], Iterable[tuple[str, bytes]]]
@@ -136,7 +136,7 @@ class TensorDumper(TensorReader):
             self.dump(run, values)
 
     def dump(self, run: Run, values: dict[str, Any]) -> None:
-        """Build files from these values and pass them to `self.dumps`."""
+        """Pass `self.dumps.put` a function that builds files from these values."""
         raise NotImplementedError
 
     def file_end(self, run: Run) -> str:

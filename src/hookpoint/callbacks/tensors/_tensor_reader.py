@@ -58,7 +58,7 @@ class TensorReader(Callback):
         self._paths = [source for source in self.sources.values() if isinstance(source, str)]
         self._reads_iteration = any(_is_of_iteration(source) for source in self.sources.values())
         set_default_name(self, f"{self.owner}({','.join(self.sources)})")
-        if any(is_gradient(path) for path in self._paths):  # define the handler only if needed: each costs time
+        if any(is_gradient(path) for path in self._paths):  # otherwise, do not define a handler: a call at each step costs time
             vars(self)["on_step_begin"] = self._copy_gradients
         self._clear()
 
@@ -124,7 +124,7 @@ class TensorReader(Callback):
         return False
 
     def _copy_gradients(self, run: Run) -> None:
-        """Copy the gradients that a step is about to use."""
+        """Copy the gradients that the next optimizer step uses."""
         parameters = ((path, self._model[path.removesuffix(GRADIENT)]) for path in self._copied)
         copies = {path: gradient.detach().clone() for path, gradient in step_gradients(run, parameters)}
         self._gradients = {**dict.fromkeys(self._copied), **copies}
@@ -165,7 +165,7 @@ class TensorReader(Callback):
                     leave="it out, or check that the parameter requires grad and contributes to the loss",
                 )
             return self._gradients[path]
-        value = run.metrics.as_logged(path, MISSING)  # reading it as a metric would wait for the device
+        value = run.metrics.as_logged(path, MISSING)  # run.metrics[path] could wait for the device
         if value is MISSING:
             self._raise_unknown(run, path)
         return value

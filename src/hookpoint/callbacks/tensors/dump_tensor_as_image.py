@@ -21,10 +21,10 @@ from hookpoint.storage.checkpoint.layout import safe_name
 class DumpTensorAsImage(TensorDumper):
     """Write a tensor to `tensor-dumps/<prefix>-ep001.png` in the workdir, and send it to the monitors as an image.
 
-    `tensor_name` is a name as in `ProcessTensors`, or a function of the run. `prefix` defaults to the tensor's name. A tensor
-    with multiple images is written to multiple files: the second image is in `<prefix>-ep001-1.png`, and so on. The monitors
-    receive at most 16 images, named after the prefix. If the callback is triggered in the middle of an epoch, the file name
-    contains the step, as in `<prefix>-ep001-step200.png`.
+    `tensor_name` is the name of a tensor, as in `ProcessTensors`, or a function that takes the run and returns a tensor.
+    `prefix` defaults to the tensor's name. A tensor with multiple images is written to multiple files: the second image is in
+    `<prefix>-ep001-1.png`, and so on. The monitors receive at most 16 images, named after the prefix. If the callback is
+    triggered in the middle of an epoch, the file name contains the step, as in `<prefix>-ep001-step200.png`.
 
     An image has shape height x width, with 1 or 3 channels first or last. If both the first and the last dimension have size 1
     or 3, the first dimension contains the channels. A tensor is one image or a batch of images. `map_func` converts the array
@@ -81,7 +81,9 @@ def _function_name(source: Any) -> str:
 
 
 class Images:
-    """Convert an array to images on the first read: bytes from 0 to 255, of shape height x width or height x width x 3.
+    """Convert an array to images when they are first read.
+
+    Each image is a uint8 array with shape height x width or height x width x 3.
 
     A two-dimensional array is one gray image. A three-dimensional array is one image if its first or last dimension has size 1
     or 3, otherwise a batch of gray images. A four-dimensional array is a batch of images with channels first or last. A list
@@ -114,7 +116,10 @@ class Images:
             return self._images
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        """Return up to 16 images that have the same size as the first, as images x height x width x channels, for monitors."""
+        """Return at most 16 images in one array with shape images x height x width x channels. Monitors read this array.
+
+        Images that differ in shape from the first image are left out.
+        """
         import numpy
 
         images = self.each()

@@ -83,7 +83,7 @@ def archive_keys(owner: str, names: Iterable[str]) -> dict[str, str]:
 
 
 def archive(arrays: Mapping[str, Any]) -> bytes:
-    """Return an .npz file without pickled objects. Equal arrays give equal bytes.
+    """Return the bytes of an .npz file that contains the arrays and no pickled objects. Equal arrays give equal bytes.
 
     This function replaces `numpy.savez`, which writes timestamps and does not allow an array named "file".
     """

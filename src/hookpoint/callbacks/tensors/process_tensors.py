@@ -17,10 +17,10 @@ class ProcessTensors(TensorReader):
     """Call `fn` with named tensors after each step: `ProcessTensors(["loss", "fc.weight.grad"], fn)`.
 
     Names are "loss", "outputs", "batch", "targets", values inside them ("outputs/logits", "batch/0"), parameters and buffers of
-    the model ("fc.weight"), the gradients that the step used ("fc.weight.grad"; in your own loop they need `optimizer=`), and
-    metrics. You can also pass a mapping from names of your choice to these names, or to functions of the run:
-    `{"logits": lambda run: run.outputs[0]}`. An unknown name raises before the first step if possible, otherwise when it is
-    first read.
+    the model ("fc.weight"), the gradients that the step used ("fc.weight.grad"), and metrics. To read gradients in your own
+    loop, pass `optimizer=` to the Loop. You can also pass a mapping from names of your choice to these names, or to functions
+    of the run: `{"logits": lambda run: run.outputs[0]}`. An unknown name raises before the first step if possible, otherwise
+    when it is first read.
 
     Values are detached and stay on their device. Only gradients are copied: clone any other value to keep it. Converting a
     value to a float waits for the device.
@@ -35,7 +35,10 @@ class ProcessTensors(TensorReader):
     2 1.0
     """
 
-    step_cost = "the time that the function takes, two microseconds plus one per name, and a copy of each requested gradient"
+    step_cost = (
+        "the time that the function takes, plus two microseconds, plus one microsecond per name, "
+        "plus a copy of each requested gradient"
+    )
 
     def __init__(self, names: Names, fn: Callable[..., object], **options: Unpack[Options]) -> None:
         super().__init__(names, **options)

@@ -16,7 +16,7 @@ from hookpoint.core.run.run import Run
 
 
 class AveragedWeights(Callback):
-    """Average a model's weights, and load the averages into the model temporarily. Subclasses decide when this happens."""
+    """Average a model's weights, and load the averages into the model temporarily. Subclasses decide when to do so."""
 
     keeps_at_end = False
 
@@ -27,7 +27,7 @@ class AveragedWeights(Callback):
         self.updates = 0
         self._model = model
         self._swap = WeightSwap()
-        self._depth = 0  # the number of passes and on_epoch_end points in progress that use the averages
+        self._depth = 0  # how many passes and on_epoch_end points that use the averages have begun but not ended
         self._is_running = self._has_failed = False
         self._versions: list[int] = []
 
@@ -83,7 +83,7 @@ class AveragedWeights(Callback):
         self._is_running = False
         if self.keeps_at_end and self.average.averages and not self._has_failed:
             model = self.model_of(run)
-            # The averages are loaded after the last checkpoint is written, because it contains the training weights.
+            # Load the averages after the last checkpoint is written: this checkpoint must contain the training weights.
             run.at_leave(lambda: write(*self.exchanged(model)))
 
     def swap_in(self, run: Run) -> None:
@@ -129,7 +129,7 @@ class AveragedWeights(Callback):
         self._versions = list(map(version_of, self.average.sources))
 
     def _is_unchanged(self, model: Any) -> bool:
-        """Return whether the model still has the weights from the end of its run."""
+        """Return whether the model still has the weights that it had at the end of the run."""
         versions = list(map(version_of, self.average.sources))
         if self.average.averages and self.average.model is model and self._versions == versions:
             return True

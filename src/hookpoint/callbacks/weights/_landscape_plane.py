@@ -18,7 +18,7 @@ MIN_RATIO = 1e-12  # if the second variance is smaller than this fraction of the
 
 @dataclass(frozen=True)
 class Plane:
-    """A plane through the last weights.
+    """A plane in weight space. It contains the weights at the last step.
 
     `path` contains the coordinates of the weights at each step. `explained` is each direction's share of the variance.
     """
@@ -29,7 +29,7 @@ class Plane:
 
 
 def check_directions(directions: Any) -> None:
-    """Raise unless the directions are "pca", "random" or a pair of mappings."""
+    """Raise BadArgument unless `directions` is "pca", "random" or a pair of mappings."""
     if isinstance(directions, str) and directions in (PCA, RANDOM):
         return
     if isinstance(directions, tuple | list) and len(directions) == 2 and all(isinstance(one, Mapping) for one in directions):
@@ -39,7 +39,7 @@ def check_directions(directions: Any) -> None:
 
 
 def check_shapes(owner: str, directions: Directions, parameters: Mapping[str, Any]) -> None:
-    """Raise if a given direction does not match the model's parameters."""
+    """Raise BadLoop if a direction has an unknown parameter name, or a tensor with a different shape than its parameter."""
     for number, direction in enumerate(directions if not isinstance(directions, str) else (), 1):
         for name, tensor in direction.items():
             if name not in parameters:
@@ -51,7 +51,7 @@ def check_shapes(owner: str, directions: Directions, parameters: Mapping[str, An
 
 
 def plane_of(snapshots: WeightSnapshots, steps: Sequence[int], directions: Directions, seed: int) -> Plane:
-    """Return the plane through the weights of the last step."""
+    """Return a plane that contains the weights at the last step. `directions` determines which plane is returned."""
     if not isinstance(directions, str):
         return _given(snapshots, steps, directions)
     if directions == PCA:
@@ -63,13 +63,14 @@ def plane_of(snapshots: WeightSnapshots, steps: Sequence[int], directions: Direc
 def _principal(snapshots: WeightSnapshots, steps: Sequence[int]) -> Plane:
     """Return the plane that is spanned by the two directions in which the weights moved most.
 
-    These directions are the principal components of the differences between the earlier weights and the last ones.
+    Subtract the weights at the last step from the weights at each earlier step. The directions are the principal components of
+    these differences.
     """
     import torch
 
     if len(steps) < 3:
         raise BadLoop(
-            f"LossLandscape: finding two directions takes the weights of at least 3 steps, got {len(steps)}.",
+            f"LossLandscape: finding two directions takes weights from at least 3 steps, got {len(steps)}.",
             collect="weights more often, as in .when(Every(steps=100))",
             give='directions="random"',
         )
@@ -102,7 +103,7 @@ def _principal(snapshots: WeightSnapshots, steps: Sequence[int]) -> Plane:
 
 
 def _given(snapshots: WeightSnapshots, steps: Sequence[int], directions: Sequence[Direction]) -> Plane:
-    """Return the plane that two directions span. Its path contains the weights of each step, projected onto it."""
+    """Return the plane that two directions span, with the weights at each step projected onto this plane."""
     import torch
 
     u, v = ({name: tensor.detach().cpu().float() for name, tensor in direction.items()} for direction in directions)

@@ -13,7 +13,7 @@ from hookpoint.storage.disk import disk
 from hookpoint.storage.disk.hashing_writer import NewFile
 
 _NAME = re.compile(r"step-(\d{8,})\.safetensors")
-CHUNK = 1 << 22  # elements of a tensor that are read from each file at a time
+CHUNK = 1 << 22  # number of tensor elements to read from each file at a time
 
 
 class WeightSnapshots:
@@ -29,11 +29,11 @@ class WeightSnapshots:
         return self.folder / f"step-{step:08d}.safetensors"
 
     def steps(self) -> list[int]:
-        """Return the steps whose weights are in the folder, in order."""
+        """Return the steps for which the folder contains weights, in ascending order."""
         return sorted(int(match[1]) for match in map(_NAME.fullmatch, disk.names(self.folder)) if match)
 
     def write(self, step: int, weights: Mapping[str, Any]) -> None:
-        """Write the weights of a step. An existing file is replaced."""
+        """Save the model's weights at this step. An existing file for the step is replaced."""
         from hookpoint.storage.checkpoint.weights_file import write_weights
 
         disk.make_folder(self.folder)
@@ -42,14 +42,14 @@ class WeightSnapshots:
         disk.sync_folder(self.folder)
 
     def remove_all_but(self, steps: Sequence[int]) -> None:
-        """Keep only the weights of these steps. Also remove temporary files that a killed process has left."""
+        """Delete the weights saved at all other steps. Also delete temporary files that a killed process left behind."""
         for name in disk.names(self.folder):
             match = _NAME.fullmatch(name)
             if is_leftover(name) or (match and int(match[1]) not in steps):
                 disk.remove(self.folder / name)
 
     def read(self, step: int) -> dict[str, Any]:
-        """Return the weights of a step."""
+        """Return the weights saved at this step."""
         from hookpoint.storage.checkpoint.weights_file import read_weights
 
         return read_weights(self.path(step))

@@ -58,7 +58,7 @@ def changed() -> BadLoop:
 
 
 def write(tensors: Sequence[Any], values: Sequence[Any]) -> None:
-    """Copy values into tensors. Autograd does not track this."""
+    """Copy values into tensors. Autograd does not track the copies."""
     import torch
 
     if tensors:

@@ -29,7 +29,7 @@ from hookpoint.storage.checkpoint.layout import LANDSCAPE, LANDSCAPE_FILE
 from hookpoint.storage.disk import disk
 
 FORMAT = 1
-PROGRESS_SECONDS = 5.0  # between two progress lines
+PROGRESS_SECONDS = 5.0  # time between two lines of progress output
 MAX_SIZE = 501
 
 
@@ -50,14 +50,14 @@ class LossLandscape(Callback):
 
     `hookpoint plot --landscape` draws the result, `landscape/landscape.json`. The weights are written to files in the folder
     `landscape` when the run begins, when the callback is triggered (by default at the end of each epoch) and when the run ends.
-    A resumed run keeps the files up to its checkpoint. The files are not encrypted, so LossLandscape raises in a run with
-    `checkpoint_key`.
+    A resumed run keeps the files that were written before its checkpoint, and removes the newer files. The files are not
+    encrypted, so LossLandscape raises in a run with `checkpoint_key`.
 
     The evaluation takes place after the last checkpoint, in eval mode without gradients, and prints its progress. Weights,
     buffers, modes and random number generators are restored afterwards. Buffers, such as batch norm statistics, have the same
-    values at each point of the grid. A run that ends with an exception or a signal is not evaluated, and Ctrl-C ends the
-    evaluation. If the evaluation fails, the run still succeeds: the error is logged, and you can call `evaluate` later. The
-    evaluation needs memory for four copies of the weights.
+    values at each point of the grid. If the run ends with an exception or a signal, there is no evaluation. Ctrl-C ends an
+    evaluation in progress. If the evaluation fails, the run still succeeds: the error is logged, and you can call `evaluate`
+    later. The evaluation needs memory for four copies of the weights.
 
     Raises if the model is split over ranks. Otherwise, the chief collects and evaluates its own weights.
 
@@ -104,10 +104,10 @@ class LossLandscape(Callback):
         self._reset()
 
     def _reset(self) -> None:
-        self._collected: list[tuple[int, int]] = []  # step and epoch
+        self._collected: list[tuple[int, int]] = []  # the step and epoch of each snapshot
         self._seen, self._stride = 0, 1
-        self._missing: list[int] = []  # steps whose files were missing on resume
-        self._removable: set[int] = set()  # steps that no later checkpoint needs
+        self._missing: list[int] = []  # steps whose snapshots were missing when the run resumed
+        self._removable: set[int] = set()  # steps whose snapshots the next checkpoint does not need
         self._removable_after_save: set[int] = set()
 
     @property
@@ -162,7 +162,7 @@ class LossLandscape(Callback):
             existing = set(self._snapshots.steps())
             missing = [step for step, _ in self._collected if step not in existing]
             if missing and missing != self._missing:
-                line = "%s: the weights of %d of %d steps are missing from %s; the others are used"
+                line = "%s: %d of %d snapshots of the weights are missing from %s; the remaining snapshots are used"
                 logger.warning(line, self._owner, len(missing), len(self._collected), self._snapshots.folder)
             self._missing = missing
             self._collected = [pair for pair in self._collected if pair[0] in existing]
@@ -176,7 +176,7 @@ class LossLandscape(Callback):
         try:
             self._snapshots.write(run.step, weights)
         except OSError as error:
-            logger.warning("%s could not store the weights of step %d: %s; the run continues", self._owner, run.step, error)
+            logger.warning("%s could not store the weights at step %d: %s; the run continues", self._owner, run.step, error)
             return
         for steps in (self._removable, self._removable_after_save):
             steps.discard(run.step)
@@ -195,7 +195,7 @@ class LossLandscape(Callback):
             try:
                 disk.remove(self._snapshots.path(step))
             except OSError as error:
-                logger.warning("%s could not remove the weights of step %d: %s", self._owner, step, error)
+                logger.warning("%s could not remove the weights stored at step %d: %s", self._owner, step, error)
         self._removable_after_save = set()
 
     # Evaluating

@@ -58,7 +58,7 @@ class SwapEMAWeights(AveragedWeights):
     """
 
     knobs = (
-        Knob("decay", float, low=0.0, high=1.0, about="weight of the old average in each update, below 1"),
+        Knob("decay", float, low=0.0, high=1.0, about="factor for the old average in each update, below 1"),
         Knob("every", int, low=1, about="steps between two updates"),
     )
     keeps: ClassVar[str] = "the averages and the number of updates"
@@ -87,7 +87,7 @@ class SwapEMAWeights(AveragedWeights):
 
     @property
     def decay(self) -> float:
-        """The weight of the old average in each update."""
+        """The factor by which each update multiplies the old average."""
         return self._decay
 
     @decay.setter

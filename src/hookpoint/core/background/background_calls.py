@@ -84,7 +84,7 @@ class BackgroundCalls:
             self._report_blocked(entry)
 
     def call(self, entry: Entry, point: str, function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> None:
-        """Call the function now. The read-only run that it receives includes the model, the optimizer and similar objects."""
+        """Call the function now. It gets a read-only run that includes the model, the optimizer and similar objects."""
         call = self._call(entry, point, function, args, kwargs, has_objects=True)
         function(*call.args, **call.kwargs)
 
@@ -103,7 +103,7 @@ class BackgroundCalls:
             entry.is_blocked = queue.is_blocked
 
     def drain(self, *, is_leaving: bool) -> None:
-        """Wait for the remaining calls at the end of the run. Log how many were lost."""
+        """Wait for the remaining calls at the end of the run. Log how many calls did not end or were dropped."""
         for queue in self._queues.values():
             queue.hurry()
         for entry, queue in self._queues.items():

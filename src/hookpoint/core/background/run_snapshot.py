@@ -79,7 +79,7 @@ class RunSnapshot:
         if callable(of_run):
             raise BadLoop(
                 f"{reader} is asynchronous and can only read: run.{name} is not available.",
-                remove="asynchronous = True, or move this part to another callback",
+                remove="asynchronous = True, or move this call to another callback",
             )
         why = "which does not exist"
         cures = {}

@@ -52,7 +52,7 @@ class Callback:
       "disable" disables the callback after the first failure.
     - `ranks`: "all", "chief" (rank 0) or "local_chief" (local rank 0 of each node).
     - `after` and `before` name callbacks or classes; `reads` and `writes` name metrics. hookpoint uses all four to adjust the
-      order of the list.
+      order in which callbacks run.
     - `may_write` names metrics that the callback logs only sometimes.
     - `points` names custom points that would otherwise be rejected as misspelled built-in points.
     - `optional_points` names points that the callback does not strictly need. The callback then also works in another library's
@@ -61,7 +61,7 @@ class Callback:
       call. Define `on_knob(run, name, was, value)` to respond to a change; raise an error in it to refuse the new value.
     - `outside = True` marks a monitor that uses the network. If the monitor is too slow, hookpoint drops its oldest records.
     - `asynchronous = True` marks a callback that reads values but does not change the run. Its handlers are called in the
-      background, in order, with copies of the values they name and a read-only `run`.
+      background, in order. They receive a read-only `run` and copies of their other arguments.
 
     For runs on multiple ranks:
 
@@ -150,7 +150,7 @@ class Callback:
         call_directly(self, hookpoint, logs)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state to save in the checkpoint. It may contain plain types and tensors."""
+        """Return the state to save in the checkpoint. It may contain tensors and values of plain Python types."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -159,7 +159,7 @@ class Callback:
     def __getstate__(self) -> dict[str, Any]:
         return copied_state(self)
 
-    # Methods in the style of Keras and tensorpack receive few arguments. They can read these values from `self` instead.
+    # Methods in the style of Keras and tensorpack receive few arguments. They can read the attributes below instead.
 
     model: Any = FromRun("model")
     trainer: Any = FromRun("trainer")

@@ -14,7 +14,7 @@ Action = Callable[["CallbackFactory"], object]
 class CallbackFactory(Callback):
     """Call functions at setup, before training, on each trigger and after training. Each function receives the callback.
 
-    On the callback, `trainer` is the run, and `epoch_num` and `global_step` are the run's clocks.
+    The callback has the attributes `trainer` (the run), `epoch_num` (the current epoch) and `global_step` (the step count).
 
     >>> CallbackFactory(trigger=lambda self: print(self.epoch_num))  # doctest: +ELLIPSIS
     <...CallbackFactory object at ...>

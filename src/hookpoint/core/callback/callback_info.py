@@ -47,19 +47,22 @@ NOTHING = CallbackInfo()
 
 
 def read_info(callback: Any) -> CallbackInfo:
-    """Return a callback's info for reading, without adding an attribute to the callback."""
+    """Return a callback's CallbackInfo. If the callback has none, return a shared empty one, which must not be modified."""
     info: CallbackInfo = vars(callback).get(SLOT, NOTHING)
     return info
 
 
 def info_of(callback: Any) -> CallbackInfo:
-    """Return a callback's info for writing. Works for frozen classes, and for classes that do not call `super().__init__()`."""
+    """Return a callback's CallbackInfo. If the callback has none, add one to the callback.
+
+    This also works for frozen dataclasses, and for classes that do not call `super().__init__()`.
+    """
     info: CallbackInfo = vars(callback).setdefault(SLOT, CallbackInfo())
     return info
 
 
 def copied_state(callback: Any) -> dict[str, Any]:
-    """Return the attributes to copy: all except those that belong to the original callback's run."""
+    """Return the attributes to put on a copy of a callback. Attributes that refer to the original's run are omitted."""
     state = {name: value for name, value in vars(callback).items() if not name.startswith(SLOT) and name != "_run"}
     info = copy(read_info(callback))
     return {**state, SLOT: info} if any(value is not None for value in info.__getstate__()) else state
@@ -92,7 +95,7 @@ def schedule_of(callback: Any) -> Any:
 
 
 def run_method(callback: Any) -> Callable[..., Any] | None:
-    """Return the `run` method even if an instance attribute hides it, or None if the class attribute is not a method."""
+    """Return the `run` method of the class, even if an instance attribute hides it. Return None if there is no such method."""
     method = getattr(type(callback), "run", None)
     return partial(method, callback) if inspect.isroutine(method) else None
 

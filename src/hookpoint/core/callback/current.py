@@ -7,7 +7,7 @@ from typing import Any
 
 CURRENT: ContextVar[Any] = ContextVar("hookpoint_run", default=None)
 OPEN_RUNS: ContextVar[tuple[Any, ...]] = ContextVar("hookpoint_open_runs", default=())  # the newest run is last
-# The handler call in progress. Set only in runs with multiple ranks.
+# CURRENT_CALL contains the handler call that is in progress. Only runs with multiple ranks set this variable.
 CURRENT_CALL: ContextVar[Any] = ContextVar("hookpoint_call", default=None)
 
 

@@ -24,7 +24,7 @@ def with_defaults(callbacks: Any, *groups: tuple[Iterable[Any] | None, tuple[typ
 
 
 def _flattened(callbacks: Iterable[Any]) -> Iterator[Any]:
-    """Yield the callbacks, replacing each pipeline with its own callbacks."""
+    """Yield the callbacks. If a callback has a method `get_pipeline`, yield the callbacks that this method returns instead."""
     for callback in callbacks:
         inside = getattr(callback, "get_pipeline", None) if isinstance(callback, Callback) else None
         if callable(inside):

@@ -15,8 +15,8 @@ from hookpoint._exports import ADAPTERS, load
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import NotACallback
 
-# Maps base classes to libraries. A run calls callbacks from these libraries with the method names, arguments, and epoch and
-# step numbers that the library itself uses.
+# Maps base classes to libraries. For a callback from one of these libraries, a run follows the conventions of the library: it
+# uses the same method names and arguments, and numbers epochs and steps in the same way.
 BASES = {
     ("keras.src.callbacks.callback", "Callback"): "Keras",
     ("lightning.pytorch.callbacks.callback", "Callback"): "Lightning",

@@ -1,4 +1,4 @@
-"""IdleCallback: a callback that has nothing to do at some points until something is registered."""
+"""IdleCallback: a callback whose handlers are not called as long as they have nothing to do."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from hookpoint.core.callback.callback import Callback
 
 
 class IdleCallback(Callback):
-    """A callback whose handlers a pass may leave out, so that they cost nothing while the callback is idle.
+    """A callback that can be idle at some points. While it is idle, its handlers for these points are not called.
 
-    A pass calls `is_idle_at` when it begins. If the result changes later, call `refresh` on the run's loop. The handlers are
-    then called from the end of the current iteration on. If this happens while an iteration ends, they are called from the end
-    of the next iteration on.
+    Each pass calls `is_idle_at` when the pass begins. If the result of `is_idle_at` changes later, call `refresh` on the run's
+    loop. The first call to the handlers is then at the end of the current iteration. If `refresh` is called while the handlers
+    for the end of an iteration run, the first call is at the end of the next iteration.
     """
 
     def is_idle_at(self, point: str) -> bool:

@@ -65,7 +65,7 @@ class Knob:
         return value
 
     def described(self, name: str, value: Any) -> dict[str, Any]:
-        """Return the knob as a row of plain values, with its full name."""
+        """Return a dict of plain values that describes the knob: its full name, type, current value and limits."""
         limits = {"low": self.low, "high": self.high, "choices": self.choices and list(self.choices), "about": self.about}
         shown = {key: limit for key, limit in limits.items() if limit is not None and limit != ""}
         return {"name": name, "type": self.kind.__name__, "value": value, **shown}
@@ -95,7 +95,7 @@ def knobs_of(kind: type) -> tuple[Any, ...]:
 
 
 def actions_of(kind: type) -> tuple[Any, ...]:
-    """Return the names of the methods that live control may call on a class."""
+    """Return the names of a callback class's actions: the methods that live control may call."""
     return _as_tuple(kind, "actions")
 
 

@@ -35,7 +35,7 @@ class CallbackPipeline(Callback):
         self._callbacks = tuple(callbacks)
 
     def get_pipeline(self) -> list[Any]:
-        """Return the callbacks as given, in order."""
+        """Return the callbacks of this pipeline in order. A nested pipeline is returned as one callback."""
         return list(self._callbacks)
 
     def setup(self, component: Any, save_path: Any) -> None:

@@ -52,9 +52,10 @@ class ProxyCallback(CallbackPipeline):
     wrapped callback's own names.
 
     In a method, `super().on_epoch_end(run)` calls the wrapped callback. Arguments that you pass replace the values that the
-    point provides. The wrapped callback receives only the arguments that it names. `self.forward("on_my_point", words=3)` does
-    the same for a custom point. By default, `state_dict` and `load_state_dict` return and load the wrapped callback's state.
-    Extend them if the wrapper has its own state. `self.callback`, or `self.cb` as in tensorpack, is the wrapped callback.
+    point provides. The wrapped callback receives only the arguments that it names. For a custom point, call
+    `self.forward("on_my_point", words=3)` instead of a method of `super()`. By default, `state_dict` and `load_state_dict`
+    return and load the wrapped callback's state. Extend them if the wrapper has its own state. `self.callback`, or `self.cb` as
+    in tensorpack, is the wrapped callback.
 
     >>> class Announced(ProxyCallback):
     ...     def on_epoch_end(self, run):

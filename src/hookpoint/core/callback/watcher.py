@@ -30,4 +30,4 @@ class Watcher(Callback):
         return dispatch
 
     def leave(self) -> None:
-        """Clean up after the run's last handler. Called even if the run failed to begin."""
+        """Release resources. Called after the run's last handler has returned, even if the run failed to begin."""

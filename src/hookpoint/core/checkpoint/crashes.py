@@ -19,7 +19,7 @@ INSTALLED = (sys.prefix, sys.base_prefix)
 class Crashes:
     """Count the exceptions that end a run. Refuse to restart the run after `limit` crashes of the same kind.
 
-    Two crashes are of the same kind if they have the same type of exception, epoch, iteration and step.
+    Two crashes are of the same kind if they happen at the same epoch, iteration and step, with the same type of exception.
 
     The count is reset when the run gets past the point of the crash, or when the program is edited. Kills, signals and stops
     do not count, so a run can be preempted any number of times. A limit of None or 0 means no limit.

@@ -8,7 +8,8 @@ import traceback
 
 from hookpoint.core.errors import CannotSave
 
-# Messages from torch's host and device allocators, from a thread that cannot start, and from the same errors on other ranks.
+# MESSAGE matches errors from torch's host and device allocators, and the error that Python raises if it cannot start a thread.
+# It also matches the messages in which another rank reports one of these errors.
 # The core cannot import torch's OutOfMemoryError, so is_out_of_memory matches the text of any RuntimeError.
 MESSAGE = re.compile(
     r"(?:MemoryError|OutOfMemoryError)\b|can't allocate memory|cannot allocate memory|out of memory|not enough memory"

@@ -1,8 +1,8 @@
 """Plain names: weight names without the prefix that torch.compile adds.
 
-`torch.compile(module)` stores the module as "_orig_mod", which appears in the names of its weights. Checkpoints use plain
-names, so they load into compiled and uncompiled modules. Older checkpoints contain names with the prefix. These names are
-converted when the checkpoint is loaded.
+`torch.compile(module)` stores the module in the attribute `_orig_mod`, so the names of the module's weights contain the prefix
+"_orig_mod.". Checkpoints use plain names, so they load into compiled and uncompiled modules. Older checkpoints contain names
+with the prefix. These names are converted when the checkpoint is loaded.
 """
 
 from __future__ import annotations

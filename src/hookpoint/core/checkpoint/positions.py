@@ -56,7 +56,7 @@ class Positions:
         return iter(loader)
 
     def describe(self, loader: Any) -> dict[str, Any]:
-        """Return what is known about a loader's data without reading it, as plain values for the run's record."""
+        """Return a description of a loader's data for the run's record, as plain values. Does not read the data."""
         return {"graph": graph_of(loader), "batches": length_of(loader)}
 
     def exhaust(self, loader: Iterable[Any], source: Iterator[Any]) -> None:

@@ -18,7 +18,7 @@ PER_RANK = ("clocks", "place", "logbook", "data", "rng", "finite_buffers")
 
 
 def extract_rank_state(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the state that differs between ranks: counters, position in the data, sums, and per-rank callback state."""
+    """Return the state that differs between ranks, such as counters, sums of metrics, and per-rank callback state."""
     rank_state = {key: state[key] for key in PER_RANK if key in state}
     callbacks, parts = state.get("callbacks", {}), state.get("parts", {})
     rank_state["callbacks"] = {name: callbacks[name] for name in state.get("per_rank", ()) if name in callbacks}
@@ -83,7 +83,10 @@ def _redistributed(state: dict[str, Any], ranks: Sequence[Mapping[str, Any]], ra
 
 
 def _summed_logbook(logbooks: Sequence[Mapping[str, Any]], *, is_chief: bool) -> dict[str, Any]:
-    """Return the chief's logbook with the sums over all ranks. On ranks other than the chief, leave out the sums."""
+    """Return the chief's logbook, with the sums of each metric added up over all ranks.
+
+    For a rank other than the chief, return the chief's logbook without these sums.
+    """
     result = dict(logbooks[0])
     for page in ("window", "whole", "put", "late"):  # in older checkpoints, a logbook has no "put" and no "late"
         names = dict.fromkeys(name for logbook in logbooks for name in logbook.get(page, ()))

@@ -23,7 +23,10 @@ def has_state(part: Any) -> bool:
 
 
 def state_of(part: Any) -> Any:
-    """Return an object's state, or a dict of states for a list or mapping of objects. A module's state has plain names."""
+    """Return an object's state, or a dict of states for a list or mapping of objects.
+
+    The names in a module's state do not contain the prefix that torch.compile adds.
+    """
     if isinstance(part, Mapping | list | tuple):
         return {key: state_of(item) for key, item in _items(part) if has_state(item)}
     state = part.state_dict()
@@ -31,7 +34,10 @@ def state_of(part: Any) -> Any:
 
 
 def load_state(part: Any, state: Any, *, is_last: bool = True) -> None:
-    """Load a state into an object, or into a list or mapping of objects. If `is_last` is False, do not modify the state."""
+    """Load a state into an object, or into a list or mapping of objects.
+
+    Loading may modify the state. If the same state will be loaded again later, pass `is_last=False` to load a copy of it.
+    """
     if isinstance(part, Mapping | list | tuple):
         for key, item in _items(part):
             if key in state and has_state(item):
@@ -48,7 +54,7 @@ def user_state(state: Mapping[str, Any] | None) -> dict[str, Any]:
         if name in RESERVED:
             raise BadArgument(f"state: the name '{name}' is reserved.", rename="it")
         if not has_state(part):
-            raise BadArgument(f"state['{name}']: {type(part).__name__} has no state_dict and load_state_dict.", add="them")
+            raise BadArgument(f"state['{name}']: {type(part).__name__} needs both state_dict and load_state_dict.", add="them")
     return parts
 
 
@@ -74,19 +80,21 @@ def _placed(gradient: Any, parameter: Any) -> Any:
 
 
 def named_parameters(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the parameters of a model, or of each model in a list or mapping, with their plain names."""
+    """Yield the names and parameters of a model, or of each model in a list or mapping (see `named_items`)."""
     return named_items(model, "named_parameters")
 
 
 def named_buffers(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the buffers of a model, or of each model in a list or mapping, with their plain names."""
+    """Yield the names and buffers of a model, or of each model in a list or mapping (see `named_items`)."""
     return named_items(model, "named_buffers")
 
 
 def named_items(model: Any, method: str, **options: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what the named method returns for a model, or for each model in a list or mapping, with plain names.
+    """Call a method of a model, such as "named_parameters", and yield the (name, value) pairs that the method returns.
 
-    Options that the method does not accept are dropped, because a model need not be a torch module.
+    The names do not contain the prefix that torch.compile adds. For a list or mapping of models, call the method of each model.
+    Each name then starts with the model's index or key. Options that the method does not accept are dropped, because a model
+    need not be a torch module.
     """
     if isinstance(model, Mapping | list | tuple):
         for key, item in _items(model):

@@ -129,14 +129,20 @@ class ControlledLoop:
         return self._objects.verdicts.stop
 
     def wake(self) -> None:
-        """Make all ranks call control at the next boundary. Any thread on the chief may call this method."""
+        """Make all ranks apply live-control commands at the same boundary, as soon as possible.
+
+        Any thread on the chief may call this method.
+        """
         if self._agreement is None:
             self._saving.is_due = True
         else:
             self._agreement.request_control()
 
     def wake_here(self) -> None:
-        """Make this rank call control at the next boundary. Every rank must call this method at the same place."""
+        """Make this rank apply live-control commands at the next boundary.
+
+        All ranks must call this method at the same step.
+        """
         self._saving.is_due = True
 
     def gather(self, value: Any, what: str) -> list[Any]:
@@ -167,21 +173,21 @@ class ControlledLoop:
         return self._saving.save_now(tag)
 
     def check_save(self) -> None:
-        """Raise an error if the run has no store."""
+        """Raise an error if the run has no checkpoint store."""
         self._saving.require_store()
 
     def pause(self) -> None:
-        """Stop the clocks."""
+        """Stop the run's clocks, so that they do not count the time of a pause."""
         self.clocks.pause()
 
     def resume(self) -> None:
-        """Start the clocks again."""
+        """Start the run's clocks again after a pause."""
         self.clocks.resume()
 
     def serve(self) -> None:
         """Handle a finished background save, or a save requested by a signal, while the run is paused."""
         is_signalled = self._agreement is not None and self._agreement.take_save_signal()
-        if any(self.gather(is_signalled, "the requested saves during a pause")):
+        if any(self.gather(is_signalled, "the exchange of save requests during a pause")):
             self._saving.request("manual")
         if self._saving.is_due:
             self._saving.at_boundary()
@@ -189,6 +195,6 @@ class ControlledLoop:
     def take_signals(self) -> None:
         """If any rank has caught a signal, handle it on all ranks."""
         caught = self._signals.caught
-        for name in self.gather(None if caught is None else caught.name, "the signals during a pause"):
+        for name in self.gather(None if caught is None else caught.name, "the exchange of signals during a pause"):
             if name is not None and self._signals.received is None:
                 self._signals.take(signal.Signals[name])

@@ -66,7 +66,7 @@ class DataPoints:
                 raise NotACallback(why, give="it to the Runner or the Loop")
 
     def listens(self, point: str | None = None) -> bool:
-        """Return whether there are handlers for `point`, or any handlers if it is None."""
+        """Return whether `point` has handlers. If `point` is None, return whether any point has handlers."""
         return bool(self._calls[point]) if point is not None else any(self._calls.values())
 
     def fire(self, point: str, value: Any, offered: dict[str, Any]) -> Any:
@@ -87,7 +87,7 @@ class DataPoints:
 
 
 class _Call:
-    """One handler, with the arguments it names."""
+    """Call one handler, and pass it only the arguments that it has parameters for."""
 
     def __init__(self, call: Call) -> None:
         handler = call.handler
@@ -122,7 +122,7 @@ def _where(offered: Mapping[str, Any]) -> str:
     return f"{index}batch {offered['batch_idx']} of epoch {offered['epoch']}, {worker}"
 
 
-ALIVE: weakref.WeakSet[DataPoints] = weakref.WeakSet()  # contains one object for each loader that still exists
+ALIVE: weakref.WeakSet[DataPoints] = weakref.WeakSet()  # the DataPoints of all loaders that still exist
 
 
 def check_pass(hooks: Hooks, loader: Any, *, warns_idle: bool, saved: Any) -> None:

@@ -45,7 +45,7 @@ class RankPosts:
         return all(self._last[rank]["waited"] <= self._waited / 2 for rank in lower)
 
     def report(self) -> list[str]:
-        """Return lines about all other ranks. They show a rank's position, or that the rank does not respond."""
+        """Return the lines of a report that says where each of the other ranks is, or that the rank does not respond."""
         if not self._is_open:
             return ["the process group's store does not answer: rank 0, which hosts the store, may have stopped or exited"]
         return [line for rank, note in sorted(self._last.items()) for line in self._lines(rank, note)]

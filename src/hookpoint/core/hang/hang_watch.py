@@ -68,7 +68,10 @@ class HangWatch:
         self._since = self._next_report = 0.0
 
     def begin(self) -> None:
-        """Record which thread trains. In a team, start the watch on every rank, because other ranks may wait for this rank."""
+        """Record that the current thread is the training thread.
+
+        In a team, also start the watch. It starts on every rank, because other ranks may wait for this rank.
+        """
         self._training_thread = threading.get_ident()
         if self._data_seconds is not None and not self._signals.can_interrupt():
             cure = "the loop in the main thread, without ignoring SIGINT, or pass timeout= to the DataLoader instead"

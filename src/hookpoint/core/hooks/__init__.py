@@ -1,1 +1,1 @@
-"""Compile a list of callbacks into calls for each point."""
+"""Compile a list of callbacks: determine which handlers to call at each point, and in which order."""

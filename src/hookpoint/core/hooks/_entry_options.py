@@ -1,4 +1,4 @@
-"""Options: find the `on_error` and `ranks` that a callback, its class, its marks or its wrappers set."""
+"""Options: find the values of `on_error` and `ranks` that a callback, its class, an `@on` decorator or a wrapper sets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hookpoint.core.errors import BadOption
 
 
 def marked_options(function: Any) -> Mark:
-    """Return the options of a function with multiple marks. For each option, the innermost mark that sets it wins."""
+    """Return the options that `@on` decorators set on a function. If several of them set an option, the innermost one wins."""
     all_marks = marks(function)
     on_error = next((mark.on_error for mark in all_marks if mark.on_error is not None), None)
     ranks = next((mark.ranks for mark in all_marks if mark.ranks is not None), None)
@@ -37,6 +37,6 @@ def setter(proxies: Sequence[Callback], option: str, options: Any) -> Any:
 
 
 def _sets(options: Any, option: str) -> bool:
-    """Return whether the callback or its class sets an option, not only the base class Callback."""
+    """Return whether the callback or its class sets an option. The default in the base class Callback does not count."""
     classes = [cls for cls in type(options).__mro__ if cls is not Callback]
     return option in getattr(options, "__dict__", {}) or any(option in vars(cls) for cls in classes)

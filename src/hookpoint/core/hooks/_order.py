@@ -1,4 +1,4 @@
-"""Order: the order of callbacks at each point. It is the list order, adjusted to `after`, `before` and `reads`."""
+"""Order: put callbacks in list order, except where `after`, `before` or `reads` require a different order."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Constraint(NamedTuple):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Unit:
-    """A callback, or a pipeline whose callbacks move together."""
+    """A single callback, or a pipeline. No other callback is placed between the callbacks of a pipeline."""
 
     entries: list[Entry]
     pipeline: str = ""
@@ -72,7 +72,7 @@ class Order:
         return units
 
     def _move_up(self, units: list[Unit]) -> list[Unit]:
-        """Move each callback that declares `before` to just before the first callback it names."""
+        """Move each callback that comes after a callback named in its `before`. Put it directly before that callback."""
         of = _unit_of(units)
         for constraint in self._constraints:
             mine, other = of.get(constraint.first), of.get(constraint.second)
@@ -93,7 +93,7 @@ class Order:
             if first and second and first is not second:
                 waits[id(second)].append(constraint)
         missing = {id(unit): {id(of[constraint.first]) for constraint in waits[id(unit)]} for unit in units}
-        waiting: dict[int, list[int]] = {}  # maps a unit's id to the positions of the units that wait for it
+        waiting: dict[int, list[int]] = {}  # maps a unit's id to the positions of the units that wait for this unit
         for number, unit in enumerate(units):
             for waited_for in missing[id(unit)]:
                 waiting.setdefault(waited_for, []).append(number)
@@ -170,7 +170,7 @@ def _constraints(entries: Sequence[Entry]) -> list[Constraint]:
 
 
 def _positions(entries: Sequence[Entry], names_of: Callable[[Entry], Iterable[str]]) -> dict[str, list[int]]:
-    """Map each name to the positions of the entries that have it."""
+    """Return the positions of the entries for each name. `names_of` returns the names of an entry."""
     positions: dict[str, list[int]] = {}
     for number, entry in enumerate(entries):
         for name in names_of(entry):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # Points before training, where a callback checks its requirements. Their handlers are called on the training thread.
 DIRECT = ("on_setup", "on_run_begin")
-# Maps attributes of a callback to the reason why a callback that sets them cannot run in the background.
+# Attributes that an asynchronous callback must not set. Each attribute is mapped to the reason, for the error message.
 REFUSED = {
     "saves": "requests saves",
     "may_skip": "requests verdicts",
@@ -71,7 +71,7 @@ def _problems(entry: Entry) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def deferred(entry: Entry, handler: Handler, point: str) -> Callable[..., None]:
-    """Return a function that sends a call of the handler to the background. Outside a run, it calls the handler."""
+    """Return a function that queues a call to the handler. At DIRECT points and outside a run, it calls the handler now."""
     function = _reader(entry, handler, point, handler.function)
 
     def send(*args: Any, **kwargs: Any) -> None:
@@ -87,7 +87,7 @@ def deferred(entry: Entry, handler: Handler, point: str) -> Callable[..., None]:
 
 
 def send_payload(background: Background, entry: Entry, handler: Handler, point: str, payload: Mapping[str, Any]) -> None:
-    """Call a custom point's handler in the background, with the payload items that it names."""
+    """Queue a call to a custom point's handler. Pass only the payload items that the handler has parameters for."""
     named = {parameter.source for parameter in handler.parameters}
     # A handler with a parameter `logs` gets the whole payload in it, unless the payload contains an item named `logs`.
     if "logs" in payload or "logs" not in named:

@@ -1,4 +1,7 @@
-"""Costs: the time that each callback takes at each point. Points inside an iteration are sampled. Others are always timed."""
+"""Costs: the time that each callback takes at each point.
+
+Points inside an iteration are timed only in sampled iterations. All other points are always timed.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from dataclasses import dataclass
 
 SAMPLE_EVERY = 64
 FIRST_SAMPLE = 8  # number of the first sampled iteration in a training pass; earlier ones warm up caches
-FIRST_SAMPLE_IN_EVALUATION = 2  # smaller, because validation data may have only a few batches
+FIRST_SAMPLE_IN_EVALUATION = 2  # number of the first sampled iteration in a validation or prediction pass; these may be short
 STEP_POINTS = ("on_backward_begin", "on_backward_end", "on_step_begin", "on_step_end")
 IN_THE_STEP = ("on_iter_begin", "on_train_iter_begin", *STEP_POINTS, "on_train_iter_end", "on_iter_end")
 IN_EVALUATION = {f"on_{mode}_iter_{end}": mode for mode in ("val", "pred") for end in ("begin", "end")}
@@ -53,7 +56,7 @@ class StepShare:
         self._batches: Counter[str] = Counter()
 
     def add(self, mode: str, seconds: float) -> None:
-        """Add a sampled iteration of a pass in this mode."""
+        """Count a sampled iteration in this mode. In training, also record how many seconds the step took."""
         self._samples[mode] += 1
         if mode == "train":
             self.add_step(seconds)

@@ -1,4 +1,4 @@
-"""Dispatch: compile a point's calls into one function, so that nothing is looked up during a step.
+"""Dispatch: compile all handler calls at a point into one function, so that nothing is looked up during a step.
 
 The function for two handlers, the second with named arguments and a schedule, looks like this:
 
@@ -88,7 +88,7 @@ class Call:
         self.cost = Cost(self.entry.name, self.point)
 
     def is_made_in(self, mode: str | None) -> bool:
-        """Return whether a pass in this mode makes the call. None means outside of a pass."""
+        """Return whether the handler is called during a pass with this mode. If `mode` is None, no pass is open."""
         if mode is not None and isinstance(self.entry.subject, IdleCallback) and self.entry.subject.is_idle_at(self.point):
             return False
         return mode == "train" or not self.train_only
@@ -107,7 +107,7 @@ class Call:
     def same_on_all_ranks(self) -> bool:
         """Whether every rank makes this call at the same step.
 
-        If so, the ranks do not have to agree on a save that the handler requests.
+        If this is True, the ranks do not have to agree on a save that the handler requests.
         """
         schedule = self.handler.when if self.handler.when is not None else self.entry.schedule
         if self.gates or (schedule is not None and not schedule.same_on_all_ranks):
@@ -123,8 +123,8 @@ def compile_dispatch(
 ) -> Dispatch | None:
     """Return one function that makes the calls in order, or None if there are no calls.
 
-    The function measures the time of the handlers for the points in `timed`. With `only_samples`, it does so only in
-    sampled iterations.
+    The function measures how long each handler takes at the points listed in `timed`. With `only_samples`, it measures
+    these times only in sampled iterations.
     """
     if not calls:
         return None
@@ -188,7 +188,7 @@ def _lines(call: Call, number: int, names: dict[str, Any], timed: bool) -> list[
 
 
 def _caught(call: Call, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a function to set the current call, and to turn StopRun into a request to stop."""
+    """Return a function that sets CURRENT_CALL during the call, and turns StopRun into a request to stop the run."""
 
     def called(*args: Any, **kwargs: Any) -> Any:
         outer = CURRENT_CALL.set(call)

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 def named_callbacks(entries: Iterable[Entry]) -> dict[str, Any]:
-    """Return the callbacks by name, in order. For callbacks from other libraries, return the user's object, not the wrapper."""
+    """Return a dict that maps names to callbacks, in list order.
+
+    For a callback from another library, the dict contains the user's object, not the wrapper.
+    """
     return {entry.name: getattr(entry.subject, "theirs", entry.subject) for entry in entries}
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def info_for(hooks: Hooks, run: RunView) -> dict[str, Any]:
-    """Return the values that savers append to the manifest. On ranks other than the chief, the result is empty.
+    """Return the values that savers add to the manifest. On ranks other than the chief, the result is empty.
 
     If two savers use the same name, the value of the last saver is used.
     """

@@ -28,7 +28,7 @@ END_SECONDS = 60.0  # how long a run waits for a local monitor's on_run_end, whi
 
 
 class Calls(Protocol):
-    """The calls of asynchronous callbacks. When the run waits for its monitors, it also waits for these calls."""
+    """Background calls to asynchronous callbacks. When the run waits for its monitors, it also waits for these calls."""
 
     def take_errors(self) -> list[Exception]: ...
     def settle(self) -> None: ...
@@ -58,7 +58,10 @@ class Monitors:
         return self._metrics[name]
 
     def get_history(self, name: str) -> list[tuple[int, float]]:
-        """Return the last 10,000 final values of a metric as (step, value) pairs, oldest first. Empty if there are none."""
+        """Return the history of a metric as (step, value) pairs, oldest first. The list is empty if there are no values.
+
+        The history contains epoch means, validation results and values logged outside an iteration. It keeps the latest 10,000.
+        """
         return self._metrics.history(name)
 
     def put_scalar(self, name: str, value: Any) -> None:
@@ -108,7 +111,10 @@ class Monitors:
         return errors if self.calls is None else errors + self.calls.take_errors()
 
     def drain(self, seconds: float | None = None, *, is_leaving: bool = False) -> None:
-        """Wait up to `seconds` (default 10) until every monitor has received its records. Log how many were lost."""
+        """Wait up to `seconds` for all monitors to receive their records. Log how many records were lost.
+
+        The default is 10 seconds, or 1 second if `is_leaving` is True.
+        """
         if seconds is None:
             seconds = min(LEAVE_SECONDS, DRAIN_SECONDS) if is_leaving else DRAIN_SECONDS
         queues = (*self._queues, self._resolver)
@@ -131,7 +137,7 @@ class Monitors:
     def end_run(self, *, is_leaving: bool = False) -> list[Exception]:
         """Call on_run_end on each monitor, with a time limit. Return the errors.
 
-        Like `on_records`, each call runs on its own thread. If the call never returns, the process can still exit.
+        Each call runs on a separate thread, so the process can exit even if a call never returns.
         """
         limits = {
             entry.name: LEAVE_SECONDS if is_leaving or queue.is_in_hand else DRAIN_SECONDS if queue.drops else END_SECONDS
@@ -155,7 +161,7 @@ class Monitors:
         self.settle_calls()
 
     def settle_calls(self) -> None:
-        """Wait until all queued calls of asynchronous callbacks have returned, so that the callbacks' state can be read."""
+        """Wait until all queued calls to asynchronous callbacks have returned, so that the callbacks' state can be read."""
         if self.calls is not None:
             self.calls.settle()
 
@@ -186,9 +192,10 @@ class Monitors:
 
 
 def _with_limit(limits: Mapping[str, float], name: str, call: Callable[[], object]) -> None:
-    """Call a function and raise its error.
+    """Call a function, with a time limit if `limits` contains a limit for the callback `name`.
 
-    If `limits` contains a time limit for the callback `name`, call the function on a thread and wait at most this long.
+    With a limit, the function runs on a separate thread. If it raises in time, its exception is raised again on this thread.
+    If it has not returned in time, a warning is logged.
     """
     if name not in limits:
         call()
@@ -205,7 +212,7 @@ def _with_limit(limits: Mapping[str, float], name: str, call: Callable[[], objec
     thread.start()
     thread.join(limits[name])
     if thread.is_alive():
-        logger.warning("%s is blocked: on_run_end has not returned for %g s; the run ends without it", name, limits[name])
+        logger.warning("%s is blocked: on_run_end has not returned for %g s; the run ends anyway", name, limits[name])
     for error in errors:
         raise error
 

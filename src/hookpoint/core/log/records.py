@@ -14,7 +14,7 @@ Kind = Literal["scalars", "image", "histogram", "text", "embedding", "event"]
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Logged data, with the clocks at the time of logging.
+    """Logged data, with the time, epoch, step and iteration at which it was logged.
 
     `values` maps names to scalars, or one name to an image, a histogram, a text, an `Embedding` or the fields of an event.
     `scalars()` converts scalars to floats. A monitor calls it outside the training thread. `at` is the kind of value: the mean
@@ -33,7 +33,7 @@ class Record:
 
     @property
     def moment(self) -> Moment:
-        """The epoch, iteration and step at which this was logged."""
+        """The epoch, iteration and step at which the record was logged."""
         return Moment(self.epoch, self.iteration, self.step)
 
     def scalars(self) -> dict[str, float]:

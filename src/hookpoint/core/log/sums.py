@@ -32,7 +32,7 @@ def times(value: float, weight: float) -> float:
 
 
 def quotient(total: float, weight: float) -> float:
-    """Return a sum divided by its weight, as a float."""
+    """Return the mean as a float: a weighted sum divided by the sum of the weights."""
     if isinstance(total, int):
         above, below = weight.as_integer_ratio()
         return total * below / above

@@ -1,4 +1,4 @@
-"""Assemble the `Machine` of a run from objects and components."""
+"""Create the `Machine` that runs the training loop, together with the objects and components that it needs."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def assemble(hooks: Hooks, options: LoopOptions, stateful: dict[str, Any], team:
 
 
 def find_checkpoint(machine: Machine) -> None:
-    """Find the checkpoint to resume from, if any. Raise NothingToSaveTo if a saver has no store."""
+    """Find the checkpoint to resume from, if any. Raise NothingToSaveTo if there is a saver, but no store."""
     try:
         if machine.options.run_points:
             machine.saving.check_store()

@@ -15,8 +15,8 @@ from hookpoint.core.logger import logger
 class HostLoader:
     """A stand-in for the loader of a pass whose batches come from a host. `total` is the number of batches, if known.
 
-    `theirs` is the host's own loader, if known. Only its description is kept, for the run's record, because a reference would
-    keep the loader's workers alive.
+    `theirs` is the host's own loader, if known. This object stores only the classes and lengths of the loader and its datasets,
+    to be written to `run.json`. It does not store the loader itself, because a reference would keep the loader's workers alive.
     """
 
     def __init__(self, total: int | None = None, theirs: Any = None) -> None:

@@ -29,9 +29,9 @@ WEIGHTS = ("model", "criterion")  # the objects with trainable parameters
 class Saving:
     """Write checkpoints at the boundaries of a run: after a training step, after an epoch, and at the end.
 
-    An iteration checks only `is_due`. If a callback saves checkpoints, the run is also saved on a signal, on a stop in the
-    middle of an epoch, and at the end. If a checkpoint cannot be written, the run continues. It ends after three failures in a
-    row, or if its last checkpoint cannot be written.
+    After an iteration, the loop calls `at_boundary` only if the flag `is_due` is set. If a callback saves checkpoints, the run
+    is also saved on a signal, on a stop in the middle of an epoch, and at the end. If a checkpoint cannot be written, the run
+    continues. It ends after three failures in a row, or if its last checkpoint cannot be written.
     """
 
     def __init__(self, objects: RunObjects, store: Store | None, signals: Signals, *, agree: Callable[[str], None]) -> None:
@@ -69,7 +69,7 @@ class Saving:
     # Requests
 
     def check_store(self) -> None:
-        """Raise NothingToSaveTo if a saver has no store. Called before anything runs."""
+        """Raise NothingToSaveTo if a saver has no store. Called before the run begins."""
         if self.savers and self.store is None:
             raise NothingToSaveTo(f"{self.savers[0]} has nowhere to save to.", give='workdir="runs/name"')
 
@@ -90,11 +90,11 @@ class Saving:
         self.is_due = True
 
     def mark(self, tag: str, keep: Keep | None, measured: Mapping[str, Any]) -> None:
-        """If a saver requests a checkpoint at this moment, add a tag to that checkpoint."""
+        """If a checkpoint is written at the current moment, give it this tag too. This does not request a checkpoint."""
         self._marks[tag] = (self._clocks.moment, keep, measured)
 
     def wake(self) -> None:
-        """At the next boundary, report that a background save has finished, or that a background call has failed."""
+        """Set `is_due`, because a background save has finished, or because a callback has failed in the background."""
         self.is_due = True
 
     def request_by_signal(self) -> None:
@@ -133,9 +133,9 @@ class Saving:
             self._write()
 
     def save_now(self, tag: str) -> tuple[Any, str]:
-        """Write a checkpoint at this boundary. Return its path and "" or, if this fails, None and the reason.
+        """Write a checkpoint at this boundary. Return `(path, "")`, or `(None, reason)` if this fails.
 
-        If no other checkpoint is requested at this boundary, a failure does not raise an error and is not counted.
+        If this is the only checkpoint to write at this boundary, a failure raises no error and does not count as a failed save.
         """
         is_alone, failures = not self._request.tags, self._failures
         self.request(tag)
@@ -151,7 +151,7 @@ class Saving:
         return self._newest, "" if self._newest is not None else str(self._problem or "it was not written")
 
     def before_end_points(self) -> None:
-        """If a stop or a signal ends the run early, save before the end points fire, so that the run can resume."""
+        """If a stop or a signal ends the run early, save before points such as on_epoch_end fire. The run can then resume."""
         stopped_by = self._signals.received
         if self.saves and not self._has_stopped and (stopped_by is not None or self._objects.verdicts.stop):
             try:
@@ -160,11 +160,11 @@ class Saving:
                     self.request("stop" if stopped_by is None else "signal")
                     self._write_last()
             except (CannotSave, NotFinite) as error:
-                self._failure = error  # raised after the end points have fired
+                self._failure = error  # at_end raises this error
             self._has_stopped = True
 
     def at_epoch_end(self) -> None:
-        """Write a checkpoint that a callback or a signal requested during the epoch's end points."""
+        """Write the checkpoint that a callback or a signal requested at the end of the epoch."""
         if self.saves and self._signals.received is not None and not self._has_stopped and not self._is_saved():
             self.request("signal")
         if self.is_due:
@@ -195,7 +195,7 @@ class Saving:
             self._place = {"in_epoch": False, "is_end": True}
 
     def at_end(self, failure: BaseException | None) -> None:
-        """Write the last checkpoint. After a failure, write only a checkpoint tagged "exception". Wait for background saves."""
+        """Write the last checkpoint (after an exception, only one with the tag "exception"). Wait for background saves."""
         if failure is None:
             self._agree("the end of the run")
             self.wait()  # if a background save has failed, the last checkpoint replaces it
@@ -215,7 +215,7 @@ class Saving:
             raise self._failure
 
     def wait(self) -> None:
-        """Wait for the checkpoint that is being written, and report it."""
+        """Wait for the background save, if there is one. Then fire on_save, or handle the failure."""
         self._collect(wait=True)
 
     def close(self) -> None:
@@ -234,7 +234,7 @@ class Saving:
         is_split = run.team.has_stages  # with pipeline stages, callbacks store each rank's weights
         per_rank = [entry.name for entry in self._hooks.entries if is_split or getattr(entry.subject, "per_rank_state", False)]
         place = self._place or self.place()
-        logbook = objects.logbook.state_dict()  # delivers values to callbacks, so call it before reading their state
+        logbook = objects.logbook.state_dict()  # this delivers values to callbacks, so it comes before their state_dict()
         return {
             **({"per_rank": per_rank} if self._is_in_team else {}),
             "clocks": self._clocks.state_dict(),
@@ -278,7 +278,7 @@ class Saving:
         self.passes_done.append({"results": results, "batches": batches, "rng": self._rng()})
 
     def begin_body(self) -> None:
-        """Record the state of the random generators before the user's code in an epoch. A resumed run repeats this code."""
+        """Record the random generators' state before the user's code in an epoch runs. A resumed run repeats this code."""
         self.rng_of_body = self._rng()
 
     def _rng(self) -> dict[str, Any] | None:
@@ -299,7 +299,7 @@ class Saving:
         self.wait()  # on_save handlers for the save in progress may request more saves
         self._agree("the requests before a checkpoint")  # the checkpoint must include the requests of all ranks
         request, self._request, self._newest = self._request, Request(), None
-        if self._has_stopped:  # the run resumes where it stopped, and a later checkpoint would skip batches
+        if self._has_stopped:  # the run must resume where it stopped: a later checkpoint would skip batches
             logger.warning("not saving (%s): the run wrote its last checkpoint when it stopped", ", ".join(request.tags))
             return
         for tag, (moment, keep, measured) in self._marks.items():

@@ -18,8 +18,8 @@ class Signals:
     """Signal handlers that only set a flag, which the loop checks at its next boundary. They are removed when the run ends.
 
     Only the main thread can install handlers. In other threads, under a host, and for ignored signals, no handler is
-    installed. SIGUSR1 is handled if the run has a store and the signal has no other handler. `has_stopped` is set if a signal
-    was the first stop request.
+    installed. SIGUSR1 is handled if the run has a store and the signal has no other handler. `has_stopped` is True if a signal
+    caused the first stop request.
 
     `caught` is the signal that arrived on this rank. In a team, `received` is set once all ranks have been told about it.
     """

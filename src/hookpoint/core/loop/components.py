@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Components:
-    """The components of one run. `agree` applies the requests from all ranks. Every rank must call it at the same place."""
+    """The components of one run. `agree` applies the requests of all ranks. All ranks must call it together."""
 
     saving: Saving
     resuming: Resuming

@@ -18,7 +18,7 @@ class NotUnderHost(CompileError):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Host:
-    """Another library's trainer. `cannot` maps unsupported points and verdicts to the reason.
+    """Another library's trainer. `cannot` maps each point or verdict that the trainer does not support to the reason why.
 
     Verdicts are named after the methods of `run`: "stop_epoch", "skip_batch", "skip_backward", "skip_step", "retry", "save".
     Skips and retries are rejected unless they are in `can`, because few trainers support them.
@@ -29,7 +29,7 @@ class Host:
     can: frozenset[str] = frozenset()
 
     def check(self, hooks: Hooks) -> None:
-        """Raise NotUnderHost if a callback needs something that this host does not support. Called before anything runs."""
+        """Raise NotUnderHost if a callback needs something that this host does not support. Called before the run begins."""
         for point, why in self.cannot.items():
             for call in hooks.calls(point):
                 if point in call.entry.declared("optional_points"):

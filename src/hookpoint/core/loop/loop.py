@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from hookpoint.core.loop.options import LoopOptions
     from hookpoint.core.run.run import Run
 
-EVERYWHERE: list[Any] = []  # callbacks that are appended to the list of every loop in this process
+EVERYWHERE: list[Any] = []  # callbacks that every new loop in this process adds after its own callbacks
 
 
 class Loop:
     """A loop without default callbacks. `hookpoint.Loop` adds them, and documents how to use a loop.
 
     Pass options as `options` or by keyword. The run's team is created when the loop is entered, and closed when it is exited.
-    All ranks must enter together.
+    All ranks must enter the loop together.
 
     The constructor imports the modules that a loop needs, so that importing the class stays fast.
     """
@@ -63,7 +63,7 @@ class Loop:
             self._place = {"rank": team.rank, "local_rank": team.local_rank, "world_size": team.size}
         try:
             if self._was_entered or self._compiled_for != self._compile_options():
-                self.hooks = self._compiled()  # compile again, so that schedules start from zero
+                self.hooks = self._compiled()  # compile the callbacks again, so that schedules start from zero
             self._was_entered = True
             self._machine = machine = assemble(self.hooks, self.options, self._stateful, self._team, self._place)
         except BaseException:

@@ -9,7 +9,7 @@ begin_run                          on_setup, on_run_begin; on_load if the run re
     end_pass                       on_train_epoch_end
     begin_pass ... end_pass        the same for validation: on_val_...
   end_epoch                        on_epoch_end; on_save if a save is due
-end_run                            on_exception if something escaped, on_run_end
+end_run                            on_exception if the run failed; on_run_end
 
 A driver is the `for` loop of a user or a Runner (epochs.py, batches.py), or another library's trainer (host_driver.py).
 Between begin_iteration and end_iteration, a step fires on_backward_begin, on_backward_end, on_step_begin and on_step_end.
@@ -92,7 +92,7 @@ class Machine:
             raise
 
     def _fire_or_stop(self, point: str, **payload: Any) -> None:
-        """Fire a point if `run_points` is True. StopRun becomes a stop request, so a resumed run still loads its state."""
+        """Fire a point if `run_points` is True. StopRun only requests a stop, so that the run can still load a checkpoint."""
         if self.options.run_points:
             try:
                 self._fire(point, **payload)
@@ -116,7 +116,7 @@ class Machine:
     # A pass
 
     def begin_pass(self, pass_: Pass) -> bool:
-        """Open a pass. Return False if it has nothing to do: after a stop, or if the pass ended before the checkpoint."""
+        """Open a pass. Return False if a stop prevents it, or if it has already ended, for example before the run resumed."""
         run, scopes, resuming = self.running(), self.scopes, self.resuming
         if pass_.is_done or self.pass_end.prevents(pass_, has_host=self.options.host is not None):
             return False
@@ -146,7 +146,7 @@ class Machine:
         self.watch.enter(pass_)
         resuming.enter_data(pass_)
         self.record.begin_pass(pass_)
-        run.monitors.start()  # must start after the loader has forked its workers
+        run.monitors.start()  # start the threads only after the loader has forked its workers
         if self.options.prepare is not None:
             pass_.source = map(self.options.prepare, pass_.source)
         return True
@@ -154,7 +154,7 @@ class Machine:
     # Iterations. A pass runs a specialized version of this code (batches.py).
 
     def iterate(self, pass_: Pass) -> Iterator[Any]:
-        """Yield the batches of an open pass until its data ends, the pass must end, or its calls have to be resolved again."""
+        """Yield the batches of an open pass until there are no more batches, the pass must end, or its handlers change."""
         verdicts, now, batch = self.verdicts, pass_.now, None
         while pass_.is_resolved:
             if self.scopes.passes[-1] is not pass_:
@@ -174,7 +174,7 @@ class Machine:
                 pass_.batches_seen -= pass_.again is END
                 return
             self.begin_iteration(pass_, batch)
-            batch = None  # so that only the iteration keeps a reference to the batch
+            batch = None  # drop this reference, so that only the iteration keeps the batch alive
             if pass_.begin is None or not (now.has_requests and now.is_discarded):
                 yield now.batch
 
@@ -205,7 +205,7 @@ class Machine:
             now.is_sampled, pass_.began = True, perf_counter()
         if pass_.begin is not None:
             (pass_.timed[0] or pass_.begin if now.is_sampled else pass_.begin)(run)
-            if self.scopes.passes[-1] is not pass_:  # a handler exited its own pass with a break
+            if self.scopes.passes[-1] is not pass_:  # a handler opened a pass and left it with `break`
                 self.scopes.close_above(pass_)
 
     def end_iteration(self, pass_: Pass) -> None:
@@ -227,7 +227,7 @@ class Machine:
             if pass_.is_timed and now.is_sampled:
                 now.is_sampled = False
                 self.record.share.add(pass_.mode, perf_counter() - pass_.began)
-            # Send logged values if a log step is due. In training, also exchange requests of ranks, apply commands and save.
+            # Send logged values if a log step is due. In training, also share requests between ranks, apply commands and save.
             if pass_.is_train and self.options.log_every:
                 if clocks.step >= self.logbook.next_log_step:
                     self.logbook.end_window(send=True)
@@ -326,7 +326,7 @@ class Machine:
         return is_handled(error, failure, problems, self.signals.ending())
 
     def _close_scopes(self, error: BaseException | None) -> BaseException | None:
-        """Close passes and the epoch as after a `break`, or drop them after an exception. Return the failure, if any."""
+        """Close open passes and the epoch as incomplete. If the run failed, discard them instead, and return the exception."""
         run, scopes = self.run, self.scopes
         while error is None or isinstance(error, StopRun):
             try:
@@ -353,7 +353,7 @@ class Machine:
         return error
 
     def _fire_last_points(self, failure: BaseException | None) -> list[Exception]:
-        """Fire the last points, and return the handlers' errors. Monitors end last, after they have received all values."""
+        """Fire the last points, and return the handlers' errors. Monitors finish last, after they have received all values."""
         run, scopes, fires = self.run, self.scopes, self.options.run_points
         self.clocks.stop()
         self.control.end()
@@ -380,7 +380,7 @@ class Machine:
         self._is_over = True
         leave_run(self.run)
         be_silent(self, silent=False)
-        with ExitStack() as undone:  # called in reverse order; after an error, the remaining functions are still called
+        with ExitStack() as undone:  # ExitStack calls all functions in reverse order, even if one of them raises an error
             undone.callback(self.objects.team.close)
             undone.callback(self.saving.close)
             undone.callback(self.run.monitors.close)

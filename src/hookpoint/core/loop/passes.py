@@ -23,14 +23,14 @@ MODES = ("train", "val", "pred")
 END: Any = object()
 
 
-# Slots make access faster: with more than thirty attributes, instances would no longer share the keys of their dicts.
+# Slots make attribute access faster. Without slots, a class with more than thirty attributes loses CPython's key-sharing dicts.
 @dataclass(slots=True, eq=False, repr=False)
 class Pass:
     """One pass over a loader. It opens when the first batch is requested, and closes after the last batch.
 
-    If a `break` leaves the pass open, `abandoned` is set, and the run's Machine closes the pass at the next opportunity. If
-    `is_side` is set, the pass's values are not added to the run's metrics and records. If `is_shared` is set, all ranks of a
-    team run the pass together.
+    If a `break` leaves the pass open, `abandoned` is set, and the next call to the run closes the pass. If `is_side` is set,
+    the pass's values are not added to the run's metrics and records. If `is_shared` is set, all ranks of a team run the pass
+    together.
     """
 
     loader: Iterable[Any]
@@ -39,7 +39,7 @@ class Pass:
     is_train: bool = field(init=False)
     is_open: bool = False
     is_closing: bool = False
-    is_resolved: bool = False  # whether the generator over the iterations uses the current calls
+    is_resolved: bool = False  # whether the generator over the batches calls the current handlers
     is_exhausted: bool = False  # whether the loader had no more batches
     is_done: bool = False
     is_shared: bool = False
@@ -61,7 +61,7 @@ class Pass:
     began: float = 0.0
     sampled_next: int = field(init=False)  # the next batch to time
     again: Any = END  # the batch to retry
-    # The calls for the pass's points, resolved when it opens. None if there are no handlers.
+    # Functions that call the handlers of the pass's points, looked up when the pass opens. None if a point has no handlers.
     begin: Dispatch | None = None
     end: Dispatch | None = None
     timed: tuple[Dispatch | None, Dispatch | None] = (None, None)
@@ -77,7 +77,7 @@ class Pass:
         self.results, self.batches_seen, self.is_done = dict(known["results"]), known["batches"], True
 
     def enter(self, run: Run, samples_of: Callable[[Any], int]) -> None:
-        """Make this the run's current pass, and resolve the calls for its points."""
+        """Make this the run's current pass, and look up the functions that call the handlers of its points."""
         mode, self.samples_of = self.mode, samples_of
         self.outer, self.steps_before, self.is_open = (run.mode, now_of(run)), run.step, True
         self.is_exhausted = False
@@ -90,7 +90,11 @@ class Pass:
         self.resolve(run.hooks)
 
     def resolve(self, hooks: Hooks) -> None:
-        """Look up the calls for the pass's points. A generator over its iterations that uses earlier ones ends."""
+        """Look up the functions that call the handlers of the pass's points.
+
+        If the handlers change during the pass, this method is called again. The current generator over the batches then ends,
+        and a new generator calls the new handlers.
+        """
         mode, self.is_resolved = self.mode, False
         begin, end = ("on_iter_begin", f"on_{mode}_iter_begin"), (f"on_{mode}_iter_end", "on_iter_end")
         self.begin, self.end = hooks.dispatch(*begin, mode=mode), hooks.dispatch(*end, mode=mode)

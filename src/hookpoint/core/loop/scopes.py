@@ -42,8 +42,8 @@ class Cleanup:
 class Scopes:
     """The open epoch and the open passes.
 
-    If a `break` leaves passes or an epoch open, `abandoned` is set, and the next call to the run closes them. `cut_short` is
-    set if the epoch did not see all of its training data, or if a stop ended its validation early.
+    If a `break` leaves passes or an epoch open, `abandoned` is set, and the next call to a method of the run closes them.
+    `cut_short` is set if the epoch did not see all of its training data, or if a stop ended its validation early.
     """
 
     passes: list[Pass] = field(default_factory=list)  # from the outermost to the innermost pass
@@ -78,7 +78,8 @@ class Scopes:
         self._close_from(0)
 
     def _close_from(self, number: int) -> None:
-        while len(self.passes) > number and not self.passes[-1].is_closing:  # a handler at the pass's end points may call this
+        # A pass may already be closing: a handler at its end points may call `run.log`, which closes abandoned passes.
+        while len(self.passes) > number and not self.passes[-1].is_closing:
             self.end_pass(self.passes[-1], complete=False)
 
     def close_epoch(self, *, cut_short: bool) -> None:

@@ -65,7 +65,10 @@ class EpochsMethod(BoundMethod):
 
 
 class MethodObject:
-    """Decorate a method. On a run, the attribute is a StopRequest or an EpochsMethod. On the class, it is the function."""
+    """A decorator for methods. Reading the method from a run returns a StopRequest or an EpochsMethod.
+
+    Reading the method from the class returns the plain function.
+    """
 
     def __init__(self, as_object: Callable[[Callable[..., Any], Any], Any], function: Callable[..., Any]) -> None:
         self._as_object, self._function = as_object, function
@@ -96,7 +99,10 @@ def alias(attribute: Callable[[Values], T]) -> T:
 
 
 def as_list(name: str) -> Any:
-    """Return a property that reads an attribute as a list. A mapping becomes a list of its values, and None an empty list."""
+    """Return a property that reads an attribute as a list.
+
+    A mapping becomes a list of its values. None becomes an empty list. Any other object becomes a list with one item.
+    """
 
     def read(run: Any) -> list[Any]:
         value = getattr(run, name)
@@ -116,7 +122,7 @@ class PeerNames(Values):
         super().__init__(*parts, **given)
         self._args = OriginalArgs(self)
 
-    # There is no __getattr__, because it would slow down every attribute of the run.
+    # There is no __getattr__, because it would slow down access to every attribute of the run.
     eval_results = ForeignName("run.metrics, with val_ in front of each name; or run.original_args().eval_results")
     list_callback = ForeignName("run.callbacks, or run.original_args().list_callback")
     save_checkpoint = ForeignName('run.save("tag")')
@@ -149,7 +155,7 @@ class PeerNames(Values):
 
     @property
     def local_step(self) -> int:
-        """The index of this batch or, between iterations, of the epoch's last training batch."""
+        """The index of the current batch. Between iterations, this is the index of the epoch's latest training batch."""
         try:
             return int(self.batch_idx)
         except OutsideIteration:

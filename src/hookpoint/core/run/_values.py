@@ -167,7 +167,7 @@ class Values:
     update_ops: Final[tuple[Callable[[], object], ...]] = read_only("_update_ops", "The functions to call after each step.")
 
     def offered(self, names: Iterable[str]) -> dict[str, Any]:
-        """Return a dict of the named arguments that are currently available."""
+        """Return a dict from these names to their current values. Names without a current value are left out."""
         values: dict[str, Any] = {}
         for name in names:
             if name in self._payload:

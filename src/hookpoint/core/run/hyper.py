@@ -78,7 +78,7 @@ class RateParam(GroupParam):
 
 
 class Hyper(MutableMapping[str, Any]):
-    """`run.hyper["learning_rate"] = 0.1`: the optimizer's settings and all registered settings.
+    """The optimizer's settings and all registered settings, by name. For example, set `run.hyper["learning_rate"] = 0.1`.
 
     Names are `learning_rate` (or `lr`), `momentum`, `weight_decay` and every other number in the optimizer's parameter groups.
     A value that is not finite or does not have the setting's type raises BadValue.
@@ -89,7 +89,7 @@ class Hyper(MutableMapping[str, Any]):
 
     `"lr@0"` is the rate of a single group. Groups are numbered from 0 across all optimizers. With a dict of optimizers,
     `"lr@critic"` is the rate of one optimizer: its first group gets the value, and its other groups keep their ratios to the
-    first. Both forms permanently change the ratios to all other groups.
+    first. If you set `"lr@0"` or `"lr@critic"`, the ratios between these groups and all other groups change permanently.
     """
 
     def __init__(self, optimizer: Any = None) -> None:
@@ -137,7 +137,10 @@ class Hyper(MutableMapping[str, Any]):
         self._pending[name] = value
 
     def _pending_name(self, name: str) -> str | None:
-        """Return the name under which a setting is pending, such as `lr` for `learning_rate`, or None if it is not pending."""
+        """Return the name that was used in a pending change to this setting, or None if no change is pending.
+
+        The names may differ: a change to `learning_rate` may be pending as `lr`.
+        """
         return next((pending for pending in self._pending if split_name(pending) == split_name(name)), None)
 
     def apply_agreed(self, values: Mapping[str, Any]) -> None:
@@ -220,7 +223,7 @@ class Hyper(MutableMapping[str, Any]):
 
 
 class FrozenHyper(Hyper):
-    """A snapshot of the settings. Setting one raises NotAssignable."""
+    """A read-only snapshot of the settings. Assigning a value to a setting raises NotAssignable."""
 
     def __init__(self, optimizer: Any, values: Mapping[str, Any]) -> None:
         super().__init__(optimizer)

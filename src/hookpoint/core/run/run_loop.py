@@ -42,7 +42,8 @@ class EvaluateOptions(TypedDict, total=False):
 
     `batch_size` applies to a tuple of arrays or a dataset. `forward` takes the run and sets its outputs. It replaces the run's
     own forward pass. `update` is called with the run after each batch that was not skipped. `results` is called with the means
-    of the logged values, by name. The mapping that it returns is logged as final values, under exactly these names.
+    of the logged values, by name. It returns a mapping of names to final values. These values are logged under exactly the
+    names in the mapping.
     """
 
     batch_size: BatchSize
@@ -52,7 +53,7 @@ class EvaluateOptions(TypedDict, total=False):
 
 
 class RunLoop(Protocol):
-    """The services of a loop.
+    """The methods and properties of a loop that a run uses.
 
     `settle` closes the passes and the epoch that a `break` left open. Other methods call `settle` before they begin epochs or
     passes, save a checkpoint, or request a stop, a skip or a retry.

@@ -72,7 +72,7 @@ class Stepper:
         return self._evaluating(run.model)
 
     def evaluate(self, run: Any, forward: Dispatch | None) -> None:
-        """Compute one batch of a validation pass. If `forward` is given, it replaces the run's own forward pass."""
+        """Run the forward pass on one validation batch. If `forward` is given, it replaces the run's own forward pass."""
         (forward or run.hooks.dispatch("on_val_forward", mode="val") or self.forward)(run)
 
     def state_dict(self, run: Any) -> dict[str, Any]:

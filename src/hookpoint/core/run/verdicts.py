@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Reached(str):
-    """The stop reason of a run that reached a planned end, such as `max_steps`. The run's status is then "finished"."""
+    """The reason for a planned stop, such as `max_steps`. A run that stops for such a reason has the status "finished"."""
 
     __slots__ = ()
 
@@ -12,8 +12,8 @@ class Reached(str):
 class Verdicts:
     """The requests that affect the run or the epoch. Requests that affect an iteration are stored in `Iteration`.
 
-    `stop` is permanent: a stopped run starts no further iteration. `stop_epoch` ends this epoch's training passes. An
-    iteration checks only `has_requests`.
+    `stop` is permanent: a stopped run starts no further iteration. `stop_epoch` ends this epoch's training passes.
+    `has_requests` is True if there is any request. For speed, each iteration checks this attribute first.
     """
 
     __slots__ = ("has_requests", "reason", "stop", "stop_epoch")

@@ -26,7 +26,12 @@ clocks_of: Callable[[RunView], Any] = attrgetter("_clocks")
 
 
 class ArmedSchedule(ABC):
-    """A schedule with state. `moment` is "iter" or "epoch" for triggers, or None at points where every tick is checked."""
+    """A schedule with state.
+
+    The argument `moment` of the methods shows when the schedule is checked. It is "iter" if a trigger is checked at the end
+    of an iteration, and "epoch" if a trigger is checked at the end of an epoch. For a handler with its own schedule, `moment`
+    is None, and ticks on all clocks are checked.
+    """
 
     ticks = 0
     by_clock = True  # whether the schedule depends only on clocks, not on a user's function
@@ -37,10 +42,10 @@ class ArmedSchedule(ABC):
         """Return whether the schedule is due now, without changing it."""
 
     def settle(self, run: RunView, moment: str | None, fired: bool) -> None:
-        """Advance past the current clocks. Counter ticks always advance. Time ticks advance only if they fired."""
+        """Advance past the current clock values. Counter ticks always advance. Time ticks advance only if they fired."""
 
     def start(self, clocks: Clocks) -> None:
-        """Start from the current clocks, so that past ticks are not due."""
+        """Start from the current clock values, so that past ticks are not due."""
 
     def take(self, run: RunView, moment: str | None = None, allowed: bool = True) -> bool:
         """Return whether the schedule is due now, and advance it. Counter ticks advance even if `allowed` is False."""
@@ -51,9 +56,10 @@ class ArmedSchedule(ABC):
         return due
 
     def quick_test(self, name: str, moment: str | None) -> str | None:
-        """Return a source expression, or None. If the expression is false, `take` would return False.
+        """Return the source code of a quick test, or None if there is no quick test for this schedule.
 
-        `name` is this object's variable name in the expression.
+        If the test is false, the schedule is not due, and `take` need not be called. In the source code, this schedule is the
+        variable `name`.
         """
         return None
 

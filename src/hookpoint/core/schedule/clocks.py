@@ -28,7 +28,7 @@ class Clocks:
 
     @property
     def moment(self) -> Moment:
-        """The current position."""
+        """The current epoch, iteration and step of the run, as a Moment."""
         return Moment(self.epoch, self.iteration, self.step)
 
     def count_step(self) -> None:
@@ -63,7 +63,7 @@ class Clocks:
 
     def paused_seconds(self) -> float:
         """Return how long the run has been paused since it started, including the current pause."""
-        since = self._paused_at  # read only once, because another thread may call this
+        since = self._paused_at  # read only once, because the run may resume while another thread calls this method
         return self._paused if since is None else self._paused + perf_counter() - since
 
     def state_dict(self) -> dict[str, float]:

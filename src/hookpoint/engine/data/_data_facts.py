@@ -45,9 +45,10 @@ def facts_of(loader: Any) -> dict[str, Any]:
 
 
 def facts_of_order(order: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the facts about a DataLoader that a checkpoint from an earlier release contains.
+    """Return facts about the DataLoader of a saved run, from the sample order that the checkpoint contains.
 
-    The result is empty unless the DataLoader had default samplers.
+    Checkpoints from earlier releases contain no other facts about the data. If the DataLoader of the saved run had a custom
+    sampler, the result is empty.
     """
     if order is None or order["kind"] not in ("plain", "team"):
         return {}
@@ -80,8 +81,7 @@ def compared(saved: Mapping[str, Any], now: Mapping[str, Any], *, in_epoch: bool
         rows.append(Row(name, saved[name], now[name], "refused" if is_refused else "warned", why))
     if any(row.verdict == "refused" for row in rows):
         raise CannotResume(
-            "the training data differs from the data in the checkpoint, which was saved in the middle of an epoch.\n"
-            f"{table(rows)}",
+            f"the checkpoint was saved in the middle of an epoch, and the training data has changed since then.\n{table(rows)}",
             give="the same data",
             resume="from a checkpoint at the end of an epoch: resume='.../checkpoints/step-...'",
             start="over with resume='never'",

@@ -1,4 +1,4 @@
-"""Hooked dataset: create samples and batches for a HookedLoader, and fire the points for each of them.
+"""Hooked dataset: create samples and batches for a HookedLoader, and call the handlers for each sample and batch.
 
 A loader's index sampler runs in the main process and yields one item per batch, in order. `TaskSampler` adds the position of
 the batch to each item, and the item carries this position to the worker that creates the batch. Prefetching therefore never
@@ -24,8 +24,8 @@ from hookpoint.engine.data.seeded_samples import seeded_samples_of
 class Task:
     """The indices of one batch, and the position of this batch in the run.
 
-    `Task.latest` is the last task that reached this process, which may be the main process or a worker. An iterable dataset
-    needs it, because torch does not pass the task when it asks for the next sample.
+    `Task.latest` is the last task that reached this process, which may be the main process or a worker. Iterable
+    datasets need `Task.latest`, because torch does not pass them a task when torch requests the next sample.
     """
 
     latest: Task | None = None

@@ -97,7 +97,7 @@ def _has_state(value: Any) -> bool:
 
 
 def is_wrapper(loader: Any) -> bool:
-    """Return whether a loader is not a DataLoader, but wraps a DataLoader and passes isinstance checks for it.
+    """Return whether a loader wraps a DataLoader, and passes isinstance checks although its class is not a DataLoader class.
 
     An example is a loader that Accelerate has prepared.
 

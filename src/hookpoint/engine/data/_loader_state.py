@@ -1,9 +1,9 @@
-"""Loader state: everything that determines a loader's order, except the global random number generators.
+"""Loader state: everything that determines the order of a loader's data, except the global random number generators.
 
-The state contains only plain types and tensors. It includes the torch, NumPy and Python generators in the loader and its
-samplers. It also includes the samplers' counters. A counter is an attribute that is a number, a string or None, such as an
-epoch. The state does not use a sampler's `state_dict`, which contains the position in a pass: loading a `state_dict` from the
-end of a pass would make the next pass empty.
+The state contains only plain types and tensors. It includes the states of the torch, NumPy and Python random generators in
+the loader and its samplers. It also includes the samplers' counters. A counter is an attribute that is a number, a string or
+None, such as an epoch. The state does not use a sampler's `state_dict`, which contains the position in a pass: loading a
+`state_dict` from the end of a pass would make the next pass empty.
 """
 
 from __future__ import annotations
@@ -50,8 +50,9 @@ def put_generators(loader: Any, state: Mapping[str, Any]) -> None:
 def put_counters(loader: Any, state: Mapping[str, Any], first: Mapping[str, Any], *, in_pass: bool) -> None:
     """Restore the samplers' counters. `first` is their state when the loader was first used.
 
-    In the middle of a pass, this function restores the counters that the saved run had changed. Before a pass, it restores only
-    the counters that still have their first value. The script has set the others for this pass, for example with `set_epoch`.
+    In the middle of a pass, this function restores the counters whose saved values differ from their first values. Before a
+    pass, it restores only the counters that still have their first value. The script has set the others for this pass, for
+    example with `set_epoch`.
     """
     for path, owner in _owners(loader).items():
         attributes = vars(owner)
@@ -73,7 +74,7 @@ def _owners(loader: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     is_plain = isinstance(loader, DataLoader)
     queue = [(name, getattr(loader, name, None)) for name in SAMPLERS] if is_plain else [("loader", loader)]
-    if is_plain and not issubclass(type(loader), DataLoader):  # a wrapper may count its passes
+    if is_plain and not issubclass(type(loader), DataLoader):  # a wrapper, which may have counters itself
         queue.append(("loader", loader))
     for path, owner in queue:
         # A TeamBatchSampler stores its own state.

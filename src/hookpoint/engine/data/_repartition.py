@@ -1,6 +1,7 @@
 """Repartition: divide the rest of an epoch among a different number of ranks, or into batches of a different size.
 
-The epoch's order is determined in one of three ways, depending on the loader in the checkpoint:
+The order of the samples in the epoch is determined in one of three ways, depending on the loader of the run that saved the
+checkpoint:
 
 - If a Runner sharded the loader, the checkpoint contains the order and the number of samples that were used.
 - For a DistributedSampler, the order is computed from the seed and the epoch.
@@ -46,7 +47,8 @@ def order_of(loader: Any) -> dict[str, Any] | None:
 def rest_of(loader: Any, order: State, batches: int, rank: int, size: int) -> tuple[Any, TeamBatchSampler, int]:
     """Return a loader over the rest of a pass, its batch sampler, and how many batches of this sampler are done.
 
-    `order` is the state of a TeamBatchSampler. If the loader already has a TeamBatchSampler, it is used.
+    `order` is the state of a TeamBatchSampler. If the loader has no TeamBatchSampler, a new loader with such a sampler is
+    created.
     """
     sampler = team_sampler_of(loader)
     if sampler is None:
@@ -66,7 +68,8 @@ def as_team_state(
 ) -> State:
     """Convert the order of a pass to the state of a TeamBatchSampler.
 
-    `put_generators` resets the generators to the beginning of the pass, because some orders are drawn again from them.
+    `put_generators` restores the state that the random number generators had at the beginning of the pass. It is called if the
+    order must be drawn again.
     """
     if order is None or (order["kind"] == "own" and not is_same_team):
         raise unknown_order(loader)
@@ -103,11 +106,11 @@ def unknown_order(loader: Any) -> CannotResume:
 
 
 def _draw(sampler: Any, record: State, put_generators: Callable[[], None], generator: torch.Generator | None) -> list[Any]:
-    """Return the indices that a sampler yields in a pass. Its loader's random numbers are drawn first, as in the real pass."""
+    """Return the indices that a sampler yields in a pass. Random numbers are drawn in the same order as when the pass ran."""
     put_generators()
     if record["had_iterator"]:  # a loader with persistent workers draws no new seed
         return list(sampler)
-    # A DataLoader draws its seed before the sampler draws any numbers, so a DataLoader runs the sampler here, too.
+    # A DataLoader draws a seed before its sampler draws any numbers. Use a DataLoader, so that this seed is drawn here, too.
     return list(DataLoader(IndexDataset(), sampler=sampler, batch_size=1, generator=generator, collate_fn=_only))
 
 

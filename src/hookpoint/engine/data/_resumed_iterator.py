@@ -30,7 +30,7 @@ FETCHER, HAS_ENDED = "fetcher_state", "fetcher_ended"
 
 
 class ResumedSampler:
-    """Yield a sampler's items except the first `batches` items. `begin` restores the generators.
+    """Yield a sampler's items except the first `batches` items. `begin` resets the random generators to the start of the pass.
 
     This class iterates over the sampler as often as the loader does in a normal pass, so that the sampler draws the same random
     numbers. A loader with persistent workers iterates over its sampler once per pass and draws no new seed for the workers. In
@@ -49,9 +49,11 @@ class ResumedSampler:
         self._ahead = 0
 
     def start_later(self, ahead: int, save: Callable[[], Restore]) -> None:
-        """Skip the first items only when iteration starts.
+        """Postpone skipping the first items until the iteration over the sampler starts.
 
-        The generators are restored after the next `ahead` items, which the original pass had prefetched.
+        `save` is called before the items are skipped. It saves the state of the random generators and returns a function that
+        restores this state. This function is called after the sampler has yielded `ahead` more items, which is the number of
+        items that the original pass had prefetched.
         """
         self._ahead, self._save = ahead, save
 
@@ -125,9 +127,10 @@ def resumed_iterator(
 
 
 def start_workers(wrapper: Any, restore: Restore) -> None:
-    """Start the persistent workers of each DataLoader in the wrapper. The original run started them in an earlier pass.
+    """Start the persistent workers of each DataLoader that is an attribute of `wrapper`.
 
-    `restore` undoes the random draws that this start makes.
+    For example, `wrapper` is a loader that Accelerate has prepared. The original run started these workers in an earlier pass.
+    Starting the workers draws random numbers. Afterwards, `restore` resets the random generators.
     """
     for loader in vars(wrapper).values():
         if issubclass(type(loader), DataLoader) and loader._iterator is None:
@@ -166,7 +169,7 @@ def batches_after(loader: DataLoader[Any], samples: int, batch_size: int) -> int
 
 
 def rest_of_pass(loader: Any, record: Mapping[str, Any], batches: int, begin: Restore) -> Iterator[Any]:
-    """Resume in the middle of a pass.
+    """Return an iterator over the remaining batches of a pass, for a loader that restores its position from a state dict.
 
     `record` contains the loader's state and, if the loader was used before, its state at the beginning of the pass.
     """

@@ -8,10 +8,10 @@
 - All other loaders are read from the beginning, and the batches that are done are discarded. Examples are plain iterables, a
   DataLoader over an IterableDataset, and a loader that Accelerate has prepared.
 
-In this pass and in all later passes, a resumed run reads the same batches as an uninterrupted run, with two exceptions. Random
-numbers that worker processes draw inside a dataset are not restored, unless the dataset is wrapped in `SeededSamples`. The
-second exception is a sampler that draws indices one by one from a global generator. If training also uses this generator and
-the workers prefetch batches, the indices may differ.
+A resumed run reads the same batches as an uninterrupted run, in the rest of the interrupted pass and in all later passes. There
+are two exceptions. Random numbers that worker processes draw inside a dataset are not restored, unless the dataset is wrapped
+in `SeededSamples`. The second exception is a sampler that draws indices one by one from a global generator. If training
+also uses this generator and the workers prefetch batches, the indices may differ.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ INEXACT = "from here on, the run is not bitwise identical to the saved run"
 
 
 class TorchPositions(Positions):
-    """Save and restore a run's position in its data, for torch loaders. The cost is about 200 microseconds per pass."""
+    """Save and restore the position of a run in its torch data loaders. The cost is about 200 microseconds per pass."""
 
     def __init__(self, randomness: PlainRandomness) -> None:
         super().__init__(randomness)
@@ -60,7 +60,8 @@ class TorchPositions(Positions):
         self._last: LoaderRecord | None = None
         self._unclaimed: list[State] = []  # the checkpoint's records of loaders that this run has not used yet
         self._rest: TeamBatchSampler | None = None
-        # If the batch size of an iterable dataset changed in this pass: the number of samples and of batches before the change.
+        # The number of samples and the number of batches before the batch size of an iterable dataset changed in this pass.
+        # Both numbers are 0 if the batch size did not change.
         self._stream_start = (0, 0)
         self._facts: dict[str, Any] | None = None
         self._facts_vary = False
@@ -91,7 +92,7 @@ class TorchPositions(Positions):
 
     def exhaust(self, loader: Iterable[Any], source: Iterator[Any]) -> None:
         # Some loaders count a pass only when their iterator is exhausted. Loaders over a map-style dataset and loaders with
-        # their own state do not need this.
+        # their own state do not have to be exhausted.
         if not has_index(loader) and not is_stateful(loader):
             super().exhaust(loader, source)
 
@@ -202,7 +203,7 @@ class TorchPositions(Positions):
     def _resume_stream(
         self, loader: DataLoader[Any], saved: State | None, batches: int, state: State, begin: Restore, *, is_resized: bool
     ) -> Entered:
-        """Split the rest of an iterable dataset into batches of a different size, or resume such a split."""
+        """Split the rest of an iterable dataset into batches of a different size, or resume a pass that was split."""
         if loader.num_workers:  # workers would receive different samples than in the saved run
             raise _cannot_split(loader)
         seen, size = state["samples"], batch_size_of(loader)
@@ -224,7 +225,10 @@ class TorchPositions(Positions):
         return Entered(iterator, done, len(self._rest))
 
     def _samples_of(self, batches: int) -> int | None:
-        """Return the number of samples in the first `batches` batches of this pass on all ranks, or None if it is unknown."""
+        """Return how many samples the first `batches` batches of this pass contain, or None if this number is unknown.
+
+        If hookpoint distributes the loader's batches over the ranks, the samples of all ranks are counted.
+        """
         loader = None if self._last is None else self._last.reference()
         sampler, size = self._rest or team_sampler_of(loader), batch_size_of(loader)
         if sampler is not None:
@@ -237,7 +241,10 @@ class TorchPositions(Positions):
         return seen if length is None else min(seen, length)
 
     def _compare_facts(self, loader: Any, *, in_epoch: bool) -> None:
-        """Record facts about the data. The first call after a resume compares them with the facts in the checkpoint."""
+        """Record properties of the training loader, such as its dataset and batch size.
+
+        The first call after a resume compares these properties with the properties that the checkpoint contains.
+        """
         facts, expected = facts_of(loader), self._expected
         self._expected = {}
         if changed := compared(expected, facts, in_epoch=in_epoch):
@@ -249,9 +256,10 @@ class TorchPositions(Positions):
         self._facts = facts
 
     def _record_of(self, loader: Any, *, trains: bool, claims: bool = True) -> tuple[LoaderRecord | None, State | None]:
-        """Return a loader's record and, in its first pass after a resume, its state from the checkpoint.
+        """Return the record of a loader. In the loader's first pass after a resume, also return its state from the checkpoint.
 
-        Loaders have no names, so they are matched with the checkpoint in the order of their first use.
+        Loaders have no names. A new loader therefore gets the first state in the checkpoint that no other loader has taken. A
+        training loader takes only the state of a training loader, and any other loader only the state of a non-training loader.
         """
         for record in self._records:
             if record.reference() is loader:
@@ -270,7 +278,7 @@ class TorchPositions(Positions):
         return new, None if new.is_made_anew else saved
 
     def _iterator(self, loader: Iterable[Any], record: LoaderRecord | None, saved: State | None) -> Iterator[Any]:
-        """Begin a pass with the same order as in the saved run."""
+        """Begin a pass over a loader, with the batches in the same order as in an uninterrupted run."""
         if record is None:
             return iter(loader)
         record.begin(loader)
@@ -310,11 +318,13 @@ class TorchPositions(Positions):
         elif is_inexact and next(seeded_samples_of(loader.dataset), None) is None:
             self._has_warned = True
             cure = "wrap it in hookpoint.SeededSamples" if has_index(loader) else "seed them in its __iter__"
-            logger.warning("random numbers that workers draw inside the dataset are not restored; if it draws any, %s", cure)
+            logger.warning(
+                "random numbers that workers draw inside the dataset are not restored; if the dataset draws any, %s", cure
+            )
 
 
 def _facts_in(state: State) -> State:
-    """Return the facts that a checkpoint contains about the data of the last training pass."""
+    """Return the properties of the last training loader that were saved in a checkpoint, such as its dataset and batch size."""
     if state.get("last") is None or "facts" in state:
         return state.get("facts") or {}
     return facts_of_order(state["loaders"][state["last"]].get("order"))

@@ -24,10 +24,10 @@ class HookedLoader(DataLoader[Any]):
 
     Handlers also receive `settings`, which training callbacks can change. With `settings_per="pass"`, a change takes effect in
     all workers in the next pass. With `settings_per="batch"`, a change applies to all batches whose loading has not started
-    yet. Without workers, the first of these is the batch of the next step. With workers, `num_workers * prefetch_factor`
+    yet. Without workers, a change therefore applies from the next step on. With workers, `num_workers * prefetch_factor`
     batches have already been requested and keep the old settings. A resumed run reproduces both kinds of changes. A Runner
-    stores the settings in its checkpoints. In your own loop, pass `state={"data": loader.settings}`. If the dataset is a
-    `SeededSamples`, random numbers in handlers also depend only on the seed, the epoch and the sample.
+    stores the settings in its checkpoints. In your own loop, pass `state={"data": loader.settings}` to `Loop`. If the dataset
+    is a `SeededSamples`, random numbers in handlers also depend only on the seed, the epoch and the sample.
 
     Each worker has its own copies of the callbacks, so an attribute that a handler sets in a worker changes only in that
     worker. Handlers add an overhead of 1 microsecond per sample and 4 microseconds per batch. If the dataset is a
@@ -66,7 +66,10 @@ class HookedLoader(DataLoader[Any]):
             samples.set_epoch(epoch)
 
     def _get_iterator(self) -> Any:
-        """Return the iterator of a plain DataLoader. Its sampler yields tasks, and its dataset creates a batch per task."""
+        """Return an iterator that fires the points. If no callback handles them, return the iterator of torch's DataLoader.
+
+        To fire the points, create a DataLoader whose sampler yields tasks and whose dataset creates one batch for each task.
+        """
         if not self.data_points.listens():
             return super()._get_iterator()
         in_batches = self.batch_sampler is not None

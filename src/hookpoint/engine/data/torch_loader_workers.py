@@ -1,7 +1,7 @@
 """TorchLoaderWorkers: report what a DataLoader's workers do while a run waits for them, and why a worker exited.
 
-torch does not report this. Private attributes of its iterator show which worker is loading which batch. If a release of torch
-lacks these attributes, the reports contain less detail.
+torch itself reports neither. This module reads private attributes of torch's DataLoader iterator to find out which worker is
+loading which batch. If a release of torch lacks these attributes, the reports contain less detail.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class TorchLoaderWorkers:
         return isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker (pid")
 
     def stall(self, frames: list[FrameType]) -> WorkerStall | None:
-        """Find the DataLoader iterator that a thread is waiting for. Return None if there is none or it has no workers.
+        """Find the DataLoader iterator that a thread is waiting for. Return None if no iterator with workers is found.
 
         `frames` is the thread's stack, innermost frame first.
         """
@@ -62,7 +62,8 @@ class WorkerStall:
         self._stacks = init if isinstance(init, StackOnRequest) else None
         self._iterator = iterator
         self._workers = dict(enumerate(getattr(iterator, "_workers", ())))
-        self._owed = dict(getattr(iterator, "_task_info", {}))  # maps a batch to its worker and, once it has arrived, its data
+        # Maps the index of a batch to the worker that loads the batch. Once the batch has arrived, its data is also included.
+        self._owed = dict(getattr(iterator, "_task_info", {}))
         self._awaited: int = getattr(iterator, "_rcvd_idx", 0)
 
     def report(self) -> list[str]:
@@ -101,8 +102,9 @@ class WorkerStall:
 
     def close(self) -> None:
         """Shut down the workers, unless they are persistent."""
-        # The traceback keeps the iterator alive. If the iterator were garbage collected, torch would close its queues before it
-        # tells the workers to stop, and then wait five seconds for each worker.
+        # Without this call, the workers would run until the iterator is garbage collected, because the traceback keeps the
+        # iterator alive. Garbage collection would close the iterator's queues before torch tells the workers to stop. torch
+        # would then wait five seconds for each worker.
         if not getattr(self._iterator, "_persistent_workers", True):
             with suppress(Exception):
                 getattr(self._iterator, "_shutdown_workers", _nothing)()

@@ -1,4 +1,4 @@
-"""CompiledForward: compute forward and loss with one compiled function."""
+"""CompiledForward: compute the forward pass and the loss with one compiled function."""
 
 from __future__ import annotations
 

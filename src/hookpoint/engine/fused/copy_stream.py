@@ -27,7 +27,7 @@ class CopyStream:
         self._stream: Any = None
         self._staging: dict[Signature, StaticBatch] = {}
         self._consumed: Any = None
-        self._is_unread = False  # True until the last copy is recorded as consumed
+        self._is_unread = False  # True after a copy to a staging buffer, until note_consumed is called
 
     def begin(self, run: Run) -> None:
         """Use staging buffers for the run's training batches until `end` is called."""

@@ -44,13 +44,13 @@ def _check_run(device: torch.device, precision: str, strategy: Any, main: Any) -
         what = f"cuda_graph=True needs a CUDA device; this run uses {str(device)!r}."
         raise BadArgument(what, choose='device="cuda" on a machine with a GPU', drop="cuda_graph=True instead")
     if precision == "fp16":
-        what = "cuda_graph=True does not support precision='fp16': its scaler decides on the host whether to step."
+        what = "cuda_graph=True does not support precision='fp16': the gradient scaler decides on the CPU whether to step."
         raise BadArgument(what, choose="precision='bf16' or '32'")
     if strategy is not None:
         what = f"cuda_graph=True supports one process; this run uses {type(strategy).__name__}."
         raise BadArgument(what, start="one process, or drop cuda_graph=True")
     if overrides(main, "on_iter_backward"):
-        what = f"cuda_graph=True captures the Runner's own step, but {type(main).__name__} has its own on_iter_backward."
+        what = f"cuda_graph=True captures the Runner's own step, but {type(main).__name__} overrides on_iter_backward."
         raise BadArgument(what, move="its computation to on_iter_forward or the loss", drop="cuda_graph=True instead")
 
 

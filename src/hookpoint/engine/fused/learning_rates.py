@@ -24,8 +24,9 @@ class LearningRates:
     """Provide an optimizer's learning rates to a captured step.
 
     The parameter groups keep their rates as floats, so schedulers, `run.hyper`, logs and checkpoints never see a tensor. During
-    a capture, the rates of a fused optimizer are replaced with tensors. Its results are bitwise identical with floats and with
-    tensors. Other optimizers round differently with tensors, so their rates are captured as constants, like all other settings.
+    a capture, the rates of the fused optimizers in SAME_BITS are replaced with tensors. The results of these optimizers are
+    bitwise identical with floats and with tensors. Other optimizers round differently with tensors, so their rates are captured
+    as constants, like all other settings.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
@@ -57,7 +58,7 @@ class LearningRates:
 
     @contextmanager
     def as_tensors(self) -> Iterator[None]:
-        """Replace the rates in the parameter groups with tensors inside a `with` block, for a capture."""
+        """For a capture, make the learning rates in the parameter groups tensors until the `with` block ends."""
         free = [group for group in self._optimizer.param_groups if self._takes_tensor(group)]
         rates = [group["lr"] for group in free]
         if len(self._tensors) != len(free):

@@ -6,14 +6,17 @@ from typing import Any
 
 
 class LoadWatch:
-    """Set a flag when `load_state_dict` is called. A copied or pickled model has its own LoadWatch, which nothing reads."""
+    """Set a flag when `load_state_dict` is called on a watched module or optimizer.
+
+    If a watched model is copied or pickled, the copy gets a new LoadWatch. Loading into the copy does not set this flag.
+    """
 
     def __init__(self) -> None:
         self.has_loaded = False
         self._handles: list[Any] = []
 
     def begin(self, *parts: Any) -> None:
-        """Watch modules and optimizers."""
+        """Start watching these modules and optimizers for calls to `load_state_dict`."""
         self._handles = [part.register_load_state_dict_post_hook(self) for part in parts]
 
     def end(self) -> None:

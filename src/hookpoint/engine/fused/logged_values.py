@@ -1,4 +1,4 @@
-"""LoggedValues: adapt `run.log` to steps that are captured and replayed."""
+"""LoggedValues: adapt `run.log` to training steps that are captured in a CUDA graph and replayed."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class LoggedValues:
             recorded.append((name, value.detach()))
 
         def refuse(*args: Any, **kwargs: Any) -> NoReturn:
-            what = "in a CUDA graph, the forward can use only run.log and hookpoint.log."
+            what = "in a CUDA graph, the forward can log only with run.log and hookpoint.log."
             raise BadValue(what, call="run.put_... in a callback at on_train_iter_end")
 
         logbook, monitors = self._logbook, self._monitors

@@ -70,7 +70,7 @@ class SingleProcess:
 
 
 class Distributed:
-    """Train on multiple ranks with a strategy. All ranks make the same calls in the same order.
+    """Train on multiple ranks with a strategy. All ranks must call the same methods in the same order.
 
     The model and the optimizer are set up once, when the first run begins. A loader with torch's default samplers is sharded.
     The random number generators are seeded differently for each data shard, so that ranks draw different numbers for different
@@ -96,7 +96,7 @@ class Distributed:
     def place(self, model: Any, device: torch.device) -> None:
         """Move the model to the device.
 
-        With a pipeline, do nothing: each rank later moves only its own stage, because the full model might not fit.
+        With a pipeline, do nothing: each rank later moves only its own stage, because one device might not hold the full model.
         """
         if not isinstance(self.strategy, Pipelined):
             place_model(model, device)
@@ -203,7 +203,7 @@ class Distributed:
         return list(lengths)
 
     def _set_weight(self, run: Run, stepper: Any, lengths: list[int]) -> None:
-        """Set the weight of this rank's batch. A repeated batch has zero weight, and the batches of other ranks weigh more.
+        """Set the weight of this rank's batch. A repeated batch has zero weight, and the other ranks' batches get more weight.
 
         The weights compensate for gradients being averaged over all ranks.
         """

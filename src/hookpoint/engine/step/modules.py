@@ -65,7 +65,10 @@ def evaluating(model: Any) -> Iterator[None]:
 
 
 def unwrapped(model: Any) -> Any:
-    """Return the model without DistributedDataParallel and torch.compile wrappers. Checkpoints use its weight names."""
+    """Return the model without its DistributedDataParallel wrapper. Checkpoints contain the state of the returned model.
+
+    A torch.compile wrapper is removed only if it wraps a DistributedDataParallel model.
+    """
     inside = getattr(model, COMPILED, model)
     return unwrapped(inside.module) if isinstance(inside, DistributedDataParallel) else model
 

@@ -1,4 +1,4 @@
-"""Step requests: skip or retry a batch, its backward pass or its step, if a callback has requested this."""
+"""Step requests: carry out a callback's request to skip or retry a batch, or to skip its backward pass or optimizer step."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def wants(now: Iteration, part: str) -> bool:
 
 
 def is_computed(forward: Dispatch, run: Run) -> bool:
-    """Run a forward pass outside training. Return whether the batch counts.
+    """Run a forward pass outside training. Return whether to use its outputs.
 
-    The batch does not count if a callback has asked to skip or retry it.
+    The outputs are not used if a callback has asked to skip or retry the batch.
     """
     now = now_of(run)
     try:

@@ -44,8 +44,8 @@ class TorchStepper(Stepper):
 
     Each loss is divided by `accumulate`. The optimizer steps after every `accumulate`-th batch of an epoch and after the last
     batch. The batches between two steps form a window. Gradients are cleared before the first backward pass of a window, so
-    callbacks can read them until then. A callback's request to skip or retry cannot stop a backward pass or a step that has
-    already begun. A request at on_step_begin skips the step and drops the window's gradients.
+    callbacks can read them until then. Once a backward pass or an optimizer step has begun, a callback's request to skip or
+    retry cannot stop it. A request at on_step_begin skips the step and drops the window's gradients.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class TorchStepper(Stepper):
         return MethodType(plan.bound(settled), self)
 
     def count_steps(self, run: Run) -> None:
-        """Count steps and fire on_step_begin and on_step_end in this class, which is faster than in hooks of the optimizer.
+        """Count steps and fire on_step_begin and on_step_end in this class. This is faster than optimizer hooks.
 
         With fp16, the hooks are still used, because the scaler may skip a step. They are also used if a MainCallback may step
         the optimizer.
@@ -167,7 +167,7 @@ class TorchStepper(Stepper):
 
     def _compute_gradients(self, run: Run, now: Iteration) -> None:
         self._backward_was_called = True
-        if self._in_window == 0 or self._in_window >= self._accumulate:  # a MainCallback's own step does not reset _in_window
+        if self._in_window == 0 or self._in_window >= self._accumulate:  # a direct optimizer.step() does not reset _in_window
             clear_gradients(run.optimizer)
             self._in_window = 0
         if self._begin is not None:
@@ -219,7 +219,7 @@ class TorchStepper(Stepper):
                     scheduler.step(run.metrics[name])
 
     def finish(self, run: Run) -> None:
-        """Step with the remaining gradients if the last window is incomplete, because the number of batches was unknown.
+        """Step with the gradients of an incomplete last window. It is incomplete if the epoch ended before a step was due.
 
         The batches are already freed. At on_step_begin and on_step_end, callbacks therefore get no batch, outputs or loss.
         """
@@ -259,7 +259,7 @@ class TorchStepper(Stepper):
             self._values_read[id(scheduler)] = values
 
     def recovers(self, run: Run, now: Iteration, error: Exception) -> bool:
-        """Return whether the run can continue after a failed step, because a callback retries or skips it.
+        """Return whether the run can continue after a failed step. It can if a callback retries or skips the batch.
 
         If the run can continue, drop the gradients of the failed step. The run cannot continue if this would also drop the
         gradients of earlier batches.

@@ -183,7 +183,7 @@ class ServerRpc:
         except RuntimeError:
             server.fail(f"rank {worker} is gone")
         except BaseException as error:
-            server.fail(f"its thread for rank {worker} failed with {type(error).__name__}: {error}")
+            server.fail(f"the server's thread for rank {worker} failed with {type(error).__name__}: {error}")
             raise
         finally:
             server.leave(worker)

@@ -45,10 +45,11 @@ class AsyncSGD(StrategyDefaults):
 
     Each gradient that this rank has pushed counts as one step of the run. All ranks run the same number of steps, and the
     server applies the gradients of all ranks. Between a step and the next batch, the model has the parameters of the last pull.
-    At the end of a training pass, for validation and for a checkpoint, all ranks wait for each other and use the server's
-    parameters. The server uses the chief's current learning rate and other settings. A request, such as `run.stop()`, takes
-    effect on all ranks `lag` steps later. Gradients and their norms are local to each rank. Runs are not reproducible and do
-    not resume bit for bit, because the order of gradients varies. In a single process, AsyncSGD does nothing.
+    At the end of a training pass, before a validation pass, and before a checkpoint is saved, all ranks wait for each other.
+    They then use the server's parameters. The server uses the chief's current learning rate and other settings. A request, such
+    as `run.stop()`, takes effect on all ranks `lag` steps later. Gradients and their norms are local to each rank. Runs are not
+    reproducible and do not resume bit for bit, because the order of gradients varies. In a single process, AsyncSGD does
+    nothing.
 
     On the chief, `trace` contains the last 100,000 applied gradients.
 
@@ -153,7 +154,10 @@ class AsyncSGD(StrategyDefaults):
             raise OutOfStep(message, see="its output") from error
 
     def _replace_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Make `optimizer.step()` send the gradient, and still call its step hooks. Outside a run, it steps as usual."""
+        """Make `optimizer.step()` send the gradient to the server during a run.
+
+        Outside a run, `optimizer.step()` updates the parameters as usual. The optimizer's step hooks are called in both cases.
+        """
         before = optimizer.step
 
         def push(_: Any, closure: Any = None) -> Any:

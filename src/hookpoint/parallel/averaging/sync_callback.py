@@ -57,10 +57,11 @@ class SyncCallback(Callback):
 
 
 def all_reduce_mean(tensors: Sequence[torch.Tensor], weight: float | None = None) -> list[torch.Tensor]:
-    """Return the mean of each tensor over all ranks, bit-identical on all ranks. For integers, return the chief's values.
+    """Return the mean of each tensor over all ranks, bit-identical on all ranks.
 
-    The tensors are not changed, and one message is sent per dtype. All ranks must pass tensors with the same shapes. Either all
-    ranks or none must pass a `weight`. A rank with weight 0 does not contribute, even if its values are NaN.
+    For integer tensors, the chief's values are returned instead of a mean. The input tensors are not changed. All tensors with
+    the same dtype are sent in one collective call. All ranks must pass tensors with the same shapes. If one rank passes a
+    `weight`, all ranks must pass a `weight`. A rank with weight 0 does not contribute, even if its values are NaN.
     """
     if weight is not None:
         return _weighted_mean(tensors, weight)

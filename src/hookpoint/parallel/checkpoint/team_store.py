@@ -76,7 +76,7 @@ class TeamStore(ResumableStore):
         return checkpoint
 
     def check(self, state: Mapping[str, Any]) -> None:
-        """Raise an error on all ranks if any rank has state that could not be read back."""
+        """Raise an error on all ranks if the state of any rank cannot be restored from a checkpoint."""
         split = SplitDTensors(state)
         self.on_all_ranks(lambda: self._store.check(split.rest))
 
@@ -140,7 +140,7 @@ class TeamStore(ResumableStore):
             self._store.describe(facts)
 
     def described(self, resume: Resume) -> dict[str, Any]:
-        """Return the chief's record of crashes on all ranks, so that either all ranks start or none do."""
+        """Return the chief's record of crashes. All ranks get the same record, so either all ranks start or none does."""
         return dict(self._on_chief(lambda: self._store.described(resume), dict))
 
     def close(self) -> None:
@@ -186,7 +186,10 @@ class TeamStore(ResumableStore):
 
 
 def _local(parts: Any) -> Any:
-    """Return the local shards of sharded tensors by name. All other values become None, because the chief checks them."""
+    """Return the local shards of sharded tensors by name.
+
+    All other values become None, because the chief checks these values for NaN and infinity.
+    """
     if hasattr(parts, "to_local"):
         return parts.detach().to_local()
     return {name: _local(part) for name, part in parts.items()} if isinstance(parts, Mapping) else None
@@ -199,9 +202,9 @@ def _as_json(saved: Saved) -> dict[str, Any]:
 class SplitDTensors:
     """Separate the DTensors from the rest of a state.
 
-    `tensors` contains the DTensors by name. `rest` is the state with a placeholder for each DTensor. A name is the path in the
-    state, such as `parts.model.0.weight`, and is the same on all ranks. A tied tensor is listed once. Partial tensors are
-    converted to full tensors, in a collective call on their ranks. Tensors that are sharded over fewer than
+    `tensors` contains the DTensors by name. `rest` is the state with a placeholder for each DTensor. A tensor's name is its
+    path in the state, such as `parts.model.0.weight`. The name is the same on all ranks. A tied tensor is listed once. Partial
+    tensors are converted to full tensors, in a collective call on their ranks. Tensors that are sharded over fewer than
     `min_ranks` ranks are also converted, because the other ranks may have a different tensor with the same name.
     """
 

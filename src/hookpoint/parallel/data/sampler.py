@@ -16,9 +16,10 @@ class TeamBatchSampler:
     """Divide the samples of an epoch among all ranks. Each sample is used once, and all ranks have the same number of batches.
 
     All ranks use the same order. With `shuffle=True`, the chief draws the order in the same way as a single process with the
-    global batch size: from the loader's `generator` or, without one, from torch's global generator. `from_chief` broadcasts the
-    order. A call to `begin_pass` makes the next `iter(sampler)` draw a new order. Any other `iter(sampler)` uses the order of
-    the last pass and does not communicate. Before the first pass, it uses an order derived from `seed`.
+    global batch size. The chief uses the loader's `generator` or, if the loader has none, torch's global generator.
+    `from_chief` broadcasts the order. A call to `begin_pass` makes the next `iter(sampler)` draw a new order. Any other
+    `iter(sampler)` uses the order of the last pass and does not communicate. Before the first pass, it uses an order derived
+    from `seed`.
 
     Each `batch_size * size` consecutive samples form a global batch, and each rank gets one slice of it, in rank order. A short
     last batch is split as evenly as possible, so slices in one step differ by at most one sample. If a last batch has fewer
@@ -84,7 +85,7 @@ class TeamBatchSampler:
                 batch = (batch * self.size)[: self.size]
             count = len(batch)
             yield batch[self.rank * count // self.size : (self.rank + 1) * count // self.size]
-        if draws and self.generator is not None:  # a RandomSampler also draws once more at the end
+        if draws and self.generator is not None:  # at its end, a RandomSampler draws a permutation that it does not use
             _permuted(self.length, self.generator)
 
     def __len__(self) -> int:
@@ -145,8 +146,8 @@ class TeamBatchSampler:
     def load_order(self, state: Mapping[str, Any]) -> None:
         """Load the order of an epoch that has already begun.
 
-        Checkpoints from earlier releases have no "drawn" entry. In that case, the order is computed from the seed and the
-        epoch, and nothing is drawn.
+        Checkpoints from earlier releases have no "drawn" entry. For these checkpoints, the order is computed from the
+        seed and the epoch, and no random numbers are drawn.
         """
         self.seed, self.epoch, self.shuffle = state["seed"], state["epoch"], state["shuffle"]
         self.order = None if state["order"] is None else state["order"].tolist()

@@ -35,9 +35,9 @@ class MicrobatchLoss:
     """Compute the loss of each microbatch so that the mean of these losses is the loss of the batch.
 
     A criterion that averages over samples needs no change, because all microbatches have the same size. CrossEntropyLoss and
-    NLLLoss may ignore samples and weight classes. For these two criteria, the sum of a microbatch's losses is divided by the
-    total weight of the batch and multiplied by the number of microbatches. The loss of a criterion with reduction="sum" is
-    multiplied by the number of microbatches.
+    NLLLoss may ignore some samples and may give each class a different weight. For these two criteria, the sum of a
+    microbatch's losses is divided by the total weight of the batch and multiplied by the number of microbatches. The loss of a
+    criterion with reduction="sum" is multiplied by the number of microbatches.
     """
 
     def __init__(self, criterion: Any) -> None:

@@ -1,4 +1,4 @@
-"""PipelineRuntime: run one rank's layers with a torch pipeline stage and schedule for each batch shape."""
+"""PipelineRuntime: run one rank's layers. It creates a torch pipeline stage and a schedule for each batch shape."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ class Pipe(NamedTuple):
 
 
 class PipelineRuntime:
-    """Run batches through the stages. A torch stage supports only one shape, so there is one stage for each recent shape.
+    """Run batches through the stages of the pipeline.
+
+    A torch stage supports only one batch shape. This class therefore creates a stage for each shape, and keeps the stages for
+    the shapes that were used most recently.
 
     All ranks must call the same methods with the same batch. The first stage uses the inputs, and the last stage uses the
     targets.
@@ -51,9 +54,9 @@ class PipelineRuntime:
         self._pipes: OrderedDict[Any, Pipe] = OrderedDict()
 
     def train(self, inputs: Tensors, targets: torch.Tensor, loss: MicrobatchLoss, *, sends: bool) -> tuple[Any, torch.Tensor]:
-        """Run forward and backward. Return the outputs and the mean loss of the microbatches.
+        """Run the forward and backward passes. Return the outputs and the mean loss of the microbatches.
 
-        With `sends=True`, all ranks get the outputs. Otherwise, only the last rank does.
+        With `sends=True`, all ranks get the outputs. Otherwise, only the last rank gets them.
         """
         pipe = self._pipe(inputs, loss)
         losses: list[torch.Tensor] = []
@@ -104,7 +107,8 @@ class PipelineRuntime:
                 raise unanswered(self.rank, self.size, PASS, error) from error
             dist.destroy_process_group(self.group)
             cause = error.__cause__
-            if isinstance(cause, Exception) and "failed to run forward" in str(error):  # torch wraps the model's error
+            # torch wraps an exception from the model in its own exception. Raise the model's exception.
+            if isinstance(cause, Exception) and "failed to run forward" in str(error):
                 cause.add_note(f"in stage {self.rank} of the pipeline")
                 raise cause from None
             raise
@@ -143,10 +147,11 @@ class Contiguous(nn.Module):
 
 
 class ShapeInference:
-    """Infer the shapes between stages on every rank, with fake tensors that have a shape, a dtype and a device but no data.
+    """Infer the shapes of the tensors that the stages send to each other. Every rank infers the shapes of all stages.
 
-    torch itself infers shapes with a real forward pass, which would change batch norm statistics. This class computes only
-    shapes. If a batch does not fit the model, all ranks raise an error at the same time.
+    This class runs the stages with fake tensors, which have a shape, a dtype and a device but no data. torch itself infers
+    shapes with a real forward pass, which would change batch norm statistics. This class computes only shapes. If a batch does
+    not fit the model, all ranks raise an error at the same time.
     """
 
     def __init__(self, model: nn.Module, stages: Sequence[nn.Module], device: torch.device) -> None:
@@ -183,7 +188,9 @@ def _outputs(number: int, stage: nn.Module, inputs: Tensors) -> Tensors:
     if isinstance(outputs, tuple) and all(isinstance(tensor, torch.Tensor) for tensor in outputs):
         return outputs
     kinds = ", ".join(sorted({type(leaf).__name__ for leaf in tree_leaves(outputs)}))
-    what = f"PipelineParallel: stage {number} returns a {type(outputs).__name__} of {kinds}, which cannot be sent."
+    what = (
+        f"PipelineParallel: stage {number} returns a {type(outputs).__name__} of {kinds}, which cannot be sent to other ranks."
+    )
     raise BadStrategy(what, **{"return": "a tensor, or a tuple of tensors"})
 
 

@@ -133,20 +133,20 @@ class PipelineParallel(StrategyDefaults):
     # Checkpoints
 
     def layout(self, model: Any) -> str:
-        """Return the name of the first tensor in each stage. A resumed run must have the same layout."""
+        """Return a string that lists the first tensor of each stage. When a run resumes, this string must be the same."""
         stages = self._inference.stages if self._model is not None else stages_of(model, self.split)
         names = {id(tensor): plain_name(name) for name, tensor in self.full_model(model).state_dict(keep_vars=True).items()}
         return " | ".join(next((names[key] for key in owned_by(stage) if key in names), "-") for stage in stages)
 
     def full_model(self, model: Any) -> Any:
-        """Return a model that has the tensors of all stages, with their names and shapes."""
+        """Return the whole model. After the split, return a copy of it whose tensors have names and shapes but no data."""
         return model if self._model is None else self._inference.model
 
     def rank_state(self, parts: Mapping[str, Any]) -> Mapping[str, Any]:
         return {name: parts[name] for name in ("model", "optimizer") if name in parts}
 
     def full_state(self, parts: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the checkpoint entries. On the chief, they contain the weights of all stages.
+        """Return the entries to write to the checkpoint. On the chief, they contain the weights of all stages.
 
         Each of the other ranks sends its weights to the chief.
         """

@@ -43,7 +43,7 @@ def by_kind(tensors: Iterable[torch.Tensor]) -> list[list[torch.Tensor]]:
 def in_one_message(
     tensors: Sequence[torch.Tensor], collective: Callable[[torch.Tensor], object], *, writes: bool = True
 ) -> None:
-    """Call a collective once for several tensors of the same dtype and device, flattened into one tensor.
+    """Flatten several tensors into one tensor, and call a collective on it. All tensors must have the same dtype and device.
 
     With `writes=True`, the result is copied back to the tensors.
     """

@@ -31,8 +31,9 @@ class Sharded(StrategyDefaults):
     own dtype, and gradients are averaged in float32. Autocast is not needed. In a single process, Sharded does nothing.
 
     `run.model` stays the module you passed, but its parameters become DTensors. The optimizer that you created for the dense
-    parameters is updated to use the DTensors. The model's and the optimizer's `load_state_dict` also accepts full tensors,
-    which every rank must have. Buffers are not sharded. Before each step, all ranks receive the chief's buffers.
+    parameters is updated to use the DTensors. You can also pass full tensors to `load_state_dict` of the model or
+    the optimizer. In this case, every rank must pass all of them. Buffers are not sharded. Before each step, all ranks receive
+    the chief's buffers.
 
     >>> model = torch.nn.Linear(2, 1)
     >>> runner = Runner(model, torch.optim.SGD(model.parameters(), lr=0.1), torch.nn.MSELoss(), strategy=Sharded())
@@ -67,7 +68,8 @@ class Sharded(StrategyDefaults):
             policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
         with swap_parameters(modules, optimizers_in(optimizer)):
             for part in (part for _, parts in units for part in parts):
-                # Also reshard the root. Otherwise, gathered parameters would stay visible, but a step would not update them.
+                # Also reshard the root module. Otherwise, it would still have its gathered parameters after a forward pass.
+                # A step does not update gathered parameters.
                 fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
         BufferSync(modules).watch(optimizers_in(optimizer))
         return model
@@ -115,7 +117,7 @@ def _check_tied(model: torch.nn.Module, parts: list[torch.nn.Module]) -> None:
 
 @contextmanager
 def _gathered(modules: list[torch.nn.Module]) -> Iterator[None]:
-    """Gather all parameters until the end of a `with` block, so that a forward pass does not need other ranks."""
+    """Gather all parameters, and keep them until the `with` block ends, so that a forward pass does not need other ranks."""
     sharded = [part for module in modules for part in module.modules() if isinstance(part, FSDPModule)]
     for part in sharded:
         part.set_reshard_after_forward(False, recurse=False)

@@ -17,7 +17,10 @@ PREFIX = "hookpoint notes"
 
 
 class StoreNotes:
-    """Leave notes for other ranks at any time, in any order and from any thread, with only a short wait.
+    """Write a note that other ranks can read, and read their notes.
+
+    Ranks can write and read at any time and from any thread. They do not wait for each other. A request to the store waits at
+    most `SECONDS` for a response.
 
     Each rank has one note. Requests use a separate connection to the store. If a request gets no response, no more requests
     are made.
@@ -51,7 +54,7 @@ class StoreNotes:
         return [json.loads(self._store.get(key)) if self._store.check([key]) else None for key in keys]
 
     def _request(self, request: Callable[[], Any]) -> list[Any] | None:
-        """Return the response in a list, or None if no response arrived in time."""
+        """Make a request to the store. Return a list with the result as its only item, or None if the request failed."""
         answers: list[Any] = []
         if self._store is None:
             return None

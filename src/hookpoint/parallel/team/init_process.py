@@ -1,4 +1,4 @@
-"""Init process: join the process group that torchrun or the user started."""
+"""Init process: join the process group that the script has initialized, or initialize one if torchrun started the ranks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ CHECKS = 3
 def join_team(
     *, seconds: float | None = None, model_size: int = 1, has_stages: bool = False, kind: Callable[..., Team] = TorchTeam
 ) -> Team:
-    """Return the team of all ranks, or a team of one rank for a single process. All ranks must call it together.
+    """Return the team of all ranks, or a team of one rank for a single process.
+
+    This function is a collective: every rank must call it.
 
     If torchrun started the ranks and the script has not initialized torch.distributed, this function initializes it. It stays
     initialized until the process exits, because sharded parameters need it even after a run. A rank that waits
@@ -57,7 +59,7 @@ def join_team(
 
 
 def _init(backend: str, seconds: float | None) -> None:
-    """Initialize torch.distributed, with a separate key prefix for each restart by torchrun.
+    """Initialize torch.distributed. After each restart by torchrun, use a new prefix for the keys in the store.
 
     After a restart, the store still contains the addresses of the previous processes. With the same keys, new ranks would try
     to connect to these addresses.
@@ -104,8 +106,9 @@ def let_rest(seconds: float = REST_SECONDS) -> None:
     """Wait up to `seconds` for all gloo threads to go to sleep.
 
     A thread reports an operation as done before it releases its tensors, and needs the GIL to release them. If the interpreter
-    exits in between, Python ends the thread inside C++ code and the process aborts. A destroyed group has no threads, but the
-    model often keeps its group alive. If the system does not report thread states, this function returns immediately.
+    exits in between, Python ends the thread inside C++ code and the process aborts. Destroying the process group
+    does not always end its threads, because the model often keeps a reference to the group. If the system does not report
+    thread states, this function returns almost immediately.
     """
     deadline, calm = time.monotonic() + seconds, 0
     while calm < CHECKS and time.monotonic() < deadline:
@@ -114,7 +117,7 @@ def let_rest(seconds: float = REST_SECONDS) -> None:
 
 
 def gloo_states() -> list[str]:
-    """Return the state of each gloo thread as Linux's letter: R is running or runnable, S is sleeping."""
+    """Return the state of each gloo thread as a letter from Linux's `/proc`: R for running or runnable, S for sleeping."""
     found = []
     for task in TASKS.glob("*/stat"):
         with suppress(OSError):  # the thread may have ended

@@ -15,7 +15,7 @@ from hookpoint.core.team.checked_team import unanswered
 def waiting_in(what: str) -> Iterator[None]:
     """Raise OutOfStep with the name of the operation if torch.distributed fails inside a `with` block.
 
-    Other errors are not changed.
+    Any other error is raised unchanged.
     """
     try:
         yield

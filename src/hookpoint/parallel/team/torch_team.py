@@ -103,8 +103,9 @@ class TorchTeam(Team):
     def close(self) -> None:
         """Destroy the groups, so that their threads end now. At interpreter exit, running threads would abort the process.
 
-        After a failure, an agreement may still be pending. Wait a short time for it. If it does not end, leak it. Ending its
-        thread would wait for the other ranks, which detect the failure only when the groups are destroyed.
+        After a failure, an agreement may still be pending. In that case, wait a short time for the agreement. If it is still
+        pending after that, never free its objects. Freeing them would block until the other ranks respond, and the other ranks
+        detect the failure only when the groups are destroyed.
         """
         works, self._pending = self._pending, deque()
         groups, self._groups = self._groups, []
@@ -114,7 +115,7 @@ class TorchTeam(Team):
         if not are_done:
             ctypes.pythonapi.Py_IncRef(
                 ctypes.py_object((works, groups))
-            )  # the leaked objects must even survive interpreter exit
+            )  # never free these objects, not even at interpreter exit
 
 
 def _is_done(work: Any) -> bool:

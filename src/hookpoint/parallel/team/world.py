@@ -1,4 +1,4 @@
-"""World: the number of ranks, and this process's rank on its machine."""
+"""World: the number of ranks, and this process's local rank."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ import torch.distributed as dist
 
 
 def world_size() -> int:
-    """Return the number of ranks. It is read from the process group or, before initialization, from torchrun's variables."""
+    """Return the number of ranks.
+
+    The number comes from the process group. Before the process group is initialized, the number comes from the environment
+    variables that torchrun sets.
+    """
     if not dist.is_available():
         return 1
     if dist.is_initialized():
@@ -17,5 +21,5 @@ def world_size() -> int:
 
 
 def local_rank() -> int:
-    """Return this process's rank on its machine."""
+    """Return this process's local rank, which is its rank among the processes on the same machine."""
     return int(os.environ.get("LOCAL_RANK", "0"))

@@ -58,7 +58,7 @@ class MergedGradients:
                         _average(chunk, group)
 
     def clip(self, parameters: Iterable[torch.nn.Parameter], max_norm: float) -> None:
-        """Clip gradients by the norm of all full gradients. torch's own function cannot mix shards and replicas."""
+        """Clip gradients by their total norm across all shards. torch's own function cannot mix shards and replicas."""
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         if not gradients:
             return
@@ -90,7 +90,10 @@ def _norm(gradients: list[torch.Tensor], *, of_shards: bool) -> torch.Tensor:
 
 
 def _placed(parameter: torch.nn.Parameter) -> torch.Tensor:
-    """Place a gradient like its parameter, and return the gradient's local part."""
+    """Return this rank's shard of a parameter's gradient.
+
+    First, give the gradient the same placements as the parameter. If there is no gradient, set it to zeros.
+    """
     gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
     if isinstance(parameter, DTensor) and isinstance(gradient, DTensor) and gradient.placements != parameter.placements:
         gradient = gradient.redistribute(placements=parameter.placements)

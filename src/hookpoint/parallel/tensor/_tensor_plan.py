@@ -121,7 +121,8 @@ def _matches(pattern: str, name: str) -> bool:
 def _can_split(module: nn.Module) -> bool:
     """Return whether torch can split a layer. The layer must be a Linear or Embedding with a plain weight."""
     if isinstance(module, nn.Embedding):
-        # Not supported: max_norm changes the weight in the forward pass, and sparse=True produces sparse gradients.
+        # max_norm is not supported, because it changes the weight in the forward pass. sparse=True is not supported, because
+        # it produces sparse gradients.
         if module.max_norm is not None or module.sparse:
             return False
     elif not isinstance(module, nn.Linear):
@@ -146,7 +147,7 @@ def _check_kind(name: str, module: nn.Module, style: ParallelStyle | Direction, 
 
 
 def _check_size(split: Split, size: int) -> None:
-    """Raise BadStrategy if another layer consumes a layer's uneven shards, because torch assumes equal shard sizes."""
+    """Raise BadStrategy if a layer produces or consumes shards of unequal size, because torch assumes equal sizes."""
     module, style = split.module, split.style
     if isinstance(style, ColwiseParallel):
         layouts, what = style.output_layouts, "output features"
@@ -227,11 +228,11 @@ def _pairs(parent: nn.Module, layers: Sequence[Layer]) -> dict[str, str]:
     for name, module, direction in layers:
         if direction == "rowwise" or not isinstance(module, nn.Linear) or name in OF_ATTENTION:
             continue
-        if _has_norm(parent, module.out_features):  # the norm may be between the two layers, and needs the full width
+        if _has_norm(parent, module.out_features):  # a norm between the two layers would need the unsharded output
             continue
         fits = [layer.name for layer in consumers if layer.module.in_features == module.out_features]
         after = [consumer for consumer in fits if order.index(consumer) > order.index(name)]
-        if len(consumers) == 1 and fits:  # the consumer may be defined earlier, like w2 between w1 and w3
+        if len(consumers) == 1 and fits:  # the only consumer may be defined before its producer, as w2 is before w3
             found[name] = fits[0]
         elif after:
             found[name] = after[0]

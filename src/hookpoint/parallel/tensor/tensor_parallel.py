@@ -32,17 +32,20 @@ class TensorParallel(StrategyDefaults):
     `plan` maps module names to "colwise", "rowwise" or a style from torch.distributed.tensor.parallel, which is used unchanged.
     Names are matched component by component, with `*` as in torch. In a pair such as {"fc1": "colwise", "fc2": "rowwise"}, each
     rank computes some of the features between the two layers, and the second layer sums the partial results. The output of a
-    "colwise" layer stays sharded only where this is correct. The output is gathered before a layer of a different width, a norm
-    layer, or an attention layer that counts its heads. Without a plan, layers with common names are split: fc1 and fc2, up_proj
-    and down_proj, q_proj and o_proj, embed_tokens and lm_head. All other layers are replicated on every rank.
+    "colwise" layer stays sharded only if a "rowwise" layer of the same width consumes it. Otherwise, the output is gathered. It
+    is also gathered if there may be a norm layer between the two layers, or if the two layers are inside a module that has an
+    integer attribute such as `num_heads`, because this module needs the attention heads of all ranks. Without a plan, layers
+    with common names are split: fc1 and fc2, up_proj and down_proj, q_proj and o_proj, embed_tokens and lm_head. All other
+    layers are replicated on every rank.
 
     `size` ranks share one model and work on the same samples. By default, all ranks share one model. With a smaller `size`,
     such as 2 of 4 ranks, ranks that hold the same shard of the model work on different samples, and their gradients are
     averaged. In a single process, TensorParallel does nothing.
 
     `run.model` stays the module you passed, but split parameters become DTensors. The optimizer that you created for the dense
-    parameters is updated to use the DTensors. The model's and the optimizer's `load_state_dict` also accepts full tensors,
-    which every rank must have. The model returns plain, full tensors. Before each step, all ranks receive the chief's buffers.
+    parameters is updated to use the DTensors. You can also pass full tensors to `load_state_dict` of the model or the
+    optimizer. In this case, every rank must pass all of them. The model returns plain, full tensors. Before each step, all
+    ranks receive the chief's buffers.
 
     >>> model = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -106,7 +109,7 @@ def _split(modules: list[torch.nn.Module], splits: list[Split], mesh: DeviceMesh
     frozen = set()
     for part in {id(part): part for module in modules for part in module.modules()}.values():
         if isinstance(part, torch.nn.TransformerEncoder):
-            part.enable_nested_tensor = False  # the encoder's fast path reads weights without calling the layers
+            part.enable_nested_tensor = False  # TransformerEncoder's fast path reads weights without calling the layers
         for name, parameter in part.named_parameters(recurse=False):
             places.setdefault(id(parameter), []).append((part, name))
             if not parameter.requires_grad:
@@ -129,15 +132,15 @@ def _check_fused(optimizer: Any) -> None:
     for group in getattr(optimizer, "param_groups", ()):
         option = next((name for name in ("fused", "foreach") if group.get(name)), None)
         if option is not None and len({isinstance(parameter, DTensor) for parameter in group["params"]}) > 1:
-            what = f"TensorParallel: {type(optimizer).__name__}({option}=True) has split and unsplit layers in one param group."
+            what = f"TensorParallel: {type(optimizer).__name__}({option}=True) has split and unsplit parameters in one group."
             raise BadStrategy(what, drop=f"{option}=True, or put them into separate param groups")
 
 
 class ReplicaCheck:
-    """Make a model return plain tensors, and check its first call.
+    """Make a model return plain tensors, and check the inputs and outputs of its first forward pass.
 
-    In this call, all ranks that share the model must have the same inputs and outputs. The ranks compare sums of these tensors.
-    A mismatch raises an error before the first step.
+    In the first forward pass, all ranks that share the model must have the same inputs and outputs. To check this, the ranks
+    compare sums of these tensors. A mismatch raises an error before the first step.
     """
 
     def __init__(self, group: Any, device: torch.device) -> None:
@@ -167,7 +170,7 @@ class ReplicaCheck:
         dist.all_gather(ranks, mine, group=self._group)
         half = len(sums) // 2
         if not all(_near(rank[:half], ranks[0][:half]) for rank in ranks):
-            cure = "a DataLoader without a sampler, or a sampler for run.data_rank of run.team.data_size"
+            cure = "a DataLoader without a sampler, or a sampler with rank=run.data_rank and num_replicas=run.team.data_size"
             raise BadStrategy(f"TensorParallel: the ranks that share {name} have different inputs.", give=cure)
         if not all(_near(rank[half:], ranks[0][half:]) for rank in ranks):
             what = f"TensorParallel: the ranks that share {name} have different outputs: the plan leaves them sharded."

@@ -1,4 +1,4 @@
-"""Read the loss landscape of a run, as LossLandscape stores it."""
+"""Read the loss landscape that the callback LossLandscape has stored for a run."""
 
 from __future__ import annotations
 

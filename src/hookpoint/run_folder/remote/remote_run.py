@@ -21,9 +21,9 @@ from hookpoint.storage.remote.mirrored import HEARTBEAT
 from hookpoint.storage.remote.remote_folder import RemoteFolder
 from hookpoint.storage.run_file import NAME
 
-MAX_MISSED = 5  # a run counts as killed after this many missed updates, because one upload may take a while
+MAX_MISSED = 5  # number of missed updates until a run counts as killed; more than 1, because an upload may take a while
 MIN_PATIENCE_SECONDS = 120.0
-TAIL_BYTES = 256 * 1024  # bytes to download from each log for a list of runs
+TAIL_BYTES = 256 * 1024  # when runs are listed, at most this many bytes are downloaded from the end of each log
 
 
 class RemoteRun(RunFolder):
@@ -32,7 +32,8 @@ class RemoteRun(RunFolder):
     Its run.json, manifests and logs are downloaded. Most other files are not downloaded: in the local copy,
     they are sparse files of the same size.
 
-    The local copy is deleted with this object. The run counts as "running" as long as its mirror is updated.
+    The local copy is deleted when this object is garbage-collected. The run counts as "running" as long as its
+    mirror is updated.
     """
 
     is_remote = True
@@ -69,12 +70,14 @@ def remote_run(url: str) -> RemoteRun:
     if not run.is_run:
         inside = _runs_in(sizes, LEVELS)[:3]
         hint = f"; it contains {', '.join(map(shown, inside))}" if inside else ""
-        raise CommandError(f"there is no run in {shown(remote.url)}: it has no run.json, scalars.jsonl or checkpoints{hint}")
+        raise CommandError(
+            f"there is no run in {shown(remote.url)}: the folder has no run.json, scalars.jsonl or checkpoints{hint}"
+        )
     return run
 
 
 def remote_runs(url: str, *, levels: int = LEVELS) -> Iterator[tuple[RemoteRun, str]]:
-    """Yield the runs at and below a URL with their relative paths. Only the end of each log is downloaded."""
+    """Yield each run at or below a URL, together with its path relative to the URL. Only the end of each log is downloaded."""
     remote = _open(url)
     sizes = _sizes(remote)
     for path in _runs_in(sizes, levels):
@@ -111,10 +114,10 @@ def _runs_in(sizes: Mapping[str, int], levels: int) -> list[str]:
 def _snapshot(remote: RemoteFolder, start: str, sizes: Mapping[str, int], url: str, tail_bytes: int | None = None) -> RemoteRun:
     """Download a run's run.json, manifests and logs.
 
-    Other files become sparse files of the same size, which take no disk space.
+    Most other files become sparse files of the same size, which take no disk space.
     """
     path = Path(tempfile.mkdtemp(prefix="hookpoint-")) / (PurePosixPath(url.partition("://")[2]).name or "run")
-    run = RemoteRun(path, remote.without_secrets(url))  # from now on, the folder is deleted with this object
+    run = RemoteRun(path, remote.without_secrets(url))  # deletes the folder when it is garbage-collected
     path.mkdir()
     for name, size in sizes.items():
         parts = PurePosixPath(name).parts

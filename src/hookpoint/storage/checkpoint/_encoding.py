@@ -1,8 +1,10 @@
-"""Encoding: convert a tree without loss to a format that supports fewer types than Python.
+"""Encoding: losslessly convert a tree to a format that supports fewer types than Python.
+
+A tree is a value that `hookpoint.storage.checkpoint.tree.copied` returns, such as nested dicts and lists.
 
 A value whose type the format does not support becomes a dict with one key that starts with `$`, such as `{"$tuple": [1, 2]}`. A
 user's dict that looks like this, or has keys that the format does not support, becomes `{"$dict": [[key, value], …]}`. Floats
-are restored bit for bit, and keys keep their types. `hookpoint.storage.checkpoint.tree.copied` creates the trees.
+are restored bit for bit, and keys keep their types.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from hookpoint.core.checkpoint.layer_versions import put_versions, versions_of
 from hookpoint.core.checkpoint.sharded_placeholder import ShardedPlaceholder
 from hookpoint.storage.checkpoint.tree import MAPPINGS, PLAIN, SEQUENCES, is_array
 
-MAX_JSON_BITS = 64  # some JSON readers round longer integers, so these are tagged
+MAX_JSON_BITS = 64  # some JSON readers round longer integers, so a longer integer is stored as a string
 MAX_TORCH_BITS = 1024  # torch.load with weights_only=True rejects integers of 2040 bits or more
 
 
@@ -98,7 +100,7 @@ def _looks_tagged(value: dict[Any, Any]) -> bool:
 
 
 def _with_values(mapping: Any, convert: Callable[[Any], Any]) -> Any:
-    """Return a mapping of the same type with converted values. The layer versions in a state dict are converted too."""
+    """Return a mapping of the same type with converted values. Also convert the `_metadata` attribute of a state dict."""
     copy = type(mapping)()
     for key, value in mapping.items():
         copy[key] = convert(value)

@@ -26,14 +26,17 @@ class Background:
         try:
             thread.start()
         except BaseException:
-            if thread.ident is None and thread not in threading.enumerate():  # not enough memory for a thread
+            # Without enough memory, the thread does not start. In all other cases, the thread is running, and a signal handler
+            # raised the error.
+            if thread.ident is None and thread not in threading.enumerate():
                 self._thread = None
-            raise  # any other error comes from a signal handler, and the thread is running
+            raise
 
     def wait(self) -> None:
         """Wait until no save is running."""
         if self._thread is not None:
-            self._is_over.wait()  # first, because `join` may fail for a thread whose start was interrupted
+            # Wait for this event before calling `join`: `join` may fail if a signal interrupted the start of the thread.
+            self._is_over.wait()
             self._thread.join()
             self._thread = None
 

@@ -54,7 +54,7 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _are_finite(numbers: list[torch.Tensor]) -> list[bool]:
-    """Return a flag for each number that tells whether it is finite. Flags are copied to the host once per device."""
+    """Return True for each number that is finite, and False otherwise. Results are copied to the host once per device."""
     flags: dict[int, bool] = {}
     for device in {number.device for number in numbers}:
         indices = [index for index, number in enumerate(numbers) if number.device == device]

@@ -161,7 +161,7 @@ _known: dict[str, Key] = {}  # keyed by fingerprint
 
 
 def key_for_workdir(source: str | os.PathLike[str] | None, workdir: Any) -> Key | None:
-    """Read the key for a run's checkpoints, if there is one. Raise if the run writes no checkpoints."""
+    """Read the key for a run's checkpoints. Return None if `source` is None. Raise if there is a key but no workdir."""
     if source is None:
         return None
     if workdir is None:

@@ -41,7 +41,7 @@ def differences(state: Any, now: Mapping[str, str]) -> list[str]:
 
 
 def fits(state: Any, wanted: Any) -> bool:
-    """Return whether a compiled model's saved state has this fingerprint without the prefixes that wrappers add to names.
+    """Return whether the saved state of a compiled model matches a fingerprint, ignoring prefixes that wrappers add to names.
 
     Older releases saved the names of a compiled model with the prefixes that torch.compile adds. The shapes of sharded
     tensors are unknown at this point, so these tensors are checked when they are loaded.

@@ -1,4 +1,4 @@
-"""Load sharded tensors into the placeholders of a state."""
+"""Load sharded tensors from a checkpoint, and insert them into the loaded state in place of their placeholders."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ PARTS, STATE = "parts", "state"
 def filled(state: Any, folder: Path, parts: Mapping[str, Any] | None = None) -> Any:
     """Return the state with its sharded tensors read from a checkpoint. Each file is verified before it is read.
 
-    `parts` contains the run's objects. If a tensor is sharded in this run, only this rank's shard is loaded. Otherwise, the
-    full tensor is loaded. Tied tensors stay tied.
+    `parts` contains the objects that the run restores, such as its model and optimizer. If a tensor is sharded in this run,
+    only this rank's shard is loaded. Otherwise, the full tensor is loaded. Tied tensors stay tied.
     """
     if not has_placeholder(state):
         return state
@@ -41,9 +41,10 @@ def filled(state: Any, folder: Path, parts: Mapping[str, Any] | None = None) -> 
 class TargetLayout:
     """Determine how the tensors of a saved state are sharded in this run.
 
-    A tensor is sharded like the tensor at the same place in the current state. An optimizer that has not stepped has no state
-    yet, so each of its tensors is sharded like its parameter if both have the same shape. A tensor that has the
-    name of a parameter is also sharded like this parameter if both have the same shape.
+    A saved tensor is sharded like the tensor that has the same path in the current state. An optimizer that has not stepped has
+    no state yet. Each saved tensor of such an optimizer is therefore sharded like the parameter that it belongs to. A saved
+    tensor that has the same name as a parameter is sharded like that parameter. Two tensors are only matched if they have the
+    same shape.
     """
 
     def __init__(self, parts: Mapping[str, Any]) -> None:

@@ -73,7 +73,10 @@ def write_shards(folder: Path, tensors: Mapping[str, torch.Tensor], group: Any, 
 
 
 def read_shards(folder: Path, names: set[str], like: Like) -> dict[str, torch.Tensor]:
-    """Return the tensors with these names, each sharded like the tensor that `like` returns, or in full if it returns None.
+    """Return the tensors with these names.
+
+    `like` is called for each tensor. If it returns a tensor, the result is sharded in the same way as that tensor. If it
+    returns None, the result is the full tensor.
 
     Raises DamagedCheckpoint if a file does not match the manifest. This function uses no collectives.
     """
@@ -118,7 +121,7 @@ class _HashingFileSystem(FileSystem):
 
     @contextmanager
     def create_stream(self, path: Any, mode: str) -> Iterator[Any]:
-        final = Path(path).name.removesuffix(".tmp")  # torch renames the complete index file
+        final = Path(path).name.removesuffix(".tmp")  # torch writes the index to a .tmp file, then renames it
         with NewFile(Path(path)) as file, encrypted(file, final, self._key) as stream:
             yield stream
         self.written[Path(path).name] = File(file.size, file.sha256)

@@ -11,7 +11,7 @@ from hookpoint.storage.checkpoint.tree import Where, copied, is_tensor, memory_o
 
 
 class Snapshots:
-    """Take snapshots of states. Buffers are reused if shapes and types match.
+    """Take snapshots of states. A tensor with the same layout as in the last snapshot is copied to the same buffer.
 
     A snapshot is valid until the next snapshot is taken. Taking a snapshot synchronizes each device once. Tensors
     that are already on the host are copied only with `outlives_the_call=True`.
@@ -53,7 +53,8 @@ class Snapshots:
             tensor = value.detach().resolve_conj().resolve_neg()
             if tensor.device.type == "cpu" and not outlives_the_call:
                 return tensor
-            # Use the memory of `value`. `tensor` may be a temporary copy, and its memory may be reused for another tensor.
+            # Identify the tensor by the memory of `value`. `tensor` may be a temporary copy, and another tensor may later
+            # reuse the memory of this copy.
             memory = memory_of(value) or where
             if memory not in copies:
                 self._buffers[where] = _copy(tensor, *old.get(where, (None, None)))

@@ -86,7 +86,7 @@ def check(state: dict[str, Any]) -> None:
 
 
 def read_state(folder: Path, names: Container[str], encryption: Mapping[str, Any] = NOT_ENCRYPTED) -> dict[str, Any]:
-    """Read the state from a checkpoint folder. Its files must already be verified."""
+    """Read the state from a checkpoint folder. The caller must have verified the files in the folder."""
     require_key(folder, encryption)
     files = [name for name in (TORCH, JSON) if name in names]
     if len(files) != 1:
@@ -108,7 +108,7 @@ def read_state(folder: Path, names: Container[str], encryption: Mapping[str, Any
 def unreadable_if_failing(what: str, **cures: str) -> Iterator[None]:
     """Raise CannotResume if reading verified files fails inside a `with` block.
 
-    The files are not damaged, so an incompatible release must have written them.
+    The files are not damaged, so an incompatible release of hookpoint or of another library must have written them.
     """
     try:
         yield

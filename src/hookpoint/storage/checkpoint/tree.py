@@ -71,7 +71,7 @@ def tensors_in(tree: Any) -> list[Any]:
 
 
 def is_flat(value: Any) -> TypeGuard[dict[str, Any]]:
-    """Return whether a value is a non-empty dict of names to tensors, like a module's state_dict."""
+    """Return whether a value is a non-empty dict that maps names to tensors, like a module's state_dict."""
     return type(value) in (dict, OrderedDict) and bool(value) and all(type(k) is str and is_tensor(v) for k, v in value.items())
 
 

@@ -1,7 +1,7 @@
 """Disk: all file operations for checkpoints, built on `hookpoint.storage.disk.fs_calls`.
 
-Folders are created with mode 0700 and files with mode 0600. A new file never replaces an existing file and is never written
-through a symbolic link.
+Folders are created with mode 0700 and files with mode 0600. Only `replace` and `replacing` overwrite an existing file. No
+file is written through a symbolic link.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EXDEV, errno.EML
 
 
 def write(path: Path, data: bytes) -> None:
-    """Create a file with this content, and sync it to disk."""
+    """Create a new file that contains `data`, and sync it to disk."""
     with NewFile(path) as file:
         file.write(data)
 
@@ -228,7 +228,7 @@ def hidden(kind: str, name: str) -> str:
 
 
 def free_bytes(path: Path) -> int | None:
-    """Return the free bytes on the disk that contains a path, or None if unknown. The path does not have to exist."""
+    """Return the number of free bytes on the file system of `path`, or None if unknown. The path does not have to exist."""
     for folder in (path, *path.absolute().parents):
         with suppress(OSError, AttributeError):
             return shutil.disk_usage(folder).free

@@ -59,7 +59,7 @@ def _newest(remote: RemoteFolder, workdir: Path, after: Place | None) -> tuple[s
 
 
 def _best(remote: RemoteFolder, workdir: Path, *, except_for: str) -> Iterator[tuple[str, Manifest]]:
-    """Yield the newest checkpoint with each best-… tag, except for checkpoints that are already downloaded."""
+    """For each best-… tag, yield the newest checkpoint with this tag, unless the checkpoint is already downloaded."""
     seen: set[str] = set()
     for _, name in reversed(offered(remote)):
         try:

@@ -27,8 +27,8 @@ class Upload:
     """Bring a mirror up to date with its workdir. Only one thread may use an instance.
 
     The files of a checkpoint are uploaded first, then the logs, and finally the checkpoint's manifest. The checkpoint is valid
-    only once it has a manifest, so the logs are never shorter than the checkpoint expects. When a checkpoint is replaced or
-    deleted, its manifest is removed first.
+    only once it has a manifest, so the logs in the mirror always reach at least to the step of each valid checkpoint. When a
+    checkpoint is replaced or deleted, its manifest is removed first.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Upload:
             if isinstance(error, FileNotFoundError):
                 raise
             logger.warning("%s is not mirrored: %s", folder, error)
-            self._uploaded.add(name)  # do not try to upload it again
+            self._uploaded.add(name)  # do not try to upload the damaged checkpoint again
             return
         self.logs()
         self.remote.write(f"{target}/{MANIFEST}", data)
@@ -140,7 +140,7 @@ class Upload:
 
 
 def newest_complete(remote: RemoteFolder) -> Place | None:
-    """Return the newest checkpoint in a mirror that has a valid manifest. The checkpoint's files are not verified."""
+    """Return the newest checkpoint with a valid manifest in this mirror. The checkpoint's files are not verified."""
     for place, name in reversed(offered(remote)):
         try:
             if remote_manifest(remote, name) is not None:

@@ -62,8 +62,8 @@ def newest_good(workdir: Path) -> Found | None:
 def search(workdir: Path, read: Callable[[Path], T]) -> tuple[T | None, dict[Path, DamagedCheckpoint]]:
     """Read the newest checkpoint that can be resumed from. If `read` raises DamagedCheckpoint, try the next older one.
 
-    Returns the result of `read`, and a dict that maps each damaged checkpoint's folder to its error. The result of `read` is
-    None if there is no intact checkpoint. Checkpoints that were saved after an exception are skipped.
+    Returns the result of `read`, or None if there is no intact checkpoint. Also returns a dict that maps each damaged
+    checkpoint's folder to its error. Checkpoints that were saved after an exception are skipped.
     """
     damaged: dict[Path, DamagedCheckpoint] = {}
     for _, path in reversed(places(workdir)):

@@ -1,6 +1,6 @@
 """Named links: symbolic links to checkpoints, with names from a saver's template.
 
-They are for users only, like `last`: hookpoint never reads them.
+These links, like the link `last`, are only for users: hookpoint never reads them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ logger = logging.getLogger("hookpoint")
 
 
 def create(checkpoint: Path, names: Iterable[str]) -> None:
-    """Create symbolic links with these names to a checkpoint. An existing link with the same name is replaced."""
+    """Create a symbolic link to a checkpoint for each name in `names`. An existing link with the same name is replaced."""
     for name in names:
         try:
             disk.point(checkpoint.with_name(name), checkpoint.name)

@@ -88,8 +88,8 @@ def _check_identity(
 ) -> None:
     """Raise CannotResume if this run cannot resume from a checkpoint. Log a warning about other differences.
 
-    `tensors` maps the names of the model's tensors to their shapes and types, if these are known. With it, the error lists the
-    tensors that differ.
+    `tensors` maps the names of the model's tensors to their shapes and types, or is None if these are unknown. If
+    `tensors` is given, the error lists the tensors that differ.
     """
     saved, model = found.manifest.identity, found.state.get("parts", {}).get("model")
     if fits(model, identity.get("model")):
@@ -117,7 +117,10 @@ def _check_identity(
 
 
 def _move_earlier(workdir: Path, found: Found) -> None:
-    """Move the earlier run to previous/. If this run resumes from a checkpoint in the workdir, move only later checkpoints."""
+    """Move the earlier run's files to previous/.
+
+    If this run resumes from a checkpoint in the same workdir, move only the checkpoints that are later than that checkpoint.
+    """
     if os.path.realpath(checkpoints(workdir)) != os.path.realpath(found.path.parent):
         quarantine.move_run(workdir)
         return
