@@ -39,7 +39,7 @@ class SendStat(Sender):
     than 100 messages are waiting, the oldest are dropped. Each kind of failure is logged once. When a run ends, it waits up to
     five seconds for the remaining messages. A failure never stops or delays a run.
 
-    Triggered at the end of each complete epoch, unless `.when(...)` sets another schedule.
+    Triggered at the end of each complete epoch, unless `.when(...)` replaces this schedule.
 
     >>> send = SendStat('curl -d "error is {val-error}" https://ntfy.sh/mine > /dev/null 2>&1', "val-error")
     >>> send.name

@@ -19,7 +19,7 @@ class HostMemoryTracker(Callback):
     with their parent process. On Linux, shared memory counts once; elsewhere, it counts for each process. Without psutil (extra
     `system`), the callback does nothing and logs one warning.
 
-    Triggered at the end of each complete epoch, unless `.when(...)` sets another schedule.
+    Triggered at the end of each complete epoch, unless `.when(...)` replaces this schedule.
 
     >>> HostMemoryTracker().when(Every(minutes=5)).schedule
     Every(minutes=5)

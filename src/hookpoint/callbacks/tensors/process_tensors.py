@@ -25,7 +25,7 @@ class ProcessTensors(TensorReader):
     Values are detached and stay on their device. Only gradients are copied: clone any other value to keep it. Converting a
     value to a float waits for the device.
 
-    Triggered after each optimizer step, unless `.when(...)` sets another schedule. If it is triggered at the end of an epoch,
+    Triggered after each optimizer step, unless `.when(...)` replaces this schedule. If it is triggered at the end of an epoch,
     the function receives the values of the epoch's last iteration. Listens to on_train_iter_end and, for gradients,
     on_step_begin.
 
