@@ -22,9 +22,9 @@ class GarbageCollector(Callback):
     objects exist, the longer a collection takes. In a distributed run, ranks collect at different times, and each collection
     makes the other ranks wait. With this callback, all ranks collect after the same step, once its work is queued on the
     device. Every `every` steps, they collect the objects in all generations up to `generation`; at the end of each epoch, they
-    collect all objects. `.when(...)` replaces this schedule. With `freeze`, objects that exist when the run begins are excluded,
-    which makes collections faster. Only objects in reference cycles have to wait for a collection; all others are freed as
-    usual.
+    collect all objects. `.when(...)` replaces the step schedule. With `freeze`, objects that exist when the run begins are
+    excluded, which makes collections faster. Only objects in reference cycles have to wait for a collection; all others are
+    freed as usual.
 
     At the end of the run, the previous state is restored: whether collection was enabled, and which objects were frozen.
     Thresholds are never changed. If several callbacks disable collection, even in nested runs, the previous state is restored
