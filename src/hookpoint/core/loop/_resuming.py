@@ -190,7 +190,7 @@ class Resuming:
     def restore_in_epoch(self) -> None:
         """If the checkpoint was saved inside an epoch, but not inside a pass, restore everything.
 
-        A HostDriver calls this, because its host may not open another training pass in this epoch.
+        A HostDriver calls this, because its host might not open another training pass in this epoch.
         """
         if self.is_returning and self._checkpoint is not None and self.place["batches"] is None:
             self._load_and_finish(self._checkpoint.state)

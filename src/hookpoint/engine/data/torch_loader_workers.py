@@ -129,7 +129,7 @@ class WorkerStall:
 
 
 class StackOnRequest:
-    """A `worker_init_fn` that makes a worker respond to a signal with its stack, and then calls the user's `worker_init_fn`."""
+    """A `worker_init_fn` that makes a worker send its stack trace when it receives a signal. It then calls the user's own."""
 
     def __init__(self, init: Callable[[int], Any] | None, answers: Any = None) -> None:
         self.init = init

@@ -25,7 +25,7 @@ from hookpoint.parallel.team.peer_errors import waiting_in
 class ParameterAveraging(StrategyDefaults):
     """Step with local gradients on each rank, and average the parameters over all ranks every `period` steps (local SGD).
 
-    ParameterAveraging sends 1/`period` of the data that DataParallel sends. The replicas diverge between two averages.
+    ParameterAveraging sends 1/`period` of the data that DataParallel sends. Between averaging steps, the replicas diverge.
 
         period: Number of steps between averages.
         warmup: Number of initial steps in which gradients are averaged instead, as in DataParallel.
