@@ -140,11 +140,12 @@ class Mean:
         """Add the pending values to the sums, or start converting them to floats. No values may be added afterwards."""
         if self.is_pending:
             self._started = self._floats([value for value, _ in self.pending if not isinstance(value, Mean)])
-        elif self.pending:
+        else:
             with self._lock:
-                self._newest = self.pending[-1][0]
-                self._add_numbers(self.pending)
-                self.pending.clear()
+                if self.pending:
+                    self._newest = self.pending[-1][0]
+                    self._add_numbers(self.pending)
+                    self.pending.clear()
 
     @property
     def is_pending(self) -> bool:
