@@ -35,7 +35,7 @@ def checkpoint_options(
 ) -> dict[str, Any]:
     """Return options for a loop that saves to this workdir.
 
-    When the loop resumes, it restores the position in the data and the states of torch's random number generators.
+    When the loop resumes, it restores the position in the data and the random number generators of Python, NumPy and torch.
     """
     options: dict[str, Any] = {
         "randomness": TorchRandomness(),
