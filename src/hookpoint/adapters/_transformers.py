@@ -29,7 +29,7 @@ HOST = Host(
         "save": "the trainer writes its own checkpoints; set save_strategy in its TrainingArguments",
     },
 )
-# A larger number of epochs means no limit: if only the number of steps is limited, the trainer sets sys.maxsize epochs.
+# This many epochs or more mean no limit. If only the number of steps is limited, the trainer sets sys.maxsize epochs.
 UNLIMITED = 2**31
 OF_THE_TRAINER = ("epoch", "loss", "step")  # fields of the trainer's logs that the run logs itself
 WRAPPED = ("training_step", "compute_loss", "evaluate", "prediction_step", "save_model")

@@ -17,7 +17,7 @@ AUTO: Literal["auto"] = "auto"
 def check_data(data: Any, batch_size: BatchSize = AUTO) -> None:
     """Raise BadData if the data is invalid, or if the batch size is missing, invalid or not applicable.
 
-    A tuple of arrays or a dataset of samples needs a batch size. An iterable of batches has its own.
+    A tuple of arrays or a dataset of samples needs a batch size. An iterable of batches does not take one.
     """
     if batch_size not in (None, AUTO) and (not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1):
         raise BadData(f"batch_size must be an integer >= 1, got {batch_size!r}.")
