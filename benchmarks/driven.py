@@ -1,7 +1,8 @@
-"""The cost of an iteration that another library's trainer drives, compared with an iteration of your own loop.
+"""Measure the cost of an iteration in another library's trainer, and compare it with an iteration of your own loop.
 
-A driven iteration includes an optimizer step. The trainer reports when this step begins and when it ends. Your own loop here
-has no optimizer, so each batch counts as a step: this is the cheapest loop that counts steps, and so the strictest reference.
+In the tables, an iteration in another library's trainer is called a driven iteration. It includes an optimizer step. The
+trainer reports when this step begins and when it ends. In this benchmark, your own loop has no optimizer, so each batch counts
+as a step. No other loop that counts steps is cheaper, so this comparison is the strictest.
 
 Run the benchmark with `make bench`.
 """
@@ -35,7 +36,7 @@ class Listener(Callback):
 
 
 class Array:
-    """A batch element, which only needs a shape."""
+    """Stand in for a tensor in a batch. Only the shape is needed."""
 
     shape = (32, 8)
 
@@ -44,9 +45,9 @@ PAIR = (Array(), Array())
 
 
 class Batches:
-    """Batches that measure how long a loop takes to iterate over them.
+    """A loader that measures how long a loop takes to iterate over its batches.
 
-    The first and the last iteration are not timed, because the pass begins and ends in them.
+    The first and the last iteration are not timed, because they include the work of starting and ending the pass.
     """
 
     taken = 0.0
@@ -142,7 +143,8 @@ def main() -> None:
     parser.add_argument("--no-write", action="store_true", help="do not write a file to benchmarks/results")
     parser.add_argument("--results", type=Path, help="folder for the result file")
     options = parser.parse_args()
-    logging.getLogger("hookpoint").addHandler(logging.NullHandler())  # hides the warning that callbacks dominate an empty step
+    # The steps are empty, so callbacks take most of the time. This hides the warning about it.
+    logging.getLogger("hookpoint").addHandler(logging.NullHandler())
 
     about = {"versions": versions("hookpoint"), "machine": machine()}
     print(", ".join(f"{name} {value}" for name, value in about["versions"].items()))

@@ -1,4 +1,4 @@
-"""Compare the time of validation and prediction with a Runner, with a Loop, and in plain PyTorch loops without hookpoint."""
+"""Measure how long validation and prediction take in a Runner, in a Loop, and in plain PyTorch loops without hookpoint."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The command line on the files of a long run: seconds and peak memory for ten million lines of scalars.jsonl.
+"""Measure the time and peak memory that hookpoint's commands need for a scalars.jsonl of ten million lines.
 
-Each command runs in its own process, and so does a run that resumes with an incomplete last line. The figures include the
-start of Python. CPU time includes only the measured process. Wall time also depends on other programs that run on the
-machine. Needs Linux. Run the benchmark with `make bench`.
+Each command runs in its own process. The benchmark also measures a run that resumes after the last line of scalars.jsonl was
+only partly written. The figures include the start of Python. CPU time includes only the measured process. Wall time also
+depends on other programs that run on the machine. Needs Linux. Run the benchmark with `make bench`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LIMITS = {"show": (1.0, None), "runs": (1.0, None), "plot": (None, 100), "plot -
 
 
 def write_scalars(path: Path, lines: int) -> None:
-    """Write records of three values per step, all with epoch 0, so that a resumed run keeps them."""
+    """Write one record per step, with three values. Every record has epoch 0, so that a resumed run keeps it."""
     values = random.Random(0)
     with open(path, "a") as file:
         for step in range(1, lines + 1):

@@ -1,7 +1,7 @@
 """Rounds: time the candidates in turns, so that a temporary slowdown of the machine affects all of them.
 
-Figures compare two candidates round by round and use the median of the results. The interval is the median's 95 % confidence
-interval from order statistics, which assumes nothing about the distribution of the noise.
+A comparison of two candidates computes one result per round and reports the median of these results. The interval is the
+median's 95 % confidence interval from order statistics, which assumes nothing about the distribution of the noise.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from statistics import median
 from time import perf_counter_ns
 from typing import Any
 
-Sample = Callable[[int], float]  # returns the nanoseconds that this many repetitions take
+Sample = Callable[[int], float]  # takes a number of repetitions and returns how many nanoseconds they take
 
 NOTHING = "nothing"
 
@@ -109,7 +109,8 @@ class Group:
                     taken[name].append(samples[name](times[name]) / times[name])
         finally:
             gc.enable()
-        # The same value is subtracted in all rounds. With one value per round, a slow empty loop would distort its whole round.
+        # Subtract the shortest time of the empty loop in all rounds. If each round subtracted the time that its own empty loop
+        # took, one slow empty loop would distort all results of its round.
         repeating = min(taken[NOTHING])
         for name in self._samples:
             self.timings[name] = Timing([one - repeating * (name in self._is_net) for one in taken[name]])
@@ -137,7 +138,7 @@ def repeated(statement: str, names: dict[str, Any]) -> Sample:
 
 
 def _times(sample: Sample, nanoseconds: int) -> int:
-    """Return how many repetitions take about this long. This also warms up the candidate."""
+    """Return how many repetitions take about `nanoseconds` in total. This also warms up the candidate."""
     times = 50
     while True:
         taken = max(1.0, min(sample(times) for _ in range(3)))

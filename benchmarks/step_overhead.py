@@ -210,7 +210,7 @@ def print_group(title: str, cpu: Group, wall: Group, *, bare: str = BARE) -> Non
 
 
 def skipped() -> list[str]:
-    """Return lines that say what is not measured because a package is not installed."""
+    """Return a line for each optional package that is not installed: its name, and how this affects the benchmark."""
     missing = [(name, why) for name, why in OPTIONAL.items() if find_spec(name) is None]
     return [f"{name} is not installed: {why}" for name, why in missing]
 

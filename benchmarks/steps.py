@@ -1,4 +1,4 @@
-"""Time training steps side by side: in a bare torch loop and with a Runner, in turns, in one process."""
+"""Compare the time of a training step in a bare torch loop and in a Runner. Both take turns in the same process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hookpoint import Callback
 from hookpoint.presets.runner import Runner
 
 Make = Callable[[], tuple[nn.Module, torch.optim.Optimizer, nn.Module]]
-Took = tuple[float, float]  # nanoseconds per step, of this thread's CPU time and of the wall clock
+Took = tuple[float, float]  # CPU time of this thread and wall time, both in nanoseconds per step
 
 WARM_UP = 20  # steps at the beginning of a turn that are not timed
 
@@ -28,8 +28,8 @@ class Clocked:
 
     Timing starts when the loop requests the first batch after the warm-up, and ends when it requests the last batch. The last
     step is not timed. Work outside this interval, such as making a model or opening files, is not timed. This work leaves the
-    CPU's caches cold, so the first steps are slower. They are the warm-up. Fetching a batch costs no more than fetching it from
-    the list itself. If a loop prefetches a batch, one fewer step is timed.
+    CPU's caches cold, so the first steps are slower. They are the warm-up. Fetching a batch costs no more than iterating
+    over a plain list of batches. If a loop prefetches a batch, one fewer step is timed.
     """
 
     def __init__(self, batches: Sequence[Any], wait: Callable[[], None]) -> None:
@@ -72,7 +72,7 @@ class Job:
     precision: str = "32"
 
     def clocked(self) -> Clocked:
-        """Return the batches with a clock. Iterate over them only once."""
+        """Return the batches as a Clocked object, which times one loop over them. Iterate over the object only once."""
         return Clocked(self.batches, self.wait)
 
     def bare(self) -> Took:
@@ -109,7 +109,10 @@ QUIET: dict[str, Any] = {"extra_callbacks": [], "monitors": []}
 
 
 def measure(title: str, candidates: dict[str, Callable[[], Took]], *, rounds: int) -> tuple[Group, Group]:
-    """Return the candidates' CPU and wall times per step, one value per round, measured in turns."""
+    """Measure the candidates' CPU time and wall time per step.
+
+    In each round, every candidate runs once, in random order. The two groups contain one value per candidate and round.
+    """
     taken: dict[str, list[Took]] = {name: [] for name in candidates}
     for candidate in candidates.values():
         candidate()

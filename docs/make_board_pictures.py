@@ -1,6 +1,7 @@
-"""Take pictures of the board for docs/images: `make board-pictures`. It trains five small runs and takes a minute.
+"""Take screenshots of the board for docs/images: `make board-pictures`.
 
-It needs chromium and playwright, as `make test-board` does. No test runs it.
+The script trains five small models first. It takes a minute in total. It needs chromium and playwright, as
+`make test-board` does. No test runs this script.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def serving(folder: Path, cache: Path) -> Iterator[tuple[subprocess.Popen[str], 
 
 
 def write_many(folder: Path) -> None:
-    """Write 1,000 small runs."""
+    """Write the folders of 1,000 small runs, with made-up values."""
     for number in range(1_000):
         run = folder / f"sweep-{number // 100}" / f"run-{number:04}"
         run.mkdir(parents=True)

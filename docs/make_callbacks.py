@@ -34,7 +34,7 @@ REFERENCE_INTRODUCTION = """\
 Arguments and docstrings of `Loop`, `Runner` and every class in `hookpoint.callbacks`, in the order of [the list](callbacks.md).
 
 Every callback also takes the `**options` `name`, [`on_error`](writing-callbacks.md#when-a-callback-fails) and
-[`ranks`](writing-callbacks.md#ranks). A line below each callback sums up how it runs:
+[`ranks`](writing-callbacks.md#ranks). Below each callback, one line describes how the callback runs:
 
 - **Points**: the points it listens to. `on_trigger` fires at the end of each complete epoch, or as `.when(...)` schedules it.
 - **Ranks**: the ranks it runs on in a distributed run, unless you pass `ranks`.
@@ -147,7 +147,7 @@ def _section(title: str, names: list[str]) -> Iterator[str]:
                 if facts:
                     yield from (facts, "")
                     facts = ""
-                # Marked as "pycon", because the tests run "python" blocks. They already run this example in its docstring.
+                # The tests run "python" blocks. Use "pycon", because they already run this example as part of the docstring.
                 yield from ("```pycon", re.sub(r"  # doctest: .*", "", paragraph), "```", "")
             elif re.match(r"    \w+: ", paragraph):
                 arguments = re.sub(r"\n {8,}", " ", paragraph).splitlines()
@@ -197,7 +197,7 @@ def _argument(parameter: inspect.Parameter) -> str:
 
 
 class _Unquoted:
-    """Show an annotation as in the source. `str(parameter)` puts quotes around a string annotation."""
+    """An annotation that `str(parameter)` shows as in the source: without quotes, even if the annotation is a string."""
 
     def __init__(self, annotation: object) -> None:
         self._text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)

@@ -103,24 +103,25 @@ As in Orca, only the `MainCallback` (alias `MainCallBack`) may define them, and 
 - More: [coming from Orca](coming-from.md#orca).
 """,
     "Keras": """\
-Handlers with `(epoch, logs)` and `(batch, logs)` run unchanged.
+Handlers with the parameters `(epoch, logs)` or `(batch, logs)` run unchanged.
 
 - `on_batch_*` and `on_train_batch_*` are the same point; define only one of them in a class.
 - More: [coming from Keras](coming-from.md#keras).
 """,
     "MindSpore": """\
-Handlers with `run_context` run unchanged; `run_context` is the run. `on_train_epoch_begin` has the same name in hookpoint.
+Handlers with the parameter `run_context` run unchanged; `run_context` is the run. `on_train_epoch_begin` has the same name in
+hookpoint.
 
 - Methods with bare names (`begin`, `step_end`, ...) are recognized only if `run_context` is their only parameter. They are
   called only in training.
-- `on_eval_begin` and `on_eval_epoch_begin` are two names of the same point. `on_eval_epoch_end` and `on_eval_end` are two
-  names of another point. If a class defines both names of a point, both methods are called.
+- `on_eval_begin` and `on_eval_epoch_begin` are two names for the same point. `on_eval_epoch_end` and `on_eval_end` are two
+  names for another point. If a class defines both names for a point, both methods are called.
 - More: [coming from MindSpore](coming-from.md#mindspore).
 """,
     "tensorpack": """\
 Underscore methods are recognized only if they take no parameters, with the exceptions below.
 
-- `_after_run` and `_trigger_step` are two names of the same point. If a class defines both, `_after_run` is called first.
+- `_after_run` and `_trigger_step` are two names for the same point. If a class defines both, `_after_run` is called first.
 - `_before_run(self, ctx)` may return names of values. `_after_run(self, ctx, values)` receives these values.
 - More: [coming from tensorpack](coming-from.md#tensorpack).
 """,
@@ -136,8 +137,9 @@ cinnamon has no fixed set of point names. Any `on_...` method is a handler, call
 FOREIGN_NAMES = """\
 ## Other trainers
 
-A method with one of these names raises an error when callbacks are compiled. The message gives hookpoint's name for the same
-moment. hookpoint does not call the method, because it takes different arguments and would fail during training.
+If a callback has a method with one of these names, hookpoint raises an error when callbacks are compiled. The message gives
+hookpoint's name for the same moment. hookpoint does not call the method, because the method takes different arguments and would
+fail during training.
 """
 
 

@@ -49,7 +49,7 @@ class Adversaries(MainCallback):
 
 
 class DistanceFromRing(Callback):
-    """Log the mean distance of generated points from the ring, each epoch. Callbacks work with any MainCallback."""
+    """After each epoch, log the mean distance of generated points from the ring. Callbacks work with any MainCallback."""
 
     writes = ("distance",)
 

@@ -53,7 +53,7 @@ class Stopwatch(Callback):
 
 
 class Report(Callback):
-    """Print results and errors. Handlers can take parameters of the function, `result` and `error`."""
+    """Print results and errors. A handler can take `result`, `error` and any parameter of the function that it watches."""
 
     def on_count_end(self, text: str, result: Counter[str]) -> None:
         print(f"{len(text)} characters, {result.total()} words, most common {result.most_common(2)}")

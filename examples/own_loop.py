@@ -1,4 +1,4 @@
-"""Train logistic regression in your own loop, in plain Python. Callbacks validate, print and stop the run."""
+"""Train logistic regression in your own loop, in plain Python. Callbacks validate the model, print metrics and stop the run."""
 
 from __future__ import annotations
 

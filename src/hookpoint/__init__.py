@@ -1,6 +1,6 @@
 """hookpoint: a callback library for training loops.
 
-Public names are loaded on first use: importing hookpoint imports neither torch nor any other package.
+Public names are loaded on first use, so `import hookpoint` does not import torch or any other third-party package.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "__all__":  # only `import *` reads __all__, and it must work without torch
+    if name == "__all__":  # only `import *` reads __all__; `import *` must work without torch
         return sorted([*star(HOOKPOINT), "__version__"])
     value = globals()[name] = load("hookpoint", HOOKPOINT, name)
     return value

@@ -241,7 +241,7 @@ def test_without_a_key_it_is_offline_and_says_so_once(go, tmp_path, caplog):
         go(tmp_path / folder, monitor=WandbMonitor(), saves=False, epochs=1)
         assert written(tmp_path / folder)[0].project == "hookpoint"
     messages = [message for message in caplog.messages if "no API key" in message]
-    assert messages == [f"WandbMonitor: no API key, writing to {tmp_path}/a/wandb; `wandb sync` can upload it later"]
+    assert messages == [f"WandbMonitor: no API key, writing to {tmp_path}/a/wandb; `wandb sync` can upload the run later"]
 
 
 def test_a_server_that_is_not_there_means_offline(go, tmp_path, caplog):

@@ -44,7 +44,7 @@ def test_a_collective_call_on_one_rank_only_is_named_within_the_timeout(launch):
     )
     assert second[1] == "OutOfStep"
     assert second[2] == ["in callback Lonely at on_iter_end (step 3, rank 1)"]
-    assert first[0].startswith("rank 0 waits in the agreement at iteration 3, epoch 1;")
+    assert first[0].startswith("rank 0 waits in the exchange of requests between ranks at iteration 3, epoch 1;")
 
 
 def test_ranks_that_talk_of_different_things_are_named(launch):

@@ -14,10 +14,11 @@ from hookpoint.storage.disk import disk
 
 
 class EpochState:
-    """A file that is written after each epoch, and read by a fit that resumes after that epoch.
+    """A file with the callbacks' state. It is written after each epoch, and read when training resumes after that epoch.
 
     The previous epoch's file is also kept, because the process may be killed after it has written this file but before the
-    trainer has saved its own state. Without a workdir, nothing is written, and a fit that resumes starts without state.
+    trainer has saved its own state. Without a workdir, nothing is written. If training then resumes, the
+    callbacks start from scratch.
     """
 
     def __init__(self, hosted: HostedRun, workdir: str | os.PathLike[str] | None) -> None:
@@ -33,7 +34,7 @@ class EpochState:
             self._hosted.write_state(path)
 
     def after(self, epoch: int) -> bytes | None:
-        """Return the state that was saved after this epoch. If it is missing or from another epoch, warn and return None."""
+        """Return the state that was saved after this epoch. If no file contains this state, log a warning and return None."""
         if not epoch:
             return None
         trainer = self._hosted.driver.host.name

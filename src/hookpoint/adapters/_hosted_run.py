@@ -65,7 +65,8 @@ class HostedRun:
     - `wrap(owner, method, function)` replaces an object's method, and `undo(function)` registers a cleanup function, such as a
       hook's `remove`. When the run ends, even with an error, all changes are undone in reverse order.
     - `state()` returns the state for the trainer's checkpoint as bytes, in hookpoint's own encoding, which is safe to load.
-      Pass these bytes to `start`. `write_state(path)` and `read_state(path)` use a file instead.
+      To resume from this checkpoint, pass these bytes to `start`. `write_state(path)` and `read_state(path)` use a file
+      instead.
     - `@guarded` on an adapter's method ends the run with an error if a callback raises. The error propagates.
     - `ErrorsFromWith` is for trainers that have no event for errors. Errors inside `with adapter:` are reported.
     """
@@ -157,7 +158,7 @@ class HostedRun:
 
     @property
     def can_save(self) -> bool:
-        """Whether there is a state to save: during a run, and while its last checkpoint is being written."""
+        """Whether there is a state to save. This is True during a run and while a checkpoint is being written."""
         return self.is_running or self._store.state is not None
 
     def state(self) -> bytes:

@@ -24,7 +24,7 @@ HOST = Host(
         **NO_SKIPS,
         "on_backward_begin": "the backward pass is inside the engine's function",
         "on_backward_end": "the backward pass is inside the engine's function",
-        "save": "it writes its own checkpoints; use ignite.handlers.Checkpoint",
+        "save": "ignite writes its own checkpoints; use ignite.handlers.Checkpoint",
     },
 )
 OutputTransform = Callable[[Any], Any]
@@ -46,8 +46,9 @@ def ignite(
 
     model: The model, for callbacks that need it.
     optimizer: The optimizer, to count its steps. Without one, each iteration counts as a step.
-    evaluators: Mapping from names to engines that validate. A metric `x` of the engine `"val"` is called `val_x`; a metric of
-        any other engine is called `val_name_x`. An engine named `"pred"` predicts.
+    evaluators: Mapping from names to validation engines. A metric `x` of the engine named `"val"` is called `val_x`. A metric
+        `x` of an engine with any other name is called `val_<name>_x`, or `<name>_x` if the name starts with `val_`. The engine
+        named `"pred"` runs prediction passes, and its metric `x` is called `pred_x`.
     output_transform: Function that returns the loss from the trainer's output. By default, the loss is the output itself if it
         is a number, or its item "loss".
 
@@ -107,7 +108,7 @@ class IgniteAdapter(Attachment):
             raise
         finally:
             self._is_training = False
-        if not self._is_interrupted:  # after an interrupt, the next call of run() continues the run
+        if not self._is_interrupted:  # after an interrupt, the next call to run() continues the run
             self._handlers.pop_all().close()
             if self.hosted.is_running:
                 self.state_dict()
@@ -243,9 +244,9 @@ class IgniteAdapter(Attachment):
             engine.terminate_epoch()
 
     def _catch_up(self) -> None:
-        """End the run's iteration and pass if the engine has already ended its own.
+        """End the run's iteration or training pass if ignite's engine has already ended the iteration or the epoch.
 
-        A user's handler that runs before ours may evaluate or save at this point.
+        This is needed if a user's handler evaluates or saves before our handler for the same event has run.
         """
         event, trainer = self._trainer.last_event_name, self._trainer
         if event in (self._events.ITERATION_COMPLETED, self._events.EPOCH_COMPLETED):
@@ -256,7 +257,7 @@ class IgniteAdapter(Attachment):
     # An evaluation
 
     def _evaluate(self, name: str, engine: Any, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Run a pass. Outside training, only the points of this pass fire."""
+        """Run a validation or prediction pass. Outside training, only the points of this pass fire."""
         if self._is_training:
             # The evaluation is not part of the run: it happens before the run begins or after it ends.
             if not self.hosted.is_running or self._trainer.last_event_name == self._events.COMPLETED:

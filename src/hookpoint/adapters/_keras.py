@@ -21,15 +21,16 @@ STEPS = {"train": "train_step", "val": "test_step", "pred": "predict_step"}
 def keras(callbacks: Any, **options: Unpack[Options]) -> Any:
     """Return a Keras callback that runs hookpoint's callbacks: `model.fit(..., callbacks=[keras([...])])`.
 
-    Each call to `model.fit` is a run. `evaluate` and `predict` fire only the points of their pass. Keras has no event for
-    errors. To have errors reported, call `fit` inside a with statement:
+    Each call to `model.fit` is a run. Outside `fit`, `evaluate` fires only the points of a validation pass, and `predict` fires
+    only the points of a prediction pass. Keras has no event for errors. To have errors reported, call `fit` inside a with
+    statement:
 
         with hookpoint.adapters.keras(callbacks) as adapter:
             model.fit(..., callbacks=[adapter])
 
-    With a `workdir`, the adapter writes the callbacks' state to a file there after each epoch. A fit with that epoch as
-    `initial_epoch` resumes from this state, even if `keras.callbacks.BackupAndRestore` sets `initial_epoch`. Savers write
-    `workdir/keras/<tag>.weights.h5`.
+    With a `workdir`, the adapter writes the callbacks' state to a file there after each epoch. `model.fit` with
+    `initial_epoch=3` resumes from the state that was written after three epochs. This also works if
+    `keras.callbacks.BackupAndRestore` sets `initial_epoch`. Savers write `workdir/keras/<tag>.weights.h5`.
 
     `run.batch`, `run.outputs`, `run.loss` and the points inside a step require the torch backend without `jit_compile`.
 
@@ -76,7 +77,7 @@ class KerasEvents(ErrorsFromWith):
 
     @guarded
     def on_train_begin(self, logs: Any = None) -> None:
-        """Wait for the first epoch, because only its number shows whether Keras resumes."""
+        """Do not start the run yet. It starts with the first epoch, whose number shows whether Keras resumes training."""
         self.hosted.abandon()
 
     def _start(self, **facts: Any) -> None:
@@ -129,7 +130,8 @@ class KerasEvents(ErrorsFromWith):
     @guarded
     def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
         driver = self.driver
-        if not driver.in_iteration:  # a custom train_function does not call train_step, which begins the iteration
+        # Usually, train_step begins the iteration. A custom train_function may not call train_step.
+        if not driver.in_iteration:
             driver.start_iteration()
         if not self._is_inside and self._is_step():
             driver.finish_step()
@@ -285,6 +287,6 @@ class LearningRate:
 
 
 def _batches_of(optimizer: Any) -> int:
-    """Return how many batches an optimizer has seen. Its `iterations` counts steps instead."""
+    """Return how many batches an optimizer has seen. `optimizer.iterations` counts optimizer steps, not batches."""
     counters = [variable for variable in getattr(optimizer, "variables", ()) if variable.name == "iteration"]
     return int(counters[0]) if counters else 0

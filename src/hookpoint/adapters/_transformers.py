@@ -29,8 +29,9 @@ HOST = Host(
         "save": "the trainer writes its own checkpoints; set save_strategy in its TrainingArguments",
     },
 )
-UNLIMITED = 2**31  # epochs; the trainer uses sys.maxsize if it only counts steps
-OF_THE_TRAINER = ("epoch", "loss", "step")  # fields of its logs that the run logs itself
+# This many epochs or more mean no limit. If only the number of steps is limited, the trainer sets sys.maxsize epochs.
+UNLIMITED = 2**31
+OF_THE_TRAINER = ("epoch", "loss", "step")  # fields of the trainer's logs that the run logs itself
 WRAPPED = ("training_step", "compute_loss", "evaluate", "prediction_step", "save_model")
 
 
@@ -40,9 +41,9 @@ def transformers(trainer: Any, callbacks: Any, *, outputs: bool = True, **option
     Each call to `trainer.train` is a run. `trainer.evaluate` and `trainer.predict` fire only the points of their pass. Each
     micro-batch is an iteration. `loss` is not divided by the number of accumulated batches. In the run, the metric `eval_x`
     becomes `val_x`. All values that the trainer logs are sent to the monitors. The callbacks' state is stored in each
-    `checkpoint-N`, and `trainer.train(resume_from_checkpoint=...)` restores it. The file name contains `name`, so two lists of
-    callbacks in one trainer need different names. If a callback changes the learning rate, all later rates from the trainer's
-    scheduler are scaled by the same factor.
+    `checkpoint-N`, and `trainer.train(resume_from_checkpoint=...)` restores it. The name of the state file contains `name`, so
+    two lists of callbacks in one trainer need different names. If a callback changes the learning rate, all later rates
+    from the trainer's scheduler are scaled by the same factor.
 
     outputs: Provide `run.outputs` in training. This keeps the model's outputs in memory until the iteration ends. Pass False if
         the outputs are too large.
@@ -99,7 +100,8 @@ class TransformersAdapter(Attachment):
 
     @guarded
     def begin(self, args: Any, state: Any, control: Any, objects: Mapping[str, Any]) -> None:
-        optimizer, scheduler = objects["optimizer"], objects["lr_scheduler"]  # accelerate may have wrapped both objects
+        optimizer, scheduler = objects["optimizer"], objects["lr_scheduler"]
+        # accelerate may have wrapped the optimizer and the scheduler
         optimizer, scheduler = getattr(optimizer, "optimizer", optimizer), getattr(scheduler, "scheduler", scheduler)
         self._loader, self._last_logged = objects["train_dataloader"], state.global_step
         self._epoch_is_over, self._evaluations, self._saved_at = False, 0, None
@@ -246,7 +248,7 @@ class TransformersAdapter(Attachment):
     # An evaluation
 
     def _evaluate(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Evaluate. With several datasets, the trainer's method calls this method again for each dataset."""
+        """Wrap `trainer.evaluate`. With several datasets, `trainer.evaluate` calls this method again for each dataset."""
         self._evaluations += 1
         try:
             result = method(*args, **kwargs)
@@ -257,7 +259,7 @@ class TransformersAdapter(Attachment):
         return result
 
     def _evaluation_loop(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Run a pass. Outside training, only the points of this pass fire."""
+        """Run a validation or prediction pass. Outside training, only the points of this pass fire."""
         if self.hosted.is_running:
             return self._evaluated(method, *args, **kwargs)
         self.hosted.start(run_points=False, model=self._trainer.model, device=self._trainer.args.device)
@@ -310,10 +312,10 @@ class TransformersAdapter(Attachment):
             self._settle(control, "log")
 
     def _save_model(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Write the state right after the weights of a checkpoint.
+        """Write the callbacks' state right after the trainer has written the weights of a checkpoint.
 
         The trainer writes trainer_state.json last. If the process is killed before that, the trainer cannot resume from this
-        checkpoint; if it is killed afterwards, our state is already there.
+        checkpoint. If it is killed afterwards, the checkpoint already contains the callbacks' state.
         """
         result = method(*args, **kwargs)
         trainer = self._trainer
@@ -324,7 +326,7 @@ class TransformersAdapter(Attachment):
 
     @guarded
     def save(self, args: Any, state: Any, control: Any) -> None:
-        """Write the state unless _save_model has written it. A custom trainer may save checkpoints without save_model."""
+        """Write the callbacks' state if a custom trainer has saved a checkpoint without calling save_model."""
         if self._saved_at != state.global_step:
             self._write_state(state, control, _folder(args, state))
 

@@ -1,4 +1,4 @@
-"""LiveCurves: one run's curves for the page, either exact or as a preview."""
+"""LiveCurves: the curves of a run for the board's web page, either exact or as a preview."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from hookpoint.run_folder.curve_view import CurveView, Preview, preview_of, thin
 from hookpoint.run_folder.epoch_ends import MAX_PAIRS, epoch_ends_of
 from hookpoint.run_folder.file_stamp import FileStamp
 
-MAX_UNREAD_BYTES = 4 * 2**20  # if more bytes are new, a separate process reads them
+MAX_UNREAD_BYTES = 4 * 2**20  # if the file has more unread bytes than this, a separate process reads it
 READ_SECONDS = 0.2  # reading time per request; later requests read the rest
 SLOW = "read slowly, because the index process failed: {}"
-MAX_CURVES = 60  # limit if a request does not name any metrics
+MAX_CURVES = 60  # the most metrics to return if a request does not name any
 
 
 class LiveCurves:
@@ -35,7 +35,7 @@ class LiveCurves:
         self._preview: Preview | None = None
         self._has_looked_for_index = False
         self._is_indexing = False
-        self._index_problem = ""  # if not empty, no process can index the file, so it is read here
+        self._index_problem = ""  # why the index process failed; if set, this process reads the file
         self._read_problem = ""
         self._stamp: FileStamp | None = None  # detects changes since the whole file was read
         self._size = 0
@@ -50,7 +50,7 @@ class LiveCurves:
         return self._reader.points
 
     def update(self) -> int:
-        """Read new records for a short time. Return `version`, a number that changes whenever the curves change."""
+        """Spend a short time reading new records. Return `version`, a number that changes whenever the curves change."""
         with self._lock:
             if not self._is_indexing:
                 problem = ""
@@ -99,11 +99,11 @@ class LiveCurves:
     def answer(self, names: Collection[str] | None, low: float, high: float, pixels: int) -> dict[str, Any]:
         """Return curves for the page: arrays of steps, times, minima, maxima and means, in at most `pixels` buckets.
 
-        `names` selects metrics. By default, the most important metrics are returned. In the answer, `complete` is the fraction
-        of the file that has been read. `exact` tells whether the minima and maxima are computed from all values in the range.
-        `all` contains the names of all metrics, and `epochs` contains (last step, epoch) pairs. `generation` changes when the
-        file is truncated or replaced. Curves that were returned before this change may be wrong. `problem` says why the file
-        cannot be read, and `note` says why reading it is slow.
+        `names` selects metrics. By default, the most important metrics are returned. In the returned dict, `complete` is the
+        fraction of the file that has been read. `exact` tells whether the minima and maxima are computed from all values in the
+        range. `all` contains the names of all metrics, and `epochs` contains (last step, epoch) pairs. `generation` changes
+        when the file is truncated or replaced. Curves that were returned before this change may be wrong. `problem` says why
+        the file cannot be read, and `note` says why reading it is slow.
         """
         self.update()
         with self._lock:

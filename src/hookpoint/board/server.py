@@ -90,7 +90,7 @@ def is_loopback(host: str) -> bool:
 
 
 def read_token(path: Path) -> str:
-    """Return the token in a file that only its owner can read. If there is no such file, create one with a new token.
+    """Read the token from a file. If the file does not exist, create it with a new token. Only the file's owner can read it.
 
     Raises BadArgument if others can read the file, or if the token is too short or contains invalid characters.
     """

@@ -1,4 +1,4 @@
-"""StreamWatcher: a thread that looks for changes on behalf of all open pages. It sleeps while no page is open."""
+"""StreamWatcher: a thread that checks the run folders for changes and informs open pages. It sleeps while no page is open."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_WAITING = 1_000  # maximum number of messages in the queue for one page
 
 
 class Subscription:
-    """A queue of messages for one page. `next` returns None when the server ends or if the page is too slow."""
+    """A queue of messages for one page. `next` returns None when the server shuts down or the queue is full."""
 
     def __init__(self, keys: Iterable[str]) -> None:
         self.keys = frozenset(keys)
@@ -51,7 +51,11 @@ class Subscription:
 
 
 class StreamWatcher:
-    """Publish changes to the table, answers to commands, and new values and events of the runs shown on open pages."""
+    """Send messages to open pages.
+
+    All pages are informed when the table of runs changes. A page is also informed about the runs that it shows: about new
+    values, new events and answers to commands.
+    """
 
     def __init__(self, table: RunTable, store: CurveStore) -> None:
         self._table = table
@@ -92,7 +96,11 @@ class StreamWatcher:
                     subscription.put(message)
 
     def state(self, subscription: Subscription) -> bytes:
-        """Return the first message for a page. It contains current versions, so that the page can tell what it has missed."""
+        """Return the first message for a page.
+
+        It contains the current version numbers of the table and of each run's curves. If a version number differs from the one
+        that the page has, the page has missed a change.
+        """
         return _message(
             "state", {"table": self._table.version, "curves": {key: self._versions.get(key) for key in subscription.keys}}
         )
@@ -104,7 +112,7 @@ class StreamWatcher:
             subscription.put(None)
 
     def join(self) -> None:
-        """Wait for the thread."""
+        """Stop the thread, and wait until it has ended."""
         self.stop()
         with self._changed:
             self._changed.notify()
@@ -146,11 +154,12 @@ class StreamWatcher:
                 self._look_at_curves(key)
             return
         self._looked[key] = now
-        self._look_at_events(key)  # first: a page that has been told of the curves does not miss any later event
+        # Look at events before curves: once a page gets a message about curves, it also gets all later events.
+        self._look_at_events(key)
         self._look_at_curves(key)
 
     def _is_growing(self, key: str) -> bool:
-        """Return whether a run's curves have changed, for example because its file is being indexed."""
+        """Return whether a run's curves have changed, for example because the board is still indexing the run's scalars."""
         path = self._table.path(key)
         return path is not None and self._store.of(key, path).version != self._versions.get(key)
 

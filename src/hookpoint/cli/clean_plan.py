@@ -32,9 +32,10 @@ EVENT_FILE = "events.out.tfevents."
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """A named group of files to delete, and of folders to delete if they are empty afterwards.
+    """A named group of files to delete. Afterwards, each folder in `folders` is deleted if it is empty.
 
-    `checkpoint` is the checkpoint's folder, if the group is a checkpoint. It is renamed before its first file is deleted.
+    If the group is a checkpoint, `checkpoint` is its folder. The folder or its manifest is renamed before the first file is
+    deleted.
     """
 
     what: str
@@ -81,7 +82,7 @@ def plan_deletions(run: RunFolder, *, logs: bool, previous: bool, everything: bo
     if previous or everything:
         deletions += _previous(folder)
     if everything:
-        deletions += _files(folder, "the description of the run", (RUN_FILE,))
+        deletions += _files(folder, "information about the run", (RUN_FILE,))
         deletions += [*_tree(folder / layout.TENSOR_DUMPS, "dumped tensors", r".+-ep\d+.*\.png|DumpTensor-.*\.npz")]
         deletions += [*_tree(folder / layout.LANDSCAPE, "the loss landscape", r"step-\d+\.safetensors|landscape\.json")]
         deletions += [*_tree(folder / CONTROL, "commands", r"\.?(?:live|\d{20}-[0-9a-f]{8})\.json(?:\..*)?|journal\.jsonl")]
@@ -121,9 +122,10 @@ def _old(run: RunFolder, tags: frozenset[str]) -> tuple[list[Deletion], list[tup
 def _is_half_deleted(checkpoint: Listed, newest: Listed | None) -> bool:
     """Return whether a killed `clean` has left this checkpoint half deleted.
 
-    Every complete checkpoint has a manifest, and `clean` removes it first. A half-deleted folder contains a renamed manifest,
-    or no manifest and only a checkpoint's other files. In the second case, the folder may also be a damaged checkpoint, so it
-    counts as half deleted only if a newer checkpoint is valid.
+    Every complete checkpoint has a manifest. `clean` renames or deletes the manifest before it deletes any other file. A
+    half-deleted folder therefore contains a renamed manifest, or it contains no manifest and only other files of a checkpoint.
+    In the second case, the folder may also be a damaged checkpoint, so it counts as half deleted only if a newer checkpoint is
+    valid.
     """
     path, step, names = checkpoint.path, checkpoint.step, _names(checkpoint.path)
     if any(map(_is_renamed_manifest, names)):
@@ -151,7 +153,7 @@ def _checkpoint(checkpoint: Listed, why: str) -> Deletion:
 def _folder(path: Path, why: str, names: Set[str]) -> Deletion:
     """Return a Deletion of a checkpoint's files.
 
-    The manifest is deleted first. Without it, the folder is no longer a checkpoint.
+    The manifest is the first of these files, because the folder is no longer a checkpoint without its manifest.
     """
     ours = [name for name in _names(path) if _is_ours(name, names)]
     ours.sort(key=lambda name: 0 if name == layout.MANIFEST else 2 if _is_renamed_manifest(name) else 1)

@@ -33,7 +33,12 @@ FORMULAS = ("=", "+", "-", "@")  # a spreadsheet evaluates cells that start with
 @click.command()
 @readable_run_argument
 @click.option("-o", "--output", required=True, type=click.Path(dir_okay=False), help="The file, or - for stdout.")
-@click.option("--format", "form", type=click.Choice(["csv", "json", "jsonl"]), help="Defaults to the extension of the file.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["csv", "json", "jsonl"]),
+    help="The output format. Defaults to the extension of the output file.",
+)
 def export(run: RunFolder, output: str, form: str | None) -> None:
     """Write the metrics of RUN as a wide table, with one column per metric.
 

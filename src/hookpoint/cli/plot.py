@@ -30,7 +30,7 @@ ROWS = (MIN_ROWS, 200, "rows")
 @click.command(short_help="Plot metrics.")
 @click.argument("runs", type=RunType(may_be_remote=True), metavar="RUN...", nargs=-1, required=True)
 @click.option("-m", "--metric", "metrics", multiple=True, metavar="NAME", help="A metric, or a pattern such as 'val_*'.")
-@click.option("-o", "--output", metavar="FILE", help="The picture: .png, .svg or .pdf.")
+@click.option("-o", "--output", metavar="FILE", help="Image file to write: .png, .svg or .pdf.")
 @click.option("--terminal", is_flag=True, help="Plot in the terminal; needs no extra package.")
 @click.option(
     "--smooth", type=click.FloatRange(0, 1, max_open=True), default=0.0, metavar="WEIGHT", help="Smoothing weight, e.g. 0.9."
@@ -54,9 +54,9 @@ def plot(
 ) -> None:
     """Plot the curves of one or more runs. Each run has its own colour, and each metric its own panel.
 
-    Training and validation share a panel. A ring marks the best value. Without -m, the most important metrics are plotted.
-    Without -o, the picture is written to curves.png in the run's folder, or in the current folder for multiple runs and for
-    URLs. A PNG has twice as many pixels as --width and --height specify.
+    The training and validation curves of a metric share a panel. A ring marks the best value. Without -m, the most important
+    metrics are plotted. Without -o, the picture is written to curves.png in the run's folder, or in the current folder for
+    multiple runs and for URLs. A PNG has twice as many pixels as --width and --height specify.
 
     \b
     Examples:

@@ -166,6 +166,6 @@ def _linked_checkpoint(run: RunFolder, best: Listed) -> str:
 
 
 def _measured(checkpoint: Listed) -> str:
-    """Return the metric values for which a checkpoint was saved, without duplicates."""
+    """Return the names and values of the metrics that caused a checkpoint to be saved, without duplicates."""
     values = (f"{shown(value.get('metric'))} {number(value['value'])}" for value in checkpoint.measured.values())
     return ", ".join(dict.fromkeys(values))

@@ -8,7 +8,7 @@ the name of the callback.
     │   ├── UnknownPoint                      a method name that resembles a point, or another trainer's name for it
     │   ├── UnknownArgument (TypeError)       a handler takes an argument that its point does not provide
     │   ├── TwoSpellings                      a class with two spellings of the same point
-    │   ├── MainPointTaken                    a second MainCallback, or a callback that handles a point reserved for it
+    │   ├── MainPointTaken                    a second MainCallback, or another callback that handles a MainCallback's point
     │   ├── NotACallback (TypeError)          a class, or an object without handlers, in a list of callbacks
     │   ├── NoTrigger                         .when(...) on a callback without on_trigger
     │   ├── OrderError                        callbacks whose required order has a cycle or would split a pipeline
@@ -202,7 +202,7 @@ class BadSchedule(HookpointError, ValueError):
 
 
 class BadGuard(HookpointError, TypeError):
-    """A guard cannot wrap the function, or its point has an invalid name."""
+    """A guard cannot wrap the function, or the name of the guard's point is invalid."""
 
 
 class BadConfig(HookpointError, ValueError):

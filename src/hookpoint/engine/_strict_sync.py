@@ -12,7 +12,9 @@ from hookpoint.core.run.run import Run
 
 
 class StrictSync(Callback):
-    """Make CUDA raise an error if the training thread synchronizes during a training pass. The error names the callback.
+    """Make CUDA raise an error if any thread waits for the GPU during a training pass.
+
+    If a callback caused the wait, the error names this callback.
 
     Validation and prediction may synchronize, even in the middle of a training pass. Without a GPU, this callback does nothing.
     After the pass, it restores CUDA's previous sync debug mode.

@@ -33,7 +33,10 @@ def checkpoint_options(
     strategy: Any = None,
     **facts: Any,
 ) -> dict[str, Any]:
-    """Return options for a loop that saves to this workdir and restores torch's data position and random number generators."""
+    """Return options for a loop that saves to this workdir.
+
+    When the loop resumes, it restores the position in the data and the random number generators of Python, NumPy and torch.
+    """
     options: dict[str, Any] = {
         "randomness": TorchRandomness(),
         "positions": TorchPositions,
@@ -88,7 +91,10 @@ def mark_optimizers_stepped(run: Run) -> None:
 
 
 def identity_of(model: Any, optimizer: Any, *, seed: int | None = None, strategy: Any = None, **facts: Any) -> dict[str, Any]:
-    """Return the facts about a run that must not, or should not, change when it resumes."""
+    """Return the properties of a run that are compared with the checkpoint when the run resumes.
+
+    Some of these properties must not change, and the others should not change.
+    """
     from hookpoint.storage.checkpoint.fingerprint import Fingerprint
     from hookpoint.storage.workdir.identity import collect
 

@@ -32,8 +32,8 @@ class CSVLogger(Callback):
     append: What a new run does with an existing file. None renames it to `log.1.csv` and so on, True appends to it, and False
         replaces it, as in Keras.
     rows: "epoch" for one row per epoch, with the means over training and validation passes and the values logged between
-        passes. "step" for one row per step that logged something. Such a row contains the step, the epoch, the means since the
-        last log step (`log_every` of the Runner or Loop), and validation results and other values logged at this step.
+        passes. "step" for one row per step at which values are logged. Such a row contains the step, the epoch, the means since
+        the last log step (`log_every` of the Runner or Loop), and validation results and other values logged at this step.
 
     A metric that appears later gets a new column. Missing values are empty cells. A metric called "epoch" becomes
     "values/epoch". A resumed run truncates the file to the rows that existed at the checkpoint, so that each epoch appears
@@ -155,7 +155,7 @@ class CSVLogger(Callback):
 
 
 def before_row(rows: list[Row], row: Row, number: str) -> list[Row]:
-    """Return the rows, but drop rows at the end whose epoch or step is not lower than the epoch or step of `row`."""
+    """Return the rows before `row`: drop the last rows as long as their epoch or step is not lower than that of `row`."""
     end = len(rows)
     while end and rows[end - 1][number].isdecimal() and int(rows[end - 1][number]) >= int(row[number]):
         end -= 1

@@ -35,7 +35,7 @@ SETTINGS: dict[str, Any] = {
     "disable_code": True,
     "disable_git": True,
     "finish_timeout": 8.0,  # shorter than the time that an ending run waits for wandb to finish
-    "init_timeout": 6.0,  # shorter than the time that an ending run waits until its records are sent
+    "init_timeout": 6.0,  # shorter than the time that an ending run waits for its records to be sent
     "silent": True,
     "symlink": False,
     "x_disable_machine_info": True,
@@ -138,9 +138,9 @@ class WandbMonitor(Tracker):
     """Send scalars, settings, events, images, histograms and texts to Weights & Biases. A resumed run continues its wandb run.
 
     project, entity: As in wandb. The project defaults to the environment variable WANDB_PROJECT, then to "hookpoint".
-    mode: "online" or "offline". Defaults to the environment variable WANDB_MODE, then to online if there is an API key. Without
-        a key, the monitor logs once that it writes offline. Offline mode needs no account and no network: the run is written to
-        `wandb/offline-run-...` in the workdir, and `wandb sync` can send it later.
+    mode: "online" or "offline". Defaults to the environment variable WANDB_MODE, then to online if there is an API key. If
+        there is no key, the mode is offline, and the monitor logs a warning once. Offline mode needs no account and no network:
+        the run is written to `wandb/offline-run-...` in the workdir, and `wandb sync` can send it later.
     params: Settings to store in wandb's config, in addition to the optimizer's settings. Values that look like secrets are
         masked.
     settings: Additional wandb settings, such as `{"x_disable_stats": False}`.
@@ -151,15 +151,15 @@ class WandbMonitor(Tracker):
     wandb prints nothing, and captures no output, no signals and no system information. wandb's process ends with the run,
     unless other wandb runs are open.
 
-    A resumed run continues the wandb run that its checkpoint names, or else the one in `wandb.json` in the workdir. A run that
-    was killed before its first checkpoint also continues its wandb run when you start it again. A row that wandb already has is
-    not sent again: if a step runs twice, the first row is kept. In offline mode, each start creates a new folder with the
-    same run id. `kill -9` loses the rows of the last second or two. The resumed run sends these rows again, so a few rows may
-    exist twice.
+    A resumed run continues the wandb run whose id is stored in the checkpoint. If the checkpoint contains no id, the id is read
+    from `wandb.json` in the workdir. A run that was killed before its first checkpoint also continues its wandb run when you
+    start it again. A row that wandb already has is not sent again: if a step runs twice, the first row is kept. In offline
+    mode, each start creates a new folder with the same run id. `kill -9` loses the rows of the last second or two. The resumed
+    run sends these rows again, so a few rows may exist twice.
 
     A server that does not respond never blocks a step. If a run cannot be opened within 6 s, it is written offline. If the
     server fails later, unsent data stays in wandb's folder. If more than 1000 records are waiting, the oldest are dropped. When
-    a run ends, it waits up to 10 s until the remaining records are sent, and then up to 10 s until wandb has finished.
+    a run ends, it waits up to 10 s for the remaining records to be sent, and then up to 10 s for wandb to finish.
 
     >>> with Loop([WandbMonitor("mine", mode="offline")], workdir="mine") as run:
     ...     for epoch in run.epochs(1):
@@ -170,7 +170,7 @@ class WandbMonitor(Tracker):
     """
 
     keeps = "the id of the wandb run"
-    step_cost: ClassVar[str] = "nothing; starting a run takes half a second for the import"
+    step_cost: ClassVar[str] = "nothing; at the start of a run, importing wandb takes half a second"
 
     service = "wandb"
     remote_class = WandbRun
@@ -204,7 +204,7 @@ class WandbMonitor(Tracker):
             raise BadArgument("WandbMonitor: wandb has no API key.", run="wandb login", write='mode="offline" instead')
         if mode == "offline" and self.mode is None and not os.environ.get("WANDB_MODE") and "offline" not in _warned:
             _warned.add("offline")
-            logger.warning("WandbMonitor: no API key, writing to %s/wandb; `wandb sync` can upload it later", workdir)
+            logger.warning("WandbMonitor: no API key, writing to %s/wandb; `wandb sync` can upload the run later", workdir)
         return str(workdir.absolute())
 
     def current_mode(self) -> WandbMode:

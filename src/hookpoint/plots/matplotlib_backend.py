@@ -88,7 +88,7 @@ def check(path: str | os.PathLike[str]) -> str:
 
 
 def columns_of(width: int | None) -> int:
-    """Return the maximum width of a panel in pixels. A curve does not need a higher resolution."""
+    """Return the maximum width of a panel in pixels. A curve does not need more points than this many pixels can show."""
     return SHARPNESS * (width or max(wide for wide, _ in PANEL.values()))
 
 
@@ -210,7 +210,11 @@ def _draw_curve(axes: Axes, curve: Curve, colour: str) -> None:
 
 
 def _colour(curve: Curve, data: FigureData) -> str:
-    """Return a curve's colour. Multiple runs have one colour each. In a plot of one run, each line style has its own colour."""
+    """Return a curve's colour.
+
+    If the figure shows multiple runs, all curves of a run have the same colour. If the figure shows one run, the colour depends
+    on `curve.style`.
+    """
     return COLOURS[(curve.run if len(data.runs) > 1 else curve.style) % len(COLOURS)]
 
 

@@ -6,11 +6,11 @@ import os
 from collections.abc import Sequence
 from typing import BinaryIO
 
-MARK_BYTES = 256  # number of bytes before the offset that are compared
+MARK_BYTES = 256  # to detect changes, compare this many bytes before the offset
 
 
 class FilePosition:
-    """A byte offset in a file. It stores the file's id and the bytes before the offset, to detect changes to the file."""
+    """A byte offset in a file. The file's id and the bytes before the offset are stored too, to detect changes to the file."""
 
     def __init__(self, offset: int = 0, mark: bytes = b"", file_id: tuple[int, int] | None = None) -> None:
         self.offset = offset

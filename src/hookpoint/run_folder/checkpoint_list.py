@@ -43,7 +43,7 @@ class Listed:
 
     @property
     def measured(self) -> dict[str, Any]:
-        """Maps each tag of the checkpoint to the metric value that the tag refers to."""
+        """Maps a tag such as `best-loss` to the measurement for which the checkpoint has this tag: metric, value and step."""
         return {} if self.manifest is None else dict(self.manifest.measured)
 
     @property
@@ -61,7 +61,7 @@ def checkpoints_of(workdir: Path) -> list[Listed]:
 
 
 def newest_step(workdir: Path) -> int | None:
-    """Return the step of the newest checkpoint, from its name."""
+    """Return the step at which the newest checkpoint was saved. The step is read from the name of the checkpoint's folder."""
     with suppress(OSError):
         return next((place.step for place, _ in reversed(places(workdir))), None)
     return None

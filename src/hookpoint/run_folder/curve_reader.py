@@ -17,7 +17,7 @@ from hookpoint.run_folder.curve_columns import Column, Key, columns_of
 from hookpoint.run_folder.json_records import tables_of
 
 ALL_BUCKETS = 32 * BUCKETS  # limit for all curves in a file together
-MAX_CURVES = 50_000  # limit per file; a file with more curves probably has numbers in the names
+MAX_CURVES = 50_000  # limit per file; a file with more curves probably has step or sample numbers in its metric names
 MAX_EPOCHS = 100_000  # limit for stored epoch ends
 MAX_NUMBERS = 5  # how many line numbers of bad lines are stored
 ANCHOR_BYTES = 2**20  # distance between anchors, the offsets to which the reader can return after a truncation
@@ -25,11 +25,13 @@ MAX_ANCHORS = 64
 
 
 class CurveReader:
-    """Read a file that JSONWriter writes, and continue as it grows. `curves` contains the series, keyed by name and `at`.
+    """Read the curves in a file that JSONWriter writes. Each call to `read` reads the lines added since the previous call.
+
+    `curves` maps pairs (metric name, `at`) to series. `at` is "step", "epoch" or "value", as in the file.
 
     Memory use is limited to about 30 MB for any file: long series are thinned out to `buckets` buckets, or fewer if there are
-    many series. Their extremes stay exact. `names` selects metrics, `smooth` is the weight of past values in moving
-    averages, and `epoch_ends` receives the last step of each epoch.
+    many series. The minimum and maximum of each series stay exact. `names` selects metrics, `smooth` is the weight of past
+    values in moving averages, and `epoch_ends` receives the last step of each epoch.
 
     An incomplete last line is left out until it is complete. Lines that are not records and values that are not numbers are
     left out. `bad_lines` counts the lines that are not records, and `bad_numbers` contains the first few of their line numbers.
@@ -86,7 +88,7 @@ class CurveReader:
         return False
 
     def _find_position(self, file: BinaryIO) -> None:
-        """Go back to the last stored position before which the file is unchanged."""
+        """If the file has changed before the current position, go back to a position before the change."""
         if not self._position.is_in(file):
             self._return(file)
 

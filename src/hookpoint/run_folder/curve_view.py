@@ -39,11 +39,11 @@ def view_of(reader: CurveReader, key: Key, *, low: float = -math.inf, high: floa
 def views_of(
     reader: CurveReader, keys: Iterable[Key], *, low: float = -math.inf, high: float = math.inf, pixels: int = 1_000
 ) -> dict[Key, CurveView]:
-    """Return the values of curves with steps from `low` to `high`, in at most `pixels` buckets each.
+    """Return a view of each curve: its values at steps from `low` to `high`, merged into at most `pixels` buckets per curve.
 
     A narrow range is read from the file again, because the series may not store all values. The same applies to the buckets at
-    the ends of a wide range. If more than 16 MiB would have to be read again, the curve is not exact. The file is read once for
-    all curves.
+    the ends of a wide range. If more than 16 MiB would have to be read again for a curve, its view is not exact. The file is
+    read once for all curves.
 
     Raises KeyError if there is no such curve.
     """
@@ -78,7 +78,7 @@ class _Range:
         inside = [(one, end) for one, end in zip(buckets, ends, strict=True) if one.first_step <= high and one.last_step >= low]
         unsure = [(one, end) for one, end in inside if one.size > 1]
         if unsure and _size(inside) <= MAX_BYTES:
-            unsure = inside  # also read single values again, because one long span is faster to read than many short ones
+            unsure = inside  # include buckets with one value: one long span is faster to read than many short spans
         elif _size(unsure) > MAX_BYTES:
             unsure = [(one, end) for one, end in unsure if one.first_step < low or one.last_step > high]
         kept = [one for one, _ in inside]
@@ -87,7 +87,7 @@ class _Range:
         return cls(kept, [(one.begin, end) for one, end in unsure])
 
     def view(self, column: Column | None, low: float, high: float, pixels: int) -> CurveView:
-        """Return the view, with the values that were read again."""
+        """Return the view. Buckets that were read again are replaced by the values in `column`."""
         if not self.again or column is None:
             return CurveView(thinned(self.buckets, pixels), exact=self.is_known)
         if len(self.again) == len(self.buckets):
@@ -140,7 +140,7 @@ def _read_again(path: str, names: Collection[str], spans: Iterable[tuple[int, in
 
 
 def thinned_values(column: Column, pixels: int) -> list[Bucket]:
-    """Return the buckets that `thinned` would return if each value were a bucket. This function is much faster."""
+    """Return the buckets that `thinned` would return if each value were a bucket, but compute them much faster."""
     steps, count = column.steps, len(column.steps)
     if count <= pixels:
         bounds: list[int] = list(range(count + 1))
@@ -210,7 +210,7 @@ class Preview:
 def preview_of(path: str | os.PathLike[str], *, places: int = PLACES, place_bytes: int = PLACE_BYTES) -> Preview:
     """Sample the file at several places, and return one bucket for each curve at each place.
 
-    Extremes between these places are missing.
+    Minima and maxima that lie between these places are not in the result.
 
     Reads at most `places` * `place_bytes` bytes. Raises OSError if the file cannot be read.
     """

@@ -10,7 +10,7 @@ from hookpoint.run_folder.json_records import OWN_KEYS, number_of
 
 
 def describe_event(event: Mapping[str, Any]) -> str:
-    """Describe an event in one line. If it is unknown or a field is missing, list its fields.
+    """Describe an event in one line. If the kind of event is unknown, or a field is missing, list the event's fields.
 
     >>> describe_event({"event": "best", "metric": "loss", "value": 0.5, "previous": 0.75})
     'best loss so far: 0.5 (before: 0.75)'

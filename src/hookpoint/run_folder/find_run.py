@@ -29,7 +29,7 @@ def find_runs(folder: Path, *, levels: int = LEVELS, previous: bool = False) -> 
 
 
 def run_names() -> dict[str, Path]:
-    """Return the runs in the default folder, by name."""
+    """Return a dict that maps the name of each run in the default folder to its path."""
     folder = default_folder()
     return {os.path.relpath(path, folder): path for path in find_runs(folder)}
 

@@ -88,7 +88,7 @@ class RunFolder:
         return reason if isinstance(reason, str) else ""
 
     def summary(self) -> dict[str, Any]:
-        """Return the state of the run, for JSON."""
+        """Return the state of the run as a dict that can be converted to JSON."""
         started = None if self.started is None else self.started.isoformat()
         names = ("name", "status", "reason", "epoch", "epochs", "step", "seconds")
         return {**{name: getattr(self, name) for name in names}, "path": self.where, "started": started}
@@ -126,7 +126,7 @@ class RunFolder:
     def last_value(self) -> tuple[str, float] | None:
         """The newest value of the most important metric.
 
-        This is the metric that the best value belongs to. If the run has no best value, the metric is chosen by its name.
+        The most important metric is the metric of `best`. If `best` is None, the metric is chosen by its name.
         """
         values, best = self.values, self.best
         watched = metric_to_watch(values)
@@ -135,7 +135,7 @@ class RunFolder:
 
     @cached_property
     def best(self) -> BestValue | None:
-        """The best value that the run has recorded in its events or in run.json. Otherwise, a guess from scalars.jsonl.
+        """The best value that the run has recorded in its events or in run.json, or else a guess from scalars.jsonl.
 
         Until the run has ended, events are newer than run.json.
         """
@@ -218,7 +218,7 @@ class RunFolder:
         """
         return {
             str(value.get("metric")): checkpoint.path.name
-            # A step-… folder comes later than a best-… folder, and therefore takes precedence over it.
+            # The step-… folders come last in this order. They therefore take precedence over the best-… folders.
             for checkpoint in sorted(self.checkpoints, key=lambda checkpoint: not checkpoint.is_best)
             for tag, value in checkpoint.measured.items()
             if tag.startswith(BEST)

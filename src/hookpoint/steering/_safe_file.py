@@ -1,4 +1,4 @@
-"""Files in a control folder: written atomically, and read only if they are small, regular and owned by this user.
+"""Write files in a control folder atomically, and read them only if they are small, regular and owned by this user.
 
 `open_folder` returns the file descriptor of a folder. The other functions take this descriptor instead of a path. If the folder
 is later renamed or replaced, they still use the original folder.

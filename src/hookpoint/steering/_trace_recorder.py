@@ -10,7 +10,7 @@ from hookpoint.core.run.run import Run
 
 
 class Profile(Protocol):
-    """A profiler recording, such as the one that ProfilerTrace makes."""
+    """The methods that TraceRecorder needs from a profiler."""
 
     def record(self) -> None: ...
 
@@ -51,7 +51,7 @@ class TraceRecorder:
             profile = None if self._new_profile is None else self._new_profile()
             if profile is None:
                 return "torch's profiler is in use"
-            self._profile = profile  # set before `record`, so that `cancel` stops a profiler that failed to start
+            self._profile = profile  # set first, so that `cancel` can stop the profiler if `record` raises an error
             profile.record()
         self._first, self._last, self.is_recording = self._run.step, self._run.step + steps, True
         return ""

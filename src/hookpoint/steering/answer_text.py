@@ -1,4 +1,4 @@
-"""answer_text: describe an answer in one line."""
+"""answer_text: describe a run's answer to a live-control command in one line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from hookpoint.steering.control_answer import APPLIED, ControlAnswer
 
 
 def answer_text(answer: ControlAnswer) -> str:
-    """Describe an answer in one line. An answer may contain text from untrusted files, so it is escaped for the terminal.
+    """Describe a run's answer to a live-control command in one line.
+
+    An answer may contain text from untrusted files, so the description is escaped for the terminal.
 
     >>> answer_text(ControlAnswer("1", "applied", 12, was={"learning_rate": 0.1}, now={"learning_rate": 0.01}))
     'applied at step 12: learning_rate 0.1 -> 0.01'

@@ -54,7 +54,7 @@ class ControlOrder:
 
         If the run does not take the command within `timeout` seconds (default: the timeout passed to `send`), the command is
         withdrawn. Once the run has taken the command, this method waits without a timeout, for example until a validation pass
-        ends. If the run ends first, the answer is "lost" at once.
+        ends. If the run ends without an answer, this method returns immediately. The answer is then "applied" or "lost".
         """
         deadline = time.monotonic() + (self._timeout if timeout is None else seconds_of(timeout))
         is_taken = False
@@ -70,7 +70,7 @@ class ControlOrder:
                 time.sleep(QUICK_POLL if time.monotonic() - self._sent < QUICK_SECONDS else SLOW_POLL)
 
     def withdraw(self) -> bool:
-        """Withdraw the command. If this returns True, the command is never applied. If False, the run has already taken it."""
+        """Withdraw the command, so that it is never applied. Return False if the run has already taken the command."""
         answer = self.answer()
         if answer is None or not answer.is_final:
             self._remove("the sender withdrew the command")
@@ -103,7 +103,7 @@ class ControlOrder:
         entry, is_hosted = None, False
         with suppress(FileNotFoundError), ControlFolder(self._run_folder) as folder:
             entry = next((one for one in folder.journal.entries() if one.id == self.id), None)
-            is_hosted = "validate" in folder.live().cannot  # another library's trainer writes the checkpoints
+            is_hosted = "validate" in folder.live().cannot  # True if another library's trainer writes the checkpoints
         answer = self.answer()  # the run may have answered just before it ended
         if answer is not None and answer.is_final:
             return answer

@@ -1,4 +1,4 @@
-"""LiveRecord: the process that is training in a run folder, and the settings that can be changed, as stored in live.json."""
+"""LiveRecord: the contents of live.json, which describes a run's training process and the settings that can be changed."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class LiveRecord:
 
     `attempt` identifies this start of the run. A command that was sent to an earlier start is not applied. `knobs` contains a
     dict per setting with the keys name, type and value. The type is "float", "int", "bool", "str" or "list". The keys low,
-    high, choices and about are optional. `actions` contains each action's name and description (`about`). `cannot` maps each
-    command that this run does not support to the reason.
+    high, choices and about are optional. `actions` contains each action's name and description (`about`). `cannot` lists
+    the commands that this run does not support. It maps the name of each command to the reason.
     """
 
     attempt: str

@@ -87,7 +87,7 @@ class Steering:
             self._watch.start()
 
     def _open(self) -> None:
-        """Open the control folder on the chief. Without it, the run does not accept commands."""
+        """Open the control folder on the chief. If the folder cannot be opened, the run does not accept commands."""
         if not is_supported():
             return
         try:
@@ -101,7 +101,7 @@ class Steering:
             self._close()
 
     def _tail(self) -> dict[str, Any]:
-        """Return the commands to replay, which were given after the checkpoint, and the last number in the journal."""
+        """Return the commands to replay, and the number of the last command in the journal."""
         assert self._folder is not None
         try:
             entries, last = self._folder.journal.entries(), self._folder.journal.last_number()
@@ -252,7 +252,7 @@ class Steering:
         self._execution.raise_problem(command.do)
 
     def _journalled(self, command: ControlCommand) -> tuple[int, str]:
-        """Write a command to the journal. Return its number, and the reason if this fails."""
+        """Write a command to the journal. Return the command's number and an error text, which is empty on success."""
         self._last_number += 1
         clocks, problem = self._clocks, ""
         if self._folder is not None:

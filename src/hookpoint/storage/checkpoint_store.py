@@ -96,8 +96,11 @@ class CheckpointStore(ResumableStore):
         """Lock the workdir, repair it if a run was killed, and return the checkpoint to resume from, or None for a new run.
 
         If `resume` is "auto" or "must", return the newest valid checkpoint. If `resume` is a path, return the checkpoint at
-        this path. An earlier run's files are moved to previous/. Raises CannotSave if the workdir is not writable, WorkdirInUse
-        if it is locked, and CannotResume if the run cannot resume. After an error, the workdir is not locked.
+        this path. If the run does not resume from a checkpoint in this workdir, the files of an earlier run are moved to
+        previous/. If `resume` is the path of a checkpoint in this workdir, only later checkpoints are moved.
+
+        Raises CannotSave if the workdir is not writable, WorkdirInUse if it is locked, and CannotResume if the run cannot
+        resume. After an error, the workdir is not locked.
         """
         self._identity = json.loads(json.dumps(dict(identity), default=str))
         self._rules, self._limits = {}, set()
@@ -120,7 +123,10 @@ class CheckpointStore(ResumableStore):
         state_files.check(Snapshots().take(state, outlives_the_call=False))
 
     def fill(self, found: Checkpoint, parts: Mapping[str, Any]) -> Checkpoint:
-        """Load the sharded tensors of a checkpoint, with the same sharding as the tensors of the run's objects in `parts`."""
+        """Load the sharded tensors of a checkpoint.
+
+        `parts` contains the run's objects, such as the model. Each tensor is sharded like the same tensor in these objects.
+        """
         return found._replace(state=filled(found.state, Path(found.path), parts))
 
     def write(
@@ -178,15 +184,15 @@ class CheckpointStore(ResumableStore):
         return self._background.collect()
 
     def describe(self, facts: Mapping[str, Any]) -> None:
-        """Add facts about the run to run.json."""
+        """Write these keys and values, which describe the run, to run.json."""
         self._refuse_if_closed()
         self._run_file.update(facts)
 
     def described(self, resume: Resume) -> dict[str, Any]:
-        """Return the recorded crashes of the run in the workdir, and whether it has a checkpoint.
+        """Return the crashes recorded for the run in the workdir, and whether the workdir contains a checkpoint.
 
-        This does not lock the workdir. The result is empty if `resume` is not "auto", or if the program was edited after the
-        crashes. The count of crashes then starts at 0 again.
+        This method does not lock the workdir. The result is empty if `resume` is not "auto", or if the program was edited after
+        the crashes. If the result is empty, the count of crashes starts at 0 again.
         """
         crashes = RunFile(self.workdir).earlier().get("crashes") if resume == "auto" else None
         if not crashes or is_edited_since(crashes):
@@ -299,13 +305,15 @@ class CheckpointStore(ResumableStore):
             try:
                 best_links.update(target, tag)
             except (OSError, DamagedCheckpoint) as error:  # DamagedCheckpoint means that the new manifest cannot be read
-                logger.warning("%s could not be linked to %s; the next start will try again: %s", tag, target, error)
+                logger.warning(
+                    "%s could not be linked to %s; hookpoint tries again the next time the run starts: %s", tag, target, error
+                )
         if not manifest.is_of_exception:
             best_links.point_last(target)
         named_links.create(target, manifest.links)
         self._has_links |= bool(manifest.links)
         hidden = self._hide_old()
-        if hidden and deletes_later and is_large(manifest):  # deleting 800 MB takes 0.2 s
+        if hidden and deletes_later and is_large(manifest):  # deleting 800 MB takes 0.2 s, so use another thread
             self._deleting = threading.Thread(target=_discard_all, args=(hidden,), name="hookpoint-delete")
             self._deleting.start()
         else:

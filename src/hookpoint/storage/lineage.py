@@ -1,8 +1,9 @@
 """Lineage: the checkpoints that a run's state came from, oldest first.
 
-Each entry is a plain dict: `kind` ("resume" or "weights"), the `run` that the state was taken from (`id`, `name`, `workdir`),
-its `checkpoint`, `step` and `epoch`, and `at`, the time. That run's own lineage precedes the entry, so the chain is complete
-even if that run is deleted.
+Each entry is a plain dict. `kind` is "resume" or "weights". `run` is the run that saved the checkpoint (`id`, `name` and
+`workdir`). `checkpoint` is the name or path of the checkpoint, and `step` and `epoch` say when it was saved. `at` is the
+time when a run resumed from the checkpoint or started with its weights. The lineage of the run that saved the checkpoint comes
+before this entry, so the lineage is complete even if that run is deleted.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from hookpoint.storage.checkpoint.checkpoint_folder import is_like_a_checkpoint,
 from hookpoint.storage.checkpoint.layout import CHECKPOINTS, WEIGHTS
 from hookpoint.storage.run_file import LINEAGE, as_list, read_run_file
 
-ATTRIBUTE = "_lineage"  # set on loaded weights, which are an OrderedDict, because a plain dict cannot have attributes
+ATTRIBUTE = "_lineage"  # loaded weights are an OrderedDict with this attribute; a plain dict cannot have attributes
 MAX_ENTRIES = 100
 RESUME, GIVEN = "resume", "weights"
 TEXTS, NUMBERS = ("kind", "checkpoint", "at", "sha256", "averaged"), ("step", "epoch", "tensors")
 
 
 def lineage_of_resume(folder: Path, workdir: Path) -> list[dict[str, Any]]:
-    """Return the lineage of a run that resumes from a checkpoint, in its own workdir or in another one."""
+    """Return the lineage of a run that resumes from a checkpoint. The checkpoint may be in another run's workdir."""
     return _extended(folder, RESUME, source=_source_of(folder, workdir))
 
 
@@ -50,7 +51,7 @@ def with_lineage(weights: Mapping[str, Any], lineage: list[dict[str, Any]]) -> d
 def lineage_of_init(weights: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the lineage of a run that starts from these weights.
 
-    If their origin is unknown, the lineage has a single entry, which names no checkpoint.
+    If the origin of the weights is unknown, the lineage has a single entry, which names no checkpoint.
     """
     known = [weights, *(part for part in weights.values() if isinstance(part, Mapping))]
     found = [entry for part in known for entry in getattr(part, ATTRIBUTE, ())]

@@ -81,7 +81,7 @@ def test_the_order_of_arguments_is_mindspores():
             {"saved_network": object()},
             "CheckpointConfig: saved_network is not supported: the run's model is saved.",
         ),
-        ({"enc_key": b"secret"}, "CheckpointConfig: enc_key is not supported: a key does not belong in code;"),
+        ({"enc_key": b"secret"}, "CheckpointConfig: enc_key is not supported: do not write a key in code;"),
         ({"enc_mode": "SM4-CBC"}, "CheckpointConfig: enc_mode is not supported: checkpoints are encrypted with AES-GCM only."),
         ({"incremental": True}, "CheckpointConfig: incremental is not supported: every checkpoint is complete."),
         ({"enable_redundance": True}, "CheckpointConfig: enable_redundance is not supported: every checkpoint is complete."),

@@ -83,7 +83,7 @@ def test_explain_lists_them():
         "",
         "steps outside the CUDA graph",
         "  A at on_backward_end: every step",
-        "  look at on_step_begin: steps of Every(steps=5)",
+        "  look at on_step_begin: steps at which Every(steps=5) fires",
         "  B at on_step_begin: steps for which leaves_graph(run) is True",
         "  GradientStats(*) at on_step_begin: steps for which leaves_graph(run) is True",
     ]

@@ -257,7 +257,7 @@ def test_what_a_killed_process_held_is_taken_over_with_one_line(tmp_path, start,
     taken(tmp_path)
     (line,) = caplog.messages
     assert line.startswith(f"{tmp_path} was held by process {holder.pid} on {socket.gethostname()}, since 2")
-    assert line.endswith(", which has ended; taking it over")
+    assert line.endswith(", which has ended; taking over the workdir")
 
 
 def test_a_record_of_a_process_that_is_gone_is_taken_over(tmp_path, record, caplog):

@@ -17,7 +17,7 @@ class Adopted(Callback):
 
     The calls use that library's method names and arguments, and count epochs and batches as that library does. Listens only to
     the points for which the object overrides a method. After an error, the object's method for the end of training is not
-    called, because its own trainer would not call it either.
+    called, because the other library's trainer would not call that method either.
     """
 
     writes_anything = True
@@ -84,7 +84,7 @@ class Adopted(Callback):
 
 
 def cure(instead: str) -> dict[str, str]:
-    """Return advice as an error hint. Its first word, a verb, becomes the key. Its other words become the text."""
+    """Convert advice such as "pass epochs to fit" to an error hint: {"pass": "epochs to fit"}."""
     verb, _, rest = instead.partition(" ")
     return {verb: rest}
 

@@ -12,7 +12,7 @@ from hookpoint.core.run.run import Run
 
 
 class RunningMeans:
-    """The running means over a pass, which Keras reports after each batch."""
+    """The running mean of each metric in a pass. Keras callbacks receive these means after each batch."""
 
     def __init__(self) -> None:
         self._batch: tuple[int, int] | None = None  # the last batch's iteration and index
@@ -21,7 +21,7 @@ class RunningMeans:
         self._sums: dict[str, tuple[float, float]] = {}
 
     def after_batch(self, run: Run, values: dict[str, float]) -> dict[str, float]:
-        """Add a batch's values, once for all callbacks, and return the means."""
+        """Add a batch's values, and return the means. If another callback has already added this batch, add nothing."""
         batch = run.iteration, run.batch_idx
         if batch != self._batch:
             if run.batch_idx == 0:

@@ -47,7 +47,8 @@ def load_state(callback: Adopted, state: dict[str, Any]) -> None:
         theirs.load_state_dict(state["state_dict"])
         return
     if "best" in state and getattr(theirs, "monitor_op", ...) is None:
-        # Older Keras versions choose min or max when they first read the metric, and then reset the best value. Do this now.
+        # Older Keras versions choose min or max when they first read the metric, and then reset the best value. Make them
+        # choose now, so that they do not reset the best value that is restored below.
         getattr(theirs, "_set_monitor_op", lambda: None)()
     for name, value in state.items():
         if name == "size":  # remove the rows written after the checkpoint, because the resumed run writes them again

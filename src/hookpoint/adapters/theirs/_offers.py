@@ -11,7 +11,7 @@ from hookpoint.core.run.run import Run
 
 @dataclass(slots=True, eq=False)
 class Caller:
-    """The run, and the name of the callback that it is calling."""
+    """A run, and the name of the callback that the run is calling."""
 
     run: Run
     name: str = ""
@@ -24,7 +24,7 @@ class Caller:
 class Offers:
     """An object with a fixed set of attributes. Accessing any other attribute raises an error that names the callback.
 
-    Subclasses list the attributes that callbacks may set in `__slots__`, and define all others as properties and methods.
+    In a subclass, `__slots__` lists the attributes that callbacks may set. All other attributes are properties and methods.
     `SHOWN` is the object's name in error messages.
     """
 

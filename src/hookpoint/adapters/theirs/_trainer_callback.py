@@ -156,7 +156,7 @@ class TrainerCallback(Adopted):
         if best is None or (value > best if self.args.greater_is_better else value < best):
             self.state.best_metric, self.state.best_global_step = value, run.step
 
-    # Calls
+    # Calling the callback's methods
 
     def _log_step(self, run: Run, means: Mapping[str, Any]) -> dict[str, Any]:
         values = {name: float(value) for name, value in means.items()}
@@ -194,7 +194,7 @@ class TrainerCallback(Adopted):
         self._honour(run, self.control)
 
     def _honour(self, run: Run, control: Any) -> None:
-        """Forward the callback's requests. The run validates and logs on its own schedule."""
+        """Stop or save if the callback requests it. Ignore requests to evaluate or log: the run has its own schedule."""
         # At the last step, DefaultFlowCallback requests a stop; ignore it, because the run ends anyway.
         is_at_end = run.step >= self.state.max_steps
         if control.should_training_stop and self.is_training and not is_at_end and run.stop_reason is None:

@@ -16,7 +16,8 @@ Function = Callable[..., Any]
 
 MAX_LISTED = 5
 
-# Maps our name for a hook to torch's method and the number of arguments the hook takes, in the order torch calls the hooks.
+# Maps each kind of hook to the torch method that registers it, and to the number of arguments that torch passes to the hook.
+# The kinds are listed in the order in which torch calls the hooks.
 KINDS = {
     "forward_pre": ("register_forward_pre_hook", 2),
     "forward": ("register_forward_hook", 3),
@@ -42,7 +43,10 @@ class HookHandles:
     def register(
         self, model: Any, owner: str, items: Mapping[str, Any], functions: Mapping[str, Function], *, with_kwargs: bool = False
     ) -> None:
-        """Register functions, keyed by kind, as hooks on modules or parameters. If one registration fails, remove all hooks."""
+        """Register functions as hooks on modules or parameters. If one registration fails, remove all hooks.
+
+        `functions` maps each kind of hook, such as "forward", to the function to register.
+        """
         compiled = is_compiled(model)
         try:
             for (name, item), (kind, function) in product(items.items(), functions.items()):

@@ -10,7 +10,7 @@ from hookpoint.core.checkpoint.stateful import named_items
 
 
 def named_modules(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the name and module of each module with a forward method. The name of the model itself is ''.
+    """Yield each module that has a forward method, as a pair (name, module). The name of the model itself is ''.
 
     `model` is a model, or a list or mapping of models. A shared module is yielded under each of its names. Containers without a
     forward method and torch.compile wrappers are left out.

@@ -42,7 +42,10 @@ def largest(values: Iterable[Any]) -> Any:
 
 
 def nonfinite_names(named: Iterable[tuple[str, Any]]) -> str:
-    """Return the names of values that contain NaN or infinity as one string, or "" if there are none. Waits for the device."""
+    """Return one string with the names of the values that contain NaN or infinity. Waits for the device.
+
+    A long list of names is shortened. The string is empty if all values are finite.
+    """
     magnitudes = AsyncScalars()
     for name, value in named:
         magnitudes.add(name, largest([value]))

@@ -10,7 +10,7 @@ from hookpoint.core.text.terminal import printable
 
 GAP = "  "
 MIN_BAR, MAX_BAR = 8, 40
-LINES = ("━", "╸", "─")  # done, half a cell, remaining; three distinct characters, because colours may be off
+LINES = ("━", "╸", "─")  # done, half a cell, remaining; three different characters, because colours may be disabled
 ASCII = ("#", "#", ".")
 
 Styled = tuple[str, str]

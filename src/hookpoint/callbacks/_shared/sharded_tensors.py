@@ -49,7 +49,7 @@ def shard_like(tensor: Any, other: Any) -> Any:
 
 
 def all_gather(values: Any, like: Any) -> Any:
-    """Gather the values from every rank in a DTensor's mesh, one row per rank. This is a collective call."""
+    """Gather `values` from every rank in the mesh of the DTensor `like`, one row per rank. This is a collective call."""
     import torch
     import torch.distributed as dist
 

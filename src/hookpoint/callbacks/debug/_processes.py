@@ -137,7 +137,7 @@ def _own_signals() -> Iterator[None]:
 
 @cache
 def _reset_signals_after_fork() -> None:
-    """Make forked processes reset the signal handlers they inherit. This is registered once per process."""
+    """Make forked processes reset the signal handlers that they inherit. Only the first call has an effect."""
     os.register_at_fork(before=_hold_signals, after_in_parent=_release_signals, after_in_child=_reset_signals)
 
 

@@ -18,14 +18,14 @@ from hookpoint.core.run.run import Run
 
 
 class InjectShell(Callback):
-    """Open a shell in the run's terminal when a file appears in its workdir: `touch runs/mine/INJECT_SHELL.tmp`.
+    """Open a shell in the run's terminal when a file appears in the run's workdir: `touch runs/mine/INJECT_SHELL.tmp`.
 
     The run waits until you leave the shell with exit(), `q` or Ctrl-D. In the shell, you can read and change `run`. `shell` is
     "ipython", "pdb" or "python". IPython needs `pip install 'hookpoint[shell]'`; if it is missing, Python's prompt opens
     instead. The file is removed when the shell opens. The file must be a regular file, not a link, and it must belong to the
     user who started the run, because anyone who can create it can run code. Without a terminal, a warning is logged and the run
     continues. Ctrl-C in the shell interrupts the typed command. The progress bar is hidden while the shell is open. Other ranks
-    wait at their next collective call until their timeouts expire. The time in the shell is included in `run.elapsed`.
+    wait at their next collective call, and fail if the call times out. The time in the shell is included in `run.elapsed`.
 
     Triggered at the end of each complete epoch, unless `.when(...)` says otherwise.
 
@@ -77,7 +77,8 @@ class InjectShell(Callback):
 class TriggerFile:
     """Check for a regular file that is owned by this user and has only one hard link.
 
-    Anything else at that path is ignored, and a warning is logged once while it exists. No method raises.
+    Any other file at that path is ignored, and a warning about that file is logged once while it exists. The methods of this
+    class do not raise.
     """
 
     def __init__(self, path: Path) -> None:

@@ -30,9 +30,9 @@ class InferenceRunner(Callback):
         data: An iterable of batches. With `batch_size`, a tuple of arrays or a dataset.
         infs: An inferencer or a list of them: `ClassificationError`, `ScalarStats`, `BinaryClassificationStats`, or your own.
         metrics: Mapping from names to functions of outputs and targets, or to objects with update, compute and reset.
-        forward: Function of the batch that returns the outputs, or function of the run, which may also set the run's outputs,
-            targets and loss. By default, a Runner calls its MainCallback for each batch, and a Loop calls its model and
-            criterion.
+        forward: A function that receives the batch and returns the outputs. If its first parameter is called `run`, it receives
+            the run instead, and may also set the run's outputs, targets and loss. By default, a Runner calls its MainCallback
+            for each batch, and a Loop calls its model and criterion.
 
     Each trigger runs a validation pass in eval mode without gradients, and fires the validation points. The modules' train or
     eval modes and the random number generators are restored afterwards. Values that other callbacks log during the pass are not

@@ -1,4 +1,7 @@
-"""PatternCallback: the base class of callbacks that select modules or parameters by name; MeasuredSteps: when to measure."""
+"""PatternCallback: the base class of callbacks that select modules or parameters by name.
+
+MeasuredSteps selects the steps at which such a callback measures.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ class PatternCallback(Callback):
         return self.pattern.require(str(self.name), "module", named_modules(run.model))
 
     def find_parameters(self, run: Run) -> dict[str, Any]:
-        """Return the matching parameters, keyed by name. Raise if none match, unless the model is a pipeline."""
+        """Return the matching parameters, keyed by name. Raise if none match, except with pipeline parallelism."""
         named = named_parameters(run.model)
         return self.pattern.select(named) if run.team.has_stages else self.pattern.require(str(self.name), "parameter", named)
 

@@ -18,7 +18,7 @@ OPTION_PREFIXES = ("-", "@")  # for curl and similar programs, @name means the c
 
 BRACES = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 FORMAT = re.compile(r"[-+ ]?0?\d{0,3}(\.\d{1,3})?[eEfFgG%]")
-MARK = re.compile(r"\0(\d+)\0")  # a placeholder with a field's index; program arguments cannot contain NUL
+MARK = re.compile(r"\0(\d+)\0")  # a field's index between NULs, which no argument can contain
 ESCAPE = re.compile(r"\\.", re.DOTALL)
 QUOTED = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.|\0\d+\0""", re.DOTALL)
 SHELL_SYNTAX = re.compile(r"[|&;<>()$`]|(?<!\S)~")
@@ -26,12 +26,12 @@ REDIRECTION = re.compile(r"(?:\s+(?:2>&1|[12&]?>\s*/dev/null))+\s*\Z")
 
 
 class Command:
-    """Split a command into arguments, and fill fields such as `{loss}` or `{loss:.3f}`. Write `{{` and `}}` for braces.
+    """Split a command into arguments, and fill fields such as `{loss}` or `{loss:.3f}`.
 
-    A field is the name of a value, never an expression. `numbers` and `texts` are the allowed field names. A string is split by
-    shlex before fields are filled, so a value always stays within its argument. Raises for shell syntax, except `> /dev/null
-    2>&1` at the end, which has no effect. With `shell`, the string is a script, and the values are passed as quoted positional
-    parameters.
+    Write `{{` and `}}` for literal braces. A field is the name of a value, never an expression. `numbers` lists the names of
+    fields with numeric values, and `texts` lists the names of fields with text values. A string is split by shlex before fields
+    are filled, so a value always stays within its argument. Raises for shell syntax, except `> /dev/null 2>&1` at the end,
+    which has no effect. With `shell`, the string is a script, and the values are passed as quoted positional parameters.
 
     >>> command = Command('curl -d body="error: {error}" https://example.org > /dev/null 2>&1', numbers=["error"])
     >>> command.arguments({"error": 0.25})
@@ -129,7 +129,7 @@ def _split(line: str, *, shell: bool) -> list[str]:
 
 
 def _expansions(quoted: str) -> list[str]:
-    """Return the characters in a quoted string that would start a shell expansion."""
+    """Return each character that would start a shell expansion inside a quoted string."""
     return re.findall(r"[$`]", ESCAPE.sub("", quoted)) if quoted[0] == '"' else []
 
 
@@ -144,7 +144,7 @@ def _as_parameter(quoted: re.Match[str]) -> str:
 
 
 def _check_program(words: list[str]) -> None:
-    """Raise if a value would be the program, or part of a script that the program runs."""
+    """Raise if the program's name contains a field, or if a shell would run a field's value as part of its script."""
     program = words[0]
     if MARK.search(program):
         raise BadArgument("the program itself cannot be a field.", write="its name")

@@ -18,7 +18,7 @@ MAX_OUTPUT = 200
 
 
 class CommandTransport:
-    """Run a command with a message's values filled in, and kill it after `timeout_seconds`.
+    """Insert the values of a message into a command and run the command. Kill it after `timeout_seconds`.
 
     The command receives no input, and its output is not shown. Errors name only the program, because its arguments may contain
     passwords.

@@ -6,9 +6,10 @@ from hookpoint.callbacks.notify.send_stat import SendStat
 
 
 class SendMonitorData(SendStat):
-    """Send metrics as SendStat does, but only when all of them have new values since the last message, as in tensorpack.
+    """Send metrics as SendStat does, but only after every metric has received a new value since the last message.
 
-    A message therefore never mixes new and old values. Everything else works as in SendStat.
+    A message therefore never mixes new and old values. tensorpack's SendMonitorData does the same. Everything else works as in
+    SendStat.
 
     Triggered at the end of each complete epoch, unless `.when(...)` says otherwise.
 

@@ -23,8 +23,8 @@ class ChromeTrace:
 
     Times are in nanoseconds, from `perf_counter_ns`. A short span is one `complete` event. A long span is written as a `begin`
     event and an `end` event, so its start is on disk even if the process is killed. The closing bracket is then missing, but
-    readers of the format accept this. After `max_events`, `is_full` is set: the owner then begins no new spans and only ends
-    the open ones. Any thread may write. If a write fails, a warning is logged and nothing more is written.
+    readers of the format accept this. After `max_events` events, `is_full` is True. The caller should then start no new
+    spans, and only end the open spans. Any thread may write. If a write fails, a warning is logged and nothing more is written.
     """
 
     def __init__(self, path: Path, *, process: int, title: str, began: int, max_events: int) -> None:

@@ -35,7 +35,7 @@ class TorchProfile:
         return bool(_open_profiles or is_on)
 
     def warm_up(self) -> None:
-        """Start the profiler without recording, because its first steps are slower than usual."""
+        """Start the profiler, but do not record yet, because the first steps after the start are slower than usual."""
         if not self._is_open:
             self._profile.prepare_trace()
             self._is_open = True

@@ -130,7 +130,7 @@ class StepTimeout(Callback):
             watch.limit = self.seconds
 
     def _report(self, seconds: float) -> None:
-        """Log the stacks and take the action in `then`. Called on the watching thread."""
+        """Log the stacks, then do what `then` selects. The watching thread calls this method."""
         run, watch = self._run, self._watch
         if run is None or watch is None:
             return

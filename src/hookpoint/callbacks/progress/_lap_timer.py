@@ -31,8 +31,8 @@ class LapTimer(Callback):
     def __init__(self, *laps: str, **options: Unpack[Options]) -> None:
         super().__init__(**options)
         self.time = TrainingTime()
-        self._starts = dict.fromkeys(laps, Elapsed())  # for each lap, the work that the run had done when the lap started
-        self._end = Elapsed()  # the work that the last run had done when it ended
+        self._starts = dict.fromkeys(laps, Elapsed())  # for each lap, the training time, steps and samples at its start
+        self._end = Elapsed()  # the training time, steps and samples at the end of the last run
         self._saving: tuple[int, float] | None = None
 
     def on_run_begin(self, run: Run) -> None:
@@ -74,7 +74,7 @@ class LapTimer(Callback):
         self._run = None
 
     def now(self) -> Elapsed:
-        """Return the work done in this run so far."""
+        """Return the training time, steps and samples of the current run so far. Between runs, return those of the last run."""
         run = self._run
         return self._end if run is None else Elapsed(self.time.seconds, run.step, run.samples)
 

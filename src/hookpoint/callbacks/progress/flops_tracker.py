@@ -1,4 +1,4 @@
-"""FlopsTracker: the model's FLOPs, and how close they come to the device's peak."""
+"""FlopsTracker: log the model's FLOPs per step, and the fraction of the device's peak that training reaches."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class FlopsTracker(LapTimer):
             float16 operations. Pass the peak for the precision that you train in, or for a device that is not in the table.
 
     torch's counter runs in each iteration whose batch has a new signature. The signature consists of the shapes and dtypes of
-    the tensors. Later iterations with the same signature have the same FLOPs. If you change which parameters require gradients,
-    the FLOPs are counted again. After 64 signatures, no further batches are counted. The FLOPs of a batch with a new signature
-    are then estimated from the counted batch with the closest number of elements.
+    the tensors. Later iterations with the same signature reuse the counted FLOPs. If you change which parameters require
+    gradients, the FLOPs are counted again. After 64 signatures, no further batches are counted. The FLOPs of a batch with a new
+    signature are then estimated from the counted batch with the closest number of elements.
 
     Logs for this rank:
 
@@ -200,7 +200,7 @@ class FlopsTracker(LapTimer):
             self.time.resume()
 
     def _add_up(self) -> None:
-        """Add the iterations with known signatures to the sums."""
+        """Add the FLOPs of the iterations that `Counted.times` counts to the sums, and reset `Counted.times`."""
         for counted in self._known.values():
             if counted.times:
                 self._all = self._all.plus(counted.flops, counted.times)

@@ -1,4 +1,4 @@
-"""CheckpointConfig: how often ModelCheckpoint saves, and what it keeps."""
+"""CheckpointConfig: how often ModelCheckpoint saves, and which checkpoints it keeps."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class CheckpointConfig:
     ) -> None:
         _refuse("integrated_save", integrated_save, True, "checkpoints are never split")
         _refuse("saved_network", saved_network, None, "the run's model is saved")
-        _refuse("enc_key", enc_key, None, "a key does not belong in code; write Runner(checkpoint_key=...)")
+        _refuse("enc_key", enc_key, None, "do not write a key in code; write Runner(checkpoint_key=PATH_OF_KEY_FILE)")
         _refuse("enc_mode", enc_mode, "AES-GCM", "checkpoints are encrypted with AES-GCM only")
         _refuse("incremental", incremental, False, "every checkpoint is complete")
         _refuse("enable_redundance", enable_redundance, False, "every checkpoint is complete")

@@ -42,9 +42,9 @@ class Mirror(Callback):
     so if the process is killed during an upload, the earlier checkpoints remain usable. Checkpoints that retention rules delete
     locally are also deleted in the mirror.
 
-    If the workdir has no checkpoints, or the mirror has newer ones from the same run, the newest intact checkpoint is
-    downloaded before the run starts, with the logs and the best checkpoints. `resume="auto"` and `"must"` then resume from it.
-    Raises if the mirror contains another run.
+    With `resume="auto"` or `"must"`, the run resumes from the mirror if the workdir has no checkpoints, or if the mirror has
+    newer checkpoints from the same run. Before the run starts, Mirror downloads the newest intact checkpoint, the logs and the
+    best checkpoints. Raises if the mirror contains another run.
 
     If the storage fails during the run, training continues. Mirror logs one warning and retries the uploads.
 
@@ -53,7 +53,7 @@ class Mirror(Callback):
 
     on_error: OnError = "warn"
     ranks: Ranks = "chief"
-    copies_checkpoints = True  # other libraries' trainers write their own checkpoints, so they reject Mirror
+    copies_checkpoints = True  # not allowed in other libraries' trainers, which write their own checkpoints
     step_cost = "nothing; each save takes a microsecond more, and uploads run in a thread"
 
     def __init__(
@@ -133,11 +133,11 @@ class Mirror(Callback):
         )
 
     def end_workdir(self) -> None:
-        """Upload the remaining files. The workdir no longer changes at this point."""
+        """Upload the remaining files. When this is called, the workdir no longer changes."""
         thread, self._thread, self._remote = self._thread, None, None
         missing = "" if thread is None else thread.finish(self.final_wait_seconds)
         if missing:
-            text = "%s is not complete, because %s. Start the script again to upload the rest"
+            text = "%s is not complete, because %s. Start the script again to upload the remaining files"
             logger.warning(text, masked(self._url), missing)
 
     def on_run_begin(self, run: Run) -> None:

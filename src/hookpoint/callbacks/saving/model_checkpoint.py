@@ -32,10 +32,11 @@ class ModelCheckpoint(TrackingSaver):
     the number of optimizer steps between two checkpoints. `save_freq` replaces the config's schedule, and `.when(...)` replaces
     both.
 
-    With `monitor`, a new best value of that metric is also saved as `checkpoints/best-<metric>/`. With `save_best_only`, no
-    other checkpoints are saved on schedule. `mode` is "min", "max", or "auto", which infers it from the metric's name. The
-    first value must be better than `initial_value_threshold`. Equal values and NaN are not better. Raises if the metric is
-    missing. With a step schedule, the value is the mean of the values logged since the last trigger.
+    With `monitor`, a new best value of that metric is also saved as `checkpoints/best-<metric>/`. With `save_best_only`, a
+    trigger saves a checkpoint only if the metric has a new best value. `mode` is "min", "max" or "auto". With "auto", the
+    metric's name determines the mode. The first value must be better than `initial_value_threshold`. Equal values and NaN are
+    not better. Raises if the metric is missing. With a step schedule, the value is the mean of the values logged since the
+    last trigger.
 
     `prefix` is the tag of checkpoints saved on schedule. `directory` and `filepath` are not supported, because checkpoints are
     always in the workdir. `save_weights_only` is not supported either: a run needs a complete checkpoint to resume, and each

@@ -29,7 +29,7 @@ class EarlyStopping(MetricWatcher):
         monitor: Name of the metric. Raises if the metric is missing.
         min_delta: Smallest change that counts as an improvement.
         patience: Number of values without improvement before stopping. 0 and 1 both stop at the first such value.
-        mode: "min", "max", or "auto", which infers it from the metric's name.
+        mode: "min", "max", or "auto", which infers the mode from the metric's name.
         min_delta_mode: "abs", or "rel" for a `min_delta` relative to the best value: 0.01 is one percent.
         baseline: If given, a value counts as an improvement only if it also beats the baseline.
         restore_best_weights: Load the best weights at the end of the run, unless an exception ended it.
@@ -44,8 +44,8 @@ class EarlyStopping(MetricWatcher):
     checkpoint at that moment, that checkpoint is also available as `checkpoints/best-<metric>/`. The checkpoint's manifest
     contains the value, and no retention limit deletes the checkpoint.
 
-    Reads `monitor` and sends the event "stop". If you resume a stopped run, EarlyStopping stops it again unless you raise
-    `patience`.
+    Reads the metric `monitor` and sends the event "stop". If you resume a stopped run, EarlyStopping stops it again unless you
+    raise `patience`.
 
     >>> with Loop([EarlyStopping("score", patience=2, mode="max")]) as run:
     ...     for epoch in run.epochs(10):
@@ -148,7 +148,7 @@ class EarlyStopping(MetricWatcher):
         if self._weights is not None and not self._has_failed and not is_best:
             machine_of(run).saving.before_restoring()
             load_state(run.model, self._weights)
-            logger.info("%s restored the weights of step %s", self.name, self.best.step)
+            logger.info("%s restored the weights from step %s", self.name, self.best.step)
             run.put_event("restore", metric=self.monitor, value=self.best.value, step_of_best=self.best.step)
 
     def _mark_best(self, run: Run, moment: Moment, value: float) -> None:
@@ -189,8 +189,9 @@ class EarlyStopping(MetricWatcher):
 class Patience:
     """Count consecutive values without progress. Patience runs out after `patience` such values, or after one if it is 0.
 
-    A value is progress if it beats the last value that was progress by more than `min_delta`. The first progress must beat
-    `baseline`, if given. NaN is never progress. `best` is the best of all values, regardless of the baseline.
+    A value counts as progress if it beats the last value that counted as progress by more than `min_delta`. If `baseline` is
+    given, the first value that counts as progress must beat `baseline`. NaN never counts as progress. `best` is the best of all
+    values, regardless of the baseline.
 
     >>> patience = Patience("min", 2)
     >>> [(patience.take(value, step), patience.is_over) for step, value in enumerate([3.0, 2.0, 2.0, float("nan")])]

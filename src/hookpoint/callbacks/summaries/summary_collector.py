@@ -24,14 +24,15 @@ SWITCHES = ("collect_metric", "collect_graph", "collect_input_data")
 EXPRESSIONS = {"histogram_regular": "weights", "gradient_regular": "gradients"}
 UNSUPPORTED = ("collect_train_lineage", "collect_eval_lineage", "collect_dataset_graph", "collect_landscape")
 
-Selection = str | int | None  # a regular expression for parameter names, a number of leading parameters, or None
+# The parameters to collect: a regular expression for their names, a number n for the first n parameters, or None.
+Selection = str | int | None
 
 
 class SummaryCollector(Callback):
     """Send loss, learning rate, and histograms of weights and gradients to the monitors every `collect_freq` steps.
 
     The first step is always collected, with up to 16 images from the first batch and the model graph. TensorBoard shows all of
-    this data; other monitors show what they support. The graph is also sent as text. Scalars are the values of each collected
+    this data; other monitors show what they support. The graph is also sent as text. Scalars are the values at each collected
     step, not means, and are named `loss/auto` and `learning_rate/auto`. Histograms are named `weights/<name>` and
     `gradients/<name>`, and images are named `input`. Monitors write files to the workdir, so `summary_dir` is not supported.
 
@@ -73,7 +74,7 @@ class SummaryCollector(Callback):
         self._gradients: dict[str, AsyncArray] = {}
         self._hook: Any = None
         self._inputs: tuple[Any, ...] | None = None
-        if self.data.gradients is not None:  # define the handler only if needed, because it costs time
+        if self.data.gradients is not None:  # define the handler only if needed, because each call takes time
             vars(self)["on_step_begin"] = self._copy_gradients
 
     def on_setup(self, run: Run) -> None:
@@ -181,7 +182,7 @@ def _async(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class CollectedData:
-    """The data to collect."""
+    """The kinds of data that a SummaryCollector collects."""
 
     metric: bool = True
     graph: bool = True
@@ -202,7 +203,7 @@ class CollectedData:
 
 
 def selected(selection: Selection, names: Iterable[str]) -> list[str]:
-    """Return the selected names."""
+    """Return the names of the selected parameters."""
     if isinstance(selection, str):
         return [name for name in names if re.search(selection, name)]
     return list(names)[: selection or 0]

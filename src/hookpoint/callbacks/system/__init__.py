@@ -1,1 +1,1 @@
-"""Memory, GPU utilization, garbage collection."""
+"""Callbacks that log memory usage and GPU utilization, or control garbage collection."""

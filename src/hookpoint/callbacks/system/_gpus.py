@@ -20,7 +20,7 @@ class Gpus:
         self._handles = handles
 
     def utilization(self) -> dict[int, float]:
-        """Return the percentage of time that each GPU was busy, over the last second at most."""
+        """Return, for each GPU, the percentage of time it was busy during the last second or less."""
         return {number: float(self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu) for number, handle in self._handles.items()}
 
     def close(self) -> None:

@@ -15,11 +15,12 @@ from hookpoint.core.run.run import Run
 class GPUUtilizationTracker(Callback):
     """Log the percentage of each epoch's training time during which each GPU was busy.
 
-    The metrics are named `GPUUtil/0` and so on, as in tensorpack. `devices` are this process's device numbers, in the order of
-    CUDA_VISIBLE_DEVICES. None means all of them. The value is NVIDIA's figure for the whole device, including other processes:
-    the percentage of time in which at least one kernel was running. The value is sampled every second during training passes,
-    not during validation. A pass shorter than a second has no sample. In a resumed epoch, the average includes the samples from
-    before the interruption.
+    The metrics are named `GPUUtil/0` and so on, as in tensorpack. `devices` contains the numbers of the GPUs to measure,
+    counted in the order of CUDA_VISIBLE_DEVICES. By default, all GPUs that this process can use are measured.
+
+    The value is NVIDIA's figure for the whole device, including other processes: the percentage of time in which at least one
+    kernel was running. The value is sampled every second during training passes, not during validation. A pass shorter than a
+    second has no sample. In a resumed epoch, the average includes the samples from before the interruption.
 
     Without nvidia-ml-py (extra `system`) or without a GPU, the callback does nothing. It logs a warning once if the package is
     missing, or if you pass `devices` and there is no GPU. If the driver fails, the run continues without these metrics.

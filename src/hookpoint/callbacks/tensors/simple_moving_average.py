@@ -16,9 +16,10 @@ class SimpleMovingAverage(TensorReader):
     """Log the mean of the last `window_size` values as `<name>/SMA`, whenever the step is a multiple of `window_size`.
 
     `tensors` are names of metrics, or of one-element tensors as in `ProcessTensors`. Each optimizer step contributes one value;
-    with gradient accumulation, it is the value of the last batch. The mean is not averaged again over log steps. A saver may
-    monitor it. If the callback missed the start of a window, that window is skipped. This happens, for example, if you add the
-    callback to a run when you resume it. Otherwise, a resumed run logs exactly the same means as an uninterrupted run.
+    with gradient accumulation, it is the value of the last batch. The mean is not averaged again over log steps. Savers such
+    as `MinSaver` can monitor the mean. If the callback missed the start of a window, that window is skipped. This happens, for
+    example, if you add the callback to a run when you resume it. Otherwise, a resumed run logs exactly the same means as an
+    uninterrupted run.
 
     Listens to on_train_iter_end and, for gradients, on_step_begin. Writes `<name>/SMA`.
 

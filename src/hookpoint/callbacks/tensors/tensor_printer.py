@@ -21,10 +21,10 @@ MAX_WAITING = 48  # lines whose values are still being copied
 class TensorPrinter(TensorReader):
     """Print named tensors after each step, as in `step 3: loss 0.5, outputs 4 x 10 [0.1 -0.2 ...]`.
 
-    `names` has the same form as in `ProcessTensors`. If a tensor has more than `most` elements, only the first ones are copied
-    and printed. Training does not wait for values on a GPU: they are printed once they are on the host, usually one step later,
-    and by the end of the epoch at the latest. bfloat16 is printed as float32. Lines are written to stderr, above the progress
-    bar.
+    `names` has the same form as in `ProcessTensors`. If a tensor has more than `most` elements, only its first `most` elements
+    are copied and printed. Training does not wait for values on a GPU: they are printed once they are on the host, usually one
+    step later, and by the end of the epoch at the latest. bfloat16 is printed as float32. Lines are written to stderr, above
+    the progress bar.
 
     Triggered after each optimizer step, unless `.when(...)` says otherwise. Listens to on_train_iter_end, on_train_epoch_end,
     on_run_end and, for gradients, on_step_begin.

@@ -1,4 +1,4 @@
-"""Measure batch norm statistics for a model's current weights in a pass over the data."""
+"""Run a pass over the data to measure batch norm statistics for the model's current weights."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def batch_norm_buffers(model: Any) -> dict[str, Any]:
 def measured_statistics(run: Run, model: Any, data: Any, forward: Callable[[Any], object] | None) -> dict[str, Any]:
     """Return batch norm statistics over the data, measured with torch's update_bn. The result is empty if there are no batches.
 
-    The model's own statistics, its modes and the random number generators are restored. Logged values are dropped.
+    Afterwards, the model's own statistics, the train or eval mode of each module, and the random number generators are
+    restored. Values that are logged during the measurement are dropped.
     """
     from torch import nn
     from torch.optim.swa_utils import update_bn
@@ -47,7 +48,8 @@ def measured_statistics(run: Run, model: Any, data: Any, forward: Callable[[Any]
         nonlocal count
         for batch in loader:
             count += 1
-            yield [batch if prepare is None else prepare(batch)]  # update_bn would use only the first item of a longer list
+            # update_bn passes only the first item of a list to the model, so the batch is wrapped in a list.
+            yield [batch if prepare is None else prepare(batch)]
 
     models = model.values() if hasattr(model, "values") else model if isinstance(model, list | tuple) else [model]
     models = [module for module in models if hasattr(module, "modules")]

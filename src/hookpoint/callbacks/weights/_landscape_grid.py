@@ -1,4 +1,7 @@
-"""Compute a model's loss on a grid of weights. The model and all random number generators are restored afterwards."""
+"""Compute a model's loss at points on a plane in weight space.
+
+The model and all random number generators are restored afterwards.
+"""
 
 from __future__ import annotations
 

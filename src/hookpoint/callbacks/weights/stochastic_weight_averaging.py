@@ -24,18 +24,18 @@ class StochasticWeightAveraging(AveragedWeights):
 
         start: First epoch to average, counted from 1, or the fraction of all epochs that come before it.
         lr: Learning rate from that epoch on; it overrides the run's scheduler. By default, the rate is unchanged.
-        anneal_epochs: Number of epochs in which the rate reaches `lr`.
+        anneal_epochs: Number of epochs over which the rate changes to `lr`.
         anneal: "cos" or "linear".
         data: Data to measure batch norm statistics with; by default, one epoch of the training data.
-        forward: Function of a batch that calls the model; by default, the model is called as in validation.
+        forward: Function that calls the model with a batch; by default, the model is called as in validation.
         model: The module to average; by default, the run's whole model.
 
     If the model has batch norm layers, torch's update_bn measures their statistics for the averages, with one pass over the
     data. The validation of the last epoch uses the averages. The last checkpoint contains the training weights, so that a
     longer run can resume. The averages are loaded into the model after that checkpoint is written.
-    `load_weights(path, averaged=True)` returns the averages in a checkpoint, and `weights()` returns the current ones. A run
-    that is stopped early ends with the averages so far. After an exception or a signal, the model has its training weights.
-    Epochs that are cut short do not count. Sends the event "setting".
+    `load_weights(path, averaged=True)` returns the averages from a checkpoint, and `weights()` returns the current averages. If
+    a run is stopped early, the averages computed until then are loaded into the model. After an exception or a signal, the
+    model has its training weights. The weights of an incomplete epoch are not averaged. Sends the event "setting".
 
     >>> import torch
     >>> model = torch.nn.Linear(1, 1, bias=False)
@@ -107,7 +107,8 @@ class StochasticWeightAveraging(AveragedWeights):
 
     def on_epoch_begin(self, run: Run) -> None:
         self._is_trained = False
-        if not self.updates and not self._rates:  # fixed once averaging has begun, even if the run gets longer
+        # After averaging has begun, the first averaged epoch does not change, even if the run's number of epochs does.
+        if not self.updates and not self._rates:
             self._first = self._schedule.first_epoch(run.max_epochs)
         if self._is_on(run) and self.setting is not None and not run.resuming:
             groups = run.optimizer.param_groups
@@ -158,7 +159,7 @@ class StochasticWeightAveraging(AveragedWeights):
         return [self._schedule.rate(old, self.lr, epoch=run.epoch, first=self._first) for old in self._rates]
 
     def _take(self, run: Run) -> None:
-        """Add this epoch's weights to the average, at most once. In the last epoch, measure the statistics for the averages."""
+        """Add the weights to the average, once per epoch. In the last epoch, measure batch norm statistics for the average."""
         if self._taken < run.epoch:
             if self.updates:
                 self.average.update(self.model_of(run), 1 / (self.updates + 1))

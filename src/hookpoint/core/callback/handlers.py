@@ -1,4 +1,4 @@
-"""Handlers: find the methods of an object that are named after points, and call them with the arguments they name."""
+"""Handlers: find an object's methods that are named after points, and pass each method the arguments in its signature."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Parameter(NamedTuple):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Handler:
-    """A function to call at a point, with the arguments it names."""
+    """A function to call at a point. It receives only the arguments in its signature."""
 
     owner: str
     point: str
@@ -83,7 +83,10 @@ class Handler:
         return by_position, by_keyword
 
     def call(self, payload: Mapping[str, Any]) -> Any:
-        """Call the function with the arguments it names. If the payload has no `logs`, pass the payload itself as `logs`."""
+        """Call the function with the arguments in its signature.
+
+        If the payload has no `logs`, pass the payload itself as `logs`.
+        """
         if "logs" not in payload:
             payload = {**payload, "logs": payload}
         by_position, by_keyword = self.bind(payload)
@@ -133,7 +136,10 @@ def call_directly(subject: Any, hookpoint: str | None, logs: Mapping[str, Any] |
 
 
 def call_with_named(function: Callable[..., Any], payload: Mapping[str, Any]) -> Any:
-    """Call a function with the items of a payload that it names. Raise UnknownArgument if it requires any other argument."""
+    """Call a function with only the payload items in its signature.
+
+    Raise UnknownArgument if the function requires any other argument.
+    """
     owner, name = type(getattr(function, "__self__", None)).__name__, getattr(function, "__name__", "function")
     return Handler(owner, name, name, function, tuple(_parameters(function, {}))).call(payload)
 

@@ -8,13 +8,14 @@ from hookpoint.core.callback.callback import Callback
 
 
 class MainCallback(Callback):
-    """Compute the training step. A run has exactly one MainCallback. Override methods to change what it does.
+    """Compute the training step. A run has exactly one MainCallback. To change the training step, override its methods.
 
     A forward method sets `run.outputs` and `run.loss`. `on_train_forward` and `on_val_forward` call `on_iter_forward` unless
     overridden. The default forward and backward methods call three methods of the run. `run.forward()` unpacks
     `inputs, targets = run.batch` and calls the model and the criterion. `run.backward()` clears the gradients and computes new
     ones. `run.optimizer_step()` applies them. These three methods also handle accumulation, clipping and precision, and fire
-    the points of the backward pass and of the optimizer step. Errors always end the run, regardless of `on_error`.
+    the points of the backward pass and of the optimizer step. An error in a MainCallback always ends the run, regardless of
+    `on_error`.
 
     >>> class Detector(MainCallback):
     ...     def on_iter_forward(self, run):
@@ -47,6 +48,6 @@ MainCallBack = MainCallback
 
 
 def overrides(main: Any, *methods: str) -> bool:
-    """Return whether a MainCallback overrides any of these methods."""
+    """Return whether a MainCallback overrides at least one of the given methods."""
     kind = MainCallback if main is None else type(main)
     return any(getattr(kind, method) is not getattr(MainCallback, method) for method in methods)

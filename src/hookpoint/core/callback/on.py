@@ -15,7 +15,7 @@ MARK = "__hookpoint__"
 
 
 class Mark(NamedTuple):
-    """The mark that @on sets on a function, and that the hooks compiler reads."""
+    """The arguments of one @on decorator, stored on the decorated function. The hooks compiler reads them."""
 
     point: str
     when: When | None = None
@@ -28,8 +28,8 @@ def on(
 ) -> Callable[[Function], Function]:
     """Mark a function as a callback for one point, or a method as a handler. The function itself is unchanged.
 
-    With `when`, the function runs only when the schedule is due. Stack decorators to handle several points. `on_error` and
-    `ranks` apply only to plain functions. A method uses its callback's settings.
+    `when` is a schedule. If you pass it, the function runs only when the schedule is due. Stack decorators to handle several
+    points. `on_error` and `ranks` apply only to plain functions. A method uses its callback's settings.
 
     >>> @on("on_epoch_end")
     ... def say(run):

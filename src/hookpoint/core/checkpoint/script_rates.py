@@ -25,8 +25,9 @@ def saved_optimizers(state: Any) -> Iterator[Mapping[str, Any]]:
 def changed_rate(script: Sequence[float], before: Sequence[float] | None, saved: Sequence[Mapping[str, Any]]) -> str:
     """Return a message if the script's learning rates have changed since the checkpoint, otherwise "".
 
-    `before` contains the script's learning rates when the checkpoint was saved. It is None for checkpoints from earlier
-    releases. The scheduler's initial rates are then used instead.
+    `before` contains the script's learning rates when the checkpoint was saved. For checkpoints from earlier releases,
+    `before` is None. In that case, the scheduler's initial rates in the checkpoint are used. If the checkpoint contains no
+    initial rates, its current learning rates are used.
     """
     saved_rates = rates_of(saved)
     if before is None:

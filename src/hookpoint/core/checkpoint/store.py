@@ -39,7 +39,7 @@ Keep = Callable[[Sequence[Kept]], Iterable[Kept]]  # takes a tag's checkpoints, 
 
 
 class Checkpoint(NamedTuple):
-    """A loaded checkpoint, its path, and the values that a saver appended to its manifest."""
+    """A loaded checkpoint: its path, its state, and the values that a saver added to the checkpoint's manifest."""
 
     path: os.PathLike[str]
     state: Mapping[str, Any]
@@ -86,15 +86,16 @@ class ResumableStore(Store, Protocol):
 
     Two methods are optional. `fill(checkpoint, parts)` is for stores whose `open` does not read all tensors. The loop calls it
     before it restores anything, with the result of `open` and the run's objects, which may be sharded. It returns the
-    checkpoint with all of its tensors. `described(resume)` is called before `open`. It returns a dict. "crashes" contains the
-    crashes of earlier starts, which the loop passed to `describe`. "has_checkpoint" tells whether there is a checkpoint.
+    checkpoint with all of its tensors. `described(resume)` is called before `open`. It returns a dict with two keys, or an
+    empty dict. The value of "crashes" is the record of earlier crashes that the loop passed to `describe`. The value of
+    "has_checkpoint" tells whether there is a checkpoint.
     """
 
     def open(self, resume: Resume, identity: Mapping[str, Any]) -> Checkpoint | None:
         """Lock the location. Return the checkpoint to resume from, or None for a new run."""
 
     def check(self, state: Mapping[str, Any]) -> None:
-        """Raise an error if part of the state could not be loaded again.
+        """Raise an error if a part of the state could not be loaded from a checkpoint.
 
         The error names that part. Called before the first step.
         """
@@ -106,7 +107,10 @@ class ResumableStore(Store, Protocol):
         """Return the background saves that finished since the last call. Raise the error if one of them failed."""
 
     def describe(self, facts: Mapping[str, Any]) -> None:
-        """Add facts about the run to the facts that are already stored. The values have plain types."""
+        """Store information about the run, in addition to the information that is already stored.
+
+        The values have plain types.
+        """
 
     def close(self) -> None:
         """Unlock the location."""

@@ -27,9 +27,9 @@ class Control(Protocol):
         """Record on every rank that the chief has commands."""
 
     def restore(self) -> None:
-        """Replay the commands that were applied at the checkpoint's step, after the checkpoint was written.
+        """Replay commands after a checkpoint is restored. All ranks call this.
 
-        All ranks call this.
+        These are the commands that the run applied at the checkpoint's step, but only after it had written the checkpoint.
         """
 
     def at_boundary(self) -> None:
@@ -52,7 +52,7 @@ class NoControl:
         self._loop, self._state = loop, dict[str, Any]()
 
     def begin(self) -> None:
-        self._loop.gather(None, "live control")  # all ranks must call this, because some may accept commands
+        self._loop.gather(None, "live control")  # all ranks must call this, because other ranks may accept commands
 
     def announce(self) -> None: ...
 

@@ -15,7 +15,10 @@ AUTO: Literal["auto"] = "auto"
 
 
 def check_data(data: Any, batch_size: BatchSize = AUTO) -> None:
-    """Raise BadData unless the data is an iterable of batches, or a tuple of arrays or a dataset with a batch size."""
+    """Raise BadData if the data is invalid, or if the batch size is missing, invalid or not applicable.
+
+    A tuple of arrays or a dataset of samples needs a batch size. An iterable of batches does not take one.
+    """
     if batch_size not in (None, AUTO) and (not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1):
         raise BadData(f"batch_size must be an integer >= 1, got {batch_size!r}.")
     if not isinstance(data, tuple):
@@ -50,7 +53,7 @@ def check_data(data: Any, batch_size: BatchSize = AUTO) -> None:
 
 
 def takes_batch_size(data: Any) -> bool:
-    """Return whether hookpoint builds the batches itself, from a tuple of arrays or from indexed samples."""
+    """Return whether hookpoint builds the batches itself, from a tuple of arrays or from the samples of a dataset."""
     if isinstance(data, tuple):
         return True
     is_iterable_dataset = _is_torchs("IterableDataset", data)

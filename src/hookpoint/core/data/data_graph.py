@@ -17,7 +17,7 @@ MAX_DEPTH, MAX_INPUTS, MAX_INDICES = 8, 16, 100_000
 def graph_of(data: Any, digest: Callable[[Any], str | None] = lambda data: None, depth: int = 0) -> dict[str, Any]:
     """Return the class and length of a loader or dataset, its inputs, and a digest if it is cheap to compute.
 
-    The inputs are the loaders and datasets inside it, described in the same way.
+    The inputs are the loaders and datasets that this loader or dataset contains. Each is described in the same way.
 
     No data is loaded. `digest` returns a dataset's digest, or None if it does not support the dataset.
 

@@ -17,7 +17,8 @@ class DataSettings:  # not a Mapping, because a checkpoint would then store the 
     values.
 
     With `per_batch`, a change takes effect with the next batch, in training and in other passes. Checkpoints include the
-    settings of batches that workers have already begun, so that a resumed pass uses the same settings again.
+    settings of batches that workers have already begun to load, so that a resumed pass loads these batches with the same
+    settings.
 
     While `is_resumed` is True, `begin_pass` returns the saved settings for a training pass, not the current settings.
 
@@ -33,8 +34,9 @@ class DataSettings:  # not a Mapping, because a checkpoint would then store the 
         self.per_batch = per_batch
         self._values: dict[str, Any] = {name: _plain(name, value) for name, value in (values or {}).items()}
         self._of_pass: dict[str, Any] = {}
-        self._begun = 0  # number of batches begun in the training pass
-        self._changes: list[tuple[int, dict[str, Any]]] = []  # the first batch and the new settings of each change
+        self._begun = 0  # number of batches whose loading has begun in the training pass
+        # For each change: the first batch that it affects, and the new settings.
+        self._changes: list[tuple[int, dict[str, Any]]] = []
         self.is_resumed = False
 
     def __getitem__(self, name: str) -> Any:
@@ -103,7 +105,7 @@ class DataSettings:  # not a Mapping, because a checkpoint would then store the 
 
 
 class SettingParam:
-    """A setting, as a hyper-parameter of the run."""
+    """A hyper-parameter that reads and sets a loader setting. Register it with `run.hyper.register(...)`."""
 
     def __init__(self, settings: DataSettings, name: str) -> None:
         self._settings, self.name = settings, name

@@ -47,7 +47,7 @@ def count_samples(batch: Any) -> int:
 
 
 def counter(function: Callable[[Any], Any] | None) -> Callable[[Any], int]:
-    """Return the function that counts samples: `count_samples`, or the user's function with a check of its results."""
+    """Return the function that counts samples: `count_samples`, or the user's function, wrapped to check its results."""
     if function is None:
         return count_samples
     if not callable(function):
@@ -90,13 +90,13 @@ def _searched(batch: Any) -> int:
 
 
 def _most_frequent(lengths: list[int]) -> int:
-    """Return the most frequent number; in a tie, the first."""
+    """Return the most frequent number. If several numbers are equally frequent, return the one that occurs first."""
     first = lengths[0]
     return first if lengths.count(first) == len(lengths) else max(dict.fromkeys(lengths), key=lengths.count)
 
 
 def _measure(part: Any, lengths: list[int]) -> int | None:
-    """Search part of a batch for an attribute such as `batch_size`, and return its value. Return None if there is none.
+    """Search part of a batch for an attribute such as `batch_size`, and return its value, or None if not found.
 
     During the search, append the size of each array's first dimension to `lengths`.
     """

@@ -1,1 +1,1 @@
-"""Fire points around any function."""
+"""Fire points before and after each call of a function."""

@@ -21,7 +21,10 @@ def schedule_key(handler: Handler) -> str:
 
 
 def calls_of(entry: Entry, handler: Handler) -> Iterator[Call]:
-    """Yield a handler's calls. Most handlers have one. A trigger has one for each point at which its schedule is checked."""
+    """Yield a `Call` for each point at which a run may call this handler.
+
+    Most handlers have a single point. A trigger can have several, such as each point at which its schedule is checked.
+    """
     if handler.point == "on_trigger":
         yield from _trigger_calls(entry, handler)
     else:

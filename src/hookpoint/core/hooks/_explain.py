@@ -18,7 +18,8 @@ USUAL = {"method": "", "when": "always", "ranks": "all", "on_error": "raise"}
 def explain(calls: Mapping[str, Sequence[Call]], entries: Iterable[Entry]) -> str:
     """Return a table of points and their callbacks in order, and a list of custom points.
 
-    The table shows a method's name if it differs from the point. Columns with only default values are left out.
+    The table shows the name of a method only if it differs from the name of the point. Columns with only default values
+    are left out.
     """
     rows: list[tuple[str, ...]] = []
     for point, in_order in calls.items():

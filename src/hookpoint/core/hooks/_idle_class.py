@@ -15,7 +15,7 @@ from hookpoint.core.text.spelling import near_miss
 # Attributes, other than handlers, that a run uses.
 CALLED = ("__enter__", "__exit__", "setup", "state_dict", "load_state_dict", "knobs", "actions", "around_call")
 
-# Methods of other systems that do not correspond to a point, each with the method to write instead.
+# Maps callback methods of other libraries to the hookpoint methods to write instead. No point corresponds to these methods.
 MEANT = {
     "__call__": "on_trigger(self, run)",
     "process": "on_records(self, records)",

@@ -36,7 +36,10 @@ INSTEAD = {
 
 
 def may_return(function: Callable[..., Any]) -> bool:
-    """Return whether a handler's return value may be intentional: a user wrote the handler with `def` and without `-> None`."""
+    """Return whether a handler's return value may be intentional.
+
+    This is the case if the handler is defined outside hookpoint with `def`, and is not annotated with `-> None`.
+    """
     while isinstance(function, partial):
         function = function.func
     plain = inspect.unwrap(getattr(function, "__func__", function))

@@ -78,7 +78,7 @@ class Entry:
         return [handler for handler in self.handlers if handler.point in BESIDE_RUN]
 
     def gates(self) -> tuple[ArmedSchedule, ...]:
-        """Return the conditions that the callback's wrappers set."""
+        """Return the conditions under which the handlers are called. The pipelines around the callback set them."""
         gates = [getattr(pipeline, "gate", None) for pipeline in self.path]
         return tuple(gate.arm() for gate in gates if gate is not None)
 
@@ -94,7 +94,7 @@ class Entry:
 
     @property
     def is_asynchronous(self) -> bool:
-        """Whether handlers get snapshots and are called in the background."""
+        """Whether handlers are called in the background, with copies of the values that they read."""
         return bool(getattr(self.subject, "asynchronous", False))
 
     @property
@@ -106,7 +106,7 @@ class Entry:
     def reads_by_steps(self) -> bool:
         """Whether the callback reads metrics during a pass.
 
-        This requires `reads_windows` and a schedule that is checked at iterations.
+        This requires that the callback sets `reads_windows`, and that its schedule is checked at each iteration.
         """
         can = getattr(self.subject, "reads_windows", False)
         return can and self.schedule is not None and "iter" in self.schedule.moments()
@@ -124,7 +124,7 @@ class Entry:
         return tuple(name.__name__ if isinstance(name, type) else name for name in values)
 
     def names(self) -> set[str]:
-        """Return the names that `after` and `before` accept for this callback: its own name and its classes' names."""
+        """Return the names that `after` and `before` accept: the names of the callback, its class and its base classes."""
         return {self.name, *(cls.__name__ for cls in type(self.subject).__mro__)}
 
     def arm(self, key: str, schedule: When) -> ArmedSchedule:
@@ -135,7 +135,7 @@ class Entry:
         return armed
 
     def contained(self, function: Callable[..., Any], point: str) -> Callable[..., Any]:
-        """Wrap a function with the callback's error policy and its watchers."""
+        """Wrap a function: watchers observe its calls, and `on_error` determines how its errors are handled."""
         for watcher in self.watchers:
             function = watcher.around_call(self.name, point, function)
         if self.on_error == "raise":
@@ -179,7 +179,7 @@ class Entry:
                 armed.load_state(saved["schedules"][key])
 
     def not_restored(self) -> str:
-        """Return what happens to saved state if the class lacks `state_dict` or `load_state_dict`, or "" if it has both."""
+        """Return a phrase that says what happens to saved state, or "" if the class has `state_dict` and `load_state_dict`."""
         holder = holder_of_state(self.subject, proxies_of(self.path))
         saves, loads = (_has_own(holder, method) for method in ("state_dict", "load_state_dict"))
         if loads:
@@ -213,7 +213,7 @@ def is_not_empty(saved: Mapping[str, Any]) -> bool:
 
 
 def entries_of(callbacks: Iterable[Any], *, is_in_team: bool = False) -> list[Entry]:
-    """Return an entry for each callback, including those for other ranks. Pipelines are expanded and names made unique."""
+    """Return an entry with a unique name for each callback, including callbacks in pipelines or for other ranks."""
     entries: list[Entry] = []
     names: dict[str, int] = {}
     for subject, path in _leaves(callbacks, ()):
@@ -387,7 +387,7 @@ def _through_run(callback: Callback, point: str, run: RunView) -> None:
 
 
 def call_run(callback: Any, point: str, payload: Mapping[str, Any]) -> None:
-    """Call the `run` method of a callback that overrides it, as in cinnamon."""
+    """Call the `run` method of a callback that overrides it. The arguments are the same as in the cinnamon library."""
     own_run = run_method(callback)
     assert own_run is not None
     own_run(hookpoint=point, logs=payload)

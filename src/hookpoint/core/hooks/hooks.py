@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 class Hooks:
     """Compiled callbacks: validated, ordered, and resolved into one function per point.
 
-    Compiling raises an error for misspelled points, unknown arguments, cycles, and classes passed instead of instances. The
-    list is copied, never modified. Callbacks whose `ranks` excludes this rank are left out.
+    Compiling raises an error for misspelled points, unknown arguments, cycles in the order of callbacks, and classes passed
+    instead of instances. The list is copied, never modified. Callbacks whose `ranks` excludes this rank are left out.
 
     >>> hooks = Hooks([LambdaCallback(on_epoch_end=lambda run: None)])
     >>> hooks.dispatch("on_iter_begin") is None      # no handlers, so the loop has no overhead
@@ -48,7 +48,8 @@ class Hooks:
         for entry in self.all_entries:
             check_asynchronous(entry)
         self.entries = [entry for entry in self.all_entries if entry.runs_on(rank, local_rank)]
-        # Readers receive means over all ranks, so this set contains the metrics that are read on any rank.
+        # Callbacks that read metrics receive means over all ranks. This set therefore also contains the metrics that only
+        # callbacks on other ranks read.
         by_steps = [entry for entry in self.all_entries if entry.reads_by_steps]
         self.read_by_steps = frozenset(name for entry in by_steps for name in entry.declared("reads"))
         # The first watcher is the outermost one, so it is applied last.
@@ -157,7 +158,7 @@ class Hooks:
     def leave(self, error: BaseException | None) -> list[Exception]:
         """Exit the callbacks' contexts with the run's exception, in reverse order. Return the errors that they raise.
 
-        Then warn about values that handlers returned, unless they have already been reported.
+        Then warn about each handler return value that has not been reported yet.
         """
         errors = self._contexts.leave(error)
         for entry in self.entries:
@@ -167,7 +168,7 @@ class Hooks:
         return errors
 
     def start_schedules(self, clocks: Clocks) -> None:
-        """Start every schedule with the current values of the clocks."""
+        """Start every schedule at the run's current counters and elapsed time, so that no past tick is due."""
         for entry in self.entries:
             for armed in entry.armed.values():
                 armed.start(clocks)

@@ -25,7 +25,10 @@ class Embedding:
 
     @classmethod
     def of(cls, name: str, matrix: Any, metadata: Metadata | None, images: Any) -> Embedding:
-        """Check the arguments and copy the arrays, so that later changes have no effect. Does not wait for a device."""
+        """Check the arguments and copy the arrays, so that later changes have no effect.
+
+        Copying a GPU tensor does not wait for the GPU.
+        """
         shape = _shape(matrix)
         if len(shape) != 2 or 0 in shape:
             raise BadValue(f"embedding '{name}' has shape {shape}; expected rows x dimensions.")

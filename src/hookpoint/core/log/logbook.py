@@ -62,8 +62,8 @@ class Page:
 class Logbook:
     """Store values on the training thread, without waiting for a device.
 
-    `recent` belongs to the innermost pass. A caller may append a value to one of its lists, as `log` does. The values are
-    converted and averaged at the log step. If a name has no list, call `log` instead.
+    `recent` belongs to the innermost pass. A caller may append a value to one of the lists in `recent`, as `log` does. The
+    values are converted and averaged at the log step. If a name has no list, call `log` instead.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class Logbook:
         self.recent = page.recent
 
     def _release(self) -> None:
-        """Stop callers from appending to the lists, and deliver all values to readers.
+        """Stop callers from appending to the lists in `recent`, and deliver all values to readers.
 
         The next value of each name goes through `log`.
         """
@@ -238,7 +238,7 @@ class Logbook:
             self.next_log_step = self._clocks.step + self._log_every - self._clocks.step % self._log_every
             late = self.windows.close() if self.windows.by_metric else {}
             if self.shared is not None and page.is_shared:
-                window, late = self.shared([window, late], "the means of a log step")
+                window, late = self.shared([window, late], "the means at a log step")
                 window = _settled(window)
             if self.windows.by_metric:
                 self.windows.launch(late)
@@ -250,7 +250,7 @@ class Logbook:
                 self.loss_check.at_log_step(window.get("loss"))
 
     def show(self, name: str, value: Any) -> None:
-        """Set the latest value without adding it to a mean.
+        """Set a metric's latest value without adding the value to a mean.
 
         Used for values from another library's trainer, which may already be means.
         """
@@ -262,7 +262,7 @@ class Logbook:
     def finish_page(self, finals: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Turn the means of a finished pass into its results, and make them the latest values of the metrics.
 
-        Values that callbacks then log at the end of the pass also become results.
+        Values that callbacks log at the end of the pass also become results.
 
         `finals` contains values that another library's trainer computed over the whole pass. If values were also logged under
         the same name during the pass, their mean is used instead.
@@ -322,7 +322,7 @@ class Logbook:
         self._send(between, "value")
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the metrics, and the means of the open training pass, if any."""
+        """Return the state to save in a checkpoint. During a training pass, the state includes the means of that pass."""
         self._release()
         page = self._pages[0] if self._pages and self._pages[0].mode == "train" else Page("train")
         means = page.means

@@ -97,7 +97,10 @@ class LossCheck:
         self.has_warned = True
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state that a resumed run needs to raise at the same step. Waits for values on a device."""
+        """Return the state to save in a checkpoint. Wait for values on a device.
+
+        With this state, a resumed run raises at the same step as a run without an interruption.
+        """
         late = [[mean.loss.state(), *mean[1:]] for mean in self._late if isinstance(mean.loss, Mean)]
         return {"has_warned": self.has_warned, "bad_steps": list(self._bad_steps), "late": late}
 

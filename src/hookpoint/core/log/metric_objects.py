@@ -18,12 +18,12 @@ def has_state(metric: Any) -> bool:
 
 
 def is_collection(metric: Any) -> bool:
-    """Return whether a metric contains others by name, like a torchmetrics MetricCollection."""
+    """Return whether a metric is a collection of named metrics, like a torchmetrics MetricCollection."""
     return has_state(metric) and all(callable(getattr(metric, part, None)) for part in ("keys", "values"))
 
 
 def by_name(metrics: Any) -> dict[str, Any]:
-    """Return metrics by name. A collection, which has its own names, is stored under an empty name."""
+    """Return metrics by name. A collection already names its metrics, so it is stored under an empty name."""
     if metrics is None:
         return {}
     if is_collection(metrics):

@@ -76,7 +76,7 @@ def _check_real(name: str, value: Any) -> None:
 
 
 class Mean:
-    """A weighted mean of values that may not be floats yet. Reading the mean converts them, once.
+    """A weighted mean of values that may not be floats yet. Reading the mean converts each value once.
 
     The mean is finite if all values are finite, because a sum that would overflow a float is stored as an exact integer.
 
@@ -217,7 +217,7 @@ class Mean:
 
 
 class Newest:
-    """A reference to the newest value of a mean. Metrics store it, so that a logged value is stored only once."""
+    """A reference to the newest value of a mean. `Metrics` stores the reference instead of a second copy of the value."""
 
     __slots__ = ("mean",)
 
@@ -228,7 +228,7 @@ class Newest:
 class Metrics(Mapping[str, float]):
     """The latest value of each metric, converted to a float when read.
 
-    `observations(name)` is the number of final values, so that a reader can tell whether there is a new one. Final values are
+    `observations(name)` is the number of final values so far. Callbacks use this count to detect new values. Final values are
     epoch means, validation results, and values logged outside an iteration.
     """
 
@@ -275,7 +275,7 @@ class Metrics(Mapping[str, float]):
         self._epochs[name] = epoch
 
     def follow(self, name: str, mean: Mean, epoch: int) -> None:
-        """Use the newest value of a growing mean as the latest value, until `settle` is called."""
+        """Until `settle` is called, use the last value that was added to a mean as the latest value of the metric."""
         self.show(name, Newest(mean), epoch)
 
     def settle(self, name: str) -> None:
@@ -285,7 +285,7 @@ class Metrics(Mapping[str, float]):
             self._values[name] = value.mean.newest
 
     def observe(self, name: str, value: Any, moment: Moment) -> None:
-        """Add a final value, with its moment."""
+        """Add a final value and the `Moment` at which it was logged."""
         self._values[name] = value
         self._epochs[name] = moment.epoch
         self._counts[name] = self._counts.get(name, 0) + 1
@@ -304,7 +304,7 @@ class Metrics(Mapping[str, float]):
         return moment, float(value)
 
     def of_epoch(self, epoch: int) -> list[str]:
-        """Return the names whose latest value is from this epoch."""
+        """Return the names of the metrics whose latest value is from this epoch."""
         return [name for name, last in self._epochs.items() if last == epoch]
 
     def state_dict(self) -> dict[str, Any]:
@@ -324,7 +324,7 @@ class Metrics(Mapping[str, float]):
 
 
 def _with_moment(row: Sequence[Any], epoch: int) -> tuple[Moment, float]:
-    """Return a value from a checkpoint with its moment.
+    """Convert a row of a metric's history in a checkpoint to a `Moment` and a value.
 
     Older checkpoints store only the step. For these, `epoch` is used as the moment's epoch.
     """

@@ -1,4 +1,4 @@
-"""MonitorQueue: a bounded queue and a thread for each monitor or asynchronous callback, so that none stalls training."""
+"""MonitorQueue: a bounded queue and a thread for one monitor or asynchronous callback, so that it does not stall training."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class MonitorQueue(Generic[Item]):
         self._in_hand = 0
         self._closing = self._is_urgent = False
         self._lock = threading.RLock()
-        self._change = threading.Condition(self._lock)  # entering the lock itself costs the training thread less
+        self._change = threading.Condition(self._lock)  # `put` enters the lock directly, which is faster
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -100,7 +100,7 @@ class MonitorQueue(Generic[Item]):
         return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
     def hurry(self) -> None:
-        """Deliver the queued records now, without waiting for more. Return immediately."""
+        """Make the thread deliver the queued records now instead of waiting for more. Do not wait for the delivery."""
         with self._change:
             self._is_urgent = True
             self._change.notify_all()

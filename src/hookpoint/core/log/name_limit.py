@@ -10,7 +10,7 @@ MAX_NAMES = 10_000
 
 
 class NameLimit:
-    """The metric names that a run has logged, at most `limit`. Further names are not recorded, and the run warns once.
+    """The metric names that a run records. After `limit` names, further names are not recorded, and the run warns once.
 
     Each name takes memory in every monitor until the run ends. Thousands of names are usually a mistake, such as a step or
     sample number in the name.

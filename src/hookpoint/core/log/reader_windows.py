@@ -37,7 +37,7 @@ class ReaderWindows:
             metric.delays_all = True
 
     def sync(self) -> None:
-        """Deliver the values logged since the last call to their readers."""
+        """Deliver all values that were logged since the previous call of `sync`."""
         for metric in self.by_metric.values():
             metric.sync()
 
@@ -54,13 +54,16 @@ class ReaderWindows:
             return reader.take()
 
     def ignore(self, names: Iterable[str]) -> None:
-        """Make the readers of these metrics skip one final value, because it averages values that they already received."""
+        """Make the readers of these metrics skip the result of the pass that just ended.
+
+        This result is the mean of values that the readers have already received.
+        """
         for name in names:
             for reader in self.by_metric[name].readers if name in self.by_metric else ():
                 reader.ignored += 1
 
     def close(self) -> dict[str, Mean]:
-        """Close the open windows, queue their copies to the host, and return them."""
+        """Close the open windows, queue the copies of their values to the host, and return the closed windows."""
         self.sync()
         closed = {name: metric.late for name, metric in self.by_metric.items() if metric.late is not None}
         self.drop()
@@ -155,7 +158,8 @@ class MetricReaders:
 class ReaderWindow:
     """The unread values of a metric for one reader, as a mean weighted by samples.
 
-    `ignored` is the number of final values to skip, because they average values that the reader has already received.
+    `ignored` is the number of pass results that the reader skips. Each of these results is the mean of values that the reader
+    has already received.
     """
 
     __slots__ = ("_mean", "_windows", "ignored")

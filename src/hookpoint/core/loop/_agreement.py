@@ -156,7 +156,8 @@ class Agreement:
     def _has_stepped(self) -> bool:
         """Return whether this rank has performed an optimizer step since the last call.
 
-        Before this rank performs its step, other ranks may be waiting for its gradient.
+        If `lag` is greater than 1, this rank must not wait for other ranks before it has performed its step, because they may
+        be waiting for its gradient.
         """
         before, self._step = self._step, self._clocks.step
         return self._step != before
@@ -170,7 +171,7 @@ class Agreement:
         return self._team.gather(value, what, counts=counts)
 
     def meet(self) -> None:
-        """Wait until all ranks are about to make the current call. Raise OutOfStep if a rank makes a different call.
+        """Wait until all ranks are about to call the same collective callback. Raise OutOfStep if a rank makes another call.
 
         After a failure, do not wait, because each rank cleans up alone.
         """

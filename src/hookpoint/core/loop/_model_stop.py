@@ -14,7 +14,7 @@ FLAG = "stop_training"
 
 
 class ModelStop:
-    """Check the flag on a run's models, including models wrapped by torch.compile or DistributedDataParallel.
+    """Check `stop_training` on a run's models, including models wrapped by torch.compile or DistributedDataParallel.
 
     If the user passes no callbacks of their own, nothing is checked.
     """
@@ -24,7 +24,7 @@ class ModelStop:
         self._attributes: list[dict[str, Any]] = []
 
     def begin(self, run: Run) -> None:
-        """Find the models, and clear a flag that an earlier run left set."""
+        """Find the models. If `stop_training` is still True from an earlier run, delete it."""
         if self._has_user_callbacks:
             self._attributes = [vars(module) for model in run.models for module in _with_inner(model)]
         for attributes in self._attributes:

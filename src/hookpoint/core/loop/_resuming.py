@@ -4,10 +4,11 @@ A checkpoint is saved between epochs or inside a training pass. The run first re
 `run.resuming` is set, nothing is logged, and finished epochs and passes are skipped.
 
 The state is loaded twice. The first load happens before on_load and before the user's code, which may read the model. The first
-load receives a copy of the state. The second load happens when the run has returned to the checkpoint's position. For a
-checkpoint between epochs, this is when the next epoch opens. For a checkpoint inside a pass, this is when the pass opens again.
-The second load restores the state first, then the position in the data, and the random generators last. It is needed because,
-after the first load, the user's code runs again and begin points fire again. Both may change the state.
+load uses a copy of the checkpoint's state, so that the original is unchanged for the second load. The second load happens when
+the run has returned to the checkpoint's position. For a checkpoint between epochs, this is when the next epoch opens. For a
+checkpoint inside a pass, this is when the pass opens again. The second load restores the state first, then the position in the
+data, and the random generators last. It is needed because, after the first load, the user's code runs again and begin points
+fire again. Both may change the state.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ class Resuming:
             self._crashes.check(str(self._run.workdir or self._run.name), again)
 
     def inexact(self) -> list[str]:
-        """Return the reasons why a resumed run may differ from an uninterrupted run. Empty if there are none."""
+        """Return the reasons why a resumed run may differ from an uninterrupted run, or an empty list."""
         why, run = [], self._run
         if self.moved is not None:
             why.append(f"from step {run.step} on: {self.moved['to']} ranks instead of {self.moved['from']}")
@@ -111,7 +112,7 @@ class Resuming:
         return why
 
     def restore(self) -> Checkpoint | None:
-        """Restore the state after the run's begin points. Return the checkpoint, or None for a new run."""
+        """Restore the state after the run's begin points have fired. Return the checkpoint, or None for a new run."""
         checkpoint, run = self._checkpoint, self._run
         if checkpoint is None:
             return None
@@ -274,7 +275,7 @@ class Resuming:
         assert self._checkpoint is not None
         path, self.place, self._checkpoint = self._checkpoint.path, BETWEEN_EPOCHS, None
         self._run.resuming = self._objects.logbook.is_muted = self._run.monitors.is_muted = False
-        # The clocks are restored after the state, so that the time for loading does not count as training time.
+        # The clocks are restored after the state, so that the loading time does not count as training time.
         self._clocks.load_state_dict(state["clocks"])
         self._run.put_event("resume", path=str(path))
         if self.moved is not None:

@@ -1,4 +1,4 @@
-"""RunRecord: write the status of a run and facts about the run as plain values that people and programs can read."""
+"""RunRecord: write a run's setup, progress and outcome as plain values that people and programs can read."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class RunRecord:
-    """Write facts about a run to the store: its setup, its progress and how it ended.
+    """Write a run's setup, progress and outcome to the store.
 
     An error in the store does not end the run. Secrets in the config, the command, the error and the stop reason are masked.
     """
@@ -86,7 +86,7 @@ class RunRecord:
         )
 
     def begin_pass(self, pass_: Pass) -> None:
-        """Write what is known about the training data, unless it has already been written."""
+        """If a training pass uses a new loader, write a description of the data, unless the description is unchanged."""
         if self._first_iteration is None:
             self._first_iteration = self._clocks.iteration
         if self._describe is not None and pass_.is_train and self._run.train_loader is not self._described_loader:
@@ -96,7 +96,7 @@ class RunRecord:
                 self._write(data=self._data)
 
     def _described_data(self) -> dict[str, Any]:
-        """Return what is known about the data without reading it."""
+        """Return a description of the training and validation data. No samples are read."""
         run, data = self._run, dict[str, Any]()
         self._described_loader = run.train_loader
         for name, loader in (("train", run.train_loader), ("val", run.val_loader)):
@@ -114,7 +114,7 @@ class RunRecord:
             self._next_costs = monotonic() + 1.0
 
     def _costs(self) -> list[dict[str, Any]]:
-        """Return the measured costs. Inside iterations, only some calls are measured, so estimate the total."""
+        """Return the measured and the estimated costs. Inside iterations, only some calls are measured."""
         rows = self._run.hooks.costs()
         names = ("callback", "point", "calls", "seconds")
         iterations = self._clocks.iteration - (self._first_iteration or 0)
@@ -150,7 +150,7 @@ class RunRecord:
             end_workdir(self._run.hooks)
 
     def _crashed(self, failure: BaseException | None, status: str) -> dict[str, Any]:
-        """Count the exception that ended the run. Log an error if the limit is reached."""
+        """Count the exception that ended the run. Log an error if the number of crashes reaches `max_crashes`."""
         crashes, moment = self._crashes, self._clocks.moment
         had_any = bool(crashes.rows)
         if isinstance(failure, Exception):

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 class StepHooks:
     """Observe `optimizer.step()` through its hooks, or let a host report steps (host_driver.py).
 
-    `begin` and `end` call the handlers of on_step_begin and on_step_end. They are None if there are no handlers.
+    `begin` calls the handlers of on_step_begin, and `end` calls the handlers of on_step_end. Each of these two attributes is
+    None if its point has no handlers.
 
     If there is no optimizer, or the optimizer has no hooks, each training batch counts as a step. In a dict of optimizers,
     only the first one is observed.
@@ -40,7 +41,8 @@ class StepHooks:
     def remove(self) -> None:
         """Stop observing the optimizer.
 
-        Called at the end of the run. If the Runner counts the steps itself, this method is already called at the start.
+        Called at the end of the run. If the Runner counts the steps itself, it also calls this method at the start of
+        the run.
         """
         while self._handles:
             self._handles.pop().remove()

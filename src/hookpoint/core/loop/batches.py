@@ -1,8 +1,8 @@
-"""BatchLoop: the iterator over batches for the inner `for` loop. It drives the machine.
+"""BatchLoop: the iterator over batches for the inner `for` loop. It calls the methods of `Machine`.
 
 A pass runs a version of `Machine.iterate` without the checks whose result cannot change while the pass is open: which points
 have handlers, whether values are logged, whether the optimizer reports its steps, and whether there is a team.
-`hooks.explain(step=True)` shows the code.
+`hooks.explain(step=True)` shows the code of this version.
 """
 
 from __future__ import annotations
@@ -97,15 +97,15 @@ class BatchLoop:
 
     @staticmethod
     def _drive(machine: Machine, pass_: Pass, keeps: object = None) -> Iterator[Iterable[Any]]:
-        """Open the pass and yield generators over its batches. The last generator ends with the pass.
+        """Open the pass and yield a generator over its batches. If handlers change during the pass, yield a new generator.
 
-        At the end, step the optimizer if the last accumulation window is incomplete. With `yield from`, Python would enter this
-        function for every batch.
+        At the end of the pass, step the optimizer if the last accumulation window is incomplete. With `yield from`, Python
+        would enter this function for every batch.
         """
         while pass_.is_open or machine.begin_pass(pass_):  # a finished pass does not open again
             pass_.is_resolved = True
             yield iterations(machine, pass_)
-            if pass_.is_open and pass_.is_resolved:  # otherwise, the pass continues with other calls
+            if pass_.is_open and pass_.is_resolved:  # otherwise, continue with the changed handlers
                 complete = pass_.is_exhausted
                 pass_.was_cut = not complete and not pass_.saw_everything
                 if not complete and not pass_.was_cut:  # the pass was stopped at its last batch

@@ -25,8 +25,10 @@ def evaluate(machine: Machine, data: Any, *, is_side: bool = False, **options: U
     """Run a validation pass. Return the means of its logged values, or the result of the `results` function.
 
     A side pass does not affect the run: its values do not become metrics, random generators are restored, and an earlier stop
-    request does not end the pass. The result is empty if every batch was skipped, or if a stop or a signal ended the pass
-    early, because a result would cover only part of the data.
+    request does not end the pass.
+
+    The `results` function is not called, and the result is empty, if every batch was skipped. The same applies if a stop or a
+    signal ended the pass early, because the function would see only part of the data.
     """
     run, update = machine.running(), options.get("update")
     stepper, forward = stepper_of(run), options.get("forward")
@@ -58,7 +60,7 @@ def evaluate(machine: Machine, data: Any, *, is_side: bool = False, **options: U
 
 
 def _total(machine: Machine, is_shared: bool, *counts: int) -> tuple[int, ...]:
-    """Return each count, summed over all ranks that share the pass, because some ranks may have had no data."""
+    """For each of these counts, return the sum over all ranks that share the pass. Some ranks may have had no data."""
     if machine.agreement is None or not is_shared:
         return counts
     gathered = machine.agreement.gather(counts, "the end of an evaluation")
@@ -67,7 +69,7 @@ def _total(machine: Machine, is_shared: bool, *counts: int) -> tuple[int, ...]:
 
 @contextmanager
 def abort_on_error(batches: BatchLoop) -> Iterator[None]:
-    """Drop the pass if an error occurs, so that a caller that catches the error can continue training."""
+    """Discard the pass if an error occurs in a `with` block. A caller that catches the error can then continue training."""
     try:
         yield
     except StopRun:

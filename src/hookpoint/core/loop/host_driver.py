@@ -45,7 +45,8 @@ class HostDriver:
           driver.finish_epoch()
         driver.finish_run()
 
-    The constructor compiles the callbacks, and raises NotUnderHost if one of them needs a point or a verdict in `host.cannot`.
+    The constructor compiles the callbacks. It raises NotUnderHost if a callback needs a point or a verdict that `host.cannot`
+    lists.
     After each call, the host reads `wants_stop` and `wants_end_pass`, and stops or ends the pass if it can. The host itself
     handles signals, data, random numbers and checkpoints. It stores `state()` in its own checkpoint, and passes it back as
     `start_run(state=...)`. `save` is a function that takes the tags and the step, and writes the host's checkpoint. Without
@@ -109,7 +110,7 @@ class HostDriver:
         settings: Iterable[HyperParam] = (),
         **options: Any,
     ) -> None:
-        """Begin the run. `options` contains loop options that the host knows only now, such as its model and optimizer.
+        """Begin the run. `options` contains loop options that were not known earlier, such as the host's model and optimizer.
 
         `state` is the state from the host's checkpoint. `clocks` contains the counters of a host that continues training
         without a saved state: "epoch", "epochs_done", "step", "iteration" or "samples". `settings` are registered in

@@ -1,4 +1,4 @@
-"""RunObjects: the objects of one run that its components share."""
+"""RunObjects: the objects that the components of a run share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from hookpoint.core.team.team import Team
 
 @dataclass(slots=True, eq=False, repr=False)
 class RunObjects:
-    """The objects that saving, resuming and agreement use. `stateful` maps names to the objects whose state is saved."""
+    """The objects that a run uses to save, to resume and to reach agreement between ranks.
+
+    `stateful` maps names to the objects whose state is saved.
+    """
 
     run: Run
     hooks: Hooks

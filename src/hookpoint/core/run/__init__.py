@@ -1,1 +1,1 @@
-"""The run: what callbacks can read and request."""
+"""The run object: callbacks read its state and call its methods to make requests."""

@@ -54,7 +54,7 @@ LIVE: dict[str, Callable[[Any], Any]] = {
 
 
 class OriginalArgs(dict[str, Any]):
-    """A dict with attribute access. It stores values that callbacks set. The names in LIVE are read from the run."""
+    """A dict with attribute access. It stores values that callbacks set. Other values are read from the run; see LIVE."""
 
     def __init__(self, run: Any) -> None:
         super().__init__()

@@ -20,7 +20,7 @@ class Iteration:
     def __init__(self) -> None:
         self.batch_idx = -1
         self.samples = 1
-        self.is_sampled = False  # whether the time of the callbacks in this iteration is measured
+        self.is_sampled = False  # whether hookpoint measures how long the callbacks take in this iteration
         self.reset_requests()
         self.clear()
 
@@ -59,7 +59,7 @@ class Iteration:
 
 
 class NoIteration:
-    """The placeholder between iterations. Reading or setting a value raises OutsideIteration."""
+    """Takes the place of an `Iteration` while no iteration is running. Reading or setting a value raises OutsideIteration."""
 
     __slots__ = ()
 

@@ -132,7 +132,10 @@ def put(group: dict[str, Any], key: str, value: Any) -> None:
 
 
 def as_stored(rate: Any, value: Any) -> Any:
-    """Return the value that this rate would have after it is set to `value`. A rate in a tensor may have less precision."""
+    """Return the value that this rate would have after it is set to `value`.
+
+    If the rate is a tensor, the result is rounded to the precision of the tensor.
+    """
     return float(rate.new_full((), value, device="cpu")) if hasattr(rate, "new_full") else value
 
 

@@ -58,7 +58,7 @@ class Run(PeerNames):
     def evaluate(self, data: Any, **options: Unpack[EvaluateOptions]) -> Mapping[str, Any]:
         """Run a validation pass that does not affect the run. Return the means of its logged values.
 
-        If you pass a function as `results`, return the mapping that this function returns instead.
+        If you pass a function as `results`, this method returns the mapping from that function instead of the means.
         """
         return self._loop.evaluate(data, **options)
 
@@ -197,9 +197,9 @@ class Run(PeerNames):
     def put_embedding(self, name: str, matrix: Any, metadata: Metadata | None = None, images: Any = None) -> None:
         """Send points to the monitors, for TensorBoard's projector.
 
-        name: An embedding replaces an earlier one with the same name.
+        name: The name of the embedding. An earlier embedding with the same name is replaced.
         matrix: One row of numbers per point.
-        metadata: One label per point, or a mapping from column names to such lists.
+        metadata: A list with one label per point, or a mapping from column names to such lists.
         images: One small image per point, of shape height x width x channels.
         """
         self._loop.settle()
@@ -254,7 +254,7 @@ class Run(PeerNames):
     # Custom points
 
     def fire(self, point: str, **payload: Any) -> Any:
-        """Fire a point. Each handler receives the items of the payload that it names."""
+        """Fire a point. A handler receives an item of the payload if the handler has a parameter with the item's name."""
         self._loop.settle()
         if point in BY_NAME and not payload:
             return self.hooks.fire(point, self)
@@ -266,8 +266,8 @@ class Run(PeerNames):
     def reduce(self, value: Any, op: Op = "sum") -> float:
         """Return the sum, mean, max or min of a number over all ranks.
 
-        If several ranks share a data shard, only one of them is included. This call waits for the other ranks and, if the value
-        is a tensor, for its device. The result is bit-identical on all ranks.
+        If several ranks share a data shard, only the value of one of these ranks is used. This call waits for the other ranks
+        and, if the value is a tensor, for its device. The result is bit-identical on all ranks.
         """
         if op not in OPS:
             raise BadArgument(f"run.reduce: unknown op {op!r}.", choose=", ".join(map(repr, OPS)))

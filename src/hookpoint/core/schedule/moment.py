@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class Moment(NamedTuple):
-    """The epoch at one point in a run, and the number of training batches and optimizer steps done.
+    """A position in a run: the epoch, the number of training batches done, and the number of optimizer steps done.
 
     The step alone does not identify a moment, because a run may train without batches, or without steps that hookpoint can
     count. In older files, `iteration` is missing. It is then None, and moments are compared by epoch and step.
@@ -26,17 +26,18 @@ class Moment(NamedTuple):
     def of(cls, fields: Mapping[str, Any]) -> Moment:
         """Read a moment from a line of scalars.jsonl, a manifest's clocks or a saved state.
 
-        `epoch` and `iteration` may be missing. In older lines, a float called `iteration` is a user's metric.
+        `epoch` and `iteration` may be missing. In lines from older releases, `iteration` may be a float: a metric that
+        the user logged under this name. This float is ignored.
         """
         iteration = fields.get("iteration")
         return cls(int(fields.get("epoch") or 0), iteration if type(iteration) is int else None, int(fields["step"]))
 
     def fields(self) -> dict[str, Any]:
-        """Return the fields by name, as plain values that `of` reads."""
+        """Return the fields as a dict. `Moment.of` converts this dict back to a moment."""
         return self._asdict()
 
     def is_same(self, other: Moment) -> bool:
-        """Return whether both are the same moment in a run."""
+        """Return whether this moment and another are the same moment in a run."""
         return self.key_for(other) == other.key_for(self)
 
     def is_after(self, other: Moment) -> bool:

@@ -2,7 +2,7 @@
 
 `Every`, `At` and `Once` are ticks: they are due at the moment when a clock reaches a value. `After`, `Before`, `Between` and
 `If` are levels: they are true or false at any time. `&`, `|` and `~` combine schedules. A When has no state, so several
-callbacks can share it. `arm()` returns the object that tracks when it is due.
+callbacks can share it. `arm()` returns an object that tracks when the schedule is due.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ class When(ABC):
 
     @property
     def same_on_all_ranks(self) -> bool:
-        """Whether the schedule is always due at the same moment on all ranks. True for clocks, False for functions."""
+        """Whether the schedule is always due at the same moment on all ranks.
+
+        True for schedules that use a clock, False for `If`. A combined schedule returns True if all its parts do.
+        """
         return False
 
     def __and__(self, other: When) -> When:
@@ -79,7 +82,7 @@ class OnClock(When):
             )
 
     def checked(self, amount: Any, *, minimum: Amount = 0) -> Amount:
-        """Return an amount in the unit of its counter (seconds for times). Raise BadSchedule if it is not valid."""
+        """Return the amount, with minutes and hours converted to seconds. Raise BadSchedule if the amount is not valid."""
         timed = self.clock in TIME
         right_type = isinstance(amount, int | float if timed else int) and not isinstance(amount, bool)
         too_small = right_type and ((amount <= 0 if minimum else amount < 0) if timed else amount < minimum)
@@ -259,7 +262,10 @@ class AnyOf(Combined):
 
 
 class NotOf(Combined):
-    """Due when its part is not due: `~After(steps=100)` before step 100, `~Every(steps=5)` when `Every(steps=5)` is not due."""
+    """Due when the negated schedule is not due.
+
+    `~After(steps=100)` is due before step 100, and `~Every(steps=5)` is due whenever `Every(steps=5)` is not.
+    """
 
     def __init__(self, part: When) -> None:
         super().__init__(part)

@@ -1,4 +1,4 @@
-"""CheckedTeam: a team that labels every collective call, so that mismatched calls raise instead of hanging."""
+"""CheckedTeam: a team that labels every collective call, so that mismatched calls raise an error instead of hanging."""
 
 from __future__ import annotations
 
@@ -57,14 +57,16 @@ class CheckedTeam(Team):
         iteration, epoch = self._run.iteration, self._run.epoch
 
         def label() -> str:
-            return f"the agreement at iteration {iteration}, epoch {epoch}"
+            return f"the exchange of requests between ranks at iteration {iteration}, epoch {epoch}"
 
         answer = self._call(label, lambda: self._team.start_agreeing(number), counts=False)
         return lambda: self._call(label, answer, counts=False)
 
     def any_of(self, bits: int) -> int:
         return self._call(
-            lambda: f"the agreement on skip requests, {self._where()}", lambda: self._team.any_of(bits), counts=False
+            lambda: f"the exchange of skip requests between ranks, {self._where()}",
+            lambda: self._team.any_of(bits),
+            counts=False,
         )
 
     def close(self) -> None:

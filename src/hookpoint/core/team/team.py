@@ -10,7 +10,7 @@ Answer = Callable[[], int]
 
 
 class Team:
-    """The rank of this process in a run, and the collective calls of this rank. This class itself is a team with one rank.
+    """The rank of this process in a run, and methods for collective calls. The base class is a team with one rank.
 
     All ranks must call the same methods in the same order, and only from the training thread. Values must be JSON types.
     `data_rank` is the index of this rank's data shard, and `model_rank` the index of its model shard. A model shard is part of
@@ -27,17 +27,17 @@ class Team:
     has_stages = False
 
     def gather(self, value: Any) -> list[Any]:
-        """Return the values of all ranks, in rank order."""
+        """Return the values that all ranks pass, in rank order."""
         return [value]
 
     def broadcast(self, value: Any, source: int = 0) -> Any:
-        """Return the value of one rank."""
+        """Return the value that the rank `source` passes. The result is the same on all ranks."""
         return value
 
     def sums(self, values: Sequence[float]) -> list[float]:
         """Sum each value over all ranks. The result is bit-identical on all ranks.
 
-        If several ranks share a data shard, only one of them is included.
+        If several ranks share a data shard, the sums include the values of only one of these ranks.
         """
         return list(values)
 
@@ -53,7 +53,7 @@ class Team:
         return lambda: number
 
     def any_of(self, bits: int) -> int:
-        """Return the bits that are set on any rank."""
+        """Return the bits that are set on at least one rank."""
         return bits
 
     def barrier(self) -> None:

@@ -49,8 +49,9 @@ def unchanged(batch: Any) -> Any:
 def move(batch: Any, device: torch.device, *, waits: bool = False) -> Any:
     """Move every tensor in a batch to the device, including tensors in nested tuples, lists, mappings and dataclasses.
 
-    Other objects with a `to` method, such as packed sequences, are moved with this method. Pass `waits=True` for a copy to the
-    host. Otherwise, the values could be read before they arrive.
+    Other objects with a `to` method, such as packed sequences, are moved with this method. With `waits=True`, the function
+    returns only after the tensors are copied. When you copy to the host, pass `waits=True`. Otherwise, your code could read the
+    values before they arrive.
     """
     return map_tensors(batch, lambda tensor: tensor.to(device, non_blocking=not waits), lambda other: other.to(device))
 

@@ -18,7 +18,7 @@ from hookpoint.core.errors import BadData
 
 
 class SeededSamples(Dataset[Any]):
-    """Seed the random number generators for each sample of a dataset with a seed, the epoch and the sample's index.
+    """Seed the random number generators for each sample, from `seed`, the epoch and the sample's index in the dataset.
 
     A sample then does not depend on the number of workers or on the point where a run resumes. It is different in each epoch.
     During `dataset[index]`, the global generators of Python, NumPy and torch (CPU only) are seeded. Afterwards, they are
@@ -54,7 +54,7 @@ class SeededSamples(Dataset[Any]):
 
     @contextmanager
     def seeding(self, index: Any) -> Iterator[None]:
-        """Seed the generators with an index or a string inside a `with` block, and restore them afterwards."""
+        """For the duration of a `with` block, seed the generators from `index`, which may be a string. Then restore them."""
         numpy = sys.modules["numpy"].random if "numpy" in sys.modules else None
         host = torch.default_generator  # torch.manual_seed would access CUDA, which is not allowed in a worker
         before = random.getstate(), host.get_state(), state_of(numpy) if numpy is not None else None
@@ -85,7 +85,7 @@ class SeededSamples(Dataset[Any]):
         self._epoch.fill_(epoch)
 
     def _number(self, index: Any) -> int:
-        """Return a 63-bit seed. Python's hash() does not work, because the hash of a string differs between processes."""
+        """Return a 63-bit seed. Python's hash() is not used, because the hash of a string differs between processes."""
         try:
             index = operator.index(index)
         except TypeError:

@@ -66,7 +66,7 @@ class LeavingCalls:
     def lines(self) -> list[str]:
         """Return the lines of `explain()` that describe which steps run outside the graph."""
         rows = [(call, "every step") for call in self._always]
-        rows += [(call, f"steps of {call.when}") for call in self._scheduled]
+        rows += [(call, f"steps at which {call.when} fires") for call in self._scheduled]
         rows += [(call, "steps for which leaves_graph(run) is True") for call in self._declared]
         listed = [f"  {call.entry.name} at {call.point}: {when}" for call, when in rows]
         if self._watch is not None and self._watch.is_hooked():

@@ -18,7 +18,7 @@ Signature = tuple[Hashable, ...]
 def signature_of(batch: Any) -> Signature:
     """Return the signature of a batch: its structure, the shapes, strides and dtypes of its tensors, and its other values.
 
-    All batches for one graph have the same signature.
+    All batches that one CUDA graph processes have the same signature.
 
     >>> signature_of((torch.zeros(4, 2), 1)) == signature_of((torch.ones(4, 2), 1))
     True

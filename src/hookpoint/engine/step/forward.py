@@ -27,9 +27,9 @@ class Forward:
     - A tensor is passed to the model as its only input.
     - In a tuple or list, the last item is the target if there is a criterion or if the model takes fewer arguments than there
       are items. The other items are inputs.
-    - From a mapping or dataclass, the model receives the fields that its forward names as parameters. The other fields are the
-      target. If the forward takes all fields, a field with a common name such as "labels" is the target.
-    - A batch of graphs from PyTorch Geometric is passed as one object if the forward takes one argument.
+    - From a mapping or dataclass, the model receives the fields whose names are parameters of its forward method. The other
+      fields are the target. If the forward method takes all fields, a field with a common name such as "labels" is the target.
+    - A batch of graphs from PyTorch Geometric is passed as one object if the forward method takes one argument.
     """
 
     def __init__(self, model: Any, criterion: Callable[..., Any] | None) -> None:
@@ -88,7 +88,8 @@ class Forward:
         """Return the criterion's loss or, without a criterion, the loss that the model returned.
 
         With `is_needed=False`, as in validation, the model may return no loss: many detectors return none in eval mode. For a
-        dict of losses, the loss is the entry "loss" or, if it is missing, the sum. `parts` contains the other entries.
+        dict of losses, the loss is the entry "loss". If there is no such entry, the loss is the sum of all entries. `parts`
+        contains the entries other than "loss".
         """
         if self.criterion is not None:
             if targets is None:
@@ -181,8 +182,8 @@ class PipelinedForward(Forward):
 class FunctionMain(MainCallback):
     """Compute the loss with a function of the run: `Runner(..., main=lambda run: my_loss(run.model, run.batch))`.
 
-    If the function returns a dict of losses, the loss is the entry "loss" or, if it is missing, the sum. The other entries are
-    logged.
+    If the function returns a dict of losses, the loss is the entry "loss". If there is no such entry, the loss is the sum of
+    all entries. All entries other than "loss" are logged.
     """
 
     writes_anything = True

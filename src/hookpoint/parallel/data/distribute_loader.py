@@ -35,7 +35,7 @@ def distribute_loader(loader: Any, team: Team, seed: int, from_chief: Callable[[
     if not is_plain(loader):
         if trains and team.rank == 0 and not _knows_ranks(loader):
             logger.warning(
-                "%s is not sharded: every rank trains on all of its batches; "
+                "%s is not sharded: every rank trains on all batches; "
                 "use a DataLoader without a sampler, or with a DistributedSampler",
                 type(loader).__name__,
             )

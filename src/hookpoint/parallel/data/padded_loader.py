@@ -10,7 +10,8 @@ from typing import Any
 class PaddedLoader:
     """Yield a rank's batches, then repeat the last batch until the rank with the most batches is done.
 
-    The repeated batch is computed, because other ranks wait for this rank in each step, but it has zero weight.
+    The rank still computes the gradients of the repeated batch, because the other ranks wait for them in each step. These
+    gradients have zero weight, so they do not change the result.
     """
 
     def __init__(self, data: Any, longest: int) -> None:

@@ -10,14 +10,14 @@ import torch.distributed as dist
 
 from hookpoint.parallel.shared.local_shards import by_kind, in_one_message, local_shard
 
-SAME_COUNT = "num_batches_tracked"  # this buffer is equal on all ranks, because all run the same number of forward passes
+SAME_COUNT = "num_batches_tracked"  # this buffer is equal on all ranks, because all ranks run the same number of forward passes
 
 
 class BufferSync:
     """Send the chief's buffers, such as batch norm statistics, to all ranks right before each optimizer step.
 
-    Validation, weight averages and checkpoints between steps therefore see the same model on all ranks. One message is sent per
-    dtype, and none if there are no buffers.
+    Validation, weight averages and checkpoints between steps therefore use the same model state on all ranks. One message is
+    sent per dtype, and none if there are no buffers.
     """
 
     def __init__(self, modules: Iterable[torch.nn.Module]) -> None:

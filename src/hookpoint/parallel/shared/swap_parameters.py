@@ -14,7 +14,9 @@ from hookpoint.parallel.shared.model_setup import parameters_of
 
 @contextmanager
 def swap_parameters(modules: list[torch.nn.Module], optimizers: list[Any]) -> Iterator[None]:
-    """Update optimizers after code inside a `with` block has replaced parameters. New parameters are matched by name.
+    """Update optimizers after code inside a `with` block has replaced parameters.
+
+    Each new parameter takes the place of the old parameter with the same name.
 
     After the block, `load_state_dict` of the modules and optimizers also accepts full tensors, and shards them. In this
     case, every rank must pass the full tensors.

@@ -15,8 +15,8 @@ from hookpoint.parallel.shared.buffer_sync import BufferSync
 from hookpoint.parallel.shared.model_setup import modules_in, optimizers_in
 from hookpoint.parallel.strategy.strategy import StrategyDefaults
 
-# DistributedDataParallel's option to sync buffers: its name since torch 2.13, or its earlier name. DataParallel disables this
-# option, because BufferSync syncs buffers.
+# The name of DistributedDataParallel's option to sync buffers. The option was renamed in torch 2.13. DataParallel disables it,
+# because BufferSync syncs buffers.
 SYNC_BUFFERS = next(
     name for name in ("forward_sync_buffers", "broadcast_buffers") if name in signature(DistributedDataParallel).parameters
 )
@@ -25,8 +25,8 @@ SYNC_BUFFERS = next(
 class DataParallel(StrategyDefaults):
     """Train a replica of the model on every rank and average the gradients, with torch's DistributedDataParallel.
 
-    `run.model` stays the module you passed, with the same parameter names. Gradients are averaged, no matter whether the Runner
-    or a MainCallback calls the model. With `accumulate`, ranks communicate only for the last batch of a window. Before each
+    `run.model` stays the module you passed, with the same parameter names. Gradients are averaged whether the Runner or a
+    MainCallback calls the model. With `accumulate`, ranks communicate only for the last batch of a window. Before each
     step, all ranks receive the chief's buffers, such as batch norm statistics. `options` are passed to DistributedDataParallel.
     Use `find_unused_parameters=True` if a forward pass does not use all parameters. In a single process, DataParallel does
     nothing.

@@ -19,8 +19,9 @@ class Strategy(Protocol):
     """Define how multiple ranks train one model. All ranks must call the same methods in the same order.
 
     The model stays the same object and is called as usual. In training, its gradients are the gradients of the global
-    batch. The model's and the optimizer's `state_dict` may contain DTensors. Their `load_state_dict` also accepts full tensors,
-    which every rank must have. Methods with a body are defaults that most strategies use.
+    batch. The model's and the optimizer's `state_dict` may contain DTensors. The model's and the
+    optimizer's `load_state_dict` also accepts full tensors. In that case, every rank must pass all of the full tensors. Methods
+    with a body are defaults that most strategies use.
     """
 
     def team(self) -> Team:
@@ -45,7 +46,7 @@ class Strategy(Protocol):
     def evaluating(self, *, same_batch_count: bool) -> AbstractContextManager[None]:
         """Return a context manager for model calls without gradients.
 
-        With `same_batch_count=True`, all ranks make the same number of calls.
+        Pass `same_batch_count=True` only if all ranks call the model the same number of times.
         """
         return nullcontext()
 
@@ -67,7 +68,7 @@ class StrategyDefaults(Strategy):
 
 @runtime_checkable
 class PerRankModel(Protocol):
-    """A strategy whose ranks hold different weights: different layers, or replicas that diverge between averages.
+    """A strategy whose ranks hold different weights: different layers, or replicas that diverge until they are averaged.
 
     A checkpoint stores the full model, so that other programs can load it, and also the state of each rank.
     """

@@ -15,7 +15,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.constants import default_pg_timeout
 
 ADDRESS = "127.0.0.1"
-INTERFACES = ("lo", "lo0")  # the names on Linux and macOS
+INTERFACES = ("lo", "lo0")  # the loopback interface's name on Linux and on macOS
 
 
 def loopback_store(port: int, *, timeout: timedelta = default_pg_timeout) -> TCPStore:

@@ -17,7 +17,7 @@ MAX_BYTES = 2**30  # limit for all files of a run together
 
 @dataclass(slots=True)
 class _File:
-    """An event file: its id, its size, its modification time, the offset to continue reading at, and the media found in it."""
+    """An event file: its id, its size, its modification time, the offset at which to continue reading, and its media."""
 
     file_id: tuple[int, int] = (0, 0)
     size: int = 0

@@ -40,7 +40,7 @@ def event_files_of(run_folder: Path) -> list[Path]:
 
 
 def media_in(file: BinaryIO, path: Path, max_bytes: int) -> tuple[list[Medium], int]:
-    """Return the images and histograms from the current position of an event file on, and the offset after the last event."""
+    """Read an event file from its current position. Return the images and histograms, and the offset after the last event."""
     found: list[Medium] = []
     end = file.tell()
     for offset, event, end in _events(file, max_bytes):  # noqa: B007 - the last end is returned
@@ -84,7 +84,7 @@ def _value(medium: Medium) -> Any:
 
 
 def _events(file: BinaryIO, max_bytes: int) -> Iterator[tuple[int, Any, int]]:
-    """Yield the events from the current position on. Stop at an incomplete or invalid event.
+    """Read an event file from its current position, and yield the events. Stop at an incomplete or invalid event.
 
     Each item is a tuple: the offset at which the event begins, the event, and the offset at which it ends.
     """

@@ -53,8 +53,8 @@ def write_checkpoint(
 ) -> tuple[Manifest, dict[str, Sequence[Segment]]]:
     """Write the state to a new folder and sync it to disk. With a key, the files are encrypted.
 
-    `describe(files=...)` returns the manifest. The function returns the manifest and the segments of each file, which
-    `verify_written` needs.
+    Calls `describe(files=...)` to create the manifest. Returns the manifest and the segments of each file. Pass the segments to
+    `verify_written`.
 
     All files are written to a hidden folder and synced, the manifest last. Then the folder is renamed. If this fails at any
     point, either the complete checkpoint exists, or no checkpoint with this name exists.
@@ -127,7 +127,7 @@ def verified(folder: Path, *, shards: bool = True) -> Manifest:
 
 
 def verify_written(folder: Path, segments: Mapping[str, Sequence[Segment]]) -> None:
-    """Read back a checkpoint that this process has just written. Raise DamagedCheckpoint if it differs.
+    """Read back a checkpoint that this process has just written. Raise DamagedCheckpoint if a file is missing or changed.
 
     The segments of all files are read in parallel. Files without segments are shards, which were already read back by the ranks
     that wrote them.
@@ -176,9 +176,9 @@ def verify_file(folder: Path, name: str, manifest: Manifest, *, content: bool = 
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Return a checkpoint's manifest without verifying the files. Raise DamagedCheckpoint if it is missing or invalid.
+    """Return a checkpoint's manifest without verifying other files.
 
-    Raises CannotResume if the folder is a symbolic link.
+    Raises DamagedCheckpoint if the manifest is missing or invalid, and CannotResume if the folder is a symbolic link.
     """
     refuse_link(folder)
     if not disk.is_file(folder / MANIFEST):
@@ -213,7 +213,7 @@ def problem_of(folder: Path, error: Exception) -> str:
 
 
 def discard(path: Path) -> None:
-    """Remove a file or folder. If this fails, log a warning; the next start tries again."""
+    """Remove a file or folder. If this fails, log a warning. The next run in this workdir tries again."""
     try:
         if disk.exists(path):
             disk.remove(path)

@@ -59,7 +59,7 @@ _interceptor: Interceptor | None = None
 
 @contextmanager
 def intercepted(by: Interceptor) -> Iterator[None]:
-    """Call `by(operation, proceed)` instead of every operation, on every thread, inside a `with` block."""
+    """Inside a `with` block, call `by(operation, proceed)` in place of each operation. This applies to all threads."""
     global _interceptor
     before, _interceptor = _interceptor, by
     try:

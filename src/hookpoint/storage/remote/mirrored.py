@@ -1,4 +1,4 @@
-"""The names in a mirrored run folder, and the local files that are mirrored."""
+"""File names in the mirror of a run folder, and functions that list the files to upload and the mirrored checkpoints."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from hookpoint.storage.checkpoint.manifest import Manifest, parse_manifest
 from hookpoint.storage.remote.remote_folder import RemoteFolder
 
 HEARTBEAT = "mirror.json"  # contains the time when the mirror was last updated
-RETIRED = "retired-manifest.json"  # the new name of a manifest after the run resumed from an earlier checkpoint
+# If the run resumes from an earlier checkpoint, the manifests of later checkpoints are renamed to this name. Without a
+# manifest.json, no run resumes from them.
+RETIRED = "retired-manifest.json"
 
 
 def log_files(workdir: Path) -> Iterator[str]:
@@ -30,7 +32,10 @@ def log_files(workdir: Path) -> Iterator[str]:
 
 
 def is_log(path: str) -> bool:
-    """Return whether a file in a mirror, given by its relative path, is a log. `log_files` lists the logs that are uploaded."""
+    """Return whether a file in a mirror is a log. `path` is relative to the mirror.
+
+    `log_files` selects the files to upload by the same rules.
+    """
     first, *others = path.split("/")
     is_visible = not any(name.startswith(".") for name in (first, *others))
     return path == JOURNAL or (is_visible and path != HEARTBEAT and not (others and first in (CHECKPOINTS, PREVIOUS)))

@@ -55,7 +55,10 @@ class Row(NamedTuple):
 
 
 def collect(*, world_size: int, seed: int | None, **more: Any) -> dict[str, Any]:
-    """Return the facts to compare when this run is resumed, as plain types. This takes up to four seconds if git is slow."""
+    """Return the properties of this run, such as versions and the seed, that are compared when a checkpoint is resumed.
+
+    All values are plain types. This function takes up to four seconds if git is slow.
+    """
     identity: dict[str, Any] = {
         "format": FORMAT,
         "hookpoint": __version__,
@@ -80,7 +83,7 @@ def compare(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[Row]:
 
 
 def table(rows: list[Row]) -> str:
-    """Format the rows as an aligned table with the columns what, saved, now and verdict."""
+    """Format the rows as an aligned table with the columns "what", "saved", "now" and "verdict"."""
     lines = [("what", "saved", "now", "verdict")]
     for row in rows:
         why = row.why or ({**REFUSED, **WARNED}.get(row.name, UNKNOWN) if row.verdict != "fine" else "")

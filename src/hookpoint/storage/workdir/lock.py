@@ -68,9 +68,10 @@ class Holder:
 class WorkdirLock:
     """Lock a workdir against all other processes and all other loops in this process.
 
-    The lock is a POSIX record lock on the file `.lock` in the workdir. It ends with the process, and child processes do not
-    inherit it. The file contains a record of the holder. `release` empties the file, but never deletes it. While the lock is
-    held, no other code in the process may open the file, because closing any descriptor of the file would release the lock.
+    The lock is a POSIX record lock on the file `.lock` in the workdir. The operating system releases it when the process
+    ends, and child processes do not inherit it. The file contains a record of the holder. `release` empties the file, but never
+    deletes it. While the lock is held, no other code in the process may open the file, because closing any descriptor of the
+    file would release the lock.
     """
 
     def __init__(self, workdir: str | os.PathLike[str]) -> None:
@@ -130,7 +131,7 @@ class WorkdirLock:
             if holder is not None and holder.runs():  # this file system does not support locks
                 raise self._in_use(holder, delete=f"{self._path} if that process is no longer running")
             if holder is not None and warn:
-                logger.warning("%s was held by %s, which has ended; taking it over", self._workdir, holder)
+                logger.warning("%s was held by %s, which has ended; taking over the workdir", self._workdir, holder)
             record = json.dumps(asdict(Holder.this_process())).encode()
             os.lseek(descriptor, 0, os.SEEK_SET)
             os.write(descriptor, record)
@@ -163,7 +164,7 @@ def holder_of(workdir: str | os.PathLike[str]) -> Holder | None:
 
 
 def _record_in(path: str) -> bytes:
-    """Return the record in a lock file, with as few system calls as possible. Return b"" if it is not a regular file."""
+    """Return the record in a lock file, with as few system calls as possible. Return b"" if the file is not regular."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0))
     try:
         return os.read(descriptor, MAX_BYTES) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""

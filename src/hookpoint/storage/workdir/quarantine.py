@@ -1,4 +1,4 @@
-"""Quarantine: move files out of a run's way without ever deleting them."""
+"""Quarantine: move or rename files that a run must not use. Files are never deleted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ logger = logging.getLogger("hookpoint")
 
 
 def move_run(workdir: Path) -> None:
-    """Move an earlier run's files from this workdir to previous/001, or to the next unused number.
+    """Move an earlier run's files from this workdir to previous/001. If this folder exists, use the next unused number.
 
     Checkpoints are moved first, so that no run resumes from them by mistake if the process is killed partway through.
     """
@@ -53,7 +53,8 @@ def move_later(workdir: Path, place: layout.Place, moment: Moment) -> None:
         manifest = manifest_of(path)
         if is_later(manifest) or (manifest is not None and any(manifest == entry.manifest for entry in after)):
             later.append(path)
-    moved = _move([*later, workdir / layout.JOURNAL], workdir)  # later commands must not be replayed
+    # The journal is moved too: commands that were given after the checkpoint must not be replayed.
+    moved = _move([*later, workdir / layout.JOURNAL], workdir)
     if moved is not None and later:
         names = ", ".join(path.name for path in later)
         logger.warning("the run resumes from %s; later checkpoints were moved to %s: %s", place.name, moved, names)

@@ -37,10 +37,10 @@ class KeepNewest:
 
 @dataclass(frozen=True, slots=True)
 class KeepEvery:
-    """Keep the first checkpoint in every `minutes` of training. Time between runs does not count.
+    """Divide the training time into intervals of `minutes` minutes, and keep the first checkpoint in each interval.
 
-    With `waits=True`, the rule keeps no checkpoint from the first `minutes`. In combination with another rule, a short run then
-    keeps no more checkpoints than the other rule allows.
+    Time between runs does not count. With `waits=True`, the rule keeps no checkpoint until a checkpoint is saved after the
+    first interval. In combination with another rule, a short run then keeps no more checkpoints than the other rule allows.
     """
 
     minutes: float
