@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from hookpoint.plots.landscape import Landscape, Stop
-from hookpoint.plots.landscape_picture import _levels, _marks, draw_landscape
+from hookpoint.plots.landscape_picture import _contour_values, _marks, draw_landscape
 from hookpoint.plots.matplotlib_backend import NoSuchFormat
 
 
@@ -70,6 +70,6 @@ def test_marks_are_round_and_levels_in_order():
     assert _marks(0.04, 1.5, is_log=True) == [0.05, 0.1, 0.2, 0.5, 1.0]
     assert _marks(1e-9, 1e9, is_log=True) == pytest.approx([10.0**e for e in range(-9, 10, 3)])
     for low, high, is_log in ((1, 1, False), (0, 0, False), (-2, 3, False), (1e-3, 1e3, True)):
-        levels = _levels(low, high, is_log=is_log)
+        levels = _contour_values(low, high, is_log=is_log)
         assert len(levels) >= 2
         assert all(left < right for left, right in pairwise(levels))

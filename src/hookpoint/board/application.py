@@ -26,7 +26,7 @@ from starlette.types import ASGIApp
 from hookpoint.board.curve_store import CurveStore
 from hookpoint.board.indexer import Indexer
 from hookpoint.board.request_guard import Access, RequestGuard
-from hookpoint.board.run_control import SentCommand, control_of, refusal
+from hookpoint.board.run_control import SentCommand, control_of, rejection
 from hookpoint.board.run_table import RunTable
 from hookpoint.board.stream_watcher import StreamWatcher
 from hookpoint.core.errors import HookpointError
@@ -213,7 +213,7 @@ class Board:
         except BaseException as error:
             self._waiting -= 1
             if isinstance(error, HookpointError | OSError):
-                return refusal(error)
+                return rejection(error)
             raise
         answers: list[dict[str, Any]] = []
         is_answered = anyio.Event()

@@ -92,10 +92,10 @@ class RequestGuard:
                 message["headers"] = [*message.get("headers", ()), *own]
             await send(message)
 
-        refusal = self._refusal(scope)
-        await (self._app if refusal is None else refusal)(scope, receive, with_headers)
+        rejection = self._rejection(scope)
+        await (self._app if rejection is None else rejection)(scope, receive, with_headers)
 
-    def _refusal(self, scope: Scope) -> Response | None:
+    def _rejection(self, scope: Scope) -> Response | None:
         headers: dict[str, str] = {}
         for name, value in scope["headers"]:
             if name in (b"host", b"origin") and name.decode() in headers:

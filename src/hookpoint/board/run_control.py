@@ -75,7 +75,7 @@ class SentCommand:
                     return None  # the run has already read the command, and answers later
                 answer = self._order.answer()
         except (HookpointError, OSError) as error:
-            return refusal(error)
+            return rejection(error)
         assert answer is not None
         return {**answer.encoded(), "text": answer_text(answer)}
 
@@ -86,7 +86,7 @@ class SentCommand:
             return False
 
 
-def refusal(error: Exception) -> dict[str, Any]:
+def rejection(error: Exception) -> dict[str, Any]:
     """Return the answer to a command that could not be sent."""
     reason = one_line(str(error))
     return {"status": "refused", "reason": reason, "text": f"refused: {reason}"}

@@ -53,7 +53,7 @@ def _draw_loss(figure: Figure, axes: Axes, data: Landscape) -> None:
     cap = losses[int(CAP_SHARE * (len(losses) - 1))]
     cap = cap if cap > low else high
     is_log = low > 0 and cap / low >= MIN_LOG_RATIO
-    levels = _levels(low, cap, is_log=is_log)
+    levels = _contour_values(low, cap, is_log=is_log)
     marks = _marks(low, cap, is_log=is_log) or levels[:1]
     masked: Any = _masked(data.loss)
     options: dict[str, Any] = {"levels": levels, "extend": "max" if high > levels[-1] else "neither"}
@@ -70,7 +70,7 @@ def _draw_loss(figure: Figure, axes: Axes, data: Landscape) -> None:
     bar.ax.minorticks_off()
 
 
-def _levels(low: float, high: float, *, is_log: bool) -> list[float]:
+def _contour_values(low: float, high: float, *, is_log: bool) -> list[float]:
     """Return the values that separate the colours: at least two, in increasing order."""
     if not high > low:
         return [low - max(1e-12, abs(low) * 1e-6), low + max(1e-12, abs(low) * 1e-6)]

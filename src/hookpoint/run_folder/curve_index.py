@@ -41,7 +41,7 @@ def save_index(reader: CurveReader, target: Path) -> None:
     try:
         with open(os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             checksum = 0
-            for part in _parts(reader):
+            for part in _chunks(reader):
                 file.write(part)
                 checksum = zlib.crc32(part, checksum)
             file.write(checksum.to_bytes(4, "little"))
@@ -70,7 +70,7 @@ def prune(cache: Path, keep: int = MAX_FILES) -> None:
             path.unlink(missing_ok=True)
 
 
-def _parts(reader: CurveReader) -> Iterator[bytes]:
+def _chunks(reader: CurveReader) -> Iterator[bytes]:
     states = [series.state() for series in reader.curves.values()]
     curves = [{key: len(value) if key in ARRAYS else value for key, value in state.items()} for state in states]
     header = {"path": reader.path, "byteorder": sys.byteorder, **reader.state(), "curves": curves}

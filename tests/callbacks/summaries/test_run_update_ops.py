@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from hookpoint import Callback
 from hookpoint.callbacks import RunUpdateOps
 from hookpoint.core.loop.loop import Loop
 
@@ -80,6 +81,62 @@ def test_one_that_is_registered_late_is_called_from_then_on():
             if batch == 2:
                 run.update_op(lambda: called.append(run.step))
     assert called == [3, 4]
+
+
+def test_model_stop_training_still_stops_a_run_in_which_one_was_registered():
+    class Stop(Callback):
+        def on_train_iter_end(self, run):
+            run.model.stop_training = run.step == 4
+
+    batches = []
+    with Loop([RunUpdateOps(), Stop()], model=torch.nn.Linear(1, 1)) as run:
+        for batch in run.batches(range(8)):
+            batches.append(batch)
+            if batch == 1:
+                run.update_op(lambda: None)
+    assert batches == [0, 1, 2, 3]
+
+
+def test_with_two_iterators_over_one_pass():
+    called = []
+    with Loop([RunUpdateOps()]) as run:
+        batches = run.batches(range(8))
+        for batch in batches:
+            if batch == 2:
+                run.update_op(lambda: called.append(run.step))
+            next(batches)
+    assert called == [3, 4, 5, 6, 7, 8]
+
+
+def test_a_subclass_with_a_handler_of_its_own_is_called_without_any_function():
+    class Counts(RunUpdateOps):
+        steps = 0
+
+        def on_train_iter_end(self, run):
+            self.steps += 1
+
+    counts = Counts()
+    with Loop([counts]) as run:
+        for _ in run.batches(range(3)):
+            pass
+    assert counts.steps == 3
+
+
+def test_a_loader_that_registers_one_as_it_ends_is_asked_once_for_its_end():
+    fetched = []
+
+    def loader(run):
+        yield from range(2)
+        run.update_op(lambda: None)
+
+    class Fetches(Callback):
+        def on_batch_fetch_end(self, run):
+            fetched.append(run.batch)
+
+    with Loop([RunUpdateOps(), Fetches()]) as run:
+        for _ in run.batches(loader(run)):
+            pass
+    assert fetched == [0, 1, None]
 
 
 def test_not_in_validation():

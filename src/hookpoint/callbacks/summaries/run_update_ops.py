@@ -32,7 +32,8 @@ class RunUpdateOps(IdleCallback):
         self._step = 0
 
     def is_idle_at(self, point: str) -> bool:
-        return point == "on_train_iter_end" and self.trainer is not None and not self.trainer.update_ops
+        is_ours = type(self).on_train_iter_end is RunUpdateOps.on_train_iter_end  # not overridden
+        return is_ours and point == "on_train_iter_end" and self.trainer is not None and not self.trainer.update_ops
 
     def on_run_begin(self, run: Run) -> None:
         self._has_step_hooks = False

@@ -248,7 +248,7 @@ class LossLandscape(Callback):
             batches = list(islice(self.data, self.max_batches))
         if not batches:
             raise BadData("LossLandscape: the data yielded no batch.", check="that the loader is not an exhausted generator")
-        xs, ys = (self._ticks([point[axis] for point in plane.path]) for axis in (0, 1))
+        xs, ys = (self._axis_values([point[axis] for point in plane.path]) for axis in (0, 1))
         progress = _Progress(len(xs) * len(ys))
         rows: list[list[float]] = []
         with loss_on_plane(model, center, plane, batches, self.loss or _loss_of(criterion)) as loss_at:
@@ -265,7 +265,7 @@ class LossLandscape(Callback):
         disk.replace(target, json.dumps(result, allow_nan=False).encode())
         return target
 
-    def _ticks(self, coordinates: Sequence[float]) -> list[float]:
+    def _axis_values(self, coordinates: Sequence[float]) -> list[float]:
         """Return the grid's coordinates along one axis. They cover at least -1 to 1, unless the directions are from PCA."""
         given = () if self.directions == PCA else (-1.0, 1.0)
         low, high = min(*coordinates, *given), max(*coordinates, *given)

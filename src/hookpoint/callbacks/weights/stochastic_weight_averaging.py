@@ -31,8 +31,8 @@ class StochasticWeightAveraging(AveragedWeights):
         model: The module to average; by default, the run's whole model.
 
     If the model has batch norm layers, torch's update_bn measures their statistics for the averages, with one pass over the
-    data. The validation of the last epoch uses the averages. The last checkpoint contains the training weights, so that a
-    longer run can resume. The averages are loaded into the model after that checkpoint is written.
+    data. The validation of the last epoch uses the averages. The last checkpoint contains the training weights, so that you can
+    resume from it and train for longer. The averages are loaded into the model after that checkpoint is written.
     `load_weights(path, averaged=True)` returns the averages from a checkpoint, and `weights()` returns the current averages. If
     a run is stopped early, the averages computed until then are loaded into the model. After an exception or a signal, the
     model has its training weights. The weights of an incomplete epoch are not averaged. Sends the event "setting".

@@ -103,10 +103,12 @@ class BatchLoop:
         would enter this function for every batch.
         """
         while pass_.is_open or machine.begin_pass(pass_):  # a finished pass does not open again
-            pass_.is_resolved = True
+            resolutions = pass_.resolutions
             yield iterations(machine, pass_)
-            if pass_.is_open and pass_.is_resolved:  # otherwise, continue with the changed handlers
-                complete = pass_.is_exhausted
+            complete = pass_.is_exhausted
+            if pass_.is_open and (
+                complete or pass_.resolutions == resolutions
+            ):  # otherwise, continue with the changed handlers
                 pass_.was_cut = not complete and not pass_.saw_everything
                 if not complete and not pass_.was_cut:  # the pass was stopped at its last batch
                     machine.resuming.exhaust_data(pass_)

@@ -155,8 +155,8 @@ class Machine:
 
     def iterate(self, pass_: Pass) -> Iterator[Any]:
         """Yield the batches of an open pass until there are no more batches, the pass must end, or its handlers change."""
-        verdicts, now, batch = self.verdicts, pass_.now, None
-        while pass_.is_resolved:
+        verdicts, now, resolutions, batch = self.verdicts, pass_.now, pass_.resolutions, None
+        while pass_.resolutions == resolutions:
             if self.scopes.passes[-1] is not pass_:
                 self.scopes.close_above(pass_)
             if pass_.in_iteration:
@@ -269,7 +269,7 @@ class Machine:
         except BaseException:
             pass_.is_closing = False
             raise
-        scopes, pass_.is_open, pass_.is_resolved, pass_.abandoned, pass_.is_done = self.scopes, False, False, False, True
+        scopes, pass_.is_open, pass_.resolutions, pass_.abandoned, pass_.is_done = self.scopes, False, -1, False, True
         try:
             # An epoch counts as complete if a user ends its validation early, but not if a stop ends its validation.
             scopes.cut_short |= not complete and (pass_.is_train or self.verdicts.stop)

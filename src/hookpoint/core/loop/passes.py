@@ -39,7 +39,7 @@ class Pass:
     is_train: bool = field(init=False)
     is_open: bool = False
     is_closing: bool = False
-    is_resolved: bool = False  # whether the generator over the batches calls the current handlers
+    resolutions: int = 0  # how often `resolve` was called; -1 after the pass has closed
     is_exhausted: bool = False  # whether the loader had no more batches
     is_done: bool = False
     is_shared: bool = False
@@ -95,7 +95,8 @@ class Pass:
         If the handlers change during the pass, this method is called again. The current generator over the batches then ends,
         and a new generator calls the new handlers.
         """
-        mode, self.is_resolved = self.mode, False
+        mode = self.mode
+        self.resolutions += 1
         begin, end = ("on_iter_begin", f"on_{mode}_iter_begin"), (f"on_{mode}_iter_end", "on_iter_end")
         self.begin, self.end = hooks.dispatch(*begin, mode=mode), hooks.dispatch(*end, mode=mode)
         self.timed = hooks.dispatch(*begin, mode=mode, timed=True), hooks.dispatch(*end, mode=mode, timed=True)
@@ -133,7 +134,7 @@ class Pass:
 
     def drop(self) -> None:
         """Drop the current iteration and the rest of the data."""
-        self.is_open, self.is_resolved, self.is_done, self.in_iteration = False, False, True, False
+        self.is_open, self.resolutions, self.is_done, self.in_iteration = False, -1, True, False
         self.source = iter(())  # end the loader's workers now, not when the traceback is freed
         self.now.clear()
 

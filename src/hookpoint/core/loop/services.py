@@ -44,6 +44,7 @@ class Services:
         self.machine.hooks.forget_dispatches()
         for pass_ in self.machine.scopes.passes:
             pass_.resolve(self.machine.hooks)
+            self.machine.model_stop.watch(pass_)
 
     # Epochs, batches and steps
 

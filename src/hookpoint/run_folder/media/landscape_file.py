@@ -33,7 +33,7 @@ def read_landscape(run: RunFolder) -> Landscape:
 
 
 def _parsed(title: str, facts: Any) -> Landscape:
-    x, y = (_ticks(facts[axis]) for axis in "xy")
+    x, y = (_axis_values(facts[axis]) for axis in "xy")
     loss = [[_number(value) for value in row] for row in facts["loss"]]
     if len(loss) != len(y) or any(len(row) != len(x) for row in loss):
         raise ValueError("the shape of the loss does not match the axes")
@@ -45,7 +45,7 @@ def _parsed(title: str, facts: Any) -> Landscape:
     return Landscape(title, x, y, loss, path, str(facts["directions"]), explained, _number(facts["final_loss"]))
 
 
-def _ticks(values: Any) -> list[float]:
+def _axis_values(values: Any) -> list[float]:
     ticks = [_finite(value) for value in values]
     if not 2 <= len(ticks) <= MAX_SIZE or any(left >= right for left, right in pairwise(ticks)):
         raise ValueError(f"an axis must have 2 to {MAX_SIZE} increasing values")

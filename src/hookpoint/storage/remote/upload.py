@@ -59,7 +59,7 @@ class Upload:
                 self._uploaded.add(name)
         self._is_begun = True
 
-    def behind(self) -> list[str]:
+    def not_uploaded(self) -> list[str]:
         """Return the checkpoints that are not in the mirror yet, newest first."""
         return [path.name for _, path in reversed(places(self.workdir)) if path.name not in self._uploaded]
 
@@ -67,7 +67,7 @@ class Upload:
         """Upload new checkpoints, newest first, and delete checkpoints that are no longer in the workdir."""
         if not self._is_begun:
             self.begin()
-        for name in self.behind():
+        for name in self.not_uploaded():
             self._upload(name)
         kept = {path.name for _, path in places(self.workdir)}
         for name in sorted(self._uploaded - kept):
