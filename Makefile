@@ -151,13 +151,13 @@ web/node_modules/.stamp: web/package.json web/package-lock.json
 
 $(VENV)/.stamp-bench: $(VENV)/.stamp-base
 	@echo "setting up $(VENV) for bench ..."
-	@$(PY) $(PIP_INSTALL) --no-build-isolation -e '.[tensorboard,torch]' pluggy blinker
+	@$(PY) $(PIP_INSTALL) --no-build-isolation -e '.[plot,tensorboard,torch]' pluggy blinker
 	@touch $@
 
 $(PEERS)/.stamp-bench: $(PEERS)/.stamp-venv $(PINNED)
 	@echo "setting up $(PEERS) ..."
 	@$(PEERS)/bin/python $(PIP_INSTALL) hatchling
-	@$(PEERS)/bin/python $(PIP_INSTALL) --no-build-isolation -e '.[tensorboard,torch]' pluggy blinker $(TRAINERS)
+	@$(PEERS)/bin/python $(PIP_INSTALL) --no-build-isolation -e '.[plot,tensorboard,torch]' pluggy blinker $(TRAINERS)
 	@touch $@
 
 $(VENV)/.stamp-venv $(PEERS)/.stamp-venv:
