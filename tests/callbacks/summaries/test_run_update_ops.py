@@ -139,6 +139,20 @@ def test_a_loader_that_registers_one_as_it_ends_is_asked_once_for_its_end():
     assert fetched == [0, 1, None]
 
 
+def test_a_pass_stays_closed_if_functions_are_registered_at_its_end():
+    class Registers(Callback):
+        def on_train_epoch_end(self, run):
+            run.update_op(lambda: None)
+            run.update_op(lambda: None)
+
+    with Loop([RunUpdateOps(), Registers()]) as run:
+        batches = run.batches(range(5))
+        iterator = iter(batches)
+        assert next(iterator) == 0
+        batches.close()
+        assert list(iterator) == []
+
+
 def test_not_in_validation():
     called = []
     with Loop([RunUpdateOps()]) as run:

@@ -43,8 +43,9 @@ class Services:
     def refresh(self) -> None:
         self.machine.hooks.forget_dispatches()
         for pass_ in self.machine.scopes.passes:
-            pass_.resolve(self.machine.hooks)
-            self.machine.model_stop.watch(pass_)
+            if pass_.is_open:  # a pass whose end points fire is closed, and must not be iterated again
+                pass_.resolve(self.machine.hooks)
+                self.machine.model_stop.watch(pass_)
 
     # Epochs, batches and steps
 
