@@ -258,7 +258,7 @@ def test_what_the_trainer_cannot_do_is_refused_when_compiled(tmp_path):
     ("point", "verdict", "text"),
     [
         ("on_train_iter_begin", "skip_batch", r"run\.skip_batch\(\) does not work under transformers\.Trainer: it computes"),
-        ("on_train_iter_begin", "save", r"run\.save\(\) does not work under transformers\.Trainer: it writes its own"),
+        ("on_train_iter_begin", "save", r"run\.save\(\) does not work under transformers\.Trainer: the trainer writes its own"),
         (
             "on_val_iter_end",
             "stop_epoch",
