@@ -6,6 +6,7 @@ import torch
 from hookpoint import Callback
 from hookpoint.callbacks import RunUpdateOps
 from hookpoint.core.loop.loop import Loop
+from hookpoint.core.run.run import loop_of
 
 
 class PlainOptimizer:
@@ -139,13 +140,13 @@ def test_a_loader_that_registers_one_as_it_ends_is_asked_once_for_its_end():
     assert fetched == [0, 1, None]
 
 
-def test_a_pass_stays_closed_if_functions_are_registered_at_its_end():
-    class Registers(Callback):
+def test_a_pass_stays_closed_if_handlers_are_resolved_again_at_its_end():
+    class Refreshes(Callback):
         def on_train_epoch_end(self, run):
-            run.update_op(lambda: None)
-            run.update_op(lambda: None)
+            loop_of(run).refresh()
+            loop_of(run).refresh()
 
-    with Loop([RunUpdateOps(), Registers()]) as run:
+    with Loop([RunUpdateOps(), Refreshes()]) as run:
         batches = run.batches(range(5))
         iterator = iter(batches)
         assert next(iterator) == 0

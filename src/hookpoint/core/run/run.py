@@ -233,8 +233,10 @@ class Run(PeerNames):
 
     def update_op(self, function: Callable[[], object]) -> None:
         """Register a function to call after each step."""
+        is_first = not self._update_ops
         self._update_ops = (*self._update_ops, function)
-        self._loop.refresh()
+        if is_first:  # RunUpdateOps is no longer idle
+            self._loop.refresh()
 
     # Other callbacks
 
