@@ -297,7 +297,7 @@ class Training:
 
     def end(self):
         self.process.stdin.close()
-        self.process.wait(timeout=60)
+        self.process.wait(timeout=250)
 
 
 TRAINING = """

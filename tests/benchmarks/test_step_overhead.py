@@ -111,7 +111,7 @@ def restored_level(*names: str) -> Iterator[None]:
 def test_prints_every_row_and_every_promise_with_its_verdict_and_writes_nothing() -> None:
     before = sorted((BENCHMARKS / "results").glob("*"))
     command = [sys.executable, str(BENCHMARKS / "step_overhead.py"), "--quick", "--no-write", "--no-peers"]
-    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100).stdout
+    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=250).stdout
     for row in ROWS:
         columns = r" +\d+\.\d \(\d+\.\d\) +\d\.\d{3} +\d\.\d{3}-\d+\.\d{3} +[+-]\d+\.\d"
         assert re.search(rf"^  {re.escape(row)}({columns}){{2}}$", said, re.MULTILINE), said

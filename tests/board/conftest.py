@@ -29,7 +29,7 @@ class Client:
 
     def send(self, method, path, *, body=None, headers=None, signed_in=True):
         """Return the status, the headers and the body."""
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=250)
         own = {"Host": f"127.0.0.1:{self.port}", **({"Authorization": f"Bearer {TOKEN}"} if signed_in else {})}
         connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
         sent = {**own, **(headers or {})}
@@ -73,7 +73,7 @@ class Client:
     def stream(self, *labels):
         """Yield a function that waits for the next message, as its name and data."""
         keys = ",".join(self.key(label) for label in labels)
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=250)
         connection.request("GET", f"/api/stream?runs={keys}", headers={"Authorization": f"Bearer {TOKEN}"})
         answer = connection.getresponse()
         assert answer.readline() == b"retry: 1000\n"

@@ -49,7 +49,7 @@ def trained(workdir, prefix=(), between=lambda: None):
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
         assert process.stdout.readline() == "training\n", process.stderr.read()
         between()
-        output, errors = process.communicate("go\n", timeout=100)
+        output, errors = process.communicate("go\n", timeout=250)
         assert process.returncode == 0, errors
     return output, errors
 

@@ -95,7 +95,7 @@ def test_names_of_this_machine(client):
 
 def test_no_host_and_two_hosts(client):
     assert client.send("GET", "/api/runs", headers={"Host": None})[0] in (400, 421)
-    with socket.create_connection(("127.0.0.1", client.port), timeout=60) as connection:
+    with socket.create_connection(("127.0.0.1", client.port), timeout=250) as connection:
         host = f"Host: 127.0.0.1:{client.port}\r\nHost: evil.example\r\n"
         connection.sendall(f"GET /api/runs HTTP/1.1\r\n{host}Authorization: Bearer {client.token}\r\n\r\n".encode())
         assert connection.recv(100).split()[1] == b"400"

@@ -37,7 +37,7 @@ def process(tmp_path):
             cwd=cwd,
             env={**os.environ, **(environment or {})},
             capture_output=True,
-            timeout=60,
+            timeout=250,
             check=False,
             **options,
         )

@@ -44,11 +44,11 @@ def test_it_prints_one_address_serves_it_and_ends_with_ctrl_c(tmp_path, train_ru
     with subprocess.Popen(arguments, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         url = urlsplit(process.stdout.readline().strip())
         assert url.hostname == "127.0.0.1"
-        stream = HTTPConnection(url.hostname, url.port, timeout=60)
+        stream = HTTPConnection(url.hostname, url.port, timeout=250)
         stream.request("GET", "/api/stream", headers={"Authorization": f"Bearer {url.query.removeprefix('token=')}"})
         assert stream.getresponse().readline() == b"retry: 1000\n"
         process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=250)
         stream.close()
     assert (process.returncode, output) == (130, "")
     assert errors.strip() == "Ctrl-C ends the board."
@@ -62,11 +62,11 @@ def test_ctrl_c_does_not_wait_for_commands_without_an_answer(tmp_path, steered):
         with subprocess.Popen(arguments, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             url = urlsplit(process.stdout.readline().strip())
             headers = {"Authorization": f"Bearer {url.query.removeprefix('token=')}"}
-            runs = HTTPConnection(url.hostname, url.port, timeout=60)
+            runs = HTTPConnection(url.hostname, url.port, timeout=250)
             runs.request("GET", "/api/runs", headers=headers)
             (run,) = json.loads(runs.getresponse().read())["runs"]
             headers |= {"X-Hookpoint": "1", "Content-Type": "application/json"}
-            waiting = HTTPConnection(url.hostname, url.port, timeout=60)
+            waiting = HTTPConnection(url.hostname, url.port, timeout=250)
             waiting.request("POST", f"/api/run/{run['key']}/control", body=b'{"do": "validate"}', headers=headers)
             while not hookpoint.control(training.workdir).pending():
                 time.sleep(0.01)

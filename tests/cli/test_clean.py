@@ -190,7 +190,7 @@ def killed(tmp_path):
 
     def run(changes, *arguments):
         program = [sys.executable, "-c", textwrap.dedent(KILLED), str(changes), *arguments]
-        done = subprocess.run(program, cwd=tmp_path, capture_output=True, timeout=60, check=False)
+        done = subprocess.run(program, cwd=tmp_path, capture_output=True, timeout=250, check=False)
         assert done.returncode in (0, -signal.SIGKILL), done.stderr
         return done.returncode != 0
 

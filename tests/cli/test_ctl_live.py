@@ -144,7 +144,7 @@ def test_ctrl_c_withdraws(tmp_path, steered, until):
         with subprocess.Popen(arguments, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             until(control(live.workdir).pending)
             process.send_signal(signal.SIGINT)
-            said = process.communicate(timeout=60)
+            said = process.communicate(timeout=250)
         assert (said, process.returncode) == (("", "hookpoint: withdrawn: the sender withdrew the command\n"), 75)
         assert control(live.workdir).pending() == []
         live.gate.set()

@@ -163,7 +163,7 @@ def test_a_closed_pipe_is_quiet(tmp_path, train_run):
         assert process.stdout.readline()
         process.stdout.close()
         assert process.stderr.read() == b""
-        assert process.wait(timeout=60) == 0
+        assert process.wait(timeout=250) == 0
 
 
 def test_an_output_that_knows_few_letters(process, tmp_path):
@@ -197,7 +197,7 @@ class TestTerminal:
                 if not piece:
                     break
                 text += piece
-            assert process.wait(timeout=60) == 0
+            assert process.wait(timeout=250) == 0
         os.close(parent)
         return text.decode().replace("\r\n", "\n")
 

@@ -81,7 +81,7 @@ def test_new_lines_come_one_by_one_until_the_run_ends(tmp_path, training):
             while "epoch 3  step 6         loss 1\n" not in tail.stdout.readline():
                 pass
             live.end()
-            rest, output = tail.communicate(timeout=60)
+            rest, output = tail.communicate(timeout=250)
             assert "saved step-00000006" in rest
             assert output.startswith("-- stopped at epoch 3, step 6 after ")
             assert tail.returncode == 0
@@ -93,7 +93,7 @@ def test_a_killed_run_ends_it(tmp_path, training):
         with following(tmp_path) as tail:
             assert tail.stdout.readline()
             live.process.kill()
-            _, output = tail.communicate(timeout=60)
+            _, output = tail.communicate(timeout=250)
             assert output.startswith("-- killed at epoch ")
             assert tail.returncode == 0
 
@@ -104,7 +104,7 @@ def test_ctrl_c_ends_it_cleanly(tmp_path, training):
         with following(tmp_path) as tail:
             assert tail.stdout.readline()
             tail.send_signal(signal.SIGINT)
-            _, output = tail.communicate(timeout=60)
+            _, output = tail.communicate(timeout=250)
             assert tail.returncode == 130
             assert output.strip() == ""
 

@@ -209,7 +209,6 @@ def test_the_example_is_exact_when_cut_off_in_the_middle_of_an_epoch(tmp_path, p
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)  # three processes one after the other, with two workers each
 @pytest.mark.parametrize("make", [make_runner, make_runner_with_new_workers], ids=["workers that stay", "new workers"])
 def test_the_example_is_exact_after_a_kill_in_the_middle_of_an_epoch(monkeypatch, make):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # one thread: the model is tiny

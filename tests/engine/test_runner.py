@@ -1087,7 +1087,7 @@ fit("validation", 2)
 
 
 def test_ctrl_c_finishes_the_step_and_a_second_one_does_not():
-    ended = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=100, check=False)
+    ended = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=250, check=False)
     assert ended.returncode == -signal.SIGINT
     assert "\nKeyboardInterrupt\n" in ended.stderr
     assert ended.stdout.splitlines() == [

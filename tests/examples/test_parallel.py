@@ -40,7 +40,7 @@ def torchrun(folder, strategy, *options):
 def accuracy(processes):
     """Wait for all of them, and return what their chief has said in the end."""
     try:
-        said = [process.communicate(timeout=150) for process in processes]
+        said = [process.communicate(timeout=250) for process in processes]
     finally:
         for process in processes:
             process.kill()

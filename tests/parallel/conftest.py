@@ -80,14 +80,14 @@ def fork_server(warm_python):
 def launch(tmp_path, fork_server):
     """Run a function, or a script of scripts/, on multiple ranks; return the result of each.
 
-    `launch(function, ranks=2, timeout=60, **given)`: the function is written into a file of its own, so it imports what it
+    `launch(function, ranks=2, **given)`: the function is written into a file of its own, so it imports what it
     needs inside; it gets `given`, which has to be JSON, and returns JSON. `launch("name.py", arguments...)` runs a script,
     which writes its own `$RESULTS/rank<n>.json`. `env` changes their environment. Without `check=False` a failure of the
     processes fails the test. With `torchrun=[...]`, options of torchrun, that starts them.
     """
     count = 0
 
-    def go(what, *arguments, ranks=2, timeout=60, check=True, torchrun=None, env=None, **given):
+    def go(what, *arguments, ranks=2, timeout=250, check=True, torchrun=None, env=None, **given):
         nonlocal count
         count += 1
         folder = tmp_path / f"launch{count}"

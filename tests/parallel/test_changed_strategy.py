@@ -16,7 +16,6 @@ def test_a_class_is_no_strategy():
         hookpoint.Runner(torch.nn.Linear(2, 1), strategy=hookpoint.AsyncSGD)
 
 
-@pytest.mark.timeout(150)
 def test_a_model_goes_from_one_strategy_to_another_or_is_refused(launch):
     def reuse():
         import torch
@@ -86,7 +85,7 @@ def test_a_model_goes_from_one_strategy_to_another_or_is_refused(launch):
             }
         return found
 
-    first, second = launch(reuse, timeout=100).results
+    first, second = launch(reuse).results
     for name in ("same", "other"):
         alike = [step for step, one in enumerate(first[name], 1) if one == second[name][step - 1]]
         assert alike == [3, 6, 9, 12]
@@ -97,7 +96,6 @@ def test_a_model_goes_from_one_strategy_to_another_or_is_refused(launch):
         assert first[name] == second[name]
 
 
-@pytest.mark.timeout(150)
 def test_a_checkpoint_of_copies_that_are_apart_is_for_their_strategy_alone(launch, tmp_path):
     def go_on(folder):
         from subject import Ledger, train
@@ -124,7 +122,7 @@ def test_a_checkpoint_of_copies_that_are_apart_is_for_their_strategy_alone(launc
             found["averaging"] = [type(error).__name__, str(error)]
         return found
 
-    first, second = launch(go_on, folder=str(tmp_path), timeout=100).results
+    first, second = launch(go_on, folder=str(tmp_path)).results
     for kind in ("data", "sharded", "async", "averaging"):
         for result in (first, second):
             assert result[kind][0] == "CannotResume"

@@ -118,7 +118,7 @@ def settings(folder, start):
     return [{iteration: values for iteration, *values in rank} for rank in rows]
 
 
-def steer(launch, folder, controllers, commands, timeout=110, before_stop=lambda: None, **options):
+def steer(launch, folder, controllers, commands, timeout=250, before_stop=lambda: None, **options):
     """Start two ranks and steer them until they are stopped; return the commands with their answers."""
     steering = Controllers(folder / "run")
     with ThreadPoolExecutor(1) as thread:

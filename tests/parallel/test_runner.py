@@ -143,7 +143,7 @@ def many_things(strategy):
 
 @pytest.mark.parametrize("strategy", ["data", "sharded"])
 def test_a_runner_in_two_processes(launch, strategy):
-    first, second = launch(many_things, timeout=150, strategy=strategy).results
+    first, second = launch(many_things, strategy=strategy).results
     both = first, second
 
     assert first["weights"] == second["weights"]

@@ -75,9 +75,9 @@ OPTIONS = [
 def test_two_processes_train_as_one_does_on_the_joint_batch(launch, sample, options):
     options = options or {"epochs": sample(3, 5)}
     one = trained(["data"], **options)["data"]
-    first, second = launch(trained, kinds=KINDS, timeout=120, **options).results
+    first, second = launch(trained, kinds=KINDS, **options).results
     is_plain = list(options) == ["epochs"]
-    again = launch(trained, kinds=sample(KINDS[:1], KINDS), timeout=120, **options).results[0] if is_plain else {}
+    again = launch(trained, kinds=sample(KINDS[:1], KINDS), **options).results[0] if is_plain else {}
     assert first == second  # all values, on both
     for kind in KINDS:
         two = first[kind]
@@ -92,7 +92,7 @@ def test_two_processes_train_as_one_does_on_the_joint_batch(launch, sample, opti
 
 def test_a_window_that_is_cut_short_steps_with_the_gradients_of_all(launch):
     options = {"accumulate": 4, "epochs": 2, "cut": 4}
-    first, _ = launch(trained, kinds=KINDS, timeout=120, **options).results
+    first, _ = launch(trained, kinds=KINDS, **options).results
     for kind in KINDS:
         assert len(first[kind]["weights"]) == 455
         assert first[kind]["step"] in (3, 4)  # a request of one rank takes effect one step later

@@ -202,7 +202,7 @@ def test_a_run_that_gets_a_signal(tmp_path, number, status, reason):
         process.stdout.readline()
         assert holder_of(tmp_path).pid == process.pid
         process.send_signal(number)
-        process.communicate(timeout=60)
+        process.communicate(timeout=250)
     contents = json.loads((tmp_path / "run.json").read_text())
     assert (contents["status"], contents["reason"]) == (status, reason)
     assert contents["command"].endswith("--token '***'")

@@ -305,7 +305,7 @@ def test_the_answer_of_a_killed_run_says_what_a_resume_does(tmp_path, is_saved):
         order = ctl.send("call", {"action": "Fragile.die"})
         answer = order.wait()
     with start("resumes") as restarted:
-        restarted.communicate(timeout=60)
+        restarted.communicate(timeout=250)
     rows = map(json.loads, (tmp_path / "events.jsonl").read_text().splitlines())
     event = [row for row in rows if row.get("do") == "call"][-1]
     if is_saved:

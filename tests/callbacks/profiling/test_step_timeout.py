@@ -153,7 +153,7 @@ print("done after", run.step)
 
 def start(workdir, then, how="lock", hangs="hangs"):
     command = [sys.executable, "-c", PROGRAM, str(workdir), then, how, hangs]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=250)
 
 
 def test_exit_leaves_with_a_code_of_its_own_and_the_run_goes_on_later(tmp_path):

@@ -170,7 +170,7 @@ print(run.step)
     asked = subprocess.Popen([sys.executable, "-c", program, "wait"], stdin=-1, stdout=-1, text=True)
     assert asked.stdout.readline() == "ready\n"
     asked.send_signal(signal.SIGUSR2)
-    assert asked.communicate("go\n", timeout=60)[0] == "30\n"
+    assert asked.communicate("go\n", timeout=250)[0] == "30\n"
     assert asked.returncode == 0
     again = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert again.stdout == "100\n"

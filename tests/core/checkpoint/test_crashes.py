@@ -213,7 +213,7 @@ def process(tmp_path):
 
     def run(how):
         program = [sys.executable, "-c", textwrap.dedent(TRAINING), how]
-        done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, timeout=250, check=False)
         return done.returncode, done.stderr
 
     return run

@@ -44,7 +44,7 @@ def slow_data(reports, number=1):
     """Batches, the second of which comes when so many reports were made."""
     yield "a"
     for _ in range(number):
-        assert reports.arrived.acquire(timeout=60)
+        assert reports.arrived.acquire(timeout=250)
     yield "b"
 
 
@@ -76,7 +76,7 @@ def test_the_watch_ends_with_the_run(reports):
     with Loop(name="watched once", data_timeout_seconds=600) as run:
         for _ in run.batches("ab"):
             (watch,) = (one for one in watches() if "watched once" in one.name)
-    watch.join(timeout=60)
+    watch.join(timeout=250)
     assert not watch.is_alive()
 
 

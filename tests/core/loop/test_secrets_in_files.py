@@ -50,7 +50,7 @@ def test_secrets_of_a_process(tmp_path):
     script, workdir = tmp_path / "train.py", tmp_path / "run"
     script.write_text(SCRIPT)
     done = subprocess.run(
-        [sys.executable, script, workdir, *ARGUMENTS], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, script, workdir, *ARGUMENTS], capture_output=True, text=True, timeout=250, check=False
     )
     assert "RuntimeError: cannot log in" in done.stderr
     written = {path: path.read_text() for path in (workdir / "run.json", workdir / "events.jsonl")}

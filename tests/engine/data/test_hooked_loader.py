@@ -147,7 +147,7 @@ def test_spawned_workers_are_told_too(tmp_path, sample):
     script = tmp_path / "train.py"
     script.write_text(SPAWNED)
     done = subprocess.run(
-        [sys.executable, "-W", "error", script, sample("1", "2")], capture_output=True, text=True, timeout=100
+        [sys.executable, "-W", "error", script, sample("1", "2")], capture_output=True, text=True, timeout=250
     )
     assert done.returncode == 0, done.stderr
 

@@ -64,7 +64,7 @@ def test_text_is_an_index_too_and_its_numbers_are_the_same_in_every_process():
         "    def __getitem__(self, name): return random.random()\n"
         "print(SeededSamples(Named(), seed=3)['a'])"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=250)
     data = SeededSamples(Named(), seed=3)
     assert float(done.stdout) == data["a"] != data["b"]
 
@@ -136,7 +136,7 @@ if __name__ == "__main__":
 def test_spawned_workers_see_the_epoch_too(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(SPAWNED)
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=100)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
 
 

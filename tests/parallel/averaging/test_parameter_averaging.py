@@ -146,7 +146,7 @@ def test_copies_are_the_same_after_each_average_and_apart_in_between(launch, tmp
             "kept": train(cb.MinSaver("val_loss"), period=5, val=val, workdir=folder),
         }
 
-    first, second = launch(average, timeout=100, folder=str(tmp_path / "run")).results
+    first, second = launch(average, folder=str(tmp_path / "run")).results
     alike = {
         name: [step for step, found in first[name]["steps"].items() if found[0] == second[name]["steps"][step][0]]
         for name in first
@@ -184,7 +184,6 @@ def test_copies_are_the_same_after_each_average_and_apart_in_between(launch, tmp
     assert loss.item() == pytest.approx(known, rel=1e-6)
 
 
-@pytest.mark.timeout(200)
 def test_a_run_that_is_cut_off_between_two_averages_goes_on_bit_for_bit(launch, sample, tmp_path):
     def exact(folder, names, epochs):
         from contextlib import suppress
@@ -211,7 +210,7 @@ def test_a_run_that_is_cut_off_between_two_averages_goes_on_bit_for_bit(launch, 
         return found
 
     names = sample(["averaged"], ["plain", "averaged"])
-    results = launch(exact, timeout=120, folder=str(tmp_path), names=names, epochs=sample(2, 3)).results
+    results = launch(exact, folder=str(tmp_path), names=names, epochs=sample(2, 3)).results
     for rank, result in enumerate(results):
         for name in names:
             whole, resumed = result[name]
@@ -224,7 +223,6 @@ def test_a_run_that_is_cut_off_between_two_averages_goes_on_bit_for_bit(launch, 
 
 
 @pytest.mark.skipif(os.environ.get("HOOKPOINT_FAULTS") != "all", reason="long: HOOKPOINT_FAULTS=all")
-@pytest.mark.timeout(200)
 def test_a_process_that_is_killed_in_the_middle_of_a_period_changes_nothing(launch, tmp_path):
     def whole(folder):
         from subject import train
@@ -247,7 +245,7 @@ def test_a_process_that_is_killed_in_the_middle_of_a_period_changes_nothing(laun
 
     expected = launch(whole, folder=str(tmp_path)).results
     options = ("--max-restarts", "2", "--monitor-interval", "0.1")
-    results = launch(killed, torchrun=options, timeout=90, folder=str(tmp_path)).results
+    results = launch(killed, torchrun=options, folder=str(tmp_path)).results
     for one, other in zip(results, expected, strict=True):
         assert [what for what in SAME if one[what] != other[what]] == []
     assert len(read_run_file(tmp_path / "run")["resumed"]) == 1
@@ -297,7 +295,7 @@ def test_what_one_process_meets_all_hear_of(launch, tmp_path):
             found["failure"] = [type(error).__name__, str(error)]
         return found
 
-    first, second = launch(meet, timeout=90, folder=str(tmp_path)).results
+    first, second = launch(meet, folder=str(tmp_path)).results
     assert first["signal"] == second["signal"]
     assert first["signal"] in ([143, 6], [143, 7])
     assert first["stop"] == second["stop"]
@@ -322,6 +320,6 @@ def test_another_number_of_processes_goes_on_from_the_average(launch, tmp_path):
     launch(begin, folder=str(tmp_path))
     average = load_weights(tmp_path / "run")
     assert average["0.weight"].shape == (12, 6)
-    results = launch(go_on, ranks=3, folder=str(tmp_path), timeout=90).results
+    results = launch(go_on, ranks=3, folder=str(tmp_path)).results
     assert len({one["weights"] for one in results}) == 1
     assert read_run_file(tmp_path / "run")["inexact"] == ["from step 2 on: 3 ranks instead of 2"]

@@ -83,7 +83,7 @@ def trained(folder):
 
 
 def test_all_train_until_the_last_batch_of_any(launch, tmp_path):
-    first, second = launch(trained, timeout=120, folder=str(tmp_path)).results
+    first, second = launch(trained, folder=str(tmp_path)).results
     for name, one in first.items():
         assert name == "own" or one["weights"] == second[name]["weights"]
     inputs = torch.arange(48.0).view(24, 2).sin()

@@ -86,7 +86,7 @@ def is_near(one, other):
 def test_processes_train_as_one_does(launch, sample, ranks):
     options, epochs = sample(OPTIONS[1:], OPTIONS), sample(2, 5)
     alone = trained(2, options, epochs)
-    first, *others = launch(trained, ranks=ranks, timeout=120, size=2, options=options, epochs=epochs).results
+    first, *others = launch(trained, ranks=ranks, size=2, options=options, epochs=epochs).results
     assert all(other == first for other in others)
     for option, one, many in zip(options, alone, first, strict=True):
         assert one["step"] == many["step"] == (4 if option else 10) * epochs
@@ -277,9 +277,8 @@ def many_things():
     return found
 
 
-@pytest.mark.timeout(200)
 def test_models_of_many_kinds_in_two_processes(launch):
-    first, second = launch(many_things, timeout=150).results
+    first, second = launch(many_things).results
     assert (first.pop("rank"), second.pop("rank")) == (0, 1)
     assert first == second
     for kind in ("language", "tied", "sequence", "encoder", "uneven"):
@@ -369,14 +368,13 @@ def ends(launch, tmp_path, ended, options):
 
     def go(kind):
         if kind not in ended:
-            results = launch(exact, ranks=RANKS[kind], timeout=200, folder=str(tmp_path), kind=kind, options=options).results
+            results = launch(exact, ranks=RANKS[kind], folder=str(tmp_path), kind=kind, options=options).results
             ended[kind] = results, tmp_path
         return ended[kind]
 
     return go
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", ["tensor", *(["data-tensor"] if FULL else [])])
 def test_a_run_ends_on_all_processes_at_once_and_goes_on_bit_for_bit(ends, kind):
     (results, folder), ranks = ends(kind), RANKS[kind]
@@ -404,7 +402,6 @@ def test_a_run_ends_on_all_processes_at_once_and_goes_on_bit_for_bit(ends, kind)
     dense.load_state_dict(load_weights(folder))
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("number", range(10 if FULL else 0))
 def test_a_killed_process_is_restarted_and_nothing_is_lost(launch, tmp_path, number, ends, options):
     kind = "data-tensor" if number % 4 == 3 else "tensor"
@@ -427,7 +424,7 @@ def test_a_killed_process_is_restarted_and_nothing_is_lost(launch, tmp_path, num
     try:
         torchrun = ("--max-restarts", "5", "--monitor-interval", "0.1")
         given = {"kind": kind, "workdir": str(workdir), "pids": str(pids), **options}
-        results = launch("subject.py", ranks=ranks, torchrun=torchrun, timeout=120, **given).results
+        results = launch("subject.py", ranks=ranks, torchrun=torchrun, **given).results
     finally:
         is_over.set()
         killer.join()
@@ -450,7 +447,7 @@ def test_a_process_that_fails_is_named_and_nobody_waits(launch, tmp_path):
 
         train("tensor", f"{folder}/run", more=(Fails(),), every=4)
 
-    outcome = launch(fail, check=False, timeout=110, folder=str(tmp_path))
+    outcome = launch(fail, check=False, folder=str(tmp_path))
     assert outcome.status
     assert outcome.results == [None, None]
     assert "a picture is missing" in outcome.printed

@@ -117,7 +117,7 @@ print(json.dumps({name: value for name, value in collect(world_size=1, seed=0).i
 
 def revision(script, **environment):
     known = {"PYTHONPATH": str(Path(hookpoint.__file__).parents[1]), "PATH": os.environ["PATH"], **environment}
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=known, timeout=60, check=True)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=known, timeout=250, check=True)
     assert done.stderr == ""
     return json.loads(done.stdout)
 

@@ -119,7 +119,7 @@ def test_a_second_process_is_refused_and_touches_nothing(tmp_path, start):
     holder = start.holding("release")
     before = contents(tmp_path)
     second = start()
-    out, _ = second.communicate(timeout=60)
+    out, _ = second.communicate(timeout=250)
     assert second.returncode == 69
     assert out.startswith(f"refused {tmp_path} is in use by process {holder.pid} on {socket.gethostname()}, since 2")
     assert out.endswith(
@@ -244,7 +244,7 @@ def test_a_forked_child_neither_holds_nor_drops_it(tmp_path, start):
 
 def test_what_was_let_go_is_taken_silently(tmp_path, start, caplog):
     holder = start.holding("release")
-    holder.communicate("\n", timeout=60)
+    holder.communicate("\n", timeout=250)
     taken(tmp_path)
     assert caplog.messages == []
 

@@ -1,4 +1,4 @@
-"""HyperFile: a file of `name:value` lines. The user can edit the file during the run."""
+"""HyperFile: a file of `name:value` lines, such as `hyper.txt`. The user can edit the file during the run."""
 
 from __future__ import annotations
 
