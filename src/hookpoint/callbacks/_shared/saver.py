@@ -13,6 +13,7 @@ from hookpoint.core.errors import BadArgument, CompileError
 from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.run import Run
 from hookpoint.core.schedule.moment import Moment
+from hookpoint.storage.checkpoint.manifest import EXCEPTION
 
 FILES = (".ckpt", ".h5", ".hdf5", ".keras", ".npz", ".pkl", ".pt", ".pth", ".safetensors", ".zip")
 
@@ -41,6 +42,9 @@ class Saver(Callback):
 
     def __init__(self, rules: Mapping[str, Keep | None], *, async_save: bool = True, **options: Unpack[Options]) -> None:
         super().__init__(**options)
+        if EXCEPTION in rules:
+            problem = f"the tag '{EXCEPTION}' is reserved: a run never resumes from a checkpoint with this tag"
+            raise BadArgument(f"{type(self).__name__}: {problem}.", give="another tag, such as 'model'")
         self.async_save = async_save
         self.ranks = "all"  # even if ranks="chief" is passed, because all ranks take part in a save
         self.rules = dict(rules)

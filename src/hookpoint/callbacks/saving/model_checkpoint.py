@@ -19,9 +19,8 @@ from hookpoint.core.errors import BadArgument
 from hookpoint.core.log.best import Best, mode_of
 from hookpoint.core.run.run import Run
 from hookpoint.core.schedule.when import Every
+from hookpoint.storage.checkpoint.manifest import EXCEPTION
 from hookpoint.storage.workdir.retention import KeepNewest
-
-EXCEPTION = "exception"  # the tag that a Loop uses after an exception
 
 
 class ModelCheckpoint(TrackingSaver):
