@@ -85,6 +85,9 @@ class Saver(Callback):
     def on_save(self, tags: Sequence[str]) -> None:
         self._unconfirmed = {tag: moment for tag, moment in self._unconfirmed.items() if tag not in tags}
 
+    def take_results(self, run: Run) -> None:
+        """Handle the results of a validation pass inside a training iteration. By default, do nothing."""
+
     def was_lost(self, run: Run, tag: str) -> bool:
         """Return whether writing the last requested checkpoint failed. Each failure is reported once.
 
@@ -125,6 +128,16 @@ def is_in_training(run: Run) -> bool:
     """Return whether a training pass is open. Another pass, such as validation, may be running inside it."""
     passes = machine_of(run).scopes.passes
     return bool(passes) and passes[0].mode == "train"
+
+
+def handle_results(run: Run) -> None:
+    """Let the savers handle new results of a validation pass inside a training iteration.
+
+    Call this after the results are logged, because the next step changes the weights.
+    """
+    for entry in run.hooks.entries if is_in_training(run) else ():
+        if isinstance(entry.subject, Saver):
+            entry.subject.take_results(run)
 
 
 def reject_path(owner: str, argument: str, path: object) -> None:
