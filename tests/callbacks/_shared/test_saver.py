@@ -9,7 +9,7 @@ import hookpoint
 from hookpoint import Callback, Every, callbacks
 from hookpoint.callbacks import BackupAndRestore, CheckpointConfig, MaxSaver, MinSaver, ModelCheckpoint, ModelSaver, TopKSaver
 from hookpoint.callbacks._shared.saver import Saver
-from hookpoint.core.errors import BadLoop, CompileError, NothingToSaveTo
+from hookpoint.core.errors import BadArgument, BadLoop, CompileError, NothingToSaveTo
 from hookpoint.core.loop.loop import Loop
 
 SAVERS = [name for name in callbacks.__all__ if isinstance(one := getattr(callbacks, name), type) and issubclass(one, Saver)]
@@ -29,6 +29,12 @@ def test_a_saver_for_the_chief_takes_part_on_all_ranks(train_on_disk, disk):
 def test_without_a_place_to_save_to_a_saver_is_refused_at_once():
     with pytest.raises(NothingToSaveTo, match=r"^MinSaver\(loss\) has nowhere to save to"), Loop([MinSaver("loss")]):
         pytest.fail("the run must not begin")
+
+
+@pytest.mark.parametrize("make", [lambda: ModelSaver(tag="exception"), lambda: ModelCheckpoint("exception")])
+def test_a_tag_from_which_no_run_resumes_is_refused(make):
+    with pytest.raises(BadArgument, match=r"the tag 'exception' is reserved: a run never resumes"):
+        make()
 
 
 def test_savers_of_one_point_share_a_checkpoint(train_on_disk, disk):

@@ -9,7 +9,7 @@ import pytest
 
 import hookpoint
 from hookpoint import Callback, Every
-from hookpoint.callbacks import MaxSaver, MinSaver, ModelCheckpoint, ModelSaver, TopKSaver
+from hookpoint.callbacks import InferenceRunner, MaxSaver, MinSaver, ModelCheckpoint, ModelSaver, TopKSaver
 from hookpoint.core.errors import BadArgument, MissingMetric
 from hookpoint.core.loop.loop import Loop
 from hookpoint.core.schedule.moment import Moment
@@ -178,6 +178,18 @@ def test_it_may_be_triggered_where_validation_runs(disk):
             for _ in run.batches(range(5)):
                 pass
     assert [step for step, tags in disk.saved if "best-val_score" in tags] == [2, 4]
+
+
+@pytest.mark.parametrize(("make", "bests"), [(MinSaver, [1, 2, 4]), (partial(TopKSaver, k=9, filename="x"), [1, 2, 3, 4])])
+def test_what_an_inference_runner_measures_within_an_epoch_is_saved_at_once(disk, caplog, make, bests):
+    values = iter([3.0, 2.0, 2.5, 1.0, 4.0])
+    inference = InferenceRunner([0], metrics={"error": lambda outputs, targets: next(values)}, forward=lambda batch: batch)
+    with Loop([saver := make("error"), inference.when(Every(iterations=1))], store=disk) as run:
+        for _ in run.batches(range(4)):
+            pass
+    assert [step for step, tags in disk.saved if saver.tag in tags] == bests
+    assert (saver.best.value, saver.best.step) == (1.0, 4)
+    assert "no longer exist" not in caplog.text
 
 
 def test_the_best_survives_a_resume(train_on_disk, disk):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import re
 
 import pytest
@@ -175,6 +176,15 @@ def test_the_newest_checkpoint_is_known_by_name(train_on_disk):
         ({"save_freq": 0}, "ModelCheckpoint: save_freq must be an integer >= 1, got 0."),
         ({"save_freq": False}, "ModelCheckpoint: save_freq must be an integer >= 1, got False."),
         ({"monitor": "score", "mode": "auto"}, "mode='auto': the name 'score' is ambiguous."),
+        (
+            {"monitor": "loss", "initial_value_threshold": math.nan},
+            "ModelCheckpoint: initial_value_threshold must be a number, got nan.",
+        ),
+        (
+            {"monitor": "loss", "initial_value_threshold": "0.5"},
+            "ModelCheckpoint: initial_value_threshold must be a number, got '0.5'.",
+        ),
+        ({"initial_value_threshold": 0.5}, "ModelCheckpoint: initial_value_threshold needs a metric."),
     ],
 )
 def test_what_means_nothing_here_is_refused_with_what_to_write(given, message):

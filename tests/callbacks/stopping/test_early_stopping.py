@@ -245,6 +245,14 @@ def test_a_finished_run_that_is_loaded_has_the_best_weights(train_until_stopped,
         assert model.weight == 1
 
 
+def test_best_weights_that_no_checkpoint_has_are_said(train_until_stopped, disk, caplog):
+    losses, said = [1.0, 2.0, 3.0], "the checkpoint does not contain the best weights, from step 2"
+    train_until_stopped(EarlyStopping(patience=9), losses, [ModelSaver()], store=disk, epochs=2)
+    restoring = EarlyStopping(patience=9, restore_best_weights=True)
+    train_until_stopped(restoring, losses, [ModelSaver()], store=disk)
+    assert [message for message in caplog.messages if said in message]
+
+
 def test_a_metric_of_other_weights_is_said(caplog):
     model = Model()
     with Loop([EarlyStopping("val_loss", restore_best_weights=True)], model=model) as run:

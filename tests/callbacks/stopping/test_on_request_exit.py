@@ -55,6 +55,24 @@ def test_a_run_that_failed_puts_the_old_handler_back(train):
     assert signal.getsignal(signal.SIGUSR2) is before
 
 
+@pytest.mark.parametrize("number", [2, 3])
+def test_several_of_them_put_the_old_handler_back(train, number):
+    before = signal.getsignal(signal.SIGUSR2)
+    several = [OnRequestExit(save_ckpt=False, sig=signal.SIGUSR2) for _ in range(number)]
+    for _ in range(2):
+        assert train(several, epochs=2, step=at(2, kill(signal.SIGUSR2))).step == 2
+        assert signal.getsignal(signal.SIGUSR2) is before
+
+
+def test_a_handler_that_was_installed_during_the_run_stays(train):
+    before, own = signal.getsignal(signal.SIGUSR2), lambda *_: None
+    try:
+        train([OnRequestExit(save_ckpt=False, sig=signal.SIGUSR2)], step=at(2, lambda: signal.signal(signal.SIGUSR2, own)))
+        assert signal.getsignal(signal.SIGUSR2) is own
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+
+
 def test_a_second_run_hears_it_again(train):
     callback = OnRequestExit(save_ckpt=False, sig=signal.SIGUSR2)
     for _ in range(2):

@@ -49,6 +49,15 @@ def test_it_stops_when_the_time_is_over(train_by_tens, callback, steps):
     assert train_by_tens([callback]).step == steps
 
 
+@pytest.mark.parametrize(("seconds", "epoch", "reason"), [(25, 3, "StopAtTime: reached 25 seconds of training"), (45, 5, "")])
+def test_a_run_without_batches_stops_at_the_end_of_an_epoch(clock, seconds, epoch, reason):
+    with Loop([StopAtTime(seconds=seconds)]) as run:
+        for _ in run.epochs(5):
+            clock.now += 10.0
+    assert run.epoch == epoch
+    assert run._verdicts.reason == reason
+
+
 def test_training_time_counts_across_a_resume(train_by_tens, clock, disk):
     assert train_by_tens([StopAtTime(seconds=50), ModelSaver()], store=disk).step == 5
     clock.now += 10_000

@@ -264,19 +264,20 @@ def test_with_swap_on_epoch_they_are_in_for_those_who_follow_and_no_checkpoint_h
     assert same(given["model"].state_dict(), by_hand.trained)
 
 
-def test_early_stopping_keeps_the_averages_it_has_measured():
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_early_stopping_keeps_the_averages_it_has_measured(mode):
     ema, by_hand, given = pair(swap_on_epoch=True)
-    stopping = EarlyStopping("val_loss", patience=9, restore_best_weights=True)
-    best = {}
+    stopping = EarlyStopping("val_loss", patience=9, mode=mode, restore_best_weights=True)
+    best, sign = {}, 1 if mode == "min" else -1
 
     class Keeps(Callback):
         def on_epoch_end(self, run):
-            if not best or run.metrics["val_loss"] < best["value"]:
+            if not best or sign * run.metrics["val_loss"] < sign * best["value"]:
                 best.update(value=run.metrics["val_loss"], weights=clones(by_hand.averages))
 
     runner = fit(ema, stopping, by_hand, Keeps(), epochs=4, **given)
-    if stopping.best.step != 24:
-        assert same(given["model"].state_dict(), best["weights"])
+    assert stopping.best.step == (24 if mode == "min" else 6)  # the last epoch, and the first
+    assert same(given["model"].state_dict(), best["weights"])
     assert runner.validate((INPUTS[:8], TARGETS[:8]), batch_size=4)["val_loss"] == pytest.approx(best["value"], rel=1e-6)
 
 

@@ -13,6 +13,7 @@ from hookpoint.core.errors import BadArgument, CompileError
 from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.run import Run
 from hookpoint.core.schedule.moment import Moment
+from hookpoint.storage.checkpoint.manifest import EXCEPTION
 
 FILES = (".ckpt", ".h5", ".hdf5", ".keras", ".npz", ".pkl", ".pt", ".pth", ".safetensors", ".zip")
 
@@ -41,6 +42,9 @@ class Saver(Callback):
 
     def __init__(self, rules: Mapping[str, Keep | None], *, async_save: bool = True, **options: Unpack[Options]) -> None:
         super().__init__(**options)
+        if EXCEPTION in rules:
+            problem = f"the tag '{EXCEPTION}' is reserved: a run never resumes from a checkpoint with this tag"
+            raise BadArgument(f"{type(self).__name__}: {problem}.", give="another tag, such as 'model'")
         self.async_save = async_save
         self.ranks = "all"  # even if ranks="chief" is passed, because all ranks take part in a save
         self.rules = dict(rules)
@@ -80,6 +84,9 @@ class Saver(Callback):
 
     def on_save(self, tags: Sequence[str]) -> None:
         self._unconfirmed = {tag: moment for tag, moment in self._unconfirmed.items() if tag not in tags}
+
+    def take_results(self, run: Run) -> None:
+        """Handle the results of a validation pass inside a training iteration. By default, do nothing."""
 
     def was_lost(self, run: Run, tag: str) -> bool:
         """Return whether writing the last requested checkpoint failed. Each failure is reported once.
@@ -121,6 +128,16 @@ def is_in_training(run: Run) -> bool:
     """Return whether a training pass is open. Another pass, such as validation, may be running inside it."""
     passes = machine_of(run).scopes.passes
     return bool(passes) and passes[0].mode == "train"
+
+
+def handle_results(run: Run) -> None:
+    """Let the savers handle new results of a validation pass inside a training iteration.
+
+    Call this after the results are logged, because the next step changes the weights.
+    """
+    for entry in run.hooks.entries if is_in_training(run) else ():
+        if isinstance(entry.subject, Saver):
+            entry.subject.take_results(run)
 
 
 def reject_path(owner: str, argument: str, path: object) -> None:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, ClassVar, Unpack
 
 from hookpoint.callbacks._shared.arguments import function, parameters_of
+from hookpoint.callbacks._shared.saver import handle_results
 from hookpoint.callbacks.inference._outputs import number, outputs_of, targets_of
 from hookpoint.callbacks.inference._running_ratio import RunningRatio
 from hookpoint.callbacks.inference.inferencer import Inferencer
@@ -99,6 +100,8 @@ class InferenceRunner(Callback):
             inferencer.reset()
         self._distributed_run = run if run.team.size > 1 and self.ranks == "all" else None  # each rank has a shard of the data
         run.evaluate(self.data, batch_size=self.batch_size, forward=self._forward, update=self._update, results=self._results)
+        if self.ranks == "all" or run.team.size == 1:  # savers act on all ranks or on none
+            handle_results(run)  # on_val_epoch_end was before the results
 
     def _update(self, run: Run) -> None:
         for inferencer in self.infs:

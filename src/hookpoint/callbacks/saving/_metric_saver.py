@@ -116,7 +116,10 @@ class TrackingSaver(Saver):
 
     def on_val_epoch_end(self, run: Run) -> None:
         if is_in_training(run):
-            self.save_best(run, final_only=True)
+            self.take_results(run)
+
+    def take_results(self, run: Run) -> None:
+        self.save_best(run, final_only=True)
 
     def take_best(self, run: Run, *, final_only: bool) -> tuple[Moment, float] | None:
         """Add the newest value to the ranking. If it is among the best, return the moment it was logged and the value.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from os import PathLike
 from typing import Any, ClassVar, Literal, Unpack
@@ -19,9 +20,8 @@ from hookpoint.core.errors import BadArgument
 from hookpoint.core.log.best import Best, mode_of
 from hookpoint.core.run.run import Run
 from hookpoint.core.schedule.when import Every
+from hookpoint.storage.checkpoint.manifest import EXCEPTION
 from hookpoint.storage.workdir.retention import KeepNewest
-
-EXCEPTION = "exception"  # the tag that a Loop uses after an exception
 
 
 class ModelCheckpoint(TrackingSaver):
@@ -92,7 +92,7 @@ class ModelCheckpoint(TrackingSaver):
         rules: dict[str, Keep] = {} if save_best_only else {prefix: KeepNewest(5) if config is None else config.keep}
         if monitor is not None:
             rules[f"best-{monitor}"] = KeepNewest(1)
-        self._best = Best(better, threshold=initial_value_threshold)
+        self._best = Best(better, threshold=_threshold(initial_value_threshold, monitor))
         in_background = async_save and (config is None or config.async_save)
         super().__init__(rules, monitor, self._best, f"best-{monitor}", async_save=in_background, **options)
         set_default_name(self, f"ModelCheckpoint({monitor if save_best_only else prefix})")
@@ -154,6 +154,17 @@ class ModelCheckpoint(TrackingSaver):
 
 def _listed(given: Any) -> list[Any]:
     return [] if given is None else [given] if isinstance(given, str | Mapping) else list(given)
+
+
+def _threshold(value: Any, monitor: str | None) -> float | None:
+    """Return the threshold if it is a number, which may be infinite, or None."""
+    if value is None:
+        return None
+    if not isinstance(value, int | float) or isinstance(value, bool) or math.isnan(value):
+        raise BadArgument(f"ModelCheckpoint: initial_value_threshold must be a number, got {value!r}.")
+    if monitor is None:
+        raise BadArgument("ModelCheckpoint: initial_value_threshold needs a metric.", write='monitor="val_loss"')
+    return value
 
 
 def _check_arguments(prefix: Any, save_weights_only: bool, by_epoch: bool | None, interval: int | None) -> None:

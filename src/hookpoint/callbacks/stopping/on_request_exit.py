@@ -103,12 +103,25 @@ class OnRequestExit(Callback):
             run.stop(f"{self.name or 'OnRequestExit'}: found {self.file}")
 
     def on_run_end(self) -> None:
-        if self._previous_handler is not None:
-            signal.signal(self.sig, self._previous_handler)
-            self._previous_handler = None
+        """Remove this callback's handler, even if other callbacks have installed theirs since."""
+        previous, self._previous_handler = self._previous_handler, None
+        newer, owner = None, _owner(signal.getsignal(self.sig))
+        while previous is not None and owner is not None and owner is not self:
+            newer, owner = owner, _owner(owner._previous_handler)
+        if previous is None or owner is None:
+            return
+        if newer is None:
+            signal.signal(self.sig, previous)
+        else:
+            newer._previous_handler = previous
 
     def _handle(self, *signal_and_frame: Any) -> None:
         self._received = True
+
+
+def _owner(handler: Any) -> OnRequestExit | None:
+    owner = getattr(handler, "__self__", None)
+    return owner if isinstance(owner, OnRequestExit) else None
 
 
 def _signal(number: int) -> signal.Signals:

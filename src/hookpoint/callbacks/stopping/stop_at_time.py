@@ -60,3 +60,7 @@ class StopAtTime(Callback):
             run.stop(f"{self.name or 'StopAtTime'}: it is {self.until.isoformat(' ')}")
 
     on_train_iter_end = on_run_begin
+
+    def on_epoch_end(self, run: Run) -> None:
+        if run.epoch != run.max_epochs:  # a run that has completed its last epoch is finished, not stopped
+            self.on_run_begin(run)
