@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar, Unpack
 
 from hookpoint.callbacks._shared.arguments import choice, integer, number
@@ -144,14 +143,13 @@ class EarlyStopping(MetricWatcher):
         self._has_failed = True
 
     def on_run_end(self, run: Run) -> None:
-        moment = self.best.moment  # older checkpoints store only the step
-        is_best = self.best.step == run.step if moment is None else moment.is_same(run.moment)
         if self._weights is None or self._has_failed:
             return
-        # The best weights may differ even now: SwapEMAWeights replaces the training weights only during on_epoch_end.
-        if not is_best or not _is_same(full_state(state_of(run.model)), self._weights):
-            machine_of(run).saving.before_restoring()
-            load_state(run.model, self._weights)
+        # Even if the last epoch is the best: SwapEMAWeights replaces the training weights only during on_epoch_end.
+        machine_of(run).saving.before_restoring()
+        load_state(run.model, self._weights)
+        moment = self.best.moment  # older checkpoints store only the step
+        if not (self.best.step == run.step if moment is None else moment.is_same(run.moment)):
             logger.info("%s restored the weights from step %s", self.name, self.best.step)
             run.put_event("restore", metric=self.monitor, value=self.best.value, step_of_best=self.best.step)
 
@@ -239,26 +237,3 @@ class Patience:
         elif self.best.value is not None and self._progress.is_beaten_by(self.best.value):
             self._progress.load_state_dict(state["best"])  # older checkpoints do not store progress
         self.waited = state["waited"]
-
-
-def _is_same(state: Any, other: Any) -> bool:
-    """Return whether two states are identical, bit for bit. Values of unknown types count as different."""
-    if isinstance(state, Mapping):
-        return isinstance(other, Mapping) and state.keys() == other.keys() and all(_is_same(state[k], other[k]) for k in state)
-    if isinstance(state, list | tuple):
-        are_lists = isinstance(other, list | tuple) and len(state) == len(other)
-        return are_lists and all(map(_is_same, state, other))
-    if hasattr(state, "shape") and hasattr(other, "shape"):
-        is_alike = state.shape == other.shape and str(state.dtype) == str(other.dtype)
-        return is_alike and not getattr(state, "is_sparse", False) and _bytes(state) == _bytes(other)
-    return isinstance(state, str | bytes | int | float | type(None)) and bool(state == other)
-
-
-def _bytes(array: Any) -> bytes:
-    import numpy
-
-    if hasattr(array, "detach"):
-        import torch
-
-        array = array.detach().cpu().contiguous().reshape(-1).view(torch.uint8)  # NumPy has no bfloat16
-    return numpy.asarray(array).tobytes()
