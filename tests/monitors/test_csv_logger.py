@@ -146,7 +146,7 @@ def test_anything_but_a_file_is_renamed_unread(train_validated, tmp_path, make):
 # Resuming
 
 
-@pytest.mark.parametrize("append", [None, True])
+@pytest.mark.parametrize("append", [None, True, False])
 @pytest.mark.parametrize("save", [Every(steps=1), Every(steps=2), Every(epochs=1)], ids=str)
 @pytest.mark.parametrize("cut_at", range(4, 13))
 def test_each_epoch_is_there_once_wherever_the_run_was_cut_off(train_validated, cut_off, disk, tmp_path, save, cut_at, append):
@@ -172,6 +172,15 @@ def test_rows_of_an_earlier_run_stay_where_they_are_to_be_appended_to(train_vali
         train_validated(CSVLogger(append=True), workdir=tmp_path, cut_at=cut_at, save=Every(steps=1), store=disk)
     train_validated(CSVLogger(append=True), workdir=tmp_path, save=Every(steps=1), store=disk)
     assert (tmp_path / "log.csv").read_text() == WHOLE + WHOLE.partition("\n")[2]
+
+
+def test_an_earlier_table_is_renamed_even_if_the_run_resumes_before_its_first_row(train_validated, cut_off, disk, tmp_path):
+    train_validated(CSVLogger(), workdir=tmp_path)
+    for cut_at in (2, 3):
+        with pytest.raises(cut_off):
+            train_validated(CSVLogger(), workdir=tmp_path, cut_at=cut_at, save=Every(steps=1), store=disk)
+    train_validated(CSVLogger(), workdir=tmp_path, save=Every(steps=1), store=disk)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(["log.csv", "log.1.csv"], WHOLE)
 
 
 def test_later_rows_than_the_checkpoint_knew_are_cut(train_validated, cut_off, disk, tmp_path):

@@ -88,8 +88,8 @@ class CSVLogger(Callback):
         self._unwritten = []
         if not run.resuming:
             self._values, self._rows = self._new_values(), 0
-            if self._table is not None and self.append:
-                self._rows = len(self._table.read())
+            if self._table is not None:  # now, so that a resumed run never takes an older file for its own
+                self._rows = len(self._previous_rows(self._table))
 
     def on_records(self, records: list[Record]) -> None:
         if self._table is None:
@@ -139,10 +139,11 @@ class CSVLogger(Callback):
         """Return the rows that this run keeps from an existing file.
 
         If the run does not append to the file, the file is renamed and no rows are kept. The same happens if the first
-        column is not "epoch" or, with rows="step", if the first columns are not "step" and "epoch". With append=False, no rows
-        are kept either, but the file is not renamed.
+        column is not "epoch" or, with rows="step", if the first columns are not "step" and "epoch". With append=False, a
+        new run keeps no rows either, but the file is not renamed.
         """
-        if self.append is False or not disk.exists(table.path):
+        is_replaced = self.append is False and not self._is_resumed
+        if is_replaced or not disk.exists(table.path):
             return []
         rows = table.read()
         keys = self._values.keys
