@@ -311,6 +311,17 @@ def test_each_step_is_there_once_after_a_resume(train_validated, cut_off, disk, 
     assert (tmp_path / "log.csv").read_text() == STEPS
 
 
+@pytest.mark.parametrize("cut_at", [3, 5, 6, 8])
+def test_a_resumed_epoch_without_a_log_step_has_no_line_for_its_mean(train_validated, cut_off, disk, tmp_path, cut_at):
+    (tmp_path / "whole").mkdir()
+    train_validated(CSVLogger(rows="step"), workdir=tmp_path / "whole", epochs=2, batches=5)
+    given = {"workdir": tmp_path, "epochs": 2, "batches": 5, "save": Every(steps=2), "store": disk}
+    with pytest.raises(cut_off):
+        train_validated(CSVLogger(rows="step"), cut_at=cut_at, **given)
+    train_validated(CSVLogger(rows="step"), **given)
+    assert (tmp_path / "log.csv").read_text() == (tmp_path / "whole/log.csv").read_text()
+
+
 def test_values_after_the_last_step_and_odd_names_have_a_line(tmp_path):
     with Loop([CSVLogger(rows="step")], workdir=tmp_path) as run:
         for _ in run.batches(range(3)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from hookpoint.core.log.records import Record
 
@@ -38,6 +39,14 @@ class EpochValues:
         """Return the scalars. A scalar with the same name as a key column is renamed."""
         return {f"values/{name}" if name in self.keys else name: value for name, value in scalars.items()}
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state that a monitor saves, so that a resumed run completes the current row."""
+        return {"gathered": dict(self.gathered)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state that `state_dict` returned."""
+        self.gathered = dict(state["gathered"])
+
 
 class StepValues(EpochValues):
     """Gather the scalars of a step: the means at a log step, and everything else that is logged at the same step.
@@ -65,3 +74,10 @@ class StepValues(EpochValues):
             if values:
                 self.gathered.update({STEP: record.step, EPOCH: record.epoch, **values})
         return row
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "step_means": sorted(self._step_means)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._step_means = set(state.get("step_means", ()))  # missing in older checkpoints

@@ -117,11 +117,11 @@ class CSVLogger(Callback):
             except OSError as error:
                 logger.warning("%s may not be on disk: %s; a resumed run may lose rows", self.filename, error)
         rows = {} if self._rows is None else {"rows": self._rows}
-        return {**rows, "gathered": dict(self._values.gathered)}
+        return {**rows, **self._values.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._rows = state.get("rows")
-        self._values.gathered = dict(state["gathered"])
+        self._values.load_state_dict(state)
 
     def _write(self, table: CsvTable) -> None:
         if not self._unwritten:

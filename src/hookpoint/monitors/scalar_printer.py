@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from typing import ClassVar, Unpack
+from typing import Any, ClassVar, Unpack
 
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.errors import BadSchedule
@@ -35,6 +35,7 @@ class ScalarPrinter(Callback):
 
     ranks = "chief"
     on_error = "warn"
+    keeps: ClassVar[str] = "the values of the current epoch"
     step_cost: ClassVar[str] = "nothing"
 
     def __init__(
@@ -57,8 +58,9 @@ class ScalarPrinter(Callback):
         self._blacklist = _patterns(blacklist or ())
         self._values = EpochValues()
 
-    def on_run_begin(self) -> None:
-        self._values = EpochValues()
+    def on_run_begin(self, run: Run) -> None:
+        if not run.resuming:
+            self._values = EpochValues()
 
     def on_records(self, records: list[Record], run: Run) -> None:
         for record in records:
@@ -73,6 +75,12 @@ class ScalarPrinter(Callback):
 
     def on_run_end(self) -> None:
         self._print("after the last epoch", self._values.finish())
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._values.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._values.load_state_dict(state)
 
     def _print(self, title: str, values: Mapping[str, float]) -> None:
         shown = [f"{printable(name)}: {values[name]:.5g}" for name in sorted(values) if self._is_wanted(name)]
