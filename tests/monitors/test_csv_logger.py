@@ -277,6 +277,18 @@ def test_a_path_is_refused(filename):
         CSVLogger(filename)
 
 
+@pytest.mark.parametrize("filename", ["run.json", "scalars.jsonl", "checkpoints"])
+def test_the_name_of_another_file_of_the_run_is_refused(filename):
+    with pytest.raises(ValueError, match=f"filename='{filename}' is the name of one of the run's own files"):
+        CSVLogger(filename)
+
+
+def test_two_loggers_of_one_file_are_not_both_called(train, tmp_path, caplog):
+    train([CSVLogger(), CSVLogger(rows="step")], [{"loss": 0.5}, {"loss": 0.25}], batches=None, workdir=tmp_path)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"log.csv": "epoch,loss\n1,0.5\n2,0.25\n"}
+    assert "another CSVLogger of this run already writes log.csv" in caplog.text
+
+
 @pytest.mark.parametrize("separator", ["", ",,", '"', "\n", "\r", "a", "1", None])
 def test_what_parts_nothing_is_refused(separator):
     with pytest.raises(ValueError, match="separator must be one character"):

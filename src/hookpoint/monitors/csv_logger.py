@@ -15,6 +15,7 @@ from hookpoint.core.log.records import Record
 from hookpoint.core.run.run import Run
 from hookpoint.monitors._csv_table import CsvTable, Row
 from hookpoint.monitors._row_values import EpochValues, StepValues
+from hookpoint.monitors._workdir_file import earlier_monitors, file_name, reject_same_file
 from hookpoint.storage.disk import disk
 
 logger = logging.getLogger("hookpoint")
@@ -65,13 +66,11 @@ class CSVLogger(Callback):
         **options: Unpack[Options],
     ) -> None:
         super().__init__(**options)
-        if not isinstance(filename, str) or filename in ("", ".", "..") or any(character in filename for character in "/\\\0"):
-            raise BadArgument(f"CSVLogger: filename must be a plain name in the workdir, got {filename!r}.", write='"log.csv"')
         if not isinstance(separator, str) or len(separator) != 1 or separator in '"\r\n\0' or separator.isalnum():
             raise BadArgument(f"CSVLogger: separator must be one character, got {separator!r}.", choose="',', ';' or '\\t'")
         if rows not in ("epoch", "step"):
             raise BadOption("CSVLogger", "rows", rows, ("epoch", "step"))
-        self.filename = filename
+        self.filename = file_name("CSVLogger", filename, "log.csv")
         self.rows = rows
         self.separator = separator
         self.append = append
@@ -80,10 +79,16 @@ class CSVLogger(Callback):
         self._new_values = StepValues if rows == "step" else EpochValues
         self._values = self._new_values()
         self._unwritten: list[Row] = []
-        self._is_begun = self._is_resumed = False
+        self._is_begun = self._is_resumed = self._has_same_file = False
+
+    def on_setup(self, run: Run) -> None:
+        self._has_same_file = self.filename in [monitor.filename for monitor in earlier_monitors(self, run)]
+        if self._has_same_file:
+            reject_same_file("CSVLogger", self.filename)
 
     def on_run_begin(self, run: Run) -> None:
-        self._table = None if run.workdir is None else CsvTable(Path(run.workdir) / self.filename, self.separator)
+        is_idle = run.workdir is None or self._has_same_file
+        self._table = None if is_idle else CsvTable(Path(run.workdir) / self.filename, self.separator)
         self._is_begun, self._is_resumed = False, run.resuming
         self._unwritten = []
         if not run.resuming:

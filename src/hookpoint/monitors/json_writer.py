@@ -18,12 +18,13 @@ from hookpoint.core.run.run import Run
 from hookpoint.core.schedule.moment import Moment
 from hookpoint.core.text.plain_values import plain
 from hookpoint.core.text.secrets import masked
+from hookpoint.monitors._workdir_file import earlier_monitors, file_name, reject_same_file
+from hookpoint.storage.checkpoint.layout import EVENTS, SCALARS
 from hookpoint.storage.disk import disk
 from hookpoint.storage.disk.complete_lines import end_of_complete_lines, ends_a_line, lines_backwards
 
 logger = logging.getLogger("hookpoint")
 
-EVENTS = "events.jsonl"
 OWN_KEYS = ("step", "iteration", "epoch", "time", "at", "event")
 LOOK_BACK_BYTES = 2**18
 NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
@@ -40,8 +41,9 @@ class JSONWriter(Callback):
 
     Records are written in batches, without waiting for the disk. If a killed process or a full disk leaves an incomplete line,
     that line is removed before the next one is written. A resumed run truncates `filename` to its size at the checkpoint, so
-    that each value appears once. events.jsonl is a journal and is never truncated. Without a workdir, and for a validation or
-    prediction pass outside a run, the monitor does nothing.
+    that each value appears once. events.jsonl is a journal and is never truncated. If a run has several JSONWriters, each needs
+    its own `filename`, and the first one writes the events. Without a workdir, and for a validation or prediction pass outside
+    a run, the monitor does nothing.
 
     >>> loop = Loop([JSONWriter()], workdir="runs/mine")
     """
@@ -53,17 +55,25 @@ class JSONWriter(Callback):
 
     _writing = Lock()  # the monitor's thread writes records while the training thread saves checkpoints
 
-    def __init__(self, filename: str = "scalars.jsonl", **options: Unpack[Options]) -> None:
+    def __init__(self, filename: str = SCALARS, **options: Unpack[Options]) -> None:
         super().__init__(**options)
-        self.filename = filename
+        self.filename = file_name("JSONWriter", filename, SCALARS)
+        self._writes_scalars = self._writes_events = True
         self._folder: Path | None = None
         self._in_run = False
         self._cut_after: Moment | None = None
         self._sizes: dict[str, int] | None = None
 
+    def on_setup(self, run: Run) -> None:
+        earlier = earlier_monitors(self, run)
+        self._writes_events = not earlier
+        self._writes_scalars = self.filename not in [monitor.filename for monitor in earlier]
+        if not self._writes_scalars:
+            reject_same_file("JSONWriter", self.filename)
+
     def on_run_begin(self, run: Run) -> None:
         self._in_run = True
-        self._folder = None if run.workdir is None else Path(run.workdir)
+        self._folder = None if run.workdir is None or not self._writes_scalars else Path(run.workdir)
         self._cut_after = run.moment if run.resuming else None
         self._sizes = None
 
@@ -84,7 +94,7 @@ class JSONWriter(Callback):
                     os.truncate(path, self._end(path))
                 self._cut_after = self._sizes = None
             append(path, scalars)
-            append(folder / EVENTS, events)
+            append(folder / EVENTS, events if self._writes_events else [])
 
     def state_dict(self) -> dict[str, Any]:
         if self._folder is None:

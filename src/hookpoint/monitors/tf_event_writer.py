@@ -17,6 +17,7 @@ from hookpoint.core.log.records import Record
 from hookpoint.core.run.run import Run
 from hookpoint.monitors._chart_values import call_each, chart_scalars, finite, to_pixels
 from hookpoint.monitors._projector import write_embedding
+from hookpoint.monitors._workdir_file import folder_name
 from hookpoint.storage.disk import disk
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class TFEventWriter(Callback):
 
     def __init__(self, subfolder: str = "tensorboard", **options: Unpack[Options]) -> None:
         super().__init__(**options)
-        self.subfolder = subfolder
+        self.subfolder = folder_name("TFEventWriter", subfolder, "tensorboard")
         self._folder: Path | None = None
         self._writer: SummaryWriter | None = None
         self._files: set[Path] = set()
