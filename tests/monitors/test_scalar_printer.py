@@ -13,7 +13,7 @@ import torch
 
 from hookpoint import Every, LambdaCallback
 from hookpoint.callbacks import ModelSaver
-from hookpoint.core.errors import BadSchedule
+from hookpoint.core.errors import BadArgument, BadSchedule
 from hookpoint.core.loop.loop import Loop
 from hookpoint.monitors import ScalarPrinter
 
@@ -190,3 +190,10 @@ def test_an_invalid_number_of_epochs_is_refused(every):
     with pytest.raises(BadSchedule) as caught:
         ScalarPrinter(every_n_epochs=every)
     assert str(caught.value) == f"ScalarPrinter: every_n_epochs must be an integer ≥ 1, got {every!r}."
+
+
+@pytest.mark.parametrize("argument", ["whitelist", "blacklist"])
+@pytest.mark.parametrize("patterns", [["("], "*", 3, [None]])
+def test_what_is_not_a_regular_expression_is_refused(argument, patterns):
+    with pytest.raises(BadArgument, match=f"{argument} must be a list of regular expressions"):
+        ScalarPrinter(**{argument: patterns})

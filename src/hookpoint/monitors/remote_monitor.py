@@ -64,6 +64,11 @@ class RemoteMonitor(Callback):
         **options: Unpack[Options],
     ) -> None:
         super().__init__(**options)
+        for argument, value in {"root": root, "path": path, "field": field}.items():
+            if not isinstance(value, str):
+                raise BadArgument(f"RemoteMonitor: {argument} must be a string, got {value!r}.")
+        if headers is not None and not isinstance(headers, Mapping):
+            raise BadArgument("RemoteMonitor: headers must be a dict.", write='headers={"Authorization": "Bearer ..."}')
         self.address = f"{root.rstrip('/')}/{path.lstrip('/')}"
         self._origin = _checked(self.address, allow_http=allow_http)
         self.field = field
@@ -72,7 +77,8 @@ class RemoteMonitor(Callback):
             if not isinstance(name, str) or not isinstance(value, str) or not f"{name}{value}".isprintable():
                 raise BadArgument(f"RemoteMonitor: header {name!r} must be a single line of text.")
         self.send_as_json = send_as_json
-        if isinstance(timeout_seconds, bool) or not 0 < timeout_seconds < math.inf:
+        is_number = isinstance(timeout_seconds, int | float) and not isinstance(timeout_seconds, bool)
+        if not is_number or not 0 < timeout_seconds < math.inf:
             raise BadArgument(f"RemoteMonitor: timeout_seconds must be a number > 0, got {timeout_seconds!r}.")
         self.timeout_seconds = timeout_seconds
         self._values = EpochValues()

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Unpack
 
 from hookpoint.core.callback.callback import Callback, Options
-from hookpoint.core.errors import BadSchedule
+from hookpoint.core.errors import BadArgument, BadSchedule
 from hookpoint.core.log.records import Record
 from hookpoint.core.run.run import Run
 from hookpoint.core.text.terminal import printable, say
@@ -54,8 +54,8 @@ class ScalarPrinter(Callback):
         if not isinstance(every_n_epochs, int) or isinstance(every_n_epochs, bool) or every_n_epochs < 1:
             raise BadSchedule(f"ScalarPrinter: every_n_epochs must be an integer ≥ 1, got {every_n_epochs!r}.")
         self.every_n_epochs = every_n_epochs
-        self._whitelist = None if whitelist is None else _patterns(whitelist)
-        self._blacklist = _patterns(blacklist or ())
+        self._whitelist = None if whitelist is None else _patterns("whitelist", whitelist)
+        self._blacklist = _patterns("blacklist", () if blacklist is None else blacklist)
         self._values = EpochValues()
 
     def on_run_begin(self, run: Run) -> None:
@@ -92,8 +92,12 @@ class ScalarPrinter(Callback):
         return listed and not any(pattern.search(name) for pattern in self._blacklist)
 
 
-def _patterns(patterns: Iterable[str]) -> list[re.Pattern[str]]:
-    return [re.compile(pattern) for pattern in ([patterns] if isinstance(patterns, str) else patterns)]
+def _patterns(argument: str, patterns: Iterable[str]) -> list[re.Pattern[str]]:
+    try:
+        return [re.compile(pattern) for pattern in ([patterns] if isinstance(patterns, str) else patterns)]
+    except (re.error, TypeError) as error:
+        problem = f"{argument} must be a list of regular expressions, got {patterns!r}: {error}"
+        raise BadArgument(f"ScalarPrinter: {problem}.", write=f'{argument}=["^loss", "/ema$"]') from None
 
 
 def _lines(title: str, shown: list[str], width: float) -> list[str]:
