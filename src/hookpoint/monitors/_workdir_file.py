@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import PurePath
 from typing import Any, TypeVar
 
@@ -28,11 +29,13 @@ def folder_name(owner: str, name: Any, default: str) -> str:
     return name
 
 
-def earlier_monitors(monitor: T, run: Run) -> list[T]:
-    """Return the monitors of the same class that come before this one in the run's list of callbacks."""
-    same = [callback for callback in run.callbacks.values() if type(callback) is type(monitor)]
-    return same[: next((place for place, other in enumerate(same) if other is monitor), 0)]
+def earlier_monitors(kind: type[T], monitor: T, run: Run) -> list[T]:
+    """Return the monitors of a class that come before this one in the run's list of callbacks."""
+    found = [callback for callback in run.callbacks.values() if isinstance(callback, kind)]
+    return found[: next((place for place, other in enumerate(found) if other is monitor), 0)]
 
 
-def reject_same_file(owner: str, filename: str) -> None:
-    raise BadLoop(f"{owner}: another {owner} of this run already writes {filename}.", give="filename=, a different name")
+def check_own_file(owner: str, filename: str, taken: Iterable[str]) -> None:
+    """Raise BadLoop if an earlier monitor of the run already writes this file."""
+    if filename in taken:
+        raise BadLoop(f"{owner}: another {owner} of this run already writes {filename}.", give="filename=, a different name")

@@ -15,7 +15,7 @@ from hookpoint.core.log.records import Record
 from hookpoint.core.run.run import Run
 from hookpoint.monitors._csv_table import CsvTable, Row
 from hookpoint.monitors._row_values import EpochValues, StepValues
-from hookpoint.monitors._workdir_file import earlier_monitors, file_name, reject_same_file
+from hookpoint.monitors._workdir_file import check_own_file, earlier_monitors, file_name
 from hookpoint.storage.disk import disk
 
 logger = logging.getLogger("hookpoint")
@@ -79,16 +79,12 @@ class CSVLogger(Callback):
         self._new_values = StepValues if rows == "step" else EpochValues
         self._values = self._new_values()
         self._unwritten: list[Row] = []
-        self._is_begun = self._is_resumed = self._has_same_file = False
-
-    def on_setup(self, run: Run) -> None:
-        self._has_same_file = self.filename in [monitor.filename for monitor in earlier_monitors(self, run)]
-        if self._has_same_file:
-            reject_same_file("CSVLogger", self.filename)
+        self._is_begun = self._is_resumed = False
 
     def on_run_begin(self, run: Run) -> None:
-        is_idle = run.workdir is None or self._has_same_file
-        self._table = None if is_idle else CsvTable(Path(run.workdir) / self.filename, self.separator)
+        self._table = None
+        check_own_file("CSVLogger", self.filename, [monitor.filename for monitor in earlier_monitors(CSVLogger, self, run)])
+        self._table = None if run.workdir is None else CsvTable(Path(run.workdir) / self.filename, self.separator)
         self._is_begun, self._is_resumed = False, run.resuming
         self._unwritten = []
         if not run.resuming:

@@ -18,7 +18,7 @@ from hookpoint.core.run.run import Run
 from hookpoint.core.schedule.moment import Moment
 from hookpoint.core.text.plain_values import plain
 from hookpoint.core.text.secrets import masked
-from hookpoint.monitors._workdir_file import earlier_monitors, file_name, reject_same_file
+from hookpoint.monitors._workdir_file import check_own_file, earlier_monitors, file_name
 from hookpoint.storage.checkpoint.layout import EVENTS, SCALARS
 from hookpoint.storage.disk import disk
 from hookpoint.storage.disk.complete_lines import end_of_complete_lines, ends_a_line, lines_backwards
@@ -58,24 +58,21 @@ class JSONWriter(Callback):
     def __init__(self, filename: str = SCALARS, **options: Unpack[Options]) -> None:
         super().__init__(**options)
         self.filename = file_name("JSONWriter", filename, SCALARS)
-        self._writes_scalars = self._writes_events = True
+        self._writes_events = True
         self._folder: Path | None = None
         self._in_run = False
         self._cut_after: Moment | None = None
         self._sizes: dict[str, int] | None = None
 
-    def on_setup(self, run: Run) -> None:
-        earlier = earlier_monitors(self, run)
-        self._writes_events = not earlier
-        self._writes_scalars = self.filename not in [monitor.filename for monitor in earlier]
-        if not self._writes_scalars:
-            reject_same_file("JSONWriter", self.filename)
-
     def on_run_begin(self, run: Run) -> None:
         self._in_run = True
-        self._folder = None if run.workdir is None or not self._writes_scalars else Path(run.workdir)
         self._cut_after = run.moment if run.resuming else None
         self._sizes = None
+        self._folder = None
+        earlier = earlier_monitors(JSONWriter, self, run)
+        self._writes_events = not earlier
+        check_own_file("JSONWriter", self.filename, [monitor.filename for monitor in earlier])
+        self._folder = None if run.workdir is None else Path(run.workdir)
 
     def on_run_end(self) -> None:
         self._in_run = False

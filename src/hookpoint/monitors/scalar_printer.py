@@ -58,9 +58,8 @@ class ScalarPrinter(Callback):
         self._blacklist = _patterns("blacklist", () if blacklist is None else blacklist)
         self._values = EpochValues()
 
-    def on_run_begin(self, run: Run) -> None:
-        if not run.resuming:
-            self._values = EpochValues()
+    def on_run_begin(self) -> None:
+        self._values = EpochValues()
 
     def on_records(self, records: list[Record], run: Run) -> None:
         for record in records:
@@ -77,7 +76,7 @@ class ScalarPrinter(Callback):
         self._print("after the last epoch", self._values.finish())
 
     def state_dict(self) -> dict[str, Any]:
-        return self._values.state_dict()
+        return self._values.state_dict() if self._values.gathered else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._values.load_state_dict(state)
