@@ -113,7 +113,8 @@ class TensorReader(Callback):
         if last is None:
             if not self._has_warned:
                 self._has_warned = True
-                logger.warning("%s has nothing to read: this epoch completed no training iteration", self.owner)
+                why = "this epoch completed no training iteration since the run started or resumed"
+                logger.warning("%s has nothing to read: %s", self.owner, why)
             return None
         return {name: last[name] if name in last else self._value(run, name) for name in self.sources}
 
