@@ -196,7 +196,7 @@ class TensorReader(Callback):
 
 def sources_of(owner: str, names: Names) -> dict[str, Source]:
     """Return the source of each name, or raise if a name is invalid."""
-    listed = [names] if isinstance(names, str) else list(names)
+    listed = list(names) if isinstance(names, Iterable) and not isinstance(names, str) else [names]
     sources = dict(names) if isinstance(names, Mapping) else {name: name for name in listed}
     for name, source in sources.items():
         has_name, has_source = isinstance(name, str) and name, callable(source) or (isinstance(source, str) and source)
