@@ -44,8 +44,8 @@ class EpochValues:
         return {"gathered": dict(self.gathered)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state that `state_dict` returned."""
-        self.gathered = dict(state["gathered"])
+        """Restore the state that `state_dict` returned. An empty state is an empty row."""
+        self.gathered = dict(state.get("gathered", {}))
 
 
 class StepValues(EpochValues):
