@@ -30,6 +30,22 @@ def test_a_batch_keeps_its_shape():
     assert to_pixels("x", numpy.zeros((2, 4, 5, 3))).shape == (2, 4, 5, 3)
 
 
+@pytest.mark.parametrize("value", [0.5, 100.0])
+def test_nan_is_black_and_does_not_change_other_pixels(value):
+    image = numpy.full((2, 2), value)
+    expected = to_pixels("x", image)
+    expected[0, 0] = 0
+    image[0, 0] = numpy.nan
+    assert to_pixels("x", image).tolist() == expected.tolist()
+    assert numpy.isnan(image[0, 0])
+
+
+@pytest.mark.parametrize("kind", ["complex64", "U1", "object"])
+def test_what_is_not_a_real_number_is_refused(kind):
+    with pytest.raises(ValueError, match=r"image 'x' has type .*; expected real numbers"):
+        to_pixels("x", numpy.ones((2, 2), kind))
+
+
 def test_other_shapes_are_refused():
     with pytest.raises(ValueError, match=r"image 'x' has shape \(3,\); expected height x width x channels"):
         to_pixels("x", numpy.zeros(3))

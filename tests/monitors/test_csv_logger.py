@@ -146,7 +146,7 @@ def test_anything_but_a_file_is_renamed_unread(train_validated, tmp_path, make):
 # Resuming
 
 
-@pytest.mark.parametrize("append", [None, True])
+@pytest.mark.parametrize("append", [None, True, False])
 @pytest.mark.parametrize("save", [Every(steps=1), Every(steps=2), Every(epochs=1)], ids=str)
 @pytest.mark.parametrize("cut_at", range(4, 13))
 def test_each_epoch_is_there_once_wherever_the_run_was_cut_off(train_validated, cut_off, disk, tmp_path, save, cut_at, append):
@@ -172,6 +172,15 @@ def test_rows_of_an_earlier_run_stay_where_they_are_to_be_appended_to(train_vali
         train_validated(CSVLogger(append=True), workdir=tmp_path, cut_at=cut_at, save=Every(steps=1), store=disk)
     train_validated(CSVLogger(append=True), workdir=tmp_path, save=Every(steps=1), store=disk)
     assert (tmp_path / "log.csv").read_text() == WHOLE + WHOLE.partition("\n")[2]
+
+
+def test_an_earlier_table_is_renamed_even_if_the_run_resumes_before_its_first_row(train_validated, cut_off, disk, tmp_path):
+    train_validated(CSVLogger(), workdir=tmp_path)
+    for cut_at in (2, 3):
+        with pytest.raises(cut_off):
+            train_validated(CSVLogger(), workdir=tmp_path, cut_at=cut_at, save=Every(steps=1), store=disk)
+    train_validated(CSVLogger(), workdir=tmp_path, save=Every(steps=1), store=disk)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(["log.csv", "log.1.csv"], WHOLE)
 
 
 def test_later_rows_than_the_checkpoint_knew_are_cut(train_validated, cut_off, disk, tmp_path):
@@ -268,6 +277,18 @@ def test_a_path_is_refused(filename):
         CSVLogger(filename)
 
 
+@pytest.mark.parametrize("filename", ["run.json", "scalars.jsonl", "checkpoints"])
+def test_the_name_of_another_file_of_the_run_is_refused(filename):
+    with pytest.raises(ValueError, match=f"filename='{filename}' is the name of one of the run's own files"):
+        CSVLogger(filename)
+
+
+def test_two_loggers_of_one_file_are_not_both_called(train, tmp_path, caplog):
+    train([CSVLogger(), CSVLogger(rows="step")], [{"loss": 0.5}, {"loss": 0.25}], batches=None, workdir=tmp_path)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"log.csv": "epoch,loss\n1,0.5\n2,0.25\n"}
+    assert "another CSVLogger of this run already writes log.csv" in caplog.text
+
+
 @pytest.mark.parametrize("separator", ["", ",,", '"', "\n", "\r", "a", "1", None])
 def test_what_parts_nothing_is_refused(separator):
     with pytest.raises(ValueError, match="separator must be one character"):
@@ -300,6 +321,17 @@ def test_each_step_is_there_once_after_a_resume(train_validated, cut_off, disk, 
         train_validated(CSVLogger(rows="step"), cut_at=cut_at, **given)
     train_validated(CSVLogger(rows="step"), **given)
     assert (tmp_path / "log.csv").read_text() == STEPS
+
+
+@pytest.mark.parametrize("cut_at", [3, 5, 6, 8])
+def test_a_resumed_epoch_without_a_log_step_has_no_line_for_its_mean(train_validated, cut_off, disk, tmp_path, cut_at):
+    (tmp_path / "whole").mkdir()
+    train_validated(CSVLogger(rows="step"), workdir=tmp_path / "whole", epochs=2, batches=5)
+    given = {"workdir": tmp_path, "epochs": 2, "batches": 5, "save": Every(steps=2), "store": disk}
+    with pytest.raises(cut_off):
+        train_validated(CSVLogger(rows="step"), cut_at=cut_at, **given)
+    train_validated(CSVLogger(rows="step"), **given)
+    assert (tmp_path / "log.csv").read_text() == (tmp_path / "whole/log.csv").read_text()
 
 
 def test_values_after_the_last_step_and_odd_names_have_a_line(tmp_path):

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from hookpoint import LambdaCallback
 from hookpoint.core.loop.loop import Loop
 from hookpoint.core.schedule.moment import Moment
 from hookpoint.monitors import JSONWriter, read_scalars
@@ -142,6 +143,31 @@ def test_a_second_run_appends(write, tmp_path):
 def test_the_file_may_have_another_name(write, tmp_path):
     write(tmp_path, [JSONWriter("values.jsonl")])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["values.jsonl"]
+
+
+@pytest.mark.parametrize("filename", ["", ".", "..", "a/b.jsonl", "/etc/passwd", "a\\b", "a\0b", None, 3])
+def test_a_path_is_refused(filename):
+    with pytest.raises(ValueError, match="JSONWriter: filename must be a plain name in the workdir"):
+        JSONWriter(filename)
+
+
+@pytest.mark.parametrize("filename", ["events.jsonl", "run.json", "checkpoints"])
+def test_the_name_of_another_file_of_the_run_is_refused(filename):
+    with pytest.raises(ValueError, match=f"filename='{filename}' is the name of one of the run's own files"):
+        JSONWriter(filename)
+
+
+def test_two_writers_write_each_event_once(write, tmp_path):
+    write(tmp_path, [JSONWriter(), LambdaCallback(on_epoch_end=lambda run: run.put_event("note")), JSONWriter("more.jsonl")])
+    assert [row["event"] for row in rows(tmp_path / "events.jsonl")] == ["note"]
+    assert rows(tmp_path / "scalars.jsonl") == rows(tmp_path / "more.jsonl")
+
+
+def test_two_writers_of_one_file_are_not_both_called(write, tmp_path, caplog):
+    write(tmp_path, [JSONWriter(), JSONWriter()])
+    write(tmp_path / "one")
+    assert len(rows(tmp_path / "scalars.jsonl")) == len(rows(tmp_path / "one/scalars.jsonl"))
+    assert "another JSONWriter of this run already writes scalars.jsonl" in caplog.text
 
 
 def test_without_a_workdir_it_does_nothing(write, tmp_path, monkeypatch):

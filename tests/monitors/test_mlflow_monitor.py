@@ -121,6 +121,14 @@ def test_validation_single_values_and_what_is_not_finite(uri, client, tmp_path):
     }
 
 
+def test_two_metrics_with_one_name_in_mlflow_are_reported_once(go, caplog):
+    go(lambda run: run.log({"error@1": 0.25, "error#1": 0.5}), epochs=1)
+    assert [message for message in caplog.messages if "one metric" in message] == [
+        "MLflow stores 'error#1', 'error@1' as one metric, error_1; rename all but one",
+        "MLflow stores 'epoch/error#1', 'epoch/error@1' as one metric, epoch/error_1; rename all but one",
+    ]
+
+
 @pytest.mark.parametrize("name", ["", ".", "..", "/", "a/", "//", "a//b", "./x", "snow ☃", "x" * 300, "a\nb", "$(id)"])
 def test_every_name_becomes_one_that_mlflow_takes(name):
     from mlflow.utils.validation import _validate_metric_name

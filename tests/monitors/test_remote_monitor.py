@@ -13,7 +13,8 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from hookpoint import Callback
+from hookpoint import At, Callback, Every
+from hookpoint.callbacks import ModelSaver
 from hookpoint.core.log import monitor_queue as delivery
 from hookpoint.core.log import monitors
 from hookpoint.core.loop.loop import Loop
@@ -138,6 +139,41 @@ def test_a_validation_outside_a_run_is_left_out(post, server):
             run.log(loss=1.0)
     post([monitor], epochs=1)
     assert [json.loads(body) for *_, body in server.got] == [{"epoch": 1, "rate": 1.0, "loss": 1.0}]
+
+
+@pytest.mark.parametrize(
+    ("save", "cut_at", "first"),
+    [(Every(steps=2), 3, 1), (Every(steps=1), 5, 2), (Every(steps=1), 9, 3), (Every(epochs=1), 5, 2), (Every(epochs=1), 8, 3)],
+    ids=str,
+)
+def test_a_resumed_epoch_has_what_it_logged_before_the_checkpoint(train, cut_off, new_disk, server, save, cut_at, first):
+    class Validates(Callback):
+        def on_trigger(self, run):
+            for batch in run.batches([1.0, 2.0], mode="val"):
+                run.log(loss=batch * run.step)
+
+    def go(store, **given):
+        begin = lambda run: run.log(epoch=1 / run.epoch)  # noqa: E731
+        step = lambda run, batch: run.log(loss=batch / run.epoch)  # noqa: E731
+        callbacks = [Validates().when(At(steps=[1, 8])), ModelSaver().when(save), RemoteMonitor(server.root)]
+        train(callbacks, epochs=3, epoch_begin=begin, step=step, store=store, **given)
+        rows = {row["epoch"]: row for row in (json.loads(body) for *_, body in server.got)}
+        server.got.clear()
+        return rows
+
+    whole = go(new_disk())
+    assert [sorted(row) for row in whole.values()] == [
+        ["epoch", "loss", "val_loss", "values/epoch"],
+        ["epoch", "loss", "values/epoch"],
+        ["epoch", "loss", "val_loss", "values/epoch"],
+    ]
+    disk = new_disk()
+    with pytest.raises(cut_off):
+        go(disk, cut_at=cut_at)
+    server.got.clear()
+    resumed = go(disk)
+    assert resumed == {epoch: whole[epoch] for epoch in resumed}
+    assert list(resumed) == list(range(first, 4))
 
 
 def test_a_pickled_one_posts(post, server):
@@ -308,6 +344,11 @@ def test_the_address_of_keras():
             r"http://example.org is not encrypted\.\n  write     https://example.org",
         ),
         ({"headers": {"A": "b\r\nHost: evil"}}, "header 'A' must be a single line of text"),
+        ({"root": None}, "root must be a string, got None"),
+        ({"path": 3}, "path must be a string, got 3"),
+        ({"field": None}, "field must be a string, got None"),
+        ({"headers": "Authorization: secret"}, "headers must be a dict"),
+        ({"timeout_seconds": "10"}, r"timeout_seconds must be a number > 0, got '10'"),
         ({"headers": {"A": 3}}, "header 'A' must be a single line of text"),
         ({"timeout_seconds": 0}, r"timeout_seconds must be a number > 0, got 0"),
         ({"timeout_seconds": math.inf}, r"timeout_seconds must be a number > 0, got inf"),

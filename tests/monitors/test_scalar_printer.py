@@ -11,8 +11,9 @@ import termios
 import pytest
 import torch
 
-from hookpoint import LambdaCallback
-from hookpoint.core.errors import BadSchedule
+from hookpoint import Every, LambdaCallback
+from hookpoint.callbacks import ModelSaver
+from hookpoint.core.errors import BadArgument, BadSchedule
 from hookpoint.core.loop.loop import Loop
 from hookpoint.monitors import ScalarPrinter
 
@@ -47,6 +48,24 @@ def test_an_epoch_is_one_line_with_everything_it_logged(train_printed, capsys):
 def test_what_is_logged_before_the_first_batch_belongs_to_the_epoch(train_printed, capsys):
     train_printed([LambdaCallback(on_epoch_begin=lambda run: run.log(rate=run.epoch)), ScalarPrinter(whitelist=["rate"])])
     assert capsys.readouterr().err == "epoch 1/2  rate: 1\nepoch 2/2  rate: 2\n"
+
+
+@pytest.mark.parametrize(("save", "cut_at"), [(Every(steps=2), 3), (Every(steps=1), 4), (Every(epochs=1), 5)], ids=str)
+def test_a_resumed_epoch_has_what_it_logged_before_the_checkpoint(train_public, cut_off, tmp_path, capsys, save, cut_at):
+    def go(workdir, **given):
+        begin = lambda run: run.log(rate=1 / run.epoch)  # noqa: E731
+        step = lambda run, batch: run.log(loss=batch / 7)  # noqa: E731
+        callbacks = [ScalarPrinter(), ModelSaver().when(save)]
+        train_public(callbacks, epochs=2, epoch_begin=begin, step=step, workdir=workdir, **given)
+        return [line for line in capsys.readouterr().err.splitlines() if line.startswith("epoch")]
+
+    whole = go(tmp_path / "whole")
+    with pytest.raises(cut_off):
+        go(tmp_path / "cut", cut_at=cut_at)
+    capsys.readouterr()
+    resumed = go(tmp_path / "cut")
+    assert resumed == whole[-len(resumed) :]
+    assert "rate: 1 " in f"{whole[0]} "
 
 
 def test_an_epoch_is_printed_when_it_is_over_not_when_the_next_one_is(capsys):
@@ -94,11 +113,6 @@ def test_nothing_is_printed_when_nothing_is_requested(train_printed, capsys):
 def test_lists_of_patterns_choose_names(train_printed, capsys, lists, names):
     train_printed([ScalarPrinter(**lists)], epochs=1)
     assert set(re.findall(r"(\w+):", capsys.readouterr().err)) == names
-
-
-def test_a_pattern_that_is_none_is_refused_at_once():
-    with pytest.raises(re.error):
-        ScalarPrinter(whitelist=["("])
 
 
 def test_numbers_that_are_not_finite_are_printed(capsys):
@@ -171,3 +185,10 @@ def test_an_invalid_number_of_epochs_is_refused(every):
     with pytest.raises(BadSchedule) as caught:
         ScalarPrinter(every_n_epochs=every)
     assert str(caught.value) == f"ScalarPrinter: every_n_epochs must be an integer ≥ 1, got {every!r}."
+
+
+@pytest.mark.parametrize("argument", ["whitelist", "blacklist"])
+@pytest.mark.parametrize("patterns", [["("], "*", 3, [None]])
+def test_what_is_not_a_regular_expression_is_refused(argument, patterns):
+    with pytest.raises(BadArgument, match=f"{argument} must be a list of regular expressions"):
+        ScalarPrinter(**{argument: patterns})

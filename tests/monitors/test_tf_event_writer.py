@@ -57,6 +57,18 @@ def test_scalars_are_curves_over_steps(tmp_path):
     }
 
 
+@pytest.mark.parametrize("subfolder", ["..", "a/../../b", "/tmp/tensorboard", "a\0b", None, 3])
+def test_a_folder_outside_the_workdir_is_refused(subfolder):
+    with pytest.raises(ValueError, match="TFEventWriter: subfolder must be a folder inside the workdir"):
+        TFEventWriter(subfolder)
+
+
+def test_a_folder_may_be_nested(tmp_path):
+    with Loop([TFEventWriter("logs/tensorboard")], workdir=tmp_path) as run:
+        run.put_scalar("error", 0.5)
+    assert scalars(tmp_path / "logs/tensorboard") == {"error": [(0, 0.5)]}
+
+
 def test_times_are_those_of_logging(tmp_path):
     events = send(tmp_path, lambda run: run.log(x=1.0))
     assert abs(events.Scalars("x")[0].wall_time - os.stat(tmp_path / "tensorboard").st_mtime) < 60

@@ -35,10 +35,18 @@ def finite(values: Any) -> Any:
 
 
 def to_pixels(name: str, image: Any) -> Any:
-    """Return an image (HW or HWC) or a batch (NHWC) as bytes. If no value is above 1, floats are scaled by 255."""
+    """Return an image (HW or HWC) or a batch (NHWC) as bytes. NaN becomes 0.
+
+    If no value is above 1, floats are scaled by 255.
+    """
     pixels = to_array(image)
+    if pixels.dtype.kind in "cOSU":
+        raise BadArgument(f"image '{name}' has type {pixels.dtype}; expected real numbers.")
     if pixels.ndim not in (2, 3, 4):
         raise BadArgument(f"image '{name}' has shape {pixels.shape}; expected height x width x channels, or a batch of these.")
+    if pixels.dtype.kind == "f":
+        pixels = pixels.copy()
+        pixels[pixels != pixels] = 0
     if pixels.dtype == bool or (pixels.dtype.kind == "f" and pixels.max(initial=0) <= 1):
         pixels = pixels * 255
     return pixels.clip(0, 255).astype("uint8")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from hookpoint.core.log.records import Record
 
 EPOCH, STEP = "epoch", "step"
@@ -22,7 +25,7 @@ class EpochValues:
     def take(self, record: Record) -> dict[str, float] | None:
         """Add a record. If it ends an epoch, return the row for that epoch. The row contains the epoch number."""
         if record.kind == "scalars" and record.at != "step":
-            self.gathered.update(self.named(record))
+            self.gathered.update(self.named(record.scalars()))
         elif record.kind == "event" and "epoch_end" in record.values:
             return {EPOCH: record.epoch, **self.finish()}
         return None
@@ -32,9 +35,17 @@ class EpochValues:
         gathered, self.gathered = self.gathered, {}
         return gathered
 
-    def named(self, record: Record) -> dict[str, float]:
-        """Return a record's scalars. A scalar with the same name as a key column is renamed."""
-        return {f"values/{name}" if name in self.keys else name: value for name, value in record.scalars().items()}
+    def named(self, scalars: Mapping[str, float]) -> dict[str, float]:
+        """Return the scalars. A scalar with the same name as a key column is renamed."""
+        return {f"values/{name}" if name in self.keys else name: value for name, value in scalars.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state that a monitor saves, so that a resumed run completes the current row."""
+        return {"gathered": dict(self.gathered)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state that `state_dict` returned. An empty state is an empty row."""
+        self.gathered = dict(state.get("gathered", {}))
 
 
 class StepValues(EpochValues):
@@ -55,7 +66,7 @@ class StepValues(EpochValues):
         is_end = self.gathered and (self.gathered[STEP] != record.step or "epoch_end" in record.values)
         row = self.finish() if is_end else None
         if record.kind == "scalars":
-            values = self.named(record)
+            values = self.named(record.scalars())
             if record.at == "step":
                 self._step_means.update(values)
             elif record.at == "epoch" and record.mode == "train":
@@ -63,3 +74,10 @@ class StepValues(EpochValues):
             if values:
                 self.gathered.update({STEP: record.step, EPOCH: record.epoch, **values})
         return row
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "step_means": sorted(self._step_means)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._step_means = set(state.get("step_means", ()))  # missing in older checkpoints

@@ -15,6 +15,7 @@ from hookpoint.core.log.records import Record
 from hookpoint.core.run.run import Run
 from hookpoint.monitors._csv_table import CsvTable, Row
 from hookpoint.monitors._row_values import EpochValues, StepValues
+from hookpoint.monitors._workdir_file import check_own_file, earlier_monitors, file_name
 from hookpoint.storage.disk import disk
 
 logger = logging.getLogger("hookpoint")
@@ -65,13 +66,11 @@ class CSVLogger(Callback):
         **options: Unpack[Options],
     ) -> None:
         super().__init__(**options)
-        if not isinstance(filename, str) or filename in ("", ".", "..") or any(character in filename for character in "/\\\0"):
-            raise BadArgument(f"CSVLogger: filename must be a plain name in the workdir, got {filename!r}.", write='"log.csv"')
         if not isinstance(separator, str) or len(separator) != 1 or separator in '"\r\n\0' or separator.isalnum():
             raise BadArgument(f"CSVLogger: separator must be one character, got {separator!r}.", choose="',', ';' or '\\t'")
         if rows not in ("epoch", "step"):
             raise BadOption("CSVLogger", "rows", rows, ("epoch", "step"))
-        self.filename = filename
+        self.filename = file_name("CSVLogger", filename, "log.csv")
         self.rows = rows
         self.separator = separator
         self.append = append
@@ -83,13 +82,15 @@ class CSVLogger(Callback):
         self._is_begun = self._is_resumed = False
 
     def on_run_begin(self, run: Run) -> None:
+        self._table = None
+        check_own_file("CSVLogger", self.filename, [monitor.filename for monitor in earlier_monitors(CSVLogger, self, run)])
         self._table = None if run.workdir is None else CsvTable(Path(run.workdir) / self.filename, self.separator)
         self._is_begun, self._is_resumed = False, run.resuming
         self._unwritten = []
         if not run.resuming:
             self._values, self._rows = self._new_values(), 0
-            if self._table is not None and self.append:
-                self._rows = len(self._table.read())
+            if self._table is not None:  # now, so that a resumed run never takes an older file for its own
+                self._rows = len(self._previous_rows(self._table))
 
     def on_records(self, records: list[Record]) -> None:
         if self._table is None:
@@ -117,11 +118,11 @@ class CSVLogger(Callback):
             except OSError as error:
                 logger.warning("%s may not be on disk: %s; a resumed run may lose rows", self.filename, error)
         rows = {} if self._rows is None else {"rows": self._rows}
-        return {**rows, "gathered": dict(self._values.gathered)}
+        return {**rows, **self._values.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._rows = state.get("rows")
-        self._values.gathered = dict(state["gathered"])
+        self._values.load_state_dict(state)
 
     def _write(self, table: CsvTable) -> None:
         if not self._unwritten:
@@ -139,10 +140,11 @@ class CSVLogger(Callback):
         """Return the rows that this run keeps from an existing file.
 
         If the run does not append to the file, the file is renamed and no rows are kept. The same happens if the first
-        column is not "epoch" or, with rows="step", if the first columns are not "step" and "epoch". With append=False, no rows
-        are kept either, but the file is not renamed.
+        column is not "epoch" or, with rows="step", if the first columns are not "step" and "epoch". With append=False, a
+        new run keeps no rows either, but the file is not renamed.
         """
-        if self.append is False or not disk.exists(table.path):
+        is_replaced = self.append is False and not self._is_resumed
+        if is_replaced or not disk.exists(table.path):
             return []
         rows = table.read()
         keys = self._values.keys

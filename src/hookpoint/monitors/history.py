@@ -58,9 +58,9 @@ class History(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         history = {name: list(values) for name, values in self.history.items()}
-        return {"epoch": list(self.epoch), "history": history, "gathered": dict(self._values.gathered)}
+        return {"epoch": list(self.epoch), "history": history, **self._values.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.epoch = list(state["epoch"])
         self.history = {name: list(values) for name, values in state["history"].items()}
-        self._values.gathered = dict(state["gathered"])
+        self._values.load_state_dict(state)

@@ -18,12 +18,13 @@ from hookpoint.core.run.run import Run
 from hookpoint.core.schedule.moment import Moment
 from hookpoint.core.text.plain_values import plain
 from hookpoint.core.text.secrets import masked
+from hookpoint.monitors._workdir_file import check_own_file, earlier_monitors, file_name
+from hookpoint.storage.checkpoint.layout import EVENTS, SCALARS
 from hookpoint.storage.disk import disk
 from hookpoint.storage.disk.complete_lines import end_of_complete_lines, ends_a_line, lines_backwards
 
 logger = logging.getLogger("hookpoint")
 
-EVENTS = "events.jsonl"
 OWN_KEYS = ("step", "iteration", "epoch", "time", "at", "event")
 LOOK_BACK_BYTES = 2**18
 NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
@@ -40,8 +41,9 @@ class JSONWriter(Callback):
 
     Records are written in batches, without waiting for the disk. If a killed process or a full disk leaves an incomplete line,
     that line is removed before the next one is written. A resumed run truncates `filename` to its size at the checkpoint, so
-    that each value appears once. events.jsonl is a journal and is never truncated. Without a workdir, and for a validation or
-    prediction pass outside a run, the monitor does nothing.
+    that each value appears once. events.jsonl is a journal and is never truncated. If a run has several JSONWriters, each needs
+    its own `filename`, and the first one writes the events. Without a workdir, and for a validation or prediction pass outside
+    a run, the monitor does nothing.
 
     >>> loop = Loop([JSONWriter()], workdir="runs/mine")
     """
@@ -53,9 +55,10 @@ class JSONWriter(Callback):
 
     _writing = Lock()  # the monitor's thread writes records while the training thread saves checkpoints
 
-    def __init__(self, filename: str = "scalars.jsonl", **options: Unpack[Options]) -> None:
+    def __init__(self, filename: str = SCALARS, **options: Unpack[Options]) -> None:
         super().__init__(**options)
-        self.filename = filename
+        self.filename = file_name("JSONWriter", filename, SCALARS)
+        self._writes_events = True
         self._folder: Path | None = None
         self._in_run = False
         self._cut_after: Moment | None = None
@@ -63,9 +66,13 @@ class JSONWriter(Callback):
 
     def on_run_begin(self, run: Run) -> None:
         self._in_run = True
-        self._folder = None if run.workdir is None else Path(run.workdir)
         self._cut_after = run.moment if run.resuming else None
         self._sizes = None
+        self._folder = None
+        earlier = earlier_monitors(JSONWriter, self, run)
+        self._writes_events = not earlier
+        check_own_file("JSONWriter", self.filename, [monitor.filename for monitor in earlier])
+        self._folder = None if run.workdir is None else Path(run.workdir)
 
     def on_run_end(self) -> None:
         self._in_run = False
@@ -84,7 +91,7 @@ class JSONWriter(Callback):
                     os.truncate(path, self._end(path))
                 self._cut_after = self._sizes = None
             append(path, scalars)
-            append(folder / EVENTS, events)
+            append(folder / EVENTS, events if self._writes_events else [])
 
     def state_dict(self) -> dict[str, Any]:
         if self._folder is None:

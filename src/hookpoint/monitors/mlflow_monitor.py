@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import hookpoint._version as version
 from hookpoint.core.callback.callback import Options
-from hookpoint.core.errors import BadArgument
+from hookpoint.core.errors import BadArgument, listed
 from hookpoint.core.log.records import Record
 from hookpoint.monitors._chart_values import call_each, chart_scalars, to_images
 from hookpoint.monitors._tracker import RemoteRun, Tracker, event_lines
@@ -43,6 +43,7 @@ class MLflowRun(RemoteRun):
         self._client = _client(self.address)
         # Maps each metric to the (step, value) pairs that MLflow already has. `_is_sent` fills this dict.
         self._sent: dict[str, set[tuple[int, str]]] = {}
+        self._metrics: dict[str, list[str]] = {}  # maps each name in MLflow to the metrics that have this name there
         run = None if run_id is None else _find_run(self._client, run_id)
         self._is_resumed = run is not None
         if run is None:
@@ -66,7 +67,7 @@ class MLflowRun(RemoteRun):
             Metric(name, value, round(record.time * 1000), record.step)
             for record in records
             if record.kind == "scalars"
-            for name, value in {metric_name(name): value for name, value in chart_scalars(record).items()}.items()
+            for name, value in {self._name(name): value for name, value in chart_scalars(record).items()}.items()
             if not self._is_sent(name, record.step, value)
         ]
         for start in range(0, len(metrics), MAX_METRICS):
@@ -80,6 +81,16 @@ class MLflowRun(RemoteRun):
     def finish(self) -> None:
         self._client.set_tag(self.run_id, "hookpoint.ending", (self.message or self.status)[:MAX_VALUE_CHARACTERS])
         self._client.set_terminated(self.run_id, self.status.upper())
+
+    def _name(self, metric: str) -> str:
+        """Return a metric's name in MLflow. Log a warning if another metric has the same name there."""
+        name = metric_name(metric)
+        metrics = self._metrics.setdefault(name, [])
+        if metric not in metrics:
+            metrics.append(metric)
+            if len(metrics) > 1:
+                logger.warning("MLflow stores %s as one metric, %s; rename all but one", listed(map(repr, metrics)), name)
+        return name
 
     def _is_sent(self, name: str, step: int, value: float) -> bool:
         """Return whether MLflow already has a value of this metric for this step.
@@ -136,10 +147,10 @@ class MLflowMonitor(Tracker):
     params: Settings to send in addition to the optimizer's settings. Values that look like secrets are masked.
 
     Names and the x axis are the same as in TFEventWriter: `loss` for log steps and `epoch/loss` for epochs, plotted against the
-    step. Characters that MLflow does not allow in a name become `_`. MLflow stores infinity as the largest float, and does not
-    support histograms. The latest event of each kind is stored as a tag such as `hookpoint.stop`. A run ends as FINISHED,
-    FAILED (after an exception) or KILLED (after a signal), with the reason in `hookpoint.ending`. After `kill -9`, it stays
-    RUNNING.
+    step. Characters that MLflow does not allow in a name become `_`; if two names become equal, a warning is logged. MLflow
+    stores infinity as the largest float, and does not support histograms. The latest event of each kind is stored as a tag such
+    as `hookpoint.stop`. A run ends as FINISHED, FAILED (after an exception) or KILLED (after a signal), with the reason in
+    `hookpoint.ending`. After `kill -9`, it stays RUNNING.
 
     A resumed run continues the MLflow run that its checkpoint names, or else the one in `mlflow.json` in the workdir. A run
     that was killed before its first checkpoint also continues its MLflow run when you start it again. MLflow cannot delete

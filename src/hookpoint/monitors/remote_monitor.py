@@ -14,6 +14,8 @@ from urllib.request import HTTPRedirectHandler, OpenerDirector, ProxyHandler, Re
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.errors import BadArgument
 from hookpoint.core.log.records import Record
+from hookpoint.core.loop.services import machine_of
+from hookpoint.core.run.run import Run
 from hookpoint.core.text.plain_values import plain
 from hookpoint.monitors._chart_values import call_each
 from hookpoint.monitors._row_values import EpochValues
@@ -37,9 +39,8 @@ class RemoteMonitor(Callback):
     response other than 2xx is a failure, including redirects.
 
     A slow server never blocks a step: if more than 1000 records are waiting, the oldest are dropped. After three failures in a
-    row, nothing more is sent. If a run resumes in the middle of a training pass, some values of this epoch are not sent. These
-    are the values that were logged before the checkpoint was saved, but not in the training pass. An example is the result of
-    a validation pass that ended before the checkpoint was saved.
+    row, nothing more is sent. If a run resumes in the middle of an epoch, the values that this epoch logged before the
+    checkpoint was saved are sent too.
 
     >>> RemoteMonitor("https://example.org", headers={"Authorization": "Bearer ..."}).address
     'https://example.org/publish/epoch/end/'
@@ -63,6 +64,11 @@ class RemoteMonitor(Callback):
         **options: Unpack[Options],
     ) -> None:
         super().__init__(**options)
+        for argument, value in {"root": root, "path": path, "field": field}.items():
+            if not isinstance(value, str):
+                raise BadArgument(f"RemoteMonitor: {argument} must be a string, got {value!r}.")
+        if headers is not None and not isinstance(headers, Mapping):
+            raise BadArgument("RemoteMonitor: headers must be a dict.", write='headers={"Authorization": "Bearer ..."}')
         self.address = f"{root.rstrip('/')}/{path.lstrip('/')}"
         self._origin = _checked(self.address, allow_http=allow_http)
         self.field = field
@@ -71,7 +77,8 @@ class RemoteMonitor(Callback):
             if not isinstance(name, str) or not isinstance(value, str) or not f"{name}{value}".isprintable():
                 raise BadArgument(f"RemoteMonitor: header {name!r} must be a single line of text.")
         self.send_as_json = send_as_json
-        if isinstance(timeout_seconds, bool) or not 0 < timeout_seconds < math.inf:
+        is_number = isinstance(timeout_seconds, int | float) and not isinstance(timeout_seconds, bool)
+        if not is_number or not 0 < timeout_seconds < math.inf:
             raise BadArgument(f"RemoteMonitor: timeout_seconds must be a number > 0, got {timeout_seconds!r}.")
         self.timeout_seconds = timeout_seconds
         self._values = EpochValues()
@@ -80,6 +87,12 @@ class RemoteMonitor(Callback):
     def on_run_begin(self) -> None:
         self._values = EpochValues()
         self._in_run = True
+
+    def on_load(self, run: Run) -> None:
+        if machine_of(run).clocks.epochs_done < run.epoch:
+            # The values come from the run's metrics, not from this monitor's state. A checkpoint does not wait for a monitor
+            # that uses the network, so its state would lack the records that are still queued.
+            self._values.gathered = self._values.named(run.metrics.finals_of(run.epoch))
 
     def on_records(self, records: list[Record]) -> None:
         if self._in_run:

@@ -6,10 +6,10 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from typing import ClassVar, Unpack
+from typing import Any, ClassVar, Unpack
 
 from hookpoint.core.callback.callback import Callback, Options
-from hookpoint.core.errors import BadSchedule
+from hookpoint.core.errors import BadArgument, BadSchedule
 from hookpoint.core.log.records import Record
 from hookpoint.core.run.run import Run
 from hookpoint.core.text.terminal import printable, say
@@ -35,6 +35,7 @@ class ScalarPrinter(Callback):
 
     ranks = "chief"
     on_error = "warn"
+    keeps: ClassVar[str] = "the values of the current epoch"
     step_cost: ClassVar[str] = "nothing"
 
     def __init__(
@@ -53,8 +54,8 @@ class ScalarPrinter(Callback):
         if not isinstance(every_n_epochs, int) or isinstance(every_n_epochs, bool) or every_n_epochs < 1:
             raise BadSchedule(f"ScalarPrinter: every_n_epochs must be an integer ≥ 1, got {every_n_epochs!r}.")
         self.every_n_epochs = every_n_epochs
-        self._whitelist = None if whitelist is None else _patterns(whitelist)
-        self._blacklist = _patterns(blacklist or ())
+        self._whitelist = None if whitelist is None else _patterns("whitelist", whitelist)
+        self._blacklist = _patterns("blacklist", () if blacklist is None else blacklist)
         self._values = EpochValues()
 
     def on_run_begin(self) -> None:
@@ -74,6 +75,12 @@ class ScalarPrinter(Callback):
     def on_run_end(self) -> None:
         self._print("after the last epoch", self._values.finish())
 
+    def state_dict(self) -> dict[str, Any]:
+        return self._values.state_dict() if self._values.gathered else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._values.load_state_dict(state)
+
     def _print(self, title: str, values: Mapping[str, float]) -> None:
         shown = [f"{printable(name)}: {values[name]:.5g}" for name in sorted(values) if self._is_wanted(name)]
         if shown:
@@ -84,8 +91,12 @@ class ScalarPrinter(Callback):
         return listed and not any(pattern.search(name) for pattern in self._blacklist)
 
 
-def _patterns(patterns: Iterable[str]) -> list[re.Pattern[str]]:
-    return [re.compile(pattern) for pattern in ([patterns] if isinstance(patterns, str) else patterns)]
+def _patterns(argument: str, patterns: Iterable[str]) -> list[re.Pattern[str]]:
+    try:
+        return [re.compile(pattern) for pattern in ([patterns] if isinstance(patterns, str) else patterns)]
+    except (re.error, TypeError) as error:
+        problem = f"{argument} must be a list of regular expressions, got {patterns!r}: {error}"
+        raise BadArgument(f"ScalarPrinter: {problem}.", write=f'{argument}=["^loss", "/ema$"]') from None
 
 
 def _lines(title: str, shown: list[str], width: float) -> list[str]:

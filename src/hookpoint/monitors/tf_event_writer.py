@@ -17,6 +17,7 @@ from hookpoint.core.log.records import Record
 from hookpoint.core.run.run import Run
 from hookpoint.monitors._chart_values import call_each, chart_scalars, finite, to_pixels
 from hookpoint.monitors._projector import write_embedding
+from hookpoint.monitors._workdir_file import folder_name
 from hookpoint.storage.disk import disk
 
 if TYPE_CHECKING:
@@ -39,9 +40,9 @@ class TFEventWriter(Callback):
     The x axis is the step. Training values have two curves: `loss` for the mean at each log step, and `epoch/loss` for the mean
     over each epoch. Validation results and single values keep their names. The shape of an image is height x width or height x
     width x channels. The shape of a batch of images is batch x height x width x channels. Integer pixels range from 0 to 255.
-    Float pixels range from 0 to 1 or, if any pixel is above 1, from 0 to 255. Histograms leave out nonfinite values. A text
-    with a `graph_def` (a model's graph) is also written as a graph. An embedding is written to files for TensorBoard's
-    projector, which shows only the newest embedding with each name.
+    Float pixels range from 0 to 1 or, if any pixel is above 1, from 0 to 255. NaN is black. Histograms leave out nonfinite
+    values. A text with a `graph_def` (a model's graph) is also written as a graph. An embedding is written to files for
+    TensorBoard's projector, which shows only the newest embedding with each name.
 
     A resumed run truncates the files to their size at the checkpoint and deletes newer files, so that each value appears once.
     Without a workdir, and for a validation or prediction pass outside a run, the monitor does nothing. Without tensorboard or
@@ -59,7 +60,7 @@ class TFEventWriter(Callback):
 
     def __init__(self, subfolder: str = "tensorboard", **options: Unpack[Options]) -> None:
         super().__init__(**options)
-        self.subfolder = subfolder
+        self.subfolder = folder_name("TFEventWriter", subfolder, "tensorboard")
         self._folder: Path | None = None
         self._writer: SummaryWriter | None = None
         self._files: set[Path] = set()

@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from hookpoint import callbacks as cb
 from hookpoint.callbacks._shared import arguments
 from hookpoint.core.errors import BadArgument
 
@@ -47,3 +48,23 @@ def test_good_values_are_returned():
     assert arguments.file_name("Mine", "given", "a.txt") == "a.txt"
     assert arguments.choices("Mine", "given", "b", ("a", "b")) == ("b",)
     assert arguments.choices("Mine", "given", iter("ab"), ("a", "b")) == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: cb.ProcessTensors(3, print), "ProcessTensors: 3 is not the name of a tensor"),
+        (lambda: cb.SendStat(3), "SendStat: the command must be a string or a list of strings, got 3"),
+        (lambda: cb.SendStat(["true"], 3), "SendStat: names must be a list of non-empty strings, got 3"),
+        (lambda: cb.Notify(3), "Notify: url must be a URL or a list of URLs"),
+        (lambda: cb.Notify("ntfys://topic", names=[""]), r"Notify: names must be a list of non-empty strings, got \[''\]"),
+        (lambda: cb.MovingAverageSummary(3), "MovingAverageSummary: names must be a list of non-empty strings, got 3"),
+        (lambda: cb.MovingAverageSummary(decay="0.9"), "decay must be at least 0 and below 1, got '0.9'"),
+        (lambda: cb.SummaryCollector(collect_specified_data="x"), "collect_specified_data must be a dict, got 'x'"),
+        (lambda: cb.ProgressBar(None), "ProgressBar: names must be a list of non-empty strings, got None"),
+        (lambda: cb.GPUMemoryTracker(0.5), "GPUMemoryTracker: devices must be a list of device indices, got 0.5"),
+    ],
+)
+def test_a_list_of_the_wrong_type_is_refused_with_the_name_of_the_argument(make, says):
+    with pytest.raises(BadArgument, match=says):
+        make()

@@ -259,7 +259,8 @@ def test_without_an_iteration_there_is_nothing_to_read_and_one_line_says_so(capl
     with Loop([ProcessTensors(["batch"], print).when(Every(epochs=1))], extra_callbacks=[], monitors=[]) as run:
         for _ in run.epochs(3):
             pass
-    assert caplog.messages == ["ProcessTensors has nothing to read: this epoch completed no training iteration"]
+    line = "ProcessTensors has nothing to read: this epoch completed no training iteration since the run started or resumed"
+    assert caplog.messages == [line]
 
 
 def test_nothing_of_a_run_is_held_after_it():

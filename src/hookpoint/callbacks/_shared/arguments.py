@@ -39,6 +39,14 @@ def string(owner: str, argument: str, value: Any) -> str:
     return value
 
 
+def strings(owner: str, argument: str, values: Any) -> tuple[str, ...]:
+    """Return the values as a tuple if they are non-empty strings. A single string counts as one value."""
+    listed = (values,) if isinstance(values, str) else tuple(values) if isinstance(values, Iterable) else (values,)
+    if not all(isinstance(value, str) and value for value in listed):
+        raise BadArgument(f"{owner}: {argument} must be a list of non-empty strings, got {values!r}.")
+    return listed
+
+
 def function(owner: str, argument: str, value: Any, *, or_none: bool = False, **cures: str) -> Any:
     """Return the value if it is callable. With `or_none`, None is also accepted."""
     if not callable(value) and not (or_none and value is None):
@@ -90,7 +98,7 @@ def file_name(owner: str, argument: str, value: Any) -> str:
 
 def device_indices(owner: str, devices: Iterable[int]) -> tuple[int, ...]:
     """Return the device indices without duplicates."""
-    indices = [devices] if isinstance(devices, int | str) else list(devices)
+    indices = list(devices) if isinstance(devices, Iterable) and not isinstance(devices, str) else [devices]
     if not indices or any(not isinstance(index, int) or isinstance(index, bool) or index < 0 for index in indices):
         raise BadArgument(f"{owner}: devices must be a list of device indices, got {devices!r}.", write="devices=[0, 1]")
     return tuple(dict.fromkeys(indices))

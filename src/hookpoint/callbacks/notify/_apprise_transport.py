@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -22,7 +22,7 @@ class AppriseTransport:
     """Send a title and a text to Apprise URLs. Raise for an unencrypted URL if its scheme has an encrypted form."""
 
     def __init__(self, owner: str, urls: str | Sequence[str], timeout_seconds: float) -> None:
-        self._urls = [urls] if isinstance(urls, str) else list(urls)
+        self._urls = list(urls) if isinstance(urls, Iterable) and not isinstance(urls, str) else [urls]
         self._timeout_seconds = timeout_seconds
         if not self._urls or not all(isinstance(url, str) and url for url in self._urls):
             raise BadArgument("url must be a URL or a list of URLs.", write='url="ntfys://topic"')

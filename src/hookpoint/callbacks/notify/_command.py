@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from hookpoint.core.errors import BadArgument, listed
@@ -42,7 +42,7 @@ class Command:
         self, command: str | Sequence[str], *, numbers: Collection[str] = (), texts: Collection[str] = (), shell: bool = False
     ) -> None:
         is_line = isinstance(command, str)
-        lines = [command] if isinstance(command, str) else list(command)
+        lines = [command] if isinstance(command, str) or not isinstance(command, Iterable) else list(command)
         if isinstance(command, bytes) or not all(isinstance(line, str) for line in lines):
             raise BadArgument(f"the command must be a string or a list of strings, got {command!r}.")
         if shell and not is_line:

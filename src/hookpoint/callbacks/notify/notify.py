@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from time import monotonic
 from typing import Any, Unpack
 
-from hookpoint.callbacks._shared.arguments import choices, number, string
+from hookpoint.callbacks._shared.arguments import choices, number, string, strings
 from hookpoint.callbacks._shared.new_values import NewValues
 from hookpoint.callbacks.notify._apprise_transport import AppriseTransport
 from hookpoint.callbacks.notify._messages import Tone, clean_text, command_line, error_lines, run_message
@@ -70,7 +70,7 @@ class Notify(Sender):
         self.best = None if best is None else Best(mode_of(string("Notify", "best", best), mode))
         self.metric = best
         self.minutes_between = number("Notify", "minutes_between", minutes_between, least=0)
-        self.names = names if names is None else (names,) if isinstance(names, str) else tuple(names)
+        self.names = None if names is None else strings("Notify", "names", names)
         self._url = url
         self.check_transport()
         self.reads = () if best is None else (best,)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any, Unpack
 
-from hookpoint.callbacks._shared.arguments import string
+from hookpoint.callbacks._shared.arguments import strings
 from hookpoint.callbacks.notify._apprise_transport import AppriseTransport
 from hookpoint.callbacks.notify._command import Command, Value
 from hookpoint.callbacks.notify._command_transport import CommandTransport
@@ -66,9 +66,9 @@ class SendStat(Sender):
     ) -> None:
         super().__init__(timeout_seconds, **options)
         owner = type(self).__name__
-        self.names = (names,) if isinstance(names, str) else tuple(names)
+        self.names = strings(owner, "names", names)
         for name in self.names:
-            if string(owner, "names", name) in (*NUMBERS, *TEXTS):
+            if name in (*NUMBERS, *TEXTS):
                 raise BadArgument(f"{owner}: '{name}' is a reserved field, not a metric.", leave="it out")
         if (command is None) == (url is None):
             raise BadArgument(f"{owner} takes either a command or url=.")

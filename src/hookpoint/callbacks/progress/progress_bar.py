@@ -9,7 +9,7 @@ from threading import Lock
 from time import monotonic
 from typing import ClassVar, Unpack
 
-from hookpoint.callbacks._shared.arguments import positive
+from hookpoint.callbacks._shared.arguments import positive, strings
 from hookpoint.callbacks._shared.progress_view import View
 from hookpoint.callbacks._shared.ticker import Ticker
 from hookpoint.callbacks.progress._progress_display import choose_display
@@ -46,7 +46,7 @@ class ProgressBar(Callback):
         **options: Unpack[Options],
     ) -> None:
         super().__init__(**options)
-        self.names = tuple(dict.fromkeys(["loss", *([names] if isinstance(names, str) else names)]))
+        self.names = tuple(dict.fromkeys(["loss", *strings("ProgressBar", "names", names)]))
         self.refresh_seconds = positive("ProgressBar", "refresh_seconds", refresh_seconds)
         self.plain_every_seconds = positive("ProgressBar", "plain_every_seconds", plain_every_seconds)
         self._values: dict[str, float] = {}

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from threading import Lock
 from typing import Any, Unpack
 
+from hookpoint.callbacks._shared.arguments import strings
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.errors import BadArgument
 from hookpoint.core.run.run import Run
@@ -29,9 +30,9 @@ class MovingAverageSummary(Callback):
 
     def __init__(self, names: Iterable[str] | None = None, decay: float = 0.95, **options: Unpack[Options]) -> None:
         super().__init__(**options)
-        if not 0 <= decay < 1:
+        if not isinstance(decay, int | float) or not 0 <= decay < 1:
             raise BadArgument(f"MovingAverageSummary: decay must be at least 0 and below 1, got {decay!r}.")
-        self.names = None if names is None else frozenset([names] if isinstance(names, str) else names)
+        self.names = None if names is None else frozenset(strings("MovingAverageSummary", "names", names))
         self.decay = decay
         self._averages: dict[str, Average] = {}
 

@@ -193,6 +193,8 @@ class CollectedData:
     @classmethod
     def of(cls, specified: Mapping[str, Any] | None, keep_default_action: bool) -> CollectedData:
         """Convert MindSpore's arguments. Data that the arguments do not name is collected only with `keep_default_action`."""
+        if specified is not None and not isinstance(specified, Mapping):
+            raise BadArgument(f"SummaryCollector: collect_specified_data must be a dict, got {specified!r}.")
         data = dict(specified or {})
         _check(data)
         default = FIRST if keep_default_action else None

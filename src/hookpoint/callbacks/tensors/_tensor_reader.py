@@ -113,7 +113,8 @@ class TensorReader(Callback):
         if last is None:
             if not self._has_warned:
                 self._has_warned = True
-                logger.warning("%s has nothing to read: this epoch completed no training iteration", self.owner)
+                why = "this epoch completed no training iteration since the run started or resumed"
+                logger.warning("%s has nothing to read: %s", self.owner, why)
             return None
         return {name: last[name] if name in last else self._value(run, name) for name in self.sources}
 
@@ -195,7 +196,7 @@ class TensorReader(Callback):
 
 def sources_of(owner: str, names: Names) -> dict[str, Source]:
     """Return the source of each name, or raise if a name is invalid."""
-    listed = [names] if isinstance(names, str) else list(names)
+    listed = list(names) if isinstance(names, Iterable) and not isinstance(names, str) else [names]
     sources = dict(names) if isinstance(names, Mapping) else {name: name for name in listed}
     for name, source in sources.items():
         has_name, has_source = isinstance(name, str) and name, callable(source) or (isinstance(source, str) and source)

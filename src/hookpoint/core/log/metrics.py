@@ -303,6 +303,11 @@ class Metrics(Mapping[str, float]):
         moment, value = self._history[name][-1]
         return moment, float(value)
 
+    def finals_of(self, epoch: int) -> dict[str, float]:
+        """Return the newest final value of each metric, if it is from this epoch."""
+        newest = {name: self._history[name][-1] for name in self._history}
+        return {name: float(value) for name, (moment, value) in newest.items() if moment.epoch == epoch}
+
     def of_epoch(self, epoch: int) -> list[str]:
         """Return the names of the metrics whose latest value is from this epoch."""
         return [name for name, last in self._epochs.items() if last == epoch]
