@@ -225,6 +225,38 @@ def test_batches_may_be_taken_one_by_one_and_with_a_for():
     assert run.iteration == 6
 
 
+@pytest.mark.parametrize("taken_from", [iter, lambda loop: loop])
+def test_a_pass_continues_after_an_error_of_the_loader_that_the_caller_catches(taken_from):
+    class Flaky:
+        """An iterator that fails once, at its second batch."""
+
+        def __init__(self):
+            self.number = 0
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            self.number += 1
+            if self.number == 2:
+                raise OSError("a lost connection")
+            if self.number > 4:
+                raise StopIteration
+            return self.number
+
+    taken, completed = [], []
+    with Loop([LambdaCallback(on_epoch_end=lambda run: completed.append(run.epoch_complete))]) as run:
+        iterator = taken_from(run.batches(Flaky()))
+        while True:
+            try:
+                taken.append(next(iterator))
+            except OSError:
+                continue
+            except StopIteration:
+                break
+    assert (taken, completed, run.iteration) == ([1, 3, 4], [True], 3)
+
+
 def test_explain_shows_the_iterations_once_a_pass_has_begun():
     loop = Loop([LambdaCallback(on_train_iter_end=lambda run: None)])
     assert "The source is generated when a pass begins" in loop.hooks.explain(step=True)

@@ -99,6 +99,8 @@ class BatchLoop:
     def _drive(machine: Machine, pass_: Pass, keeps: object = None) -> Iterator[Iterable[Any]]:
         """Open the pass and yield a generator over its batches. If handlers change during the pass, yield a new generator.
 
+        An exception ends the generator too. If the caller catches it and asks for the next batch, the pass continues.
+
         At the end of the pass, step the optimizer if the last accumulation window is incomplete. With `yield from`, Python
         would enter this function for every batch.
         """
@@ -106,9 +108,8 @@ class BatchLoop:
             resolutions = pass_.resolutions
             yield iterations(machine, pass_)
             complete = pass_.is_exhausted
-            if pass_.is_open and (
-                complete or pass_.resolutions == resolutions
-            ):  # otherwise, continue with the changed handlers
+            has_ended = complete or (pass_.resolutions == resolutions and machine.pass_end.is_due(pass_))
+            if pass_.is_open and has_ended:  # otherwise, continue with the changed handlers, or after a caught exception
                 pass_.was_cut = not complete and not pass_.saw_everything
                 if not complete and not pass_.was_cut:  # the pass was stopped at its last batch
                     machine.resuming.exhaust_data(pass_)
