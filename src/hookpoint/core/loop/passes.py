@@ -126,8 +126,10 @@ class Pass:
         else:
             if not now.skips_were_read:
                 skips = "/".join(sorted(now.skipped))
-                text = f"skip_{skips} was requested, but the body of the loop did not read run.skipped"
-                warnings.warn(text, HookpointWarning, stacklevel=5)
+                text = (
+                    f"skip_{skips} had no effect: it was requested too late, or the body of the loop did not read run.skipped"
+                )
+                warnings.warn(text, HookpointWarning, stacklevel=4)
             return False
         now.is_sampled = False
         return True
