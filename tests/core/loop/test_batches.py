@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from hookpoint import Callback, Every, LambdaCallback
+from hookpoint.core.errors import BadLoop
 from hookpoint.core.loop import batches
 from hookpoint.core.loop.loop import Loop
 from hookpoint.core.loop.machine import Machine
@@ -255,6 +256,23 @@ def test_a_pass_continues_after_an_error_of_the_loader_that_the_caller_catches(t
             except StopIteration:
                 break
     assert (taken, completed, run.iteration) == ([1, 3, 4], [True], 3)
+
+
+def test_a_pass_cannot_be_iterated_again_in_the_next_epoch():
+    with pytest.raises(BadLoop, match="has ended in epoch 1, so epoch 2 would get no batches"), Loop([]) as run:
+        batches_of_all_epochs = run.batches("ab")
+        for _ in run.epochs(2):
+            for _ in batches_of_all_epochs:
+                pass
+    assert (run.epoch, run.iteration) == (2, 2)
+
+
+def test_the_rest_of_a_pass_may_be_empty():
+    with Loop([]) as run:
+        for _ in run.epochs(2):
+            loop = run.batches("ab")
+            assert [list(loop), list(loop)] == [["a", "b"], []]
+    assert run.iteration == 4
 
 
 def test_explain_shows_the_iterations_once_a_pass_has_begun():
