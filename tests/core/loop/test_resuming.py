@@ -428,6 +428,7 @@ def test_parts_that_the_checkpoint_or_the_run_has_alone_are_told(caplog, disk):
     ("state", "message"),
     [
         ({"model": Weights()}, "state: the name 'model' is reserved.\n  rename    it"),
+        ([3], 'state must be a dict of objects by name, got [3].\n  write     state={"scheduler": scheduler}'),
         ({"x": 3}, "state['x']: int needs both state_dict and load_state_dict.\n  add       them"),
     ],
 )
