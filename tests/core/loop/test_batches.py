@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import islice
 from types import SimpleNamespace
 
 import pytest
@@ -263,6 +264,22 @@ def test_a_pass_cannot_be_iterated_again_in_the_next_epoch():
         batches_of_all_epochs = run.batches("ab")
         for _ in run.epochs(2):
             for _ in batches_of_all_epochs:
+                pass
+    assert (run.epoch, run.iteration) == (2, 2)
+
+
+def test_two_passes_cannot_take_turns():
+    with pytest.raises(BadLoop, match="was closed by another pass or by the end of its epoch"), Loop([]) as run:
+        for _ in run.epochs(1):
+            for _ in zip(run.batches("ab"), run.batches("xy"), strict=True):
+                pass
+
+
+def test_an_iterator_over_a_pass_ends_with_its_epoch():
+    with pytest.raises(BadLoop, match="was closed by another pass or by the end of its epoch"), Loop([]) as run:
+        iterator = iter(run.batches("abcdef"))
+        for _ in run.epochs(2):
+            for _ in islice(iterator, 2):
                 pass
     assert (run.epoch, run.iteration) == (2, 2)
 

@@ -44,6 +44,7 @@ class Pass:
     is_done: bool = False
     is_shared: bool = False
     abandoned: bool = False
+    was_superseded: bool = False  # whether another pass, or the end of the epoch, closed the pass before its end
     wants_end: bool = False
     was_cut: bool = False
     opened_epoch: bool = False
