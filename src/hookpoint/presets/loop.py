@@ -80,7 +80,7 @@ class Loop(core.Loop):
         data_timeout_seconds: float | None = None,
         control: bool = True,
     ) -> None:
-        from hookpoint.core.loop.options import LoopOptions
+        from hookpoint.core.loop.options import LoopOptions, is_duration
         from hookpoint.presets._defaults import new_profile, with_defaults
         from hookpoint.presets._scheduler_check import SchedulerCheck
         from hookpoint.steering.steering_option import steering_for
@@ -89,6 +89,8 @@ class Loop(core.Loop):
             raise BadArgument(
                 "Loop: checkpoint_key has no effect on the store passed as store=.", give="the key to the store itself"
             )
+        if not is_duration(wait_seconds):
+            raise BadArgument(f"Loop: wait_seconds must be a number > 0, got {wait_seconds!r}.")
         backend = _backend_options(workdir, model, optimizer, allow_world_change, checkpoint_key)
         options = LoopOptions(
             model=model,

@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 
-from hookpoint import Callback, Every, Hooks, errors, guard
+from hookpoint import Callback, Every, Hooks, LambdaCallback, errors, guard, on
 from hookpoint.core.loop.loop import Loop
 
 
@@ -354,3 +354,13 @@ def test_who_looks_at_the_end_knows_why_it_stopped():
             if asks:
                 run.stop("enough")
     assert reasons == [None, "enough"]
+
+
+@pytest.mark.parametrize("schedule", [5, "steps", lambda run: run.epoch > 3, Every])
+@pytest.mark.parametrize(
+    "use",
+    [lambda schedule: LambdaCallback(on_trigger=print).when(schedule), lambda schedule: on("on_epoch_end", when=schedule)],
+)
+def test_a_schedule_must_be_a_schedule(use, schedule):
+    with pytest.raises(errors.BadSchedule, match=r"is not a schedule\.\n.*or If\(function\)"):
+        use(schedule)

@@ -398,3 +398,26 @@ def test_a_method_of_ones_own_or_theirs_is_not(method, recwarn):
     name = method.partition("(")[0]
     find_handlers(type("Mine", (Lookalikes,), {name: scope[name]})())
     assert not recwarn.list
+
+
+async def _coroutine(self):
+    pass
+
+
+def _generator(self):
+    yield
+
+
+async def _async_generator(self):
+    yield
+
+
+@pytest.mark.parametrize(("function", "word"), [(_coroutine, "async"), (_generator, "yield"), (_async_generator, "async")])
+@pytest.mark.parametrize("name", ["on_epoch_end", "on_trigger", "on_train_batch_end"])
+def test_a_handler_whose_body_would_never_run_is_rejected(name, function, word):
+    idle = type("Idle", (Callback,), {name: function})
+    with pytest.raises(errors.CompileError) as caught:
+        find_handlers(idle())
+    assert str(caught.value) == (
+        f"Idle.{name} uses '{word}', so its body would never run.\n  write     def {name}(...) without '{word}'"
+    )

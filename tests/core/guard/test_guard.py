@@ -78,6 +78,27 @@ class Worker:
         return 10 // x
 
 
+@pytest.mark.parametrize("decorated", [guard, guard("on_kept")])
+def test_a_guard_may_be_above_classmethod_or_staticmethod(decorated):
+    class Kinds:
+        @decorated
+        @classmethod
+        def kept(cls, x, callbacks=None):
+            return cls.__name__, x
+
+    class Static:
+        @decorated
+        @staticmethod
+        def kept(x, callbacks=None):
+            return x
+
+    seen = []
+    callback = LambdaCallback(on_kept_end=lambda x: seen.append(x))
+    assert (Kinds.kept(1, callback), Kinds().kept(2, callback)) == (("Kinds", 1), ("Kinds", 2))
+    assert (Static.kept(3, callback), Static().kept(4, callback)) == (3, 4)
+    assert seen == [1, 2, 3, 4]
+
+
 def drained(stream):
     while True:
         try:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hookpoint import Callback, current_run, run_each
+from hookpoint import Callback, LambdaCallback, current_run, run_each
 from hookpoint.core.loop.loop import Loop
 
 
@@ -41,6 +41,12 @@ def test_points_fire_around_the_routine_and_around_each_item():
 
 def test_without_callbacks_it_is_the_items():
     assert list(run_each("seed", range(3))) == [0, 1, 2]
+
+
+def test_callbacks_from_a_generator_are_called_for_every_item():
+    seen = []
+    callbacks = (callback for callback in [LambdaCallback(on_seed_begin=lambda seed: seen.append(seed))])
+    assert list(run_each("seed", range(3), callbacks)) == seen == [0, 1, 2]
 
 
 def test_nothing_to_run_over_still_begins_and_ends():

@@ -10,6 +10,7 @@ import pytest
 
 import hookpoint
 from hookpoint import callbacks as cb
+from hookpoint.core.errors import BadValue
 from hookpoint.core.log.name_limit import MAX_NAMES, NameLimit
 
 
@@ -106,3 +107,13 @@ def test_what_names_take_is_bounded(few, caplog):
 
     with caplog.at_level(logging.ERROR):
         assert peak(3_000) - peak(400) < 20_000  # a name takes some 500 bytes
+
+
+@pytest.mark.parametrize("mode", ["train", "val"])
+def test_a_name_must_be_a_string(mode):
+    with (
+        pytest.raises(BadValue, match="the name of a logged value must be a string, got 5"),
+        hookpoint.Loop(monitors=[]) as run,
+    ):
+        for _ in run.batches("a", mode=mode):
+            run.log({5: 1.0})

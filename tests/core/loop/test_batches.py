@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from itertools import islice
 from types import SimpleNamespace
 
 import pytest
 
 from hookpoint import Callback, Every, LambdaCallback
+from hookpoint.core.errors import BadLoop
 from hookpoint.core.loop import batches
 from hookpoint.core.loop.loop import Loop
 from hookpoint.core.loop.machine import Machine
@@ -223,6 +225,71 @@ def test_batches_may_be_taken_one_by_one_and_with_a_for():
         taken += list(loop)
     assert taken == list("abcdef")
     assert run.iteration == 6
+
+
+@pytest.mark.parametrize("taken_from", [iter, lambda loop: loop])
+def test_a_pass_continues_after_an_error_of_the_loader_that_the_caller_catches(taken_from):
+    class Flaky:
+        """An iterator that fails once, at its second batch."""
+
+        def __init__(self):
+            self.number = 0
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            self.number += 1
+            if self.number == 2:
+                raise OSError("a lost connection")
+            if self.number > 4:
+                raise StopIteration
+            return self.number
+
+    taken, completed = [], []
+    with Loop([LambdaCallback(on_epoch_end=lambda run: completed.append(run.epoch_complete))]) as run:
+        iterator = taken_from(run.batches(Flaky()))
+        while True:
+            try:
+                taken.append(next(iterator))
+            except OSError:
+                continue
+            except StopIteration:
+                break
+    assert (taken, completed, run.iteration) == ([1, 3, 4], [True], 3)
+
+
+def test_a_pass_cannot_be_iterated_again_in_the_next_epoch():
+    with pytest.raises(BadLoop, match="has ended in epoch 1, so epoch 2 would get no batches"), Loop([]) as run:
+        batches_of_all_epochs = run.batches("ab")
+        for _ in run.epochs(2):
+            for _ in batches_of_all_epochs:
+                pass
+    assert (run.epoch, run.iteration) == (2, 2)
+
+
+def test_two_passes_cannot_take_turns():
+    with pytest.raises(BadLoop, match="was closed by another pass or by the end of its epoch"), Loop([]) as run:
+        for _ in run.epochs(1):
+            for _ in zip(run.batches("ab"), run.batches("xy"), strict=True):
+                pass
+
+
+def test_an_iterator_over_a_pass_ends_with_its_epoch():
+    with pytest.raises(BadLoop, match="was closed by another pass or by the end of its epoch"), Loop([]) as run:
+        iterator = iter(run.batches("abcdef"))
+        for _ in run.epochs(2):
+            for _ in islice(iterator, 2):
+                pass
+    assert (run.epoch, run.iteration) == (2, 2)
+
+
+def test_the_rest_of_a_pass_may_be_empty():
+    with Loop([]) as run:
+        for _ in run.epochs(2):
+            loop = run.batches("ab")
+            assert [list(loop), list(loop)] == [["a", "b"], []]
+    assert run.iteration == 4
 
 
 def test_explain_shows_the_iterations_once_a_pass_has_begun():

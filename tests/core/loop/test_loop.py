@@ -181,8 +181,12 @@ def test_loops_nest():
 @pytest.mark.parametrize(
     ("use", "message"),
     [
-        (lambda: Loop(log_every=-1), "log_every must be >= 0, got -1."),
-        (lambda: Loop(max_retries=-1), "max_retries must be >= 0, got -1."),
+        (lambda: Loop(log_every=-1), "log_every must be an integer >= 0, got -1."),
+        (lambda: Loop(log_every="5"), "log_every must be an integer >= 0, got '5'."),
+        (lambda: Loop(log_every=2.5), "log_every must be an integer >= 0, got 2.5."),
+        (lambda: Loop(hang_report_seconds="5"), "hang_report_seconds must be a number > 0 or None, got '5'."),
+        (lambda: Loop(max_retries=-1), "max_retries must be an integer >= 0, got -1."),
+        (lambda: Loop(max_retries=None), "max_retries must be an integer >= 0, got None."),
         (
             lambda: in_run(lambda run: run.epochs(-1)),
             "run.epochs: number must be an integer >= 0 or None, got -1.",

@@ -428,6 +428,7 @@ def test_parts_that_the_checkpoint_or_the_run_has_alone_are_told(caplog, disk):
     ("state", "message"),
     [
         ({"model": Weights()}, "state: the name 'model' is reserved.\n  rename    it"),
+        ([3], 'state must be a dict of objects by name, got [3].\n  write     state={"scheduler": scheduler}'),
         ({"x": 3}, "state['x']: int needs both state_dict and load_state_dict.\n  add       them"),
     ],
 )
@@ -556,6 +557,29 @@ def test_the_means_of_a_pass_that_a_stop_cuts_off_go_on(new_disk):
         disk = new_disk()
         run_it(disk, stop_at)
         assert run_it(disk) == whole, f"stopped after step {stop_at}"
+
+
+def test_an_epoch_that_was_about_to_stop_when_it_was_saved_stops_after_a_resume(disk):
+    seen = []
+
+    class Dies(Callback):
+        def on_train_epoch_end(self, run):
+            seen.append((run.epoch, run.iteration))
+            if len(seen) == 1:
+                raise Killed
+
+    def run_it():
+        with Loop([Saver().when(Every(steps=2)), Dies()], store=disk) as run:
+            for _ in run.epochs(2):
+                for _ in run.batches("abcd"):
+                    if run.iteration + 1 == 2:
+                        run.stop_epoch()
+        return run.iteration
+
+    with pytest.raises(Killed):
+        run_it()
+    assert run_it() == 6
+    assert seen == [(1, 2), (1, 2), (2, 6)]
 
 
 @pytest.fixture

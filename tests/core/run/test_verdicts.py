@@ -279,7 +279,18 @@ def test_a_body_that_does_not_look_is_told():
     with pytest.warns(HookpointWarning) as caught:
         train_on_letters([ask], epochs=1)
     (warning,) = caught
-    assert str(warning.message) == "skip_backward/step was requested, but the body of the loop did not read run.skipped"
+    why = "it was requested too late, or the body of the loop did not read run.skipped"
+    assert str(warning.message) == f"skip_backward/step had no effect: {why}"
+    assert warning.filename == train_on_letters.__code__.co_filename
+
+
+def test_a_body_that_looked_before_the_request_is_told():
+    def body(run):
+        assert not run.skipped
+        run.fire("on_too_late")
+
+    with pytest.warns(HookpointWarning, match="skip_step had no effect: it was requested too late"):
+        train_on_letters([LambdaCallback(on_too_late=lambda run: run.skip_step())], epochs=1, body=body)
 
 
 # retry

@@ -401,9 +401,36 @@ def test_a_skip_that_an_on_iter_backward_of_ones_own_does_not_look_at_is_warned_
                 super().on_iter_backward(run)
 
     asks = ask("on_train_iter_begin", "skip_step")
-    with pytest.warns(HookpointWarning, match="skip_step was requested, but the body of the loop did not read run.skipped"):
+    with pytest.warns(HookpointWarning, match="skip_step had no effect: .* did not read run.skipped"):
         assert runner(Careless(), asks).fit(batches, epochs=1).step == 5
     assert runner(Careful(), ask("on_train_iter_begin", "skip_step")).fit(batches, epochs=1).step == 4
+
+
+@pytest.mark.parametrize("point", ["on_backward_end", "on_step_begin"])
+def test_a_request_to_skip_the_backward_pass_after_it_has_run_is_warned_of(runner, batches, point):
+    with pytest.warns(HookpointWarning, match="skip_backward had no effect: it was requested too late"):
+        assert runner(ask(point, "skip_backward")).fit(batches, epochs=1).step == 5
+
+
+@pytest.mark.parametrize("request_", ["skip_step", "skip_batch", "retry"])
+def test_a_step_cannot_be_skipped_once_the_optimizer_has_stepped(runner, batches, request_):
+    with pytest.raises(BadLoop, match="cannot be skipped at on_step_end: it is done"):
+        runner(ask("on_step_end", request_)).fit(batches, epochs=1)
+
+
+def test_a_skip_from_before_an_error_does_not_suppress_the_error(runner, batches):
+    def fail():
+        raise ValueError("a bug in a callback")
+
+    seen = []
+    callbacks = [
+        ask("on_backward_begin", "skip_batch"),
+        LambdaCallback(on_backward_begin=fail),
+        LambdaCallback(on_iter_error=lambda error: seen.append(str(error))),
+    ]
+    with pytest.raises(ValueError, match="a bug in a callback"):
+        runner(*callbacks).fit(batches, epochs=1)
+    assert seen == ["a bug in a callback"]
 
 
 # A step that fails

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from hookpoint.core.callback.callback_info import FromInfo, copied_state, info_of, read_info, run_method, set_name
 from hookpoint.core.callback.handlers import call_directly, declared_only
 from hookpoint.core.callback.knob import Knob
-from hookpoint.core.callback.on import OnError, Ranks
+from hookpoint.core.callback.on import OnError, Ranks, checked_schedule
 from hookpoint.core.errors import BadArgument, OutsideRun
 from hookpoint.core.points import BY_NAME, POINTS
 
@@ -124,7 +124,7 @@ class Callback:
         >>> LambdaCallback(on_trigger=lambda run: print(run.step)).when(Every(steps=500)).schedule
         Every(steps=500)
         """
-        info_of(self).schedule = schedule
+        info_of(self).schedule = checked_schedule(schedule)
         return self
 
     def set_chief_only(self, chief_only: bool = True) -> Self:

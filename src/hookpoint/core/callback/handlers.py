@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from hookpoint.core.callback.callback_info import CallbackInfo, info_of
 from hookpoint.core.callback.fetching import FETCHING, takes_fetches
 from hookpoint.core.callback.on import Mark, marks
-from hookpoint.core.errors import BadArgument, HookpointWarning, TwoSpellings, UnknownArgument, UnknownPoint
+from hookpoint.core.errors import BadArgument, CompileError, HookpointWarning, TwoSpellings, UnknownArgument, UnknownPoint
 from hookpoint.core.points import BY_NAME, FOREIGN, POINTS, RUN_NAMES, SPELLINGS, Point, Spelling, declared
 from hookpoint.core.text.spelling import near_miss
 
@@ -264,8 +264,18 @@ def _handler(
     system, second, renames = (spelling.system, spelling.second, dict(spelling.renames)) if spelling else ("", False, {})
     handler = Handler(owner, point, name, function, tuple(_parameters(function, renames)), when, system, second, marked)
     if point in BY_NAME:
+        _check_runs(handler)
         handler.bind(BY_NAME[point].offers)
     return handler
+
+
+def _check_runs(handler: Handler) -> None:
+    """Raise CompileError if calling the handler would not run its body."""
+    kinds = {"async": inspect.iscoroutinefunction, "yield": inspect.isgeneratorfunction, "async ": inspect.isasyncgenfunction}
+    word = next((word.strip() for word, is_kind in kinds.items() if is_kind(handler.function)), None)
+    if word is not None:
+        what = f"{handler.owner}.{handler.spelling} uses '{word}', so its body would never run."
+        raise CompileError(what, write=f"def {handler.spelling}(...) without '{word}'")
 
 
 def _parameters(function: Callable[..., Any], renames: Mapping[str, str]) -> Iterator[Parameter]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
+from hookpoint.core.errors import BadSchedule
+
 if TYPE_CHECKING:
     from hookpoint.core.schedule.when import When
 
@@ -35,7 +37,7 @@ def on(
     ... def say(run):
     ...     print(run.epoch)
     """
-    mark = Mark(point, when, on_error, ranks)
+    mark = Mark(point, checked_schedule(when), on_error, ranks)
 
     def decorate(function: Function) -> Function:
         setattr(function, MARK, (*marks(function), mark))
@@ -47,3 +49,11 @@ def on(
 def marks(function: Any) -> tuple[Mark, ...]:
     """Return the marks that @on set on a function, innermost first."""
     return tuple(getattr(function, MARK, ()))
+
+
+def checked_schedule(schedule: When | None) -> When | None:
+    """Return the schedule. Raise BadSchedule if it is anything else, such as a function. None means no schedule."""
+    if schedule is not None and (isinstance(schedule, type) or not hasattr(schedule, "arm")):
+        write = "a schedule such as Every(steps=100), or If(function)"
+        raise BadSchedule(f"{schedule!r} is not a schedule.", write=write)
+    return schedule

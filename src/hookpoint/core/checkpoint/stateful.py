@@ -49,6 +49,8 @@ def load_state(part: Any, state: Any, *, is_last: bool = True) -> None:
 
 def user_state(state: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the objects that the user adds to the checkpoint. Raise BadArgument if one of them cannot be stored."""
+    if not isinstance(state, Mapping | None):
+        raise BadArgument(f"state must be a dict of objects by name, got {state!r}.", write='state={"scheduler": scheduler}')
     parts = dict(state or {})
     for name, part in parts.items():
         if name in RESERVED:

@@ -44,7 +44,7 @@ def guard(point: Any = None, *, hookpoint: str | None = None) -> Any:
     a b ['a', 'b']
     ['a', 'b']
     """
-    if callable(point):
+    if callable(point) or isinstance(point, classmethod):
         return guard()(point)
     point = hookpoint if point is None else point
     if isinstance(point, str) and point.isidentifier() and not point.startswith("on_"):
@@ -53,7 +53,7 @@ def guard(point: Any = None, *, hookpoint: str | None = None) -> Any:
         _check(point)
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        return _guarded(function, point or f"on_{getattr(function, '__name__', 'call')}")
+        return cast("Callable[P, R]", _guarded(function, point or f"on_{getattr(function, '__name__', 'call')}"))
 
     return decorate
 
@@ -177,7 +177,9 @@ def _check(point: str) -> None:
         raise BadGuard(f"{point!r} is not a valid point name.", write='a name such as "on_tokenize"')
 
 
-def _guarded(function: Callable[P, R], point: str) -> Callable[P, R]:
+def _guarded(function: Any, point: str) -> Any:
+    if isinstance(function, staticmethod | classmethod):
+        return type(function)(_guarded(function.__func__, point))
     parameters = inspect.signature(function).parameters
     if PARAMETER not in parameters:
         raise BadGuard(
@@ -195,7 +197,7 @@ def _guarded(function: Callable[P, R], point: str) -> Callable[P, R]:
             return args[position]
         return kwargs.get(PARAMETER, default)
 
-    return cast("Callable[P, R]", _wrap(function, point, callbacks_of))
+    return _wrap(function, point, callbacks_of)
 
 
 def _wrap(function: Any, point: str, callbacks_of: Callable[[tuple[Any, ...], dict[str, Any]], Any]) -> Any:

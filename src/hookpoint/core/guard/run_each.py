@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 from hookpoint.core.errors import BadArgument
-from hookpoint.core.guard.guard import guarding
+from hookpoint.core.guard.guard import compiled, guarding
 from hookpoint.core.points import declare
 
 Item = TypeVar("Item")
@@ -30,7 +30,8 @@ def run_each(name: str, items: Iterable[Item], callbacks: Any = None) -> Iterato
         raise BadArgument(f"run_each: name must be an identifier such as 'seed' or 'fold', got {name!r}.")
     declare(*(f"on_{name}{number}_{edge}" for number in ("", "s") for edge in ("begin", "end", "error")))
     all_items = list(items)
-    with guarding(f"on_{name}s", callbacks, items=all_items):
+    hooks = None if callbacks is None else compiled(callbacks)  # only once, because `callbacks` may be a generator
+    with guarding(f"on_{name}s", hooks, items=all_items):
         for index, item in enumerate(all_items):
-            with guarding(f"on_{name}", callbacks, **{name: item, "index": index, "items": all_items}):
+            with guarding(f"on_{name}", hooks, **{name: item, "index": index, "items": all_items}):
                 yield item

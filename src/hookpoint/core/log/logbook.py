@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.log.metrics import Floats, Logs, MayWait, Mean, Metrics, as_scalar, floats_one_by_one
-from hookpoint.core.log.name_limit import NameLimit
+from hookpoint.core.log.name_limit import NameLimit, check_name
 from hookpoint.core.log.reader_windows import ReaderWindow, ReaderWindows
 
 if TYPE_CHECKING:
@@ -124,6 +124,7 @@ class Logbook:
             self.log(name, value, weight)
 
     def _log_first(self, called: str, value: Any, weight: float, as_given: bool) -> None:
+        check_name(called)
         page = self._pages[-1] if self._pages else None
         name = logged_name(called, page.mode) if page is not None and page.mode != "train" and not as_given else called
         if name not in self._names and not self._limit.admits(name):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from hookpoint.core.errors import BadValue
 from hookpoint.core.logger import logger
 
 MAX_NAMES = 10_000
@@ -29,6 +30,7 @@ class NameLimit:
         """Return whether values under this name are recorded. New names are accepted up to the limit."""
         if name in self.names:
             return True
+        check_name(name)
         if len(self.names) < self._limit:
             self.names.add(name)
             return True
@@ -46,3 +48,8 @@ class NameLimit:
     def restore(self, names: Iterable[str]) -> None:
         """Add the names stored in a checkpoint, without a limit."""
         self.names.update(names)
+
+
+def check_name(name: object) -> None:
+    if not isinstance(name, str):
+        raise BadValue(f"the name of a logged value must be a string, got {name!r}.", write='run.log("name", value)')

@@ -209,10 +209,13 @@ class Resuming:
         if not pass_.is_train:
             pass_.source = iter(pass_.loader) if pass_.is_side else positions.visit(pass_.loader)
         elif self.is_returning:
+            stops_epoch = self.place.get("stops_epoch", False)  # older checkpoints lack this field
             pass_.source, pass_.batches_seen, total = self._enter_pass(pass_.loader)
             pass_.total = pass_.total if total is None else total
             pass_.steps_before = self._clocks.step
             pass_.sampled_next += pass_.batches_seen
+            if stops_epoch:
+                self._objects.verdicts.request_stop_epoch()
         else:
             pass_.source = positions.begin(pass_.loader, epoch)
         if positions.notes:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from hookpoint.core.run.run import Run
     from hookpoint.core.schedule.moment import Moment
 
-
 FAILURES_IN_A_ROW = 3
 WEIGHTS = ("model", "criterion")  # the objects with trainable parameters
 
@@ -271,6 +270,7 @@ class Saving:
         place: dict[str, Any] = {"in_epoch": True, "rng": self.rng_of_body, "passes": list(map(_plain, self.passes_done))}
         is_in_training = bool(scopes.passes) and scopes.passes[0].is_train
         place["batches"] = scopes.passes[0].batches_done if is_in_training else None
+        place["stops_epoch"] = self._objects.verdicts.stop_epoch
         return place
 
     def add_pass(self, results: Mapping[str, Any], batches: int) -> None:

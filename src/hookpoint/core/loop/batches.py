@@ -12,7 +12,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.data.data_points import check_pass
-from hookpoint.core.errors import BadArgument
+from hookpoint.core.errors import BadArgument, BadLoop
 from hookpoint.core.hooks.specialize import settled_values, specialize
 from hookpoint.core.loop.machine import Machine
 from hookpoint.core.loop.passes import MODES, Pass
@@ -71,18 +71,27 @@ class BatchLoop:
     A generator with a `finally` would close the pass immediately, but Python would discard errors from callbacks.
     """
 
-    __slots__ = ("_iterator", "_machine", "_scopes", "pass_")
+    __slots__ = ("_epoch", "_iterator", "_machine", "_scopes", "pass_")
 
     def __init__(self, machine: Machine, pass_: Pass) -> None:
         self.pass_ = pass_
         self._machine, self._scopes = machine, machine.scopes
         self._iterator: Iterator[Any] | None = None
+        self._epoch: int | None = None  # the epoch of the first `for` loop
 
     def __iter__(self) -> Iterator[Any]:
-        """Return an iterator that keeps a reference to this object.
+        """Return an iterator that keeps a reference to this object. Raise BadLoop if the pass has ended in an earlier epoch.
 
         A `for` loop runs faster over this iterator than over an object with a `__next__` method written in Python.
         """
+        epoch = self._machine.clocks.epoch
+        if self._epoch is None:
+            self._epoch = epoch
+        elif self.pass_.is_done and self._epoch != epoch and self._scopes.epoch_is_open:
+            raise BadLoop(
+                f"this {self.pass_.mode} pass has ended in epoch {self._epoch}, so epoch {epoch} would get no batches.",
+                call="run.batches(...) in every epoch, as in: for batch in run.batches(loader)",
+            )
         return chain.from_iterable(self._drive(self._machine, self.pass_, keeps=self))
 
     def __next__(self) -> Any:
@@ -99,6 +108,8 @@ class BatchLoop:
     def _drive(machine: Machine, pass_: Pass, keeps: object = None) -> Iterator[Iterable[Any]]:
         """Open the pass and yield a generator over its batches. If handlers change during the pass, yield a new generator.
 
+        An exception ends the generator too. If the caller catches it and asks for the next batch, the pass continues.
+
         At the end of the pass, step the optimizer if the last accumulation window is incomplete. With `yield from`, Python
         would enter this function for every batch.
         """
@@ -106,15 +117,19 @@ class BatchLoop:
             resolutions = pass_.resolutions
             yield iterations(machine, pass_)
             complete = pass_.is_exhausted
-            if pass_.is_open and (
-                complete or pass_.resolutions == resolutions
-            ):  # otherwise, continue with the changed handlers
+            has_ended = complete or (pass_.resolutions == resolutions and machine.pass_end.is_due(pass_))
+            if pass_.is_open and has_ended:  # otherwise, continue with the changed handlers, or after a caught exception
                 pass_.was_cut = not complete and not pass_.saw_everything
                 if not complete and not pass_.was_cut:  # the pass was stopped at its last batch
                     machine.resuming.exhaust_data(pass_)
                 if pass_.is_train and (complete or not machine.verdicts.stop):
                     stepper_of(machine.run).finish(machine.run)
                 machine.end_pass(pass_, complete=not pass_.was_cut)
+        if pass_.was_superseded and not machine.verdicts.stop:
+            raise BadLoop(
+                f"this {pass_.mode} pass was closed by another pass or by the end of its epoch, so it has no further batches.",
+                call="run.batches(...) in every epoch, for one loader at a time, as in: zip(run.batches(first), second)",
+            )
 
     def close(self) -> None:
         """End the pass here, as a `break` does."""

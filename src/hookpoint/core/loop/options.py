@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any
 
 from hookpoint.core.checkpoint.positions import Positions
@@ -75,10 +76,11 @@ class LoopOptions:
 
     def __post_init__(self) -> None:
         for name in ("log_every", "max_retries"):
-            if (number := getattr(self, name)) < 0:
-                raise BadArgument(f"{name} must be >= 0, got {number!r}.")
+            number = getattr(self, name)
+            if not isinstance(number, Integral) or isinstance(number, bool) or number < 0:
+                raise BadArgument(f"{name} must be an integer >= 0, got {number!r}.")
         for name in ("hang_report_seconds", "data_timeout_seconds"):
-            if (seconds := getattr(self, name)) is not None and not seconds > 0:
+            if (seconds := getattr(self, name)) is not None and not is_duration(seconds):
                 raise BadArgument(f"{name} must be a number > 0 or None, got {seconds!r}.")
         if self.max_crashes is not None and (type(self.max_crashes) is not int or self.max_crashes < 0):
             raise BadArgument(f"max_crashes must be an integer >= 0 or None, got {self.max_crashes!r}.", disable="it with 0")
@@ -97,3 +99,8 @@ class LoopOptions:
         """Return the objects whose state is saved in checkpoints, by name. A host saves its model and optimizer itself."""
         saved = {name: None if self.host is not None else self.unwrapped(getattr(self, name)) for name in OBJECTS}
         return {**saved, **user_state(self.state)}
+
+
+def is_duration(seconds: Any) -> bool:
+    """Return whether a value is a positive number, possibly infinite."""
+    return isinstance(seconds, Real) and not isinstance(seconds, bool) and float(seconds) > 0

@@ -44,6 +44,7 @@ class Pass:
     is_done: bool = False
     is_shared: bool = False
     abandoned: bool = False
+    was_superseded: bool = False  # whether another pass, or the end of the epoch, closed the pass before its end
     wants_end: bool = False
     was_cut: bool = False
     opened_epoch: bool = False
@@ -126,8 +127,10 @@ class Pass:
         else:
             if not now.skips_were_read:
                 skips = "/".join(sorted(now.skipped))
-                text = f"skip_{skips} was requested, but the body of the loop did not read run.skipped"
-                warnings.warn(text, HookpointWarning, stacklevel=5)
+                text = (
+                    f"skip_{skips} had no effect: it was requested too late, or the body of the loop did not read run.skipped"
+                )
+                warnings.warn(text, HookpointWarning, stacklevel=4)
             return False
         now.is_sampled = False
         return True

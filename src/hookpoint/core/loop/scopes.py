@@ -80,6 +80,7 @@ class Scopes:
     def _close_from(self, number: int) -> None:
         # A pass may already be closing: a handler at its end points may call `run.log`, which closes abandoned passes.
         while len(self.passes) > number and not self.passes[-1].is_closing:
+            self.passes[-1].was_superseded = True
             self.end_pass(self.passes[-1], complete=False)
 
     def close_epoch(self, *, cut_short: bool) -> None:

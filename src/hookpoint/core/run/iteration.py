@@ -47,6 +47,7 @@ class Iteration:
         self.check_running(f"skip_{what}")
         self.skipped |= {what}
         self.has_requests = True
+        self.skips_were_read = False  # an earlier read did not see this request
 
     def request_retry(self) -> None:
         self.check_running("retry")

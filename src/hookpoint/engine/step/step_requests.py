@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hookpoint.core.errors import StopRun
+from hookpoint.core.errors import BadLoop, StopRun
 from hookpoint.core.run.iteration import Iteration
 from hookpoint.core.run.run import Run, now_of, set_payload
 from hookpoint.core.run_view import Dispatch
@@ -14,8 +14,17 @@ def wants(now: Iteration, part: str) -> bool:
 
     The part does not run if a callback has asked to skip this part, or to skip or retry the whole batch.
     """
-    now.skips_were_read = True
-    return not now.is_discarded and part not in now.skipped
+    if now.is_discarded or part in now.skipped:
+        now.skips_were_read = True
+        return False
+    return True
+
+
+def reject_late_requests(run: Run, what: str, latest: str) -> None:
+    """After an optimizer step, raise BadLoop if a callback has asked to skip it, or to skip or retry its batch."""
+    now = now_of(run)
+    if now.has_requests and not wants(now, "step"):
+        raise BadLoop(what, request=f"it at {latest}")
 
 
 def is_computed(forward: Dispatch, run: Run) -> bool:
@@ -40,6 +49,7 @@ def recovered(run: Run, now: Iteration, error: Exception) -> bool:
     handle = run.hooks.dispatch("on_iter_error", mode=run.mode)
     if handle is None:
         return False
+    now.reset_requests()  # a request from before the error does not handle the error
     set_payload(run, {"error": error})
     try:
         handle(run)

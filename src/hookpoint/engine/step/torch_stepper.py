@@ -28,7 +28,7 @@ from hookpoint.engine.data.as_loader import as_loader
 from hookpoint.engine.step.distributed_step import SINGLE_PROCESS, Distribution
 from hookpoint.engine.step.forward import Forward
 from hookpoint.engine.step.optimizer_values import clear_gradients
-from hookpoint.engine.step.step_requests import is_computed, recovered, wants
+from hookpoint.engine.step.step_requests import is_computed, recovered, reject_late_requests, wants
 
 Precision = Literal["32", "bf16", "fp16"]
 SETTLED = (
@@ -45,7 +45,8 @@ class TorchStepper(Stepper):
     Each loss is divided by `accumulate`. The optimizer steps after every `accumulate`-th batch of an epoch and after the last
     batch. The batches between two steps form a window. Gradients are cleared before the first backward pass of a window, so
     callbacks can read them until then. Once a backward pass or an optimizer step has begun, a callback's request to skip or
-    retry cannot stop it. A request at on_step_begin skips the step and drops the window's gradients.
+    retry cannot stop it. A request at on_step_begin skips the step and drops the window's gradients. With fp16 or an overridden
+    on_iter_backward, on_step_begin fires inside the optimizer's step, so a request there raises BadLoop.
     """
 
     def __init__(
@@ -329,6 +330,7 @@ class TorchStepper(Stepper):
             self._clocks.count_step()
             if self._step_end is not None:
                 self._step_end(run)
+                reject_late_requests(run, "the step cannot be skipped at on_step_end: it is done.", "on_step_begin")
         else:
             steps = run.step
             if scaler is None:
@@ -338,12 +340,8 @@ class TorchStepper(Stepper):
                 scaler.update()
                 if machine_of(run).steps.are_reported and run.step == steps:
                     return  # gradients overflowed, and the scaler skipped the step
-            now = now_of(run)
-            if now.has_requests and not wants(now, "step"):
-                what = (
-                    "the step cannot be skipped at on_step_begin with fp16 or a custom on_iter_backward: it has already begun."
-                )
-                raise BadLoop(what, request="it at on_backward_end")
+            what = "the step cannot be skipped at on_step_begin with fp16 or a custom on_iter_backward: it has already begun."
+            reject_late_requests(run, what, "on_backward_end")
         if self._after_step is not None:
             self._after_step(run)
 
