@@ -16,6 +16,7 @@ endif
 TRAINERS := pytorch-ignite torchtnt lightning 'transformers[torch]' keras
 HOSTS ?= keras lightning transformers ignite fastai accelerate together
 PINNED := pyproject.toml constraints.txt
+COMPILED := $(VENV)/.stamp-compiled
 # --no-compile saves a minute for torch: Python compiles modules when they are first imported.
 PIP_INSTALL := -m pip install -qq --no-compile --disable-pip-version-check -c constraints.txt
 
@@ -32,8 +33,11 @@ help: ## list all targets
 demo: $(VENV)/.stamp-demo ## train a small network on handwritten digits (1 minute)
 	@$(VENV)/bin/hookpoint demo
 
+# The first run of pytest compiles what the tests import. Otherwise, all workers would compile it at the same time.
 test: style ## check style and types, run the tests (6 minutes on two cores)
-	@$(PY) -m mypy & types=$$!; $(PY) -m pytest -n auto --dist worksteal; tests=$$?; \
+	@$(PY) -m mypy & types=$$!; \
+	[ -e $(COMPILED) ] || { $(PY) -m pytest --collect-only -qq >/dev/null 2>&1; touch $(COMPILED); }; \
+	$(PY) -m pytest -n auto --dist worksteal; tests=$$?; \
 	wait $$types || { echo "mypy found errors: see above" >&2; exit 1; }; exit $$tests
 
 test-all: lint ## like test, but with slow tests, all kill points and more generated examples

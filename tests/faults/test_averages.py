@@ -41,7 +41,7 @@ def vars_of(variant):
 
 
 @pytest.mark.parametrize("epoch", [1, 2, 4] if FULL else [2])
-@pytest.mark.parametrize(("variant", "site"), chosen(CASES, 3), ids=str)
+@pytest.mark.parametrize(("variant", "site"), chosen(CASES, 2), ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_that_is_killed_goes_on_exactly(kind, variant, site, epoch, trial, undisturbed, tally):
     run = trial(variant)

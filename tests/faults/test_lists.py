@@ -78,7 +78,7 @@ def test_a_list_decides_what_it_would_have_decided(which, at, trial, tally):
     assert whole["best"][1] < 8 * (epochs - 1)
     run = trial(number="killed")
     kills = 0
-    for epoch in chosen(range(1, epochs + 1), 3):
+    for epoch in chosen(range(1, epochs + 1), 2):
         child = run.start("lists.decide", which=which, at=at, epoch=epoch)
         assert child.wait() == -signal.SIGKILL, child.log
         kills += 1

@@ -128,11 +128,12 @@ def many_things(strategy):
     found["best"] = one.fit(DataLoader(data, batch_size=3), DataLoader(data, batch_size=3), epochs=3).metrics["val_loss"]
 
     if strategy == "sharded":
-        one = runner(
-            of_strategy={"precision": "bf16", "wrap": (nn.Linear,)}, model=nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 1))
-        )
+        seen = []
+        dtypes = LambdaCallback(on_train_iter_end=lambda run: seen.extend([str(run.outputs.dtype), str(run.loss.dtype)]))
+        small = nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 1))
+        one = runner(dtypes, of_strategy={"precision": "bf16", "wrap": (nn.Linear,)}, model=small)
         run = one.fit(DataLoader(data, batch_size=3), epochs=1)
-        found["bf16"] = [run.step, str(one.model[0].weight.dtype)]
+        found["bf16"] = [run.step, str(one.model[0].weight.dtype), *seen[:2]]
         try:
             runner(of_strategy={"wrap": (nn.Conv2d,)}).fit(DataLoader(data, batch_size=3), epochs=1)
         except BadLoop as error:
@@ -174,7 +175,7 @@ def test_a_runner_in_two_processes(launch, strategy):
     assert first["hooked"] == [[3, 2]] * 2
     if strategy == "sharded":
         assert "'0.weight' is sharded, and torch does not call hooks on its gradient" in first["parameters"]
-        assert first["bf16"] == [2, "torch.float32"]
+        assert first["bf16"] == [2, *["torch.float32"] * 3]
         assert "matches no module of Sequential" in first["wrap"]
     else:
         assert first["parameters"] is None

@@ -1,4 +1,7 @@
-"""Async floats: read device values without blocking the training thread."""
+"""Async floats: read device values without blocking the training thread.
+
+The Runner and the public Loop pass `device_floats` to the core, whose metrics call it (`core/log/metrics.py`).
+"""
 
 from __future__ import annotations
 

@@ -473,7 +473,7 @@ def workers(number=2, persistent=False):
     return {"num_workers": number, "persistent_workers": persistent}
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("persistent", [False, True], ids=["", "persistent"])
 @pytest.mark.parametrize("kind", ["shuffled", "generator", "replacement, generator", "python, eager"])
 def test_every_place_is_found_back_to_with_workers(kind, persistent):

@@ -1,6 +1,7 @@
-"""Metrics: logged values. They are stored as given, and converted to floats when they are read.
+"""Metrics: logged values. A tensor on the host becomes a number when it is logged, one on a device when it is read.
 
-A logged tensor stays on its device. The training thread neither waits for it nor copies it.
+The training thread neither waits for a device tensor nor copies it. With torch, `engine/async_floats.py` reads device tensors,
+many at once.
 """
 
 from __future__ import annotations

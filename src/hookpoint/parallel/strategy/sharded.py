@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -27,8 +28,9 @@ class Sharded(StrategyDefaults):
     Each rank stores its shard of every parameter. A module's full parameters are gathered only while the module computes.
     `wrap` selects the modules that are gathered separately. It is a tuple of classes, or a function that takes a module's name
     and the module. By default, these modules are the children of the outermost ModuleList, ModuleDict or Sequential. With
-    `precision="bf16"`, modules compute with bfloat16 copies of their parameters. The parameters are stored and updated in their
-    own dtype, and gradients are averaged in float32. Autocast is not needed. In a single process, Sharded does nothing.
+    `precision="bf16"`, modules compute with bfloat16 copies of their parameters. The model's outputs are converted to float32,
+    parameters are stored and updated in their own dtype, and gradients are averaged in float32. Autocast is not needed. In a
+    single process, Sharded does nothing.
 
     `run.model` stays the module you passed, but its parameters become DTensors. The optimizer that you created for the dense
     parameters is updated to use the DTensors. You can also pass full tensors to `load_state_dict` of the model or
@@ -63,14 +65,17 @@ class Sharded(StrategyDefaults):
             _check_tied(module, parts)
         send_weights(modules)
         mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-        policy = MixedPrecisionPolicy()
+        policy = of_model = MixedPrecisionPolicy()
         if self.precision == "bf16":
             policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+            # As with autocast, losses are computed in float32. In torch 2.11, mse_loss has no gradient for mixed dtypes.
+            of_model = replace(policy, output_dtype=torch.float32)
         with swap_parameters(modules, optimizers_in(optimizer)):
-            for part in (part for _, parts in units for part in parts):
+            for module, part in ((module, part) for module, parts in units for part in parts):
                 # Also reshard the root module. Otherwise, it would still have its gathered parameters after a forward pass.
                 # A step does not update gathered parameters.
-                fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
+                chosen = of_model if part is module else policy
+                fully_shard(part, mesh=mesh, mp_policy=chosen, reshard_after_forward=True)
         BufferSync(modules).watch(optimizers_in(optimizer))
         return model
 
