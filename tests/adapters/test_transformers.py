@@ -15,7 +15,7 @@ import pytest
 import torch
 from tests.adapters.record import LEARNING_RATE, TRAIN, Record
 
-from hookpoint import Callback, LambdaCallback, adapters, on
+from hookpoint import Callback, LambdaCallback, Runner, adapters, on
 from hookpoint import callbacks as cb
 from hookpoint.core.errors import BadArgument
 from hookpoint.core.loop.host import NotUnderHost
@@ -382,3 +382,22 @@ def test_a_stop_of_one_of_two_processes_ends_both_at_the_same_step(tmp_path):
     assert first[:4] == [2, 1, 2, "rank 1 has enough"]  # all ranks stop one step later
     assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "stopped"
     assert (tmp_path / "checkpoint-2" / "hookpoint.state").exists()
+
+
+def test_a_runner_trains_a_model_of_transformers_with_metrics_of_torchmetrics():
+    torchmetrics = pytest.importorskip("torchmetrics")
+    config = transformers.BertConfig(
+        vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, num_labels=2
+    )
+    tokens = torch.randint(0, 50, (16, 8))
+    batches = [{"input_ids": part, "labels": (part[:, 0] > 25).long()} for part in tokens.split(8)]
+    kinds = {name: getattr(torchmetrics, name)("multiclass", num_classes=2) for name in ("Accuracy", "F1Score")}
+    metrics = {
+        "all": torchmetrics.MetricCollection(kinds),
+        "own": lambda outputs, targets: (outputs.logits.argmax(-1) == targets).float().mean(),
+    }
+    model = transformers.BertForSequenceClassification(config)
+    runner = Runner(model, torch.optim.SGD(model.parameters(), lr=0.1), None, metrics=metrics, extra_callbacks=[], monitors=[])
+    run = runner.fit(batches, batches, epochs=2)
+    assert run.metrics["val_all_Accuracy"] == pytest.approx(run.metrics["val_own"])
+    assert runner.predict(batches)[0].logits.shape == (8, 2)
