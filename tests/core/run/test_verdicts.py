@@ -293,6 +293,12 @@ def test_a_body_that_looked_before_the_request_is_told():
         train_on_letters([LambdaCallback(on_too_late=lambda run: run.skip_step())], epochs=1, body=body)
 
 
+def test_a_skip_that_the_body_has_seen_may_be_requested_again(recwarn):
+    asks = LambdaCallback(on_iter_begin=lambda run: run.skip_step(), on_again=lambda run: run.skip_step())
+    train_on_letters([asks], epochs=1, body=lambda run: (run.skipped, run.fire("on_again")))
+    assert not recwarn.list
+
+
 # retry
 
 

@@ -45,9 +45,9 @@ class Iteration:
 
     def request_skip(self, what: str) -> None:
         self.check_running(f"skip_{what}")
-        self.skipped |= {what}
-        self.has_requests = True
-        self.skips_were_read = False  # an earlier read did not see this request
+        if what not in self.skipped:
+            self.skipped |= {what}
+            self.has_requests, self.skips_were_read = True, False  # an earlier read did not see this request
 
     def request_retry(self) -> None:
         self.check_running("retry")
