@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from hookpoint import Callback, Every, LambdaCallback
-from hookpoint.core.errors import BadLoop
+from hookpoint.core.errors import BadLoop, OutsideIteration, TooManyRetries
 from hookpoint.core.loop import batches
 from hookpoint.core.loop.loop import Loop
 from hookpoint.core.loop.machine import Machine
@@ -257,6 +257,43 @@ def test_a_pass_continues_after_an_error_of_the_loader_that_the_caller_catches(t
             except StopIteration:
                 break
     assert (taken, completed, run.iteration) == ([1, 3, 4], [True], 3)
+
+
+def test_an_iteration_does_not_inherit_from_one_whose_end_failed():
+    losses, taken, fails = [], [], iter([False, True])
+
+    def fail(run):
+        if next(fails, False):
+            raise OSError("a full disk")
+
+    def skip(run):
+        losses.append(run.loss)
+        if run.batch == "c":
+            run.skip_batch()
+
+    with Loop([LambdaCallback(on_train_iter_begin=skip, on_train_iter_end=fail)]) as run:
+        iterator = iter(run.batches("abcd"))
+        for _ in range(5):
+            try:
+                taken.append(next(iterator, None))
+                run.loss = 1.0
+            except OSError:
+                continue
+            except OutsideIteration:
+                break
+    assert (taken, losses, run.iteration) == (["a", "b", "d", None], [None] * 4, 3)
+
+
+def test_a_batch_that_was_retried_too_often_is_left_out_if_the_caller_goes_on():
+    taken, caught = [], []
+    with Loop([LambdaCallback(on_iter_begin=lambda run: run.retry() if run.batch == "b" else None)], max_retries=1) as run:
+        iterator = iter(run.batches("abc"))
+        for _ in range(4):
+            try:
+                taken.append(next(iterator, None))
+            except TooManyRetries as error:
+                caught.append(str(error))
+    assert (taken, len(caught), run.iteration) == (["a", "c", None], 1, 2)
 
 
 def test_a_pass_cannot_be_iterated_again_in_the_next_epoch():

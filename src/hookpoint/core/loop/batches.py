@@ -125,6 +125,8 @@ class BatchLoop:
                 if pass_.is_train and (complete or not machine.verdicts.stop):
                     stepper_of(machine.run).finish(machine.run)
                 machine.end_pass(pass_, complete=not pass_.was_cut)
+            elif not pass_.in_iteration:
+                pass_.forget_iteration()
         if pass_.was_superseded and not machine.verdicts.stop:
             raise BadLoop(
                 f"this {pass_.mode} pass was closed by another pass or by the end of its epoch, so it has no further batches.",

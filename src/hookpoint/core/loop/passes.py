@@ -117,9 +117,10 @@ class Pass:
         if now.retry:
             self.retries += 1
             if self.retries > max_retries:
+                self.retries, self.again = 0, END  # a caller that catches the error gets the next batch
                 raise TooManyRetries(
-                    f"batch {now.batch_idx}: retry {self.retries} exceeds the limit of {max_retries}.",
-                    allow=f"max_retries={self.retries} in the Runner or Loop",
+                    f"batch {now.batch_idx}: retry {max_retries + 1} exceeds the limit of {max_retries}.",
+                    allow=f"max_retries={max_retries + 1} in the Runner or Loop",
                 )
             self.again = now.batch
         elif "batch" in now.skipped:
@@ -134,6 +135,11 @@ class Pass:
             return False
         now.is_sampled = False
         return True
+
+    def forget_iteration(self) -> None:
+        """Forget the values and requests of an iteration whose end raised an error that the caller has caught."""
+        self.now.clear()
+        self.now.is_sampled = False
 
     def drop(self) -> None:
         """Drop the current iteration and the rest of the data."""
