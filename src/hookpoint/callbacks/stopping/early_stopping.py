@@ -117,6 +117,9 @@ class EarlyStopping(MetricWatcher):
         self._has_failed = False
 
     def on_load(self, run: Run) -> None:
+        if self.restore_best_weights and self._weights is None and self.best.value is not None:
+            line = "%s: the checkpoint does not contain the best weights, from step %s; only a later best can be restored"
+            logger.warning(line, self.name, self.best.step)
         if self.stopped:
             logger.warning("%s. The run was already stopped for this reason; raise patience to resume it", self._reason())
             run.stop(self._reason())
@@ -186,9 +189,6 @@ class EarlyStopping(MetricWatcher):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self._weights = state["weights"] if self.restore_best_weights else None
-        if self.restore_best_weights and self._weights is None and self.best.value is not None:
-            line = "%s: the checkpoint does not contain the best weights, from step %s; only a later best can be restored"
-            logger.warning(line, self.name, self.best.step)
 
 
 class Patience:
