@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 import hookpoint
-from hookpoint import Callback, Every
+from hookpoint import Callback, EnableCallbackIf, Every
 from hookpoint.callbacks import InferenceRunner, MaxSaver, MinSaver, ModelCheckpoint, ModelSaver, TopKSaver
 from hookpoint.core.errors import BadArgument, MissingMetric
 from hookpoint.core.loop.loop import Loop
@@ -190,6 +190,22 @@ def test_what_an_inference_runner_measures_within_an_epoch_is_saved_at_once(disk
     assert [step for step, tags in disk.saved if saver.tag in tags] == bests
     assert (saver.best.value, saver.best.step) == (1.0, 4)
     assert "no longer exist" not in caplog.text
+
+
+def test_a_saver_that_is_disabled_or_fails_ignores_what_an_inference_runner_measures(disk, caplog):
+    class Failing(MinSaver):
+        def save_best(self, run, *, final_only=False):
+            raise OSError("a full disk")
+
+    inference = InferenceRunner([0], metrics={"error": lambda outputs, targets: 1.0}, forward=lambda batch: batch)
+    disabled, failing = MinSaver("error"), Failing("error", filename="x", on_error="warn")
+    callbacks = [inference.when(Every(iterations=1)), EnableCallbackIf(disabled, lambda run: False), failing]
+    with Loop(callbacks, store=disk) as run:
+        for _ in run.batches(range(2)):
+            pass
+    assert disabled.best.value is None
+    assert [tags for _, tags in disk.saved] == [["end"]]
+    assert "failed at on_val_epoch_end: OSError: a full disk" in caplog.text
 
 
 def test_the_best_survives_a_resume(train_on_disk, disk):

@@ -133,11 +133,12 @@ def is_in_training(run: Run) -> bool:
 def handle_results(run: Run) -> None:
     """Let the savers handle new results of a validation pass inside a training iteration.
 
-    Call this after the results are logged, because the next step changes the weights.
+    Call this after the results are logged, because the next step changes the weights. A saver takes part under the same
+    conditions as in its handler for on_val_epoch_end: wrappers such as EnableCallbackIf and `on_error` apply.
     """
     for entry in run.hooks.entries if is_in_training(run) else ():
-        if isinstance(entry.subject, Saver):
-            entry.subject.take_results(run)
+        if isinstance(entry.subject, Saver) and all(gate.ready(run, None) for gate in entry.gates()):
+            entry.contained(entry.subject.take_results, "on_val_epoch_end")(run)
 
 
 def reject_path(owner: str, argument: str, path: object) -> None:
