@@ -14,7 +14,7 @@ from hookpoint import Every
 from hookpoint.callbacks import ModelSaver
 from hookpoint.core.errors import BadOption
 from hookpoint.core.loop.loop import Loop
-from hookpoint.monitors import CSVLogger
+from hookpoint.monitors import CSVLogger, JSONWriter
 from hookpoint.monitors.csv_logger import before_row
 
 
@@ -77,6 +77,13 @@ def test_without_a_workdir_it_does_nothing(train_validated, tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     train_validated(CSVLogger())
     assert list(tmp_path.iterdir()) == []
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("monitor", [CSVLogger, JSONWriter])
+def test_without_a_workdir_two_of_them_write_no_common_file(monitor, caplog):
+    with Loop([monitor(), monitor()]) as run:
+        run.log(loss=1.0)
     assert caplog.messages == []
 
 

@@ -30,8 +30,11 @@ def folder_name(owner: str, name: Any, default: str) -> str:
 
 
 def earlier_monitors(kind: type[T], monitor: T, run: Run) -> list[T]:
-    """Return the monitors of a class that come before this one in the run's list of callbacks."""
-    found = [callback for callback in run.callbacks.values() if isinstance(callback, kind)]
+    """Return the monitors of a class that come before this one in the run's list of callbacks.
+
+    Without a workdir, the list is empty, because no monitor writes a file.
+    """
+    found = [callback for callback in run.callbacks.values() if isinstance(callback, kind) and run.workdir is not None]
     return found[: next((place for place, other in enumerate(found) if other is monitor), 0)]
 
 
