@@ -63,6 +63,12 @@ def test_a_folder_outside_the_workdir_is_refused(subfolder):
         TFEventWriter(subfolder)
 
 
+@pytest.mark.parametrize("subfolder", ["checkpoints", "checkpoints/tensorboard", "./run.json"])
+def test_the_name_of_another_file_of_the_run_is_refused(subfolder):
+    with pytest.raises(ValueError, match=f"subfolder='{subfolder}' is the name of one of the run's own files"):
+        TFEventWriter(subfolder)
+
+
 def test_a_folder_may_be_nested(tmp_path):
     with Loop([TFEventWriter("logs/tensorboard")], workdir=tmp_path) as run:
         run.put_scalar("error", 0.5)

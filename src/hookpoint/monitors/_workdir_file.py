@@ -23,9 +23,12 @@ def file_name(owner: str, name: Any, default: str) -> str:
 
 
 def folder_name(owner: str, name: Any, default: str) -> str:
-    """Return the name if it is a folder inside the workdir. Otherwise, raise BadArgument."""
+    """Return the name if it is a folder in the workdir that no other part of hookpoint uses. Otherwise, raise BadArgument."""
     if not isinstance(name, str) or "\0" in name or PurePath(name).is_absolute() or ".." in PurePath(name).parts:
         raise BadArgument(f"{owner}: subfolder must be a folder inside the workdir, got {name!r}.", write=f'"{default}"')
+    first = next(iter(PurePath(name).parts), "")
+    if first in RUN_FILES and first != default:
+        raise BadArgument(f"{owner}: subfolder={name!r} is the name of one of the run's own files.", write=f'"{default}"')
     return name
 
 
