@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from itertools import islice
 from types import SimpleNamespace
 
@@ -257,6 +258,23 @@ def test_a_pass_continues_after_an_error_of_the_loader_that_the_caller_catches(t
             except StopIteration:
                 break
     assert (taken, completed, run.iteration) == ([1, 3, 4], [True], 3)
+
+
+@pytest.mark.parametrize("total", [None, 4])
+def test_an_epoch_is_incomplete_if_an_error_ended_the_generator_of_its_batches(total):
+    class Ends:
+        def __iter__(self):
+            yield from "ab"
+            raise OSError("a lost connection")
+
+    loader = Ends() if total is None else type("Sized", (Ends,), {"__len__": lambda self: total})()
+    taken, completed = [], []
+    with Loop([LambdaCallback(on_epoch_end=lambda run: completed.append(run.epoch_complete))]) as run:
+        iterator = iter(run.batches(loader))
+        for _ in range(4):
+            with suppress(OSError):
+                taken.append(next(iterator, None))
+    assert (taken, completed) == (["a", "b", None], [False])
 
 
 def test_an_iteration_does_not_inherit_from_one_whose_end_failed():

@@ -108,7 +108,8 @@ class BatchLoop:
     def _drive(machine: Machine, pass_: Pass, keeps: object = None) -> Iterator[Iterable[Any]]:
         """Open the pass and yield a generator over its batches. If handlers change during the pass, yield a new generator.
 
-        An exception ends the generator too. If the caller catches it and asks for the next batch, the pass continues.
+        An exception ends the generator too. If the caller catches it and asks for the next batch, the pass continues. It ends,
+        as incomplete, if the exception has ended a generator that yields the batches.
 
         At the end of the pass, step the optimizer if the last accumulation window is incomplete. With `yield from`, Python
         would enter this function for every batch.
@@ -117,7 +118,8 @@ class BatchLoop:
             resolutions = pass_.resolutions
             yield iterations(machine, pass_)
             complete = pass_.is_exhausted
-            has_ended = complete or (pass_.resolutions == resolutions and machine.pass_end.is_due(pass_))
+            is_cut = pass_.has_lost_data or machine.pass_end.is_due(pass_)
+            has_ended = complete or (pass_.resolutions == resolutions and is_cut)
             if pass_.is_open and has_ended:  # otherwise, continue with the changed handlers, or after a caught exception
                 pass_.was_cut = not complete and not pass_.saw_everything
                 if not complete and not pass_.was_cut:  # the pass was stopped at its last batch

@@ -152,6 +152,11 @@ class Pass:
         return self.batches_seen - self.in_iteration
 
     @property
+    def has_lost_data(self) -> bool:
+        """Whether the source is a generator that an error has ended."""
+        return not self.is_exhausted and getattr(self.source, "gi_frame", self) is None
+
+    @property
     def progress(self) -> Progress:
         return Progress(self.mode, self.batches_done, self.total)
 
