@@ -124,8 +124,10 @@ clean: ## remove environments, caches and build outputs
 	@rm -rf $(VENV) $(PEERS) .venv-adapters .venv-remote web/node_modules build dist .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@find . -name .git -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +
 
-# pip does not apply -c to isolated builds, so the build backend is installed first and isolation is off.
+# pip does not apply -c to isolated builds, so the build backend is installed first and isolation is off. Older versions of pip
+# take twice as long to install the rest.
 $(VENV)/.stamp-base: $(VENV)/.stamp-venv $(PINNED)
+	@$(PY) $(PIP_INSTALL) --upgrade pip
 	@$(PY) $(PIP_INSTALL) hatchling
 	@touch $@
 

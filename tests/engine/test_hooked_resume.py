@@ -186,7 +186,9 @@ def make_runner_with_new_workers(workdir):
     return make_runner(workdir, persistent_workers=False)
 
 
-@pytest.mark.parametrize("persistent", [True, False], ids=["workers that stay", "new workers"])
+@pytest.mark.parametrize(
+    "persistent", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["workers that stay", "new workers"]
+)
 def test_the_example_is_exact_when_cut_off_in_the_middle_of_an_epoch(tmp_path, persistent):
     def fit(name, gone_at=None):
         runner, arguments = make_runner(tmp_path / name, persistent_workers=persistent)

@@ -97,7 +97,7 @@ def assert_equal(one, other):
         assert one == other
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("accumulate", [1, 4], ids=lambda number: f"accumulate {number}")
 @pytest.mark.parametrize("precision", ["32", "bf16", "fp16"])
 @pytest.mark.parametrize("when", [Every(steps=1), Every(epochs=1)], ids=["each step", "each epoch"])

@@ -98,7 +98,7 @@ def number_of_operations(name, in_background, place):
     return counts.count
 
 
-@pytest.mark.thin(6)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("chunk", range(times(full=CHUNKS, sample=1)))
 @pytest.mark.parametrize("in_background", [False, True], ids=["waits", "background"])
 @pytest.mark.parametrize("for_good", [False, True], ids=["once", "for good"])

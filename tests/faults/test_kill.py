@@ -40,7 +40,7 @@ RUNS_WITH_DEFAULTS, KILLS_EACH = times(full=40, sample=2), 5  # 200 kills
 
 
 @pytest.mark.parametrize("number", range(RUNS))
-@pytest.mark.parametrize("variant", RANDOMLY if FULL else RANDOMLY[:4], ids=str)
+@pytest.mark.parametrize("variant", RANDOMLY if FULL else RANDOMLY[1:3], ids=str)
 def test_a_run_that_is_killed_again_and_again_ends_as_if_it_had_not_been(variant, number, trial, goes_on):
     chance, run, kills = random.Random(f"{variant} {number}"), trial(variant), 0
     for _ in range(MOST_KILLS):

@@ -34,6 +34,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("kind", ["runner", "loop"] if FULL else ["runner"])
 def test_a_list_that_has_changed_is_told_and_goes_on(kind, change, trial, tally):
@@ -66,6 +67,7 @@ def test_what_is_kept_of_a_callback_waits_until_it_is_back(kind, trial, tally):
     tally("callbacks that came and went", runs=1, bitwise_equal=1)
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("at", ["before", "after"])
 @pytest.mark.parametrize("which", LISTS)
 def test_a_list_decides_what_it_would_have_decided(which, at, trial, tally):

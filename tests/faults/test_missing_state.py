@@ -38,8 +38,6 @@ SAMPLE = [
     "generators",
     "place in the data",
     "optimizer",
-    "scheduler, own loop",
-    "callbacks",
     "clocks, own loop",
 ]
 VARIANTS = sorted({variant for variant, _ in PIECES.values()}, key=str)

@@ -13,6 +13,7 @@ from hookpoint.core.errors import BadArgument
 from hookpoint.core.schedule.when import Every
 
 GENERATIONS = (0, 1, 2)
+FROZEN_BY_PYTHON = 1000  # Python 3.12 freezes its few hundred immortal objects. gc.freeze() freezes thousands.
 
 
 class GarbageCollector(Callback):
@@ -101,7 +102,7 @@ class AutomaticGc:
             self._holders += 1
             gc.disable()
             gc.collect()
-            if freeze and not self._has_frozen and gc.get_freeze_count() == 0:
+            if freeze and not self._has_frozen and gc.get_freeze_count() < FROZEN_BY_PYTHON:
                 self._has_frozen = True
                 gc.freeze()
 
