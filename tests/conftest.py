@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import json
+import logging
 import os
 import shutil
 import signal
@@ -50,6 +51,7 @@ def pytest_configure(config):
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell does for what it starts in the background
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(Freezing())
+    config.pluginmanager.register(Propagating())
     if not hasattr(config, "workerinput"):
         os.environ["GIT_DIR"] = _empty_repository(config)  # as every run asks git for the revision: status reads all files here
 
@@ -466,6 +468,15 @@ class Freezing:
         if self.count % self.every == 0:
             gc.collect()
             gc.freeze()
+
+
+class Propagating:
+    """Let torch's loggers propagate to `torch`: pytest adds its handler to each that does not, six times per test."""
+
+    def pytest_collection_finish(self):
+        for name, logger in list(logging.root.manager.loggerDict.items()):
+            if name.startswith("torch.") and isinstance(logger, logging.Logger) and name != "torch.__trace":
+                logger.propagate, logger.handlers = True, []
 
 
 def pytest_terminal_summary(terminalreporter):
