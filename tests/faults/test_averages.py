@@ -40,6 +40,7 @@ def vars_of(variant):
     return {name: getattr(variant, name) for name in variant.__dataclass_fields__}
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("epoch", [1, 2, 4] if FULL else [2])
 @pytest.mark.parametrize(("variant", "site"), chosen(CASES, 2), ids=str)
 @pytest.mark.parametrize("kind", KINDS)

@@ -153,6 +153,7 @@ def test_anything_but_a_file_is_renamed_unread(train_validated, tmp_path, make):
 # Resuming
 
 
+@pytest.mark.thin(31)
 @pytest.mark.parametrize("append", [None, True, False])
 @pytest.mark.parametrize("save", [Every(steps=1), Every(steps=2), Every(epochs=1)], ids=str)
 @pytest.mark.parametrize("cut_at", range(4, 13))

@@ -311,12 +311,13 @@ class Script:
 # In one process
 
 
-@pytest.mark.thin(13)
+@pytest.mark.thin(8)
 @pytest.mark.parametrize("kind", LOADERS)
 def test_every_place_is_found_back_to(kind):
     Script(LOADERS[kind]).check()
 
 
+@pytest.mark.thin(9)
 @pytest.mark.parametrize("kind", LOADERS)
 def test_a_run_may_be_cut_off_after_every_batch(kind):
     Script(LOADERS[kind]).check_in_pieces(1)

@@ -185,6 +185,7 @@ def test_a_validation_in_the_middle_of_a_pass_has_its_own_places():
     assert seen == [(1, 1, index // 2, 5) for index in range(6)]
 
 
+@pytest.mark.thin(8)
 @pytest.mark.parametrize("options", WORKERS, ids=named)
 @pytest.mark.parametrize("dataset", [Numbers(), Stream()], ids=["index", "stream"])
 @pytest.mark.parametrize("listens", [True, False], ids=["heard", "unheard"])
