@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.errors import StopRun
-from hookpoint.core.loop._saving import Saving
-from hookpoint.core.loop._signals import Signals
-from hookpoint.core.loop.passes import Pass
-from hookpoint.core.loop.scopes import Scopes
-from hookpoint.core.run.verdicts import Verdicts
+
+if TYPE_CHECKING:
+    from hookpoint.core.loop._saving import Saving
+    from hookpoint.core.loop._signals import Signals
+    from hookpoint.core.loop.passes import Pass
+    from hookpoint.core.loop.scopes import Scopes
+    from hookpoint.core.run.verdicts import Verdicts
 
 
 def is_handled(
