@@ -14,8 +14,8 @@ from scale import FULL, times
 from hookpoint.core.checkpoint.store import Request
 from hookpoint.core.errors import HookpointError
 from hookpoint.storage.checkpoint_store import CheckpointStore
+from hookpoint.storage.retention import KeepNewest
 from hookpoint.storage.verify import verify
-from hookpoint.storage.workdir.retention import KeepNewest
 
 SAVES = 7
 CHUNKS, REPLAYS = times(full=4, sample=1), times(full=250, sample=22)

@@ -18,7 +18,7 @@ from hookpoint.storage.checkpoint import available_memory, checkpoint_folder
 from hookpoint.storage.checkpoint.checkpoint_folder import read_checkpoint
 from hookpoint.storage.checkpoint_store import CheckpointStore
 from hookpoint.storage.disk.fs_calls import intercepted
-from hookpoint.storage.workdir.retention import KeepNewest
+from hookpoint.storage.retention import KeepNewest
 
 
 @pytest.fixture

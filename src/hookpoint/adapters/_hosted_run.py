@@ -256,8 +256,8 @@ def _torch_options() -> dict[str, Any]:
     if "torch" not in sys.modules:
         return {}
     from hookpoint.core.run.stepper import Stepper
-    from hookpoint.engine.async_floats import device_floats
     from hookpoint.engine.checkpoint_options import waits_allowed
+    from hookpoint.engine.device_floats import device_floats
     from hookpoint.engine.step.modules import evaluating, unwrapped
 
     stepper = Stepper(evaluating=evaluating)

@@ -16,10 +16,10 @@ from hookpoint.storage.checkpoint import layout
 from hookpoint.storage.checkpoint.checkpoint_folder import FINDER, UNREADABLE, verified
 from hookpoint.storage.checkpoint.state_files import JSON, TORCH
 from hookpoint.storage.disk import disk
+from hookpoint.storage.retention import OWN_TAGS
 from hookpoint.storage.run_file import NAME as RUN_FILE
 from hookpoint.storage.run_file import as_list
 from hookpoint.storage.workdir import named_links
-from hookpoint.storage.workdir.retention import OWN_TAGS
 
 BY_SAVERS = frozenset({"model", "backup"})
 SAVER = re.compile(r"(?:ModelSaver|ModelCheckpoint)\((.+)\)(?:#\d+)?")

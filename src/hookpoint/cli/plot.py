@@ -13,7 +13,7 @@ import click
 from hookpoint.cli.output import note, print_lines, rendered, wants_colour
 from hookpoint.cli.run_argument import RunType
 from hookpoint.core.text.terminal import printable
-from hookpoint.plots.figure import FigureData, X
+from hookpoint.plots.figure_data import FigureData, X
 from hookpoint.plots.figure_layout import PlotOptions
 from hookpoint.plots.panels import TooManyPanels, UnknownCurve
 from hookpoint.plots.terminal_backend import CHARACTERS, DEFAULT_ROWS, MIN_ROWS, MIN_WIDTH, Look, columns_of, lines_of

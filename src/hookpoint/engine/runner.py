@@ -35,11 +35,11 @@ from hookpoint.engine import _checks
 from hookpoint.engine._metric_names_of_fit import names_of_fit
 from hookpoint.engine._metric_set import MetricSet
 from hookpoint.engine._strict_sync import StrictSync
-from hookpoint.engine.async_floats import device_floats
 from hookpoint.engine.checkpoint_options import checkpoint_options
 from hookpoint.engine.data.as_loader import as_loader, loaders_of_fit, move
 from hookpoint.engine.data.hooked_loader import settings_of
 from hookpoint.engine.data.rng import deterministic_algorithms, rng_kept, seed_all, separate_rng
+from hookpoint.engine.device_floats import device_floats
 from hookpoint.engine.fused.fused_step import FusedStep
 from hookpoint.engine.step.distributed_step import distribution
 from hookpoint.engine.step.forward import FunctionMain

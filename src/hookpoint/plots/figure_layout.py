@@ -11,7 +11,7 @@ from hookpoint.core.errors import BadArgument
 from hookpoint.core.log.best import Mode
 from hookpoint.core.text.terminal import few, printable
 from hookpoint.plots._smoothing import smoothed, thinned
-from hookpoint.plots.figure import LARGEST, SMALLEST, Best, Curve, FigureData, Panel, X
+from hookpoint.plots.figure_data import LARGEST, SMALLEST, Best, Curve, FigureData, Panel, X
 from hookpoint.plots.panels import Group, choose_panels, is_learning_rate, is_validation
 from hookpoint.plots.series import Series
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.core.errors import HookpointError
 from hookpoint.core.text.terminal import printable
 from hookpoint.plots._tick_labels import compact, number_text, shortened
-from hookpoint.plots.figure import Curve, FigureData, Panel
+from hookpoint.plots.figure_data import Curve, FigureData, Panel
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

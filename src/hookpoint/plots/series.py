@@ -10,7 +10,7 @@ from math import isfinite, nan
 from typing import Any, NamedTuple
 
 from hookpoint.plots._smoothing import MovingAverage
-from hookpoint.plots.figure import LARGEST, SMALLEST
+from hookpoint.plots.figure_data import LARGEST, SMALLEST
 
 BUCKETS = 2_048
 MIN_BUCKETS = 16

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from hookpoint.plots._braille_canvas import Canvas
 from hookpoint.plots._tick_labels import compact, number_text, shortened, tick_texts, tick_values
-from hookpoint.plots.figure import Curve, FigureData, Panel
+from hookpoint.plots.figure_data import Curve, FigureData, Panel
 
 INKS = ("cyan", "yellow", "green", "magenta", "red", "blue", "bright_cyan", "bright_yellow", "bright_green", "bright_magenta")
 SYMBOLS = "*+o#@%&=$~"

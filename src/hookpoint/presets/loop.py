@@ -136,9 +136,9 @@ def _backend_options(workdir: Any, model: Any, optimizer: Any, allow_world_chang
     if _uses_torch():
         from hookpoint.core.data.array_batches import as_batches
         from hookpoint.core.run.stepper import Stepper
-        from hookpoint.engine.async_floats import device_floats
         from hookpoint.engine.checkpoint_options import checkpoint_options
         from hookpoint.engine.data.as_loader import as_loader
+        from hookpoint.engine.device_floats import device_floats
         from hookpoint.engine.step.modules import evaluating, modules_of
 
         batches = partial(as_loader, shuffle=False) if modules_of(model) else as_batches

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hookpoint.core.errors import BadArgument
-from hookpoint.plots.figure import X
+from hookpoint.plots.figure_data import X
 from hookpoint.plots.figure_layout import PlotOptions
 from hookpoint.plots.landscape_picture import draw_landscape
 from hookpoint.plots.matplotlib_backend import check, columns_of, draw

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 from hookpoint.core.log.best import Mode, mode_of
-from hookpoint.plots.figure import FigureData
+from hookpoint.plots.figure_data import FigureData
 from hookpoint.plots.figure_layout import PlotOptions, Subject, figure_of
 from hookpoint.plots.panels import UnknownCurve
 from hookpoint.run_folder.command_error import CommandError

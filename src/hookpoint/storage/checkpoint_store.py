@@ -39,12 +39,12 @@ from hookpoint.storage.checkpoint.snapshot import Snapshots
 from hookpoint.storage.disk import disk
 from hookpoint.storage.disk.hashing_writer import Segment
 from hookpoint.storage.lineage import lineage_of_resume
+from hookpoint.storage.retention import to_delete
 from hookpoint.storage.run_file import RunFile
 from hookpoint.storage.workdir import best_links, named_links, open_workdir
 from hookpoint.storage.workdir.catalog import entries, places
 from hookpoint.storage.workdir.lock import WorkdirLock
 from hookpoint.storage.workdir.quarantine import move_damaged
-from hookpoint.storage.workdir.retention import to_delete
 
 logger = logging.getLogger("hookpoint")
 

@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from hookpoint.storage.checkpoint.checkpoint_folder import read_checkpoint
-from hookpoint.storage.workdir.retention import KeepNewest
+from hookpoint.storage.retention import KeepNewest
 
 # Saves three times, and is killed at the n-th operation of the last: a process for each n, until one is not killed.
 KILLED = """

@@ -16,7 +16,7 @@ from hookpoint.core.log.best import Best, Mode
 from hookpoint.core.logger import logger
 from hookpoint.core.run.run import Run
 from hookpoint.core.schedule.moment import Moment
-from hookpoint.storage.workdir.retention import KeepNewest
+from hookpoint.storage.retention import KeepNewest
 
 
 class TopK:

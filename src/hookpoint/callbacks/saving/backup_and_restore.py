@@ -11,7 +11,7 @@ from hookpoint.core.callback.callback import Options
 from hookpoint.core.errors import BadArgument
 from hookpoint.core.run.run import Run
 from hookpoint.core.schedule.when import Every
-from hookpoint.storage.workdir.retention import KeepNewest
+from hookpoint.storage.retention import KeepNewest
 
 
 class BackupAndRestore(Saver):

@@ -10,7 +10,7 @@ from hookpoint.callbacks.saving._append_info import AppendInfo
 from hookpoint.core.checkpoint.store import Keep
 from hookpoint.core.errors import BadArgument
 from hookpoint.core.schedule.when import Every, When
-from hookpoint.storage.workdir.retention import KeepAny, KeepEvery, KeepNewest
+from hookpoint.storage.retention import KeepAny, KeepEvery, KeepNewest
 
 
 class CheckpointConfig:

@@ -21,7 +21,7 @@ from hookpoint.core.log.best import Best, mode_of
 from hookpoint.core.run.run import Run
 from hookpoint.core.schedule.when import Every
 from hookpoint.storage.checkpoint.manifest import EXCEPTION
-from hookpoint.storage.workdir.retention import KeepNewest
+from hookpoint.storage.retention import KeepNewest
 
 
 class ModelCheckpoint(TrackingSaver):

@@ -12,7 +12,7 @@ from hookpoint.core.callback.callback_info import set_default_name
 from hookpoint.core.callback.knob import Knob
 from hookpoint.core.checkpoint.store import Keep
 from hookpoint.core.run.run import Run
-from hookpoint.storage.workdir.retention import KeepAny, KeepEvery, KeepNewest
+from hookpoint.storage.retention import KeepAny, KeepEvery, KeepNewest
 
 
 class ModelSaver(Saver):

@@ -11,7 +11,7 @@ from hookpoint.core.callback.callback import Options
 from hookpoint.core.callback.knob import Knob
 from hookpoint.core.log.best import mode_of
 from hookpoint.core.run.run import Run
-from hookpoint.storage.workdir.retention import KeepNewest
+from hookpoint.storage.retention import KeepNewest
 
 
 class TopKSaver(MetricSaver):

@@ -20,7 +20,7 @@ from hookpoint.core.run.run import Run
 from hookpoint.core.schedule.moment import Moment
 from hookpoint.core.text.terminal import say
 from hookpoint.storage.checkpoint.snapshot import Snapshots
-from hookpoint.storage.workdir.retention import KeepNewest
+from hookpoint.storage.retention import KeepNewest
 
 
 class EarlyStopping(MetricWatcher):

@@ -1,6 +1,6 @@
 """Metrics: logged values. A tensor on the host becomes a number when it is logged, one on a device when it is read.
 
-The training thread neither waits for a device tensor nor copies it. With torch, `engine/async_floats.py` reads device tensors,
+The training thread neither waits for a device tensor nor copies it. With torch, `engine/device_floats.py` reads device tensors,
 many at once.
 """
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hookpoint.core.checkpoint.store import Kept
 from hookpoint.core.errors import BadRetention
-from hookpoint.storage.workdir.retention import KeepAny, KeepEvery, KeepNewest
+from hookpoint.storage.retention import KeepAny, KeepEvery, KeepNewest
 
 
 def checkpoints(*elapsed):

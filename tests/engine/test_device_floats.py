@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hookpoint.engine.async_floats import device_floats
+from hookpoint.engine.device_floats import device_floats
 
 
 @pytest.mark.parametrize(
