@@ -1,6 +1,7 @@
-"""Async floats: read device values without blocking the training thread.
+"""Device floats: convert logged tensors on a device to floats without blocking the training thread.
 
-The Runner and the public Loop pass `device_floats` to the core, whose metrics call it (`core/log/metrics.py`).
+The Runner and the public Loop pass `device_floats` to the core, whose means call it (`core/log/mean.py`). Tensors on the host
+are converted when they are logged (`core/log/floats.py`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any
 
 import torch
 
-from hookpoint.core.log.metrics import floats_one_by_one
+from hookpoint.core.log.floats import floats_one_by_one
 
 
 def device_floats(values: Sequence[Any]) -> Callable[[], list[float]]:

@@ -7,7 +7,8 @@ from typing import Any, Unpack
 from hookpoint.callbacks._shared.arguments import integer
 from hookpoint.callbacks.tensors._tensor_reader import Names, TensorReader
 from hookpoint.core.callback.callback import Options
-from hookpoint.core.log.metrics import Floats, Mean, as_scalar, floats_one_by_one
+from hookpoint.core.log.floats import Floats, as_scalar, floats_one_by_one
+from hookpoint.core.log.mean import Mean
 from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.run import Run, now_of
 

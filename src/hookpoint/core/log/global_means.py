@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from hookpoint.core.log.metrics import MayWait, Mean
+from hookpoint.core.log.floats import MayWait
+from hookpoint.core.log.mean import Mean
 from hookpoint.core.log.sums import sum_means
 from hookpoint.core.team.checked_team import CheckedTeam
 

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from hookpoint.core.errors import NonFiniteLoss
-from hookpoint.core.log.metrics import MayWait, Mean
+from hookpoint.core.log.floats import MayWait
+from hookpoint.core.log.mean import Mean
 from hookpoint.core.logger import logger
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from typing import Any
 
-from hookpoint.core.log.metrics import Floats, MayWait, Mean, floats_one_by_one
+from hookpoint.core.log.floats import Floats, MayWait, floats_one_by_one
+from hookpoint.core.log.mean import Mean
 
 MAX_PENDING = 16  # a reader with this many unread windows converts their values to floats, which frees the tensors
 

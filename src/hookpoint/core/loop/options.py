@@ -17,9 +17,9 @@ from hookpoint.core.control.control import Control
 from hookpoint.core.control.controlled_loop import ControlledLoop
 from hookpoint.core.data.samples import counter
 from hookpoint.core.errors import BadArgument
+from hookpoint.core.log.floats import Floats, MayWait, floats_one_by_one
 from hookpoint.core.log.loss_check import OnNonFinite
 from hookpoint.core.log.metric_names import UNKNOWN, MetricNames
-from hookpoint.core.log.metrics import Floats, MayWait, floats_one_by_one
 from hookpoint.core.loop._run_record import config_of
 from hookpoint.core.loop.host import Host
 from hookpoint.core.run.run import Run

@@ -8,8 +8,8 @@ from typing import Any
 from hookpoint.core.checkpoint.positions import Positions
 from hookpoint.core.checkpoint.randomness import PlainRandomness
 from hookpoint.core.hooks.hooks import Hooks
+from hookpoint.core.log.floats import MayWait
 from hookpoint.core.log.logbook import Logbook
-from hookpoint.core.log.metrics import MayWait
 from hookpoint.core.loop.scopes import Scopes
 from hookpoint.core.run.run import Run
 from hookpoint.core.run.verdicts import Verdicts

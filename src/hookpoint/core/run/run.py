@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 from hookpoint.core.errors import BadArgument, BadValue
 from hookpoint.core.hooks.lookup import find_callback, named_callbacks
 from hookpoint.core.log.embedding import Embedding, Metadata
-from hookpoint.core.log.metrics import as_scalar
+from hookpoint.core.log.floats import as_scalar
 from hookpoint.core.points import BY_NAME
 from hookpoint.core.run._aliases import PeerNames, as_epochs_method, as_stop_request
 from hookpoint.core.run._values import Values
