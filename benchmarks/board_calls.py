@@ -75,7 +75,7 @@ def measure(folder: Path, seconds: float) -> list[Figure]:
     from playwright.sync_api import sync_playwright
 
     from hookpoint import control
-    from hookpoint.board.run_table import key_of
+    from hookpoint.board._run_table import key_of
 
     write_run(folder / "runs" / "other", 0, 100)
     run = folder / "runs" / "live"

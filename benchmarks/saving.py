@@ -29,7 +29,7 @@ from torch import nn
 from hookpoint import Every, Loop
 from hookpoint import callbacks as cb
 from hookpoint.core.loop.services import machine_of
-from hookpoint.storage.disk.fs_calls import Operation, intercepted
+from hookpoint.storage.disk._fs_calls import Operation, intercepted
 
 MILLISECOND = 1e6
 DEFAULT, AT_ONCE = "hookpoint, default saver", "hookpoint, async_save=False"

@@ -13,8 +13,8 @@ from urllib.parse import quote
 import pytest
 import uvicorn
 
-from hookpoint.board.application import Board
-from hookpoint.board.request_guard import Access
+from hookpoint.board._application import Board
+from hookpoint.board._request_guard import Access
 
 TOKEN = "the-token-of-the-tests"
 

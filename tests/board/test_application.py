@@ -9,7 +9,7 @@ import shutil
 
 import pytest
 
-from hookpoint.board import live_curves, run_table, stream_watcher
+from hookpoint.board import _live_curves, _run_table, _stream_watcher
 
 
 def row(step, at="step", **values):
@@ -26,10 +26,10 @@ def append(folder, *lines):
 @pytest.fixture
 def quick(monkeypatch):
     """Look for changes all the time."""
-    monkeypatch.setattr(stream_watcher, "TICK_SECONDS", 0.01)
-    monkeypatch.setattr(stream_watcher, "REST_SECONDS", 0.0)
-    monkeypatch.setattr(run_table, "SEARCH_SECONDS", 0.0)
-    monkeypatch.setattr(run_table, "RUNNING_SECONDS", 0.0)
+    monkeypatch.setattr(_stream_watcher, "TICK_SECONDS", 0.01)
+    monkeypatch.setattr(_stream_watcher, "REST_SECONDS", 0.0)
+    monkeypatch.setattr(_run_table, "SEARCH_SECONDS", 0.0)
+    monkeypatch.setattr(_run_table, "RUNNING_SECONDS", 0.0)
 
 
 def test_a_run_that_was_trained(board, train_run):
@@ -138,7 +138,7 @@ def test_some_names_and_all(board, tmp_path):
     client = board()
     found = client.series("mine")
     assert len(found["all"]) == 101
-    assert len(found["curves"]) == live_curves.MAX_CURVES
+    assert len(found["curves"]) == _live_curves.MAX_CURVES
     assert "loss" in {curve["name"] for curve in found["curves"]}
     assert [curve["name"] for curve in client.series("mine", name="m77")["curves"]] == ["m77"]
 
@@ -207,11 +207,11 @@ def test_runs_of_several_folders_appear_and_vanish(board, tmp_path, quick):
 def test_only_runs_that_have_changed_are_read_again(tmp_path, train_run, monkeypatch):
     for name in ("one", "two"):
         train_run(name)
-    table = run_table.RunTable([tmp_path / "runs"])
+    table = _run_table.RunTable([tmp_path / "runs"])
     table.refresh()
     read = []
     monkeypatch.setattr(
-        run_table, "row_of", lambda path, key, label, real=run_table.row_of: read.append(path.name) or real(path, key, label)
+        _run_table, "row_of", lambda path, key, label, real=_run_table.row_of: read.append(path.name) or real(path, key, label)
     )
     table.refresh()
     assert read == []
@@ -262,7 +262,7 @@ def test_a_resumed_run_whose_file_is_cut(board, tmp_path):
 
 
 def test_a_long_file_is_previewed_then_exact(board, tmp_path, monkeypatch, quick):
-    monkeypatch.setattr(live_curves, "MAX_UNREAD_BYTES", 10_000)
+    monkeypatch.setattr(_live_curves, "MAX_UNREAD_BYTES", 10_000)
     append(tmp_path / "runs" / "mine", *(row(step, loss=9.0 if step == 500 else 0.5) for step in range(1, 1_001)))
     client = board()
     first = client.series("mine")
@@ -335,13 +335,13 @@ def test_a_run_that_cannot_be_read_harms_only_itself(board, tmp_path, monkeypatc
         client.get(f"/api/run/{client.key('bad')}")
         assert set(client.get("/api/settings")["settings"]) == {client.key("good"), client.key("bad")}
 
-    def fails(run, key, label, real=run_table.row_of):
+    def fails(run, key, label, real=_run_table.row_of):
         if run.path.name == "bad":
             raise RuntimeError("of another kind")
         return real(run, key, label)
 
-    monkeypatch.setattr(run_table, "row_of", fails)
-    monkeypatch.setattr("hookpoint.board.application.details_of", lambda run, events: 1 / 0)
+    monkeypatch.setattr(_run_table, "row_of", fails)
+    monkeypatch.setattr("hookpoint.board._application.details_of", lambda run, events: 1 / 0)
     client = board()
     assert client.runs()["good"]["status"] == "finished"
     found = client.runs()["bad"]
@@ -353,12 +353,12 @@ def test_a_stream_continues_if_one_run_cannot_be_read(board, tmp_path, monkeypat
     for name in ("bad", "good"):
         append(tmp_path / "runs" / name, row(1, loss=1.0))
 
-    def fails(watcher, key, real=stream_watcher.StreamWatcher._look_at_events):
+    def fails(watcher, key, real=_stream_watcher.StreamWatcher._look_at_events):
         if watcher._table.path(key).name == "bad":
             raise RuntimeError("of another kind")
         real(watcher, key)
 
-    monkeypatch.setattr(stream_watcher.StreamWatcher, "_look_at_events", fails)
+    monkeypatch.setattr(_stream_watcher.StreamWatcher, "_look_at_events", fails)
     client = board()
     with client.stream("bad", "good") as message:
         message("state")

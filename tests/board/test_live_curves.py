@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hookpoint.board import indexer, live_curves
-from hookpoint.board.indexer import Indexer
-from hookpoint.board.live_curves import LiveCurves
+from hookpoint.board import _indexer, _live_curves
+from hookpoint.board._indexer import Indexer
+from hookpoint.board._live_curves import LiveCurves
 from hookpoint.run_folder.index_process import IndexProcess
 
 
@@ -21,7 +21,7 @@ def row(step, **values):
 @pytest.fixture
 def curves(tmp_path, monkeypatch):
     """Return the curves of tmp_path/scalars.jsonl, which counts as a long file."""
-    monkeypatch.setattr(live_curves, "MAX_UNREAD_BYTES", 10_000)
+    monkeypatch.setattr(_live_curves, "MAX_UNREAD_BYTES", 10_000)
     made = Indexer(tmp_path / "cache")
     (tmp_path / "scalars.jsonl").write_text("".join(row(step, loss=9.0 if step == 777 else 0.5) for step in range(1_000)))
     yield LiveCurves(tmp_path / "scalars.jsonl", made)
@@ -46,8 +46,8 @@ def test_a_file_whose_index_process_fails_is_read_here(curves, tmp_path, monkeyp
                 raise OSError(12, "Cannot allocate memory")
             super().__init__(path, Path("/dev/null/no/folder"))
 
-    monkeypatch.setattr(indexer, "IndexProcess", Failing)
-    monkeypatch.setattr(live_curves, "READ_SECONDS", 0.0)
+    monkeypatch.setattr(_indexer, "IndexProcess", Failing)
+    monkeypatch.setattr(_live_curves, "READ_SECONDS", 0.0)
     assert everything(curves)["preview"]
     found = after(curves, lambda found: found["note"])
     assert (found["preview"], found["exact"]) == (False, False)

@@ -9,7 +9,7 @@ import anyio
 import pytest
 from starlette.responses import PlainTextResponse
 
-from hookpoint.board.request_guard import Access, RequestGuard
+from hookpoint.board._request_guard import Access, RequestGuard
 
 JSON = {"Content-Type": "application/json", "X-Hookpoint": "1"}
 BODY = json.dumps({"do": "stop"}).encode()
@@ -178,14 +178,14 @@ def test_every_answer_has_security_headers(client):
     "path",
     [
         "/../../../../etc/passwd",
-        "/page/../application.py",
+        "/page/../_application.py",
         "/%2e%2e/%2e%2e/etc/passwd",
         "/api/run/..%2f..%2fmine",
         "/api/run/../../mine/series",
         "/api/run/mine",
         "/api/run/%2Fetc/series",
         "/board.js/..",
-        "/application.py",
+        "/_application.py",
         "/api/run//control",
         "/api/diff?runs=../mine",
     ],

@@ -7,13 +7,13 @@ import json
 import pytest
 
 import hookpoint
-from hookpoint.board import application, run_control
+from hookpoint.board import _application, _run_control
 
 
 @pytest.fixture
 def impatient(monkeypatch):
     """Do not wait for answers."""
-    monkeypatch.setattr(application, "WAIT_SECONDS", 0.3)
+    monkeypatch.setattr(_application, "WAIT_SECONDS", 0.3)
 
 
 def answer(client, body):
@@ -41,7 +41,7 @@ def test_commands_that_wait_for_a_paused_run_do_not_block_others(board, steered,
 
 
 def test_too_many_waiting_commands(board, steered, impatient, monkeypatch):
-    monkeypatch.setattr(application, "MAX_COMMANDS", 1)
+    monkeypatch.setattr(_application, "MAX_COMMANDS", 1)
     with steered():
         client = board()
         answer(client, {"do": "pause"})
@@ -51,7 +51,7 @@ def test_too_many_waiting_commands(board, steered, impatient, monkeypatch):
 
 
 def test_a_command_that_no_step_takes_is_withdrawn(board, steered, monkeypatch):
-    monkeypatch.setattr(run_control, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(_run_control, "ANSWER_SECONDS", 0.2)
     with steered() as training:
         client = board()
         training.gate.clear()
@@ -76,7 +76,7 @@ def test_a_run_that_ends_first(board, steered, impatient):
 def test_a_run_that_was_killed_before_it_answered(steered, monkeypatch):
     with steered() as training:
         training.gate.clear()
-        sent = run_control.SentCommand(training.workdir, "validate", {}, None)
+        sent = _run_control.SentCommand(training.workdir, "validate", {}, None)
         monkeypatch.setattr(sent, "_is_running", lambda: False)
         assert sent.answer()["text"] == "lost: the run ended before it answered"
         training.gate.set()

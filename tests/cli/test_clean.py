@@ -13,7 +13,7 @@ import pytest
 
 from hookpoint import Callback, Loop
 from hookpoint import callbacks as cb
-from hookpoint.cli.clean_plan import plan_deletions
+from hookpoint.cli._clean_plan import plan_deletions
 from hookpoint.run_folder.run_folder import RunFolder
 
 

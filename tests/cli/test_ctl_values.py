@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hookpoint.cli.ctl_values import parse_settings, types_of
+from hookpoint.cli._ctl_values import parse_settings, types_of
 from hookpoint.run_folder.command_error import USAGE, CommandError
 
 

@@ -67,7 +67,7 @@ def test_no_command_loads_torch(train_run, tmp_path, arguments):
 def test_help_loads_no_command(tmp_path):
     code, names = loaded(tmp_path, ("hookpoint.", "rich"), "--help")
     assert code == 0
-    allowed = {"hookpoint._exports", "hookpoint._version", "hookpoint.cli", "hookpoint.cli.main", "hookpoint.cli.output"}
+    allowed = {"hookpoint._exports", "hookpoint._version", "hookpoint.cli", "hookpoint.cli.main", "hookpoint.cli._output"}
     assert set(re.findall(r"'([^']+)'", names)) <= allowed | {
         "hookpoint._gc_pause",
         "hookpoint.core",

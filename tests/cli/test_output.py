@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rich.cells import cell_len
 
-from hookpoint.cli.output import Column, flowed, table
+from hookpoint.cli._output import Column, flowed, table
 
 COLUMNS = [Column("name", min_width=10), Column("step", right=True, drop=1), Column("best", drop=2), Column("started", drop=3)]
 ROWS = [("a-rather-long-name-of-a-run", "12", "val_loss 0.5", "2026-11-15"), ("b", "1200", "", "2026-11-16")]

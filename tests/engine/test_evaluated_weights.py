@@ -12,7 +12,7 @@ from hookpoint import Every, Runner
 from hookpoint import callbacks as cb
 from hookpoint.core.errors import CannotResume
 from hookpoint.storage.checkpoint_store import CheckpointStore
-from hookpoint.storage.disk.fs_calls import intercepted
+from hookpoint.storage.disk._fs_calls import intercepted
 
 GENERATOR = torch.Generator().manual_seed(0)
 DATA = [(torch.randn(4, 2, generator=GENERATOR), torch.randn(4, 1, generator=GENERATOR)) for _ in range(4)]

@@ -14,7 +14,7 @@ from typing import Any
 import subject
 
 from hookpoint import Callback
-from hookpoint.storage.disk.fs_calls import Operation, intercepted
+from hookpoint.storage.disk._fs_calls import Operation, intercepted
 
 POINTS = ("on_iter_begin", "on_backward_end", "on_step_end")
 STORAGE = ("staged", "renamed", "retention")

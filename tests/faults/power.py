@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from hookpoint.storage.disk.fs_calls import Operation, intercepted
+from hookpoint.storage.disk._fs_calls import Operation, intercepted
 
 HOW = ("all is lost", "names are kept", "data is kept", "all is kept", "any of it")  # of what was not safe
 

@@ -18,7 +18,7 @@ from hookpoint import Every, Loop
 from hookpoint import callbacks as cb
 from hookpoint.core.errors import CannotResume, CannotSave
 from hookpoint.monitors.json_writer import read_scalars
-from hookpoint.storage.disk.fs_calls import CHANGES, intercepted
+from hookpoint.storage.disk._fs_calls import CHANGES, intercepted
 from hookpoint.storage.verify import verify
 from hookpoint.storage.workdir.find_checkpoint import newest_good
 

@@ -8,7 +8,7 @@ import stat
 import pytest
 
 from hookpoint.monitors._csv_table import CsvTable
-from hookpoint.storage.disk.fs_calls import intercepted
+from hookpoint.storage.disk._fs_calls import intercepted
 
 
 @pytest.fixture

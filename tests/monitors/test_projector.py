@@ -22,7 +22,7 @@ from werkzeug.test import Client
 from hookpoint.core import errors
 from hookpoint.core.loop.loop import Loop
 from hookpoint.monitors import TFEventWriter
-from hookpoint.storage.disk import fs_calls
+from hookpoint.storage.disk import _fs_calls
 
 
 def write(workdir, *embeddings):
@@ -163,7 +163,7 @@ def test_entries_of_others_stay(tmp_path):
 
 
 def test_after_a_failure_at_any_file_operation_all_named_files_fit_each_other(tmp_path, monkeypatch):
-    plain, failed = fs_calls.perform, 0
+    plain, failed = _fs_calls.perform, 0
     for last in range(1, 200):
         folder = write(tmp_path / str(last), ("a", torch.zeros(3, 2), list("abc")))
         calls = 0

@@ -84,7 +84,7 @@ def test_what_one_process_cannot_read_fails_on_all_and_what_is_gone_is_looked_fo
 
         import hookpoint
         from hookpoint.callbacks import ModelSaver
-        from hookpoint.storage.disk.fs_calls import intercepted
+        from hookpoint.storage.disk._fs_calls import intercepted
 
         data = (torch.ones(8, 2), torch.zeros(8, 1))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hookpoint.parallel.pipeline.stage_split import stages_of
+from hookpoint.parallel.pipeline._stage_split import stages_of
 
 pytestmark = pytest.mark.skipif(find_spec("sklearn") is None, reason="needs scikit-learn")  # importing it takes a second
 

@@ -34,7 +34,7 @@ def test_each_process_writes_its_own_parts_and_reads_what_it_needs(launch, tmp_p
         import torch.distributed as dist
         from sharded_subject import RANK, Events, train, train_two
 
-        from hookpoint.storage.disk.fs_calls import intercepted
+        from hookpoint.storage.disk._fs_calls import intercepted
 
         first, again, grown = Events(stop_at=7), Events(), Events()  # in an open window of two batches, with steps behind it
         found = {"whole": train(f"{folder}/whole"), "stopped": train(f"{folder}/run", events=first)}
@@ -119,7 +119,7 @@ def test_what_fails_on_one_process_is_known_to_all(launch, tmp_path):
         from sharded_subject import RANK, Events, train
 
         from hookpoint.core.errors import CannotSave
-        from hookpoint.storage.disk.fs_calls import intercepted
+        from hookpoint.storage.disk._fs_calls import intercepted
 
         def full(operation, proceed):
             if RANK == 1 and operation.name == "write" and operation.path.endswith("__1_0.distcp"):
@@ -168,7 +168,7 @@ def test_a_kill_in_the_middle_of_a_save_leaves_the_checkpoint_before(launch, tmp
         from sharded_subject import RANK, Events, train
 
         import hookpoint
-        from hookpoint.storage.disk.fs_calls import intercepted
+        from hookpoint.storage.disk._fs_calls import intercepted
 
         attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"]) if attempt is None else attempt
         where = [*kills, (-1, "", "")][attempt]

@@ -29,7 +29,7 @@ def test_a_failed_save_is_known_to_all_at_once(launch, tmp_path):
 
         from hookpoint import Callback
         from hookpoint.core.errors import CannotSave, NotSaveable
-        from hookpoint.storage.disk.fs_calls import intercepted
+        from hookpoint.storage.disk._fs_calls import intercepted
 
         class Clock(Callback):
             ended = 0.0

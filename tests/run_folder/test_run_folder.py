@@ -136,7 +136,7 @@ def test_only_the_end_of_a_long_file_is_read(tmp_path, monkeypatch):
     rows.insert(19_000, {"step": 19_000, "epoch": 1, "time": 19_000.0, "at": "epoch", "val_loss": 2.0})
     (tmp_path / "scalars.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     parsed = []
-    monkeypatch.setattr("hookpoint.run_folder.scalars_file.record_of", lambda line: parsed.append(line) or json.loads(line))
+    monkeypatch.setattr("hookpoint.run_folder._scalars_file.record_of", lambda line: parsed.append(line) or json.loads(line))
     run = RunFolder(tmp_path)
     assert (run.step, run.values) == (19_999, {"val_loss": 2.0, "loss": 1.0})
     assert len(parsed) < 100

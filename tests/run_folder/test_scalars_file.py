@@ -11,7 +11,7 @@ import pytest
 from hookpoint import Loop
 from hookpoint import callbacks as cb
 from hookpoint.monitors import read_scalars
-from hookpoint.run_folder.scalars_file import BadLines, read_series
+from hookpoint.run_folder._scalars_file import BadLines, read_series
 
 
 def write(path, *lines, end="\n"):

@@ -13,7 +13,7 @@ import pytest
 
 from hookpoint.core.checkpoint.store import Request
 from hookpoint.storage.checkpoint_store import CheckpointStore
-from hookpoint.storage.disk.fs_calls import intercepted
+from hookpoint.storage.disk._fs_calls import intercepted
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from hookpoint.core.errors import CannotSave, NotFinite, NotSaveable, OutsideRun
 from hookpoint.storage.checkpoint import available_memory, checkpoint_folder
 from hookpoint.storage.checkpoint.checkpoint_folder import read_checkpoint
 from hookpoint.storage.checkpoint_store import CheckpointStore
-from hookpoint.storage.disk.fs_calls import intercepted
+from hookpoint.storage.disk._fs_calls import intercepted
 from hookpoint.storage.retention import KeepNewest
 
 
@@ -230,7 +230,7 @@ def test_a_process_does_not_end_before_its_background_save_is_done(tmp_path, pyt
 import time
 from hookpoint.core.checkpoint.store import Request
 from hookpoint.storage.checkpoint_store import CheckpointStore
-from hookpoint.storage.disk.fs_calls import intercepted
+from hookpoint.storage.disk._fs_calls import intercepted
 
 def slowly(operation, proceed):
     if operation.name == "create":

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from hookpoint.storage.disk.fs_calls import intercepted
+from hookpoint.storage.disk._fs_calls import intercepted
 from hookpoint.storage.run_file import RunFile, read_run_file
 
 

@@ -14,8 +14,8 @@ from types import FrameType
 
 import uvicorn
 
-from hookpoint.board.application import Board
-from hookpoint.board.request_guard import Access
+from hookpoint.board._application import Board
+from hookpoint.board._request_guard import Access
 from hookpoint.core.errors import BadArgument
 
 DEFAULT_PORT = 8787

@@ -11,7 +11,7 @@ from threading import Thread
 
 import click
 
-from hookpoint.cli.output import note, print_lines
+from hookpoint.cli._output import note, print_lines
 from hookpoint.run_folder.command_error import USAGE, CommandError
 from hookpoint.run_folder.find_run import default_folder
 from hookpoint.run_folder.formatting import shown

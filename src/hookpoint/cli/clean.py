@@ -11,9 +11,9 @@ from pathlib import Path
 
 import click
 
-from hookpoint.cli.clean_plan import Deletion, Plan, plan_deletions
-from hookpoint.cli.output import Column, note, print_lines, table, width
-from hookpoint.cli.run_argument import run_argument
+from hookpoint.cli._clean_plan import Deletion, Plan, plan_deletions
+from hookpoint.cli._output import Column, note, print_lines, table, width
+from hookpoint.cli._run_argument import run_argument
 from hookpoint.run_folder.command_error import IN_USE, NOT_WRITTEN, USAGE, CommandError
 from hookpoint.run_folder.formatting import counted, shown, size
 from hookpoint.run_folder.run_folder import RunFolder

@@ -9,10 +9,10 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from hookpoint.cli.ctl_list import everything, print_list
-from hookpoint.cli.ctl_values import parse_settings, short_names, types_of
-from hookpoint.cli.output import note, print_json, print_lines
-from hookpoint.cli.run_argument import run_argument
+from hookpoint.cli._ctl_list import everything, print_list
+from hookpoint.cli._ctl_values import parse_settings, short_names, types_of
+from hookpoint.cli._output import note, print_json, print_lines
+from hookpoint.cli._run_argument import run_argument
 from hookpoint.core.errors import HookpointError, NotApplied, NotTraining
 from hookpoint.run_folder.command_error import FINE, INTERRUPTED, NO, USAGE, CommandError, one_line
 from hookpoint.run_folder.describe_event import describe_order

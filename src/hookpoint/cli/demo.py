@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 
 import hookpoint
-from hookpoint.cli.output import Column, heading, note, print_lines, table
+from hookpoint.cli._output import Column, heading, note, print_lines, table
 from hookpoint.core.text.terminal import printable
 from hookpoint.run_folder.command_error import INTERRUPTED, NOT_WRITTEN, CommandError
 from hookpoint.run_folder.formatting import duration, shown

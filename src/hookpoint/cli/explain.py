@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from hookpoint.cli.named_object import failed, named_object
-from hookpoint.cli.output import Column, print_lines, table, width
+from hookpoint.cli._named_object import failed, named_object
+from hookpoint.cli._output import Column, print_lines, table, width
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import HookpointError
 from hookpoint.core.hooks.hooks import Hooks

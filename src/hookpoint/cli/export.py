@@ -15,8 +15,8 @@ from typing import TextIO
 
 import click
 
-from hookpoint.cli.output import note
-from hookpoint.cli.run_argument import readable_run_argument
+from hookpoint.cli._output import note
+from hookpoint.cli._run_argument import readable_run_argument
 from hookpoint.core.text.plain_values import plain
 from hookpoint.run_folder.command_error import NOT_WRITTEN, USAGE, CommandError
 from hookpoint.run_folder.formatting import counted, shown

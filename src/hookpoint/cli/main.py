@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import click
 
 from hookpoint._version import __version__
-from hookpoint.cli.output import wants_colour
+from hookpoint.cli._output import wants_colour
 
 COMMANDS = {  # each command's short help; the command's module in hookpoint.cli has the same name
     "demo": "Train a small network on handwritten digits.",

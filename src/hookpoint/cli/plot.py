@@ -10,8 +10,8 @@ from pathlib import Path
 
 import click
 
-from hookpoint.cli.output import note, print_lines, rendered, wants_colour
-from hookpoint.cli.run_argument import RunType
+from hookpoint.cli._output import note, print_lines, rendered, wants_colour
+from hookpoint.cli._run_argument import RunType
 from hookpoint.core.text.terminal import printable
 from hookpoint.plots.figure_data import FigureData, X
 from hookpoint.plots.figure_layout import PlotOptions

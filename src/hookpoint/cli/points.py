@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import click
 
-from hookpoint.cli.output import Column, print_json, print_lines, table, width
+from hookpoint.cli._output import Column, print_json, print_lines, table, width
 from hookpoint.core.points import POINTS, Point
 from hookpoint.core.text.spelling import near_miss
 from hookpoint.run_folder.command_error import USAGE, CommandError

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from hookpoint.cli.named_object import named_object
-from hookpoint.cli.output import print_lines
+from hookpoint.cli._named_object import named_object
+from hookpoint.cli._output import print_lines
 from hookpoint.core.text.terminal import printable
 from hookpoint.run_folder.command_error import FINE, NO, USAGE, CommandError
 from hookpoint.run_folder.formatting import shown

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from hookpoint.cli.output import COLOURS, Column, note, print_json, print_lines, table, width
+from hookpoint.cli._output import COLOURS, Column, note, print_json, print_lines, table, width
 from hookpoint.core.text.secrets import masked
 from hookpoint.run_folder.best_value import BestValue
 from hookpoint.run_folder.command_error import USAGE, CommandError

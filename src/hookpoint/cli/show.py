@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from hookpoint.cli.ctl_list import is_paused, pending_commands
-from hookpoint.cli.output import Column, coloured_status, heading, print_json, print_lines, table, width
-from hookpoint.cli.run_argument import readable_run_argument
-from hookpoint.cli.show_lineage import data_rows, lineage_rows
+from hookpoint.cli._ctl_list import is_paused, pending_commands
+from hookpoint.cli._output import Column, coloured_status, heading, print_json, print_lines, table, width
+from hookpoint.cli._run_argument import readable_run_argument
+from hookpoint.cli._show_lineage import data_rows, lineage_rows
 from hookpoint.run_folder.checkpoint_list import Listed
 from hookpoint.run_folder.describe_event import describe_event
 from hookpoint.run_folder.formatting import counted, duration, moment, moment_of, number, shown, size

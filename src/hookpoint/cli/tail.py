@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
-from hookpoint.cli.output import coloured_status, flowed, note, print_lines, width
-from hookpoint.cli.run_argument import run_argument
+from hookpoint.cli._output import coloured_status, flowed, note, print_lines, width
+from hookpoint.cli._run_argument import run_argument
 from hookpoint.run_folder.describe_event import describe_event
 from hookpoint.run_folder.file_follower import FileFollower
 from hookpoint.run_folder.formatting import MAX_CHARACTERS, duration, moment, moment_of, number, shown

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from hookpoint.cli.output import Column, note, print_json, print_lines, table, width
-from hookpoint.cli.run_argument import RunType
+from hookpoint.cli._output import Column, note, print_json, print_lines, table, width
+from hookpoint.cli._run_argument import RunType
 from hookpoint.run_folder.command_error import FINE, NO
 from hookpoint.run_folder.find_run import find_run
 from hookpoint.run_folder.formatting import counted, shown

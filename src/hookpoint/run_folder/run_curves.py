@@ -9,10 +9,10 @@ from hookpoint.core.log.best import Mode, mode_of
 from hookpoint.plots.figure_data import FigureData
 from hookpoint.plots.figure_layout import PlotOptions, Subject, figure_of
 from hookpoint.plots.panels import UnknownCurve
+from hookpoint.run_folder._scalars_file import read_series
 from hookpoint.run_folder.command_error import CommandError
 from hookpoint.run_folder.formatting import duration, moment, shown
 from hookpoint.run_folder.run_folder import RUNNING, SCALARS, RunFolder
-from hookpoint.run_folder.scalars_file import read_series
 
 MIN_BUCKETS = 512
 

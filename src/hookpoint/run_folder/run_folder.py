@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hookpoint.run_folder._plain_file import newest_lines
+from hookpoint.run_folder._scalars_file import Last, last_of, rows_backwards
 from hookpoint.run_folder.best_value import BestValue, guess_best, metric_to_watch
 from hookpoint.run_folder.checkpoint_list import Listed, checkpoints_of, newest_step
 from hookpoint.run_folder.formatting import moment_of
 from hookpoint.run_folder.json_records import number_of, record_of
-from hookpoint.run_folder.scalars_file import Last, last_of, rows_backwards
 from hookpoint.storage.checkpoint.layout import BEST, CHECKPOINTS
 from hookpoint.storage.run_file import NAME, STATUSES, problem_of, read_run_file
 from hookpoint.storage.workdir.lock import Holder, holder_of

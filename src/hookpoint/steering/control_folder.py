@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Self
 
 from hookpoint.core.errors import BadControlFile
+from hookpoint.steering._live_record import LiveRecord
 from hookpoint.steering._safe_file import open_folder, read_json, remove, write_json
 from hookpoint.steering.command_journal import CommandJournal
 from hookpoint.steering.control_answer import ControlAnswer
 from hookpoint.steering.control_command import ID, ControlCommand
-from hookpoint.steering.live_record import LiveRecord
 
 NAME = ".control"
 MAX_COMMAND_BYTES = 64 * 2**10

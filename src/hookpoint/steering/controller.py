@@ -14,13 +14,13 @@ from typing import Any
 
 from hookpoint.core.errors import BadArgument, BadControlFile, NotApplied, NotTraining, WorkdirInUse
 from hookpoint.core.text.plain_values import plain
+from hookpoint.steering._live_record import LiveRecord
 from hookpoint.steering.answer_text import answer_text
 from hookpoint.steering.command_journal import JournalEntry
 from hookpoint.steering.control_answer import APPLIED, ControlAnswer
 from hookpoint.steering.control_command import COMMANDS, ControlCommand
 from hookpoint.steering.control_folder import ControlFolder
 from hookpoint.steering.control_order import ControlOrder, seconds_of
-from hookpoint.steering.live_record import LiveRecord
 from hookpoint.steering.saved_commands import good_checkpoints, includes, last_command
 from hookpoint.storage.workdir.lock import WorkdirLock, holder_of
 

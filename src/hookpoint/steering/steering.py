@@ -14,6 +14,7 @@ from hookpoint.core.logger import logger
 from hookpoint.core.text.terminal import say
 from hookpoint.steering._execution import Execution
 from hookpoint.steering._inbox_watch import InboxWatch, Received
+from hookpoint.steering._live_record import LiveRecord
 from hookpoint.steering._outcomes import Outcomes
 from hookpoint.steering._plans import Plans, reason_of
 from hookpoint.steering._settings import Settings
@@ -22,7 +23,6 @@ from hookpoint.steering.command_journal import JournalEntry, now
 from hookpoint.steering.control_answer import APPLIED, LOST, REFUSED, WITHDRAWN
 from hookpoint.steering.control_command import REPLAYED, ControlCommand
 from hookpoint.steering.control_folder import ControlFolder, is_supported
-from hookpoint.steering.live_record import LiveRecord
 from hookpoint.storage.workdir.lock import Holder
 
 BEAT_SECONDS, PUBLISH_SECONDS = 0.25, 1.0  # intervals between paused ranks' messages, and between updates of live.json

@@ -13,7 +13,7 @@ from hookpoint.callbacks import InferenceRunner, MaxSaver, MinSaver, ModelCheckp
 from hookpoint.core.errors import BadArgument, MissingMetric
 from hookpoint.core.loop.loop import Loop
 from hookpoint.core.schedule.moment import Moment
-from hookpoint.storage.disk.fs_calls import intercepted
+from hookpoint.storage.disk._fs_calls import intercepted
 
 
 class Events(Callback):

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from hookpoint.callbacks.tensors._tensor_dumps import MAX_WAITING, TensorDumps
-from hookpoint.storage.disk.fs_calls import intercepted
+from hookpoint.storage.disk._fs_calls import intercepted
 
 
 def opened(workdir, *, resuming=False, prefix="x", is_later=lambda name: False):

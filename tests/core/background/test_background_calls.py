@@ -25,7 +25,7 @@ from hookpoint import (
     on,
 )
 from hookpoint.core.background import background_calls
-from hookpoint.core.hooks.asynchronous import DIRECT
+from hookpoint.core.hooks._asynchronous import DIRECT
 
 MOST_ITERATIONS = 5000
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from hookpoint import Callback, Loop, Runner
-from hookpoint.core.background.value_snapshot import ValueSnapshot
+from hookpoint.core.background._value_snapshot import ValueSnapshot
 from hookpoint.core.errors import BadValue
 
 Pair = namedtuple("Pair", "x y")

@@ -11,7 +11,7 @@ import pytest
 import hookpoint
 from hookpoint import callbacks as cb
 from hookpoint.core.errors import BadValue
-from hookpoint.core.log.name_limit import MAX_NAMES, NameLimit
+from hookpoint.core.log._name_limit import MAX_NAMES, NameLimit
 
 
 @pytest.fixture

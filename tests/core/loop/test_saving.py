@@ -15,7 +15,7 @@ from hookpoint import Callback, LambdaCallback, Loop, verify
 from hookpoint.callbacks import ModelSaver
 from hookpoint.core.errors import CannotSave
 from hookpoint.monitors import JSONWriter
-from hookpoint.storage.disk.fs_calls import intercepted
+from hookpoint.storage.disk._fs_calls import intercepted
 
 NO_MEMORY = 1 << 62  # bytes, which no machine has
 

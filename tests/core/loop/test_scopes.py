@@ -5,8 +5,8 @@ import pytest
 import hookpoint
 from hookpoint import Callback, Every
 from hookpoint.callbacks import ModelSaver
+from hookpoint.core.loop._scopes import Cleanup
 from hookpoint.core.loop.loop import Loop
-from hookpoint.core.loop.scopes import Cleanup
 
 
 class Enters(Callback):

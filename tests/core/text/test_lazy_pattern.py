@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from hookpoint.core.text.lazy_pattern import lazy_pattern
+from hookpoint.core.text._lazy_pattern import lazy_pattern
 
 
 def test_it_is_used_like_a_compiled_one():

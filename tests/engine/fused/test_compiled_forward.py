@@ -9,7 +9,7 @@ from torch import nn
 from hookpoint import Callback, MainCallback, Runner
 from hookpoint.callbacks import ModuleHooks
 from hookpoint.core.errors import BadArgument, BadLoop
-from hookpoint.engine.fused import compiled_forward
+from hookpoint.engine.fused import _compiled_forward
 
 EAGER = {"backend": "eager", "fullgraph": True}
 
@@ -159,9 +159,9 @@ def test_what_cannot_be_compiled_is_refused_before_training(options, text):
 
 
 def test_without_a_compiler_the_error_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(compiled_forward.shutil, "which", lambda name: None)
+    monkeypatch.setattr(_compiled_forward.shutil, "which", lambda name: None)
     with pytest.raises(BadLoop) as error:
-        compiled_forward.compile_options(True, torch.device("cpu"))
+        _compiled_forward.compile_options(True, torch.device("cpu"))
     expected = (
         "compile=True needs a C++ compiler, and none was found.\n"
         "  install   g++ or clang++, or set the environment variable CXX\n  drop      compile=True instead"
@@ -172,7 +172,7 @@ def test_without_a_compiler_the_error_says_what_to_install(monkeypatch):
 def test_without_triton_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setattr("torch.utils._triton.has_triton", lambda: False)
     with pytest.raises(BadLoop) as error:
-        compiled_forward.compile_options(True, torch.device("cuda"))
+        _compiled_forward.compile_options(True, torch.device("cuda"))
     expected = (
         "compile=True needs Triton, which is not installed or does not support this GPU.\n"
         "  run       pip install triton\n  drop      compile=True instead"
@@ -184,7 +184,7 @@ def test_several_processes_are_refused():
     from hookpoint import DataParallel
 
     with pytest.raises(BadArgument) as error:
-        compiled_forward.compile_options(EAGER, torch.device("cpu"), DataParallel())
+        _compiled_forward.compile_options(EAGER, torch.device("cpu"), DataParallel())
     expected = "compile=True supports one process; this run uses DataParallel.\n  write     Runner(torch.compile(model), ...)"
     assert str(error.value) == expected
 

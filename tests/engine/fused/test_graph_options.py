@@ -10,7 +10,7 @@ from torch import nn
 
 from hookpoint import DataParallel, MainCallback, Runner
 from hookpoint.core.errors import BadArgument
-from hookpoint.engine.fused.graph_options import check_graph_optimizer, graph_options
+from hookpoint.engine.fused._graph_options import check_graph_optimizer, graph_options
 
 CUDA = torch.device("cuda", 0)
 WEIGHTS = [nn.Parameter(torch.zeros(2))]

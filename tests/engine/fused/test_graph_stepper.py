@@ -19,7 +19,7 @@ from hookpoint import Callback, Every, MainCallback, Runner, current_run, on
 from hookpoint.callbacks import GradientStats, SwapEMAWeights
 from hookpoint.core.errors import BadLoop
 from hookpoint.core.run.run import now_of, stepper_of
-from hookpoint.engine.fused import copy_stream, graph_options, graph_stepper, static_batch
+from hookpoint.engine.fused import _copy_stream, _graph_options, _graph_stepper, _static_batch
 from hookpoint.engine.fused.fused_step import FusedStep
 
 
@@ -62,16 +62,16 @@ def on_the_cpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(graph_options, "_check_run", lambda *args: None)
-    for module in (graph_options, graph_stepper):
+    monkeypatch.setattr(_graph_options, "_check_run", lambda *args: None)
+    for module in (_graph_options, _graph_stepper):
         monkeypatch.setattr(module, "check_graph_optimizer", lambda optimizer: None)
-    monkeypatch.setattr(graph_stepper, "StepGraph", Recomputed)
-    monkeypatch.setattr(static_batch.StaticBatch, "check_device", lambda self, device: None)
-    monkeypatch.setattr(copy_stream, "move", lambda batch, device: batch)
+    monkeypatch.setattr(_graph_stepper, "StepGraph", Recomputed)
+    monkeypatch.setattr(_static_batch.StaticBatch, "check_device", lambda self, device: None)
+    monkeypatch.setattr(_copy_stream, "move", lambda batch, device: batch)
     monkeypatch.setattr(FusedStep, "mover", lambda self: self._copies)
-    graph_stepper.stream_of.cache_clear()
+    _graph_stepper.stream_of.cache_clear()
     yield
-    graph_stepper.stream_of.cache_clear()
+    _graph_stepper.stream_of.cache_clear()
 
 
 class Endless:
@@ -236,7 +236,7 @@ def test_auto_trains_on_when_the_capture_fails(fit, monkeypatch, caplog):
     def fail(*args):
         raise BadLoop("the step cannot be captured.", avoid="it")
 
-    monkeypatch.setattr(graph_stepper, "StepGraph", fail)
+    monkeypatch.setattr(_graph_stepper, "StepGraph", fail)
     plain = fit(Drops(), cuda_graph=False, seed=5)
     assert_same(fit(Drops(), cuda_graph="auto", seed=5), plain)
     assert caplog.messages == ["training without CUDA graphs: the step cannot be captured."]

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from hookpoint.engine.fused.hook_watch import HookWatch
+from hookpoint.engine.fused._hook_watch import HookWatch
 
 
 @pytest.fixture

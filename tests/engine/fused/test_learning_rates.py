@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from hookpoint.engine.fused.learning_rates import LearningRates
+from hookpoint.engine.fused._learning_rates import LearningRates
 
 CPU = torch.device("cpu")
 

@@ -7,8 +7,8 @@ import torch
 
 from hookpoint import Callback, Every, Hooks, If, Loop, on
 from hookpoint.callbacks import EnableCallbackIf, GradientStats
-from hookpoint.engine.fused.hook_watch import HookWatch
-from hookpoint.engine.fused.leaving_calls import LeavingCalls
+from hookpoint.engine.fused._hook_watch import HookWatch
+from hookpoint.engine.fused._leaving_calls import LeavingCalls
 
 
 class Always(Callback):

@@ -5,7 +5,7 @@ import io
 
 import torch
 
-from hookpoint.engine.fused.load_watch import LoadWatch
+from hookpoint.engine.fused._load_watch import LoadWatch
 
 
 def test_a_load_sets_the_flag_until_the_end():

@@ -6,7 +6,7 @@ import torch
 from hookpoint import Loop
 from hookpoint.core.errors import BadValue
 from hookpoint.core.loop.services import machine_of
-from hookpoint.engine.fused.logged_values import LoggedValues
+from hookpoint.engine.fused._logged_values import LoggedValues
 
 META = torch.device("meta")  # a device other than the CPU, for tests without a GPU
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hookpoint.core.errors import BadData
-from hookpoint.engine.fused.static_batch import StaticBatch, is_on_host, signature_of
+from hookpoint.engine.fused._static_batch import StaticBatch, is_on_host, signature_of
 
 Pair = namedtuple("Pair", "x y")
 

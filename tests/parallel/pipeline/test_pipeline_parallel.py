@@ -18,7 +18,7 @@ from torch import nn  # noqa: E402
 from hookpoint import PipelineParallel, load_weights  # noqa: E402
 from hookpoint.core.errors import BadLoop, CannotResume  # noqa: E402
 from hookpoint.parallel.pipeline._microbatches import MicrobatchLoss  # noqa: E402
-from hookpoint.parallel.pipeline.stage_split import stages_of  # noqa: E402
+from hookpoint.parallel.pipeline._stage_split import stages_of  # noqa: E402
 from hookpoint.storage.verify import verify  # noqa: E402
 
 FULL = os.environ.get("HOOKPOINT_FAULTS") == "all"

@@ -13,7 +13,7 @@ from hookpoint.storage.checkpoint import checkpoint_folder
 from hookpoint.storage.checkpoint.checkpoint_folder import read_checkpoint, strays, verified, verify_written, write_checkpoint
 from hookpoint.storage.checkpoint.manifest import Manifest
 from hookpoint.storage.disk import hashing_writer
-from hookpoint.storage.disk.fs_calls import intercepted
+from hookpoint.storage.disk._fs_calls import intercepted
 
 STATE = {
     "clocks": {"step": 7},

@@ -14,7 +14,7 @@ from hookpoint.storage.checkpoint.checkpoint_folder import read_checkpoint, read
 from hookpoint.storage.checkpoint.load_shards import filled
 from hookpoint.storage.checkpoint.manifest import File
 from hookpoint.storage.checkpoint_store import CheckpointStore
-from hookpoint.storage.disk.fs_calls import intercepted
+from hookpoint.storage.disk._fs_calls import intercepted
 from hookpoint.storage.load_weights import load_weights
 
 torch = pytest.importorskip("torch")

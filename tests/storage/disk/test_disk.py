@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from hookpoint.storage.disk import disk
-from hookpoint.storage.disk.fs_calls import intercepted
+from hookpoint.storage.disk._fs_calls import intercepted
 from hookpoint.storage.disk.hashing_writer import NewFile
 
 

@@ -15,7 +15,7 @@ KILLED = """
 import os, signal, sys
 from hookpoint.core.checkpoint.store import Request
 from hookpoint.storage.checkpoint_store import CheckpointStore
-from hookpoint.storage.disk.fs_calls import intercepted
+from hookpoint.storage.disk._fs_calls import intercepted
 
 def save(workdir, at):
     store = CheckpointStore(workdir)

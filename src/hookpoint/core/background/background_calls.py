@@ -9,8 +9,8 @@ from functools import partial
 from time import monotonic
 from typing import Any, NamedTuple
 
-from hookpoint.core.background.run_snapshot import RunSnapshot, logs_snapshot
-from hookpoint.core.background.value_snapshot import ValueSnapshot
+from hookpoint.core.background._run_snapshot import RunSnapshot, logs_snapshot
+from hookpoint.core.background._value_snapshot import ValueSnapshot
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.callback.callback_info import info_of
 from hookpoint.core.callback.current import CURRENT

@@ -26,8 +26,8 @@ from hookpoint.core.callback.current import CURRENT, CURRENT_CALL
 from hookpoint.core.callback.handlers import Handler
 from hookpoint.core.callback.idle_callback import IdleCallback
 from hookpoint.core.errors import StopRun
+from hookpoint.core.hooks._asynchronous import DIRECT, deferred
 from hookpoint.core.hooks._returned import Returned, may_return
-from hookpoint.core.hooks.asynchronous import DIRECT, deferred
 from hookpoint.core.hooks.costs import Cost
 from hookpoint.core.hooks.entry import Entry
 from hookpoint.core.points import BY_NAME, POINTS

@@ -14,12 +14,12 @@ from hookpoint.core.callback.handlers import Handler, handlers_for
 from hookpoint.core.callback.replace import Replace
 from hookpoint.core.callback.watcher import Watcher
 from hookpoint.core.errors import OutsideRun, StopRun
+from hookpoint.core.hooks._asynchronous import check_asynchronous, send_payload
 from hookpoint.core.hooks._calls import calls_of, check_reads, gates_of, schedule_key
 from hookpoint.core.hooks._contexts import Contexts
 from hookpoint.core.hooks._explain import explain
 from hookpoint.core.hooks._order import Order
 from hookpoint.core.hooks._returned import may_return, report
-from hookpoint.core.hooks.asynchronous import check_asynchronous, send_payload
 from hookpoint.core.hooks.costs import IN_THE_STEP, Cost
 from hookpoint.core.hooks.dispatch import Call, compile_dispatch
 from hookpoint.core.hooks.entry import MAIN, MONITOR, Entry, call_run, entries_of, is_not_empty

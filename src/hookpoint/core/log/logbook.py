@@ -7,10 +7,10 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from hookpoint.core.log._name_limit import NameLimit, check_name
 from hookpoint.core.log.floats import Floats, MayWait, as_scalar, floats_one_by_one
 from hookpoint.core.log.mean import Mean
 from hookpoint.core.log.metrics import Logs, Metrics
-from hookpoint.core.log.name_limit import NameLimit, check_name
 from hookpoint.core.log.reader_windows import ReaderWindow, ReaderWindows
 
 if TYPE_CHECKING:

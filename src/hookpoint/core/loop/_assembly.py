@@ -21,19 +21,19 @@ from hookpoint.core.log.logbook import Logbook
 from hookpoint.core.log.loss_check import loss_check
 from hookpoint.core.log.monitors import Monitors
 from hookpoint.core.loop._agreement import Agreement
+from hookpoint.core.loop._components import Components
 from hookpoint.core.loop._model_stop import ModelStop
+from hookpoint.core.loop._passes import END
 from hookpoint.core.loop._resuming import Resuming
+from hookpoint.core.loop._run_objects import RunObjects
 from hookpoint.core.loop._run_record import RunRecord
 from hookpoint.core.loop._saving import Saving
+from hookpoint.core.loop._scopes import Scopes
 from hookpoint.core.loop._signals import Signals
 from hookpoint.core.loop._step_hooks import StepHooks
-from hookpoint.core.loop.components import Components
 from hookpoint.core.loop.machine import Machine
 from hookpoint.core.loop.missing_metrics import MissingMetrics, could_log_anything
 from hookpoint.core.loop.options import LoopOptions
-from hookpoint.core.loop.passes import END
-from hookpoint.core.loop.run_objects import RunObjects
-from hookpoint.core.loop.scopes import Scopes
 from hookpoint.core.loop.services import Services
 from hookpoint.core.run.run import Run, set_loop, set_stepper
 from hookpoint.core.run.stepper import Stepper

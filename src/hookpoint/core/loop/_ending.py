@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.core.errors import StopRun
 
 if TYPE_CHECKING:
+    from hookpoint.core.loop._passes import Pass
     from hookpoint.core.loop._saving import Saving
+    from hookpoint.core.loop._scopes import Scopes
     from hookpoint.core.loop._signals import Signals
-    from hookpoint.core.loop.passes import Pass
-    from hookpoint.core.loop.scopes import Scopes
     from hookpoint.core.run.verdicts import Verdicts
 
 

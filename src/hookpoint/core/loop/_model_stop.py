@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hookpoint.core.checkpoint.plain_names import COMPILED, WRAPPED
-from hookpoint.core.loop.passes import Pass
+from hookpoint.core.loop._passes import Pass
 from hookpoint.core.run.run import Run
 from hookpoint.core.run_view import Dispatch
 

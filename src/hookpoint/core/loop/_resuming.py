@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from hookpoint.core.checkpoint.crashes import Crashes
     from hookpoint.core.control.control import Control
     from hookpoint.core.loop._agreement import Agreement
+    from hookpoint.core.loop._passes import Pass
+    from hookpoint.core.loop._run_objects import RunObjects
     from hookpoint.core.loop._saving import Saving
-    from hookpoint.core.loop.passes import Pass
-    from hookpoint.core.loop.run_objects import RunObjects
     from hookpoint.core.run.run import Run
 
 

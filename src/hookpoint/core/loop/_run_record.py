@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hookpoint.core.checkpoint.crashes import Crashes
     from hookpoint.core.checkpoint.store import ResumableStore
     from hookpoint.core.hooks.hooks import Hooks
-    from hookpoint.core.loop.passes import Pass
+    from hookpoint.core.loop._passes import Pass
     from hookpoint.core.run.run import Run
     from hookpoint.core.schedule.clocks import Clocks
 

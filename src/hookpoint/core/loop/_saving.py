@@ -16,8 +16,8 @@ from hookpoint.core.run.run import stepper_of
 
 if TYPE_CHECKING:
     from hookpoint.core.control.control import Control
+    from hookpoint.core.loop._run_objects import RunObjects
     from hookpoint.core.loop._signals import Signals
-    from hookpoint.core.loop.run_objects import RunObjects
     from hookpoint.core.run.run import Run
     from hookpoint.core.schedule.moment import Moment
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.core.data.data_points import check_pass
 from hookpoint.core.errors import BadArgument, BadLoop
 from hookpoint.core.hooks.specialize import settled_values, specialize
+from hookpoint.core.loop._passes import MODES, Pass
 from hookpoint.core.loop.machine import Machine
-from hookpoint.core.loop.passes import MODES, Pass
 from hookpoint.core.run.iteration import Iteration
 from hookpoint.core.run.run import stepper_of
 from hookpoint.core.schedule.clocks import Clocks

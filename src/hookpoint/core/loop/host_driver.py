@@ -10,12 +10,12 @@ from hookpoint.core.data.data_points import check_pass
 from hookpoint.core.errors import BadLoop, OutsideRun
 from hookpoint.core.hooks.hooks import Hooks
 from hookpoint.core.loop._host_owned import HostLoader, HostPositions, HostRandomState
+from hookpoint.core.loop._passes import Pass
 from hookpoint.core.loop.batches import iteration_ends
 from hookpoint.core.loop.host import Host
 from hookpoint.core.loop.loop import Loop
 from hookpoint.core.loop.machine import Machine
 from hookpoint.core.loop.options import LoopOptions
-from hookpoint.core.loop.passes import Pass
 from hookpoint.core.loop.services import machine_of
 from hookpoint.core.points import POINTS
 from hookpoint.core.run.hyper import HyperParam

@@ -28,15 +28,15 @@ from hookpoint.core.errors import OutsideRun, StopRun
 from hookpoint.core.hooks.costs import SAMPLE_EVERY
 from hookpoint.core.logger import logger
 from hookpoint.core.loop._ending import PassEnd, errors_of, is_handled
-from hookpoint.core.loop.passes import END, Pass
+from hookpoint.core.loop._passes import END, Pass
 from hookpoint.core.run.iteration import NO_ITERATION
 from hookpoint.core.run.run import set_now, set_payload
 from hookpoint.core.text.terminal import be_silent
 
 if TYPE_CHECKING:
-    from hookpoint.core.loop.components import Components
+    from hookpoint.core.loop._components import Components
+    from hookpoint.core.loop._run_objects import RunObjects
     from hookpoint.core.loop.options import LoopOptions
-    from hookpoint.core.loop.run_objects import RunObjects
     from hookpoint.core.run.run import Run
 
 FOLD_EVERY = 64  # outside training, logged values are added to the pass's means after this many iterations

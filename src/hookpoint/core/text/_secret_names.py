@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hookpoint.core.text.lazy_pattern import lazy_pattern
+from hookpoint.core.text._lazy_pattern import lazy_pattern
 
 WORDS = {"auth", "authorization", "bearer", "credential", "credentials", "passcode", "passphrase", "passwd", "password"}
 WORDS |= {"pwd", "secret"}

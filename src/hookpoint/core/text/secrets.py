@@ -9,8 +9,8 @@ from dataclasses import fields, is_dataclass
 from types import SimpleNamespace
 from typing import Any, overload
 
+from hookpoint.core.text._lazy_pattern import lazy_pattern
 from hookpoint.core.text._secret_names import is_count, is_secret, is_secret_parameter
-from hookpoint.core.text.lazy_pattern import lazy_pattern
 
 MASK = "***"
 DEEPEST = 32  # values at a greater depth are replaced by MASK, because a dict may contain itself

@@ -10,8 +10,8 @@ import torch
 
 from hookpoint.core.callback.main_callback import overrides
 from hookpoint.engine.data.as_loader import move
-from hookpoint.engine.fused.copy_stream import CopyStream
-from hookpoint.engine.fused.graph_options import CudaGraph, graph_options
+from hookpoint.engine.fused._copy_stream import CopyStream
+from hookpoint.engine.fused._graph_options import CudaGraph, graph_options
 from hookpoint.engine.step.torch_stepper import TorchStepper
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class FusedStep:
         self._compile: dict[str, Any] | None = None
         self._compiled: dict[bool, tuple[Forward, Any]] = {}
         if compile is not False:
-            from hookpoint.engine.fused.compiled_forward import compile_options
+            from hookpoint.engine.fused._compiled_forward import compile_options
 
             self._compile = compile_options(compile, device, strategy, main)
         self._cuda_graph = graph_options(
@@ -55,7 +55,7 @@ class FusedStep:
 
     def stepper(self, forward: Forward, model: Any, hooks: Hooks, **options: Any) -> TorchStepper:
         if self._compile is not None:
-            from hookpoint.engine.fused.compiled_forward import CompiledForward
+            from hookpoint.engine.fused._compiled_forward import CompiledForward
 
             hooks.remarks.append(lambda: ["", COMPILED])
             detaches = not hooks.calls("on_backward_begin") and not overrides(hooks.main, "on_iter_backward")
@@ -65,7 +65,7 @@ class FusedStep:
             forward, options["compiled"] = self._compiled[detaches]
         if self._cuda_graph is False:
             return TorchStepper(forward, hooks, self._device, **options)
-        from hookpoint.engine.fused.graph_stepper import GraphStepper
+        from hookpoint.engine.fused._graph_stepper import GraphStepper
 
         assert self._copies is not None
         return GraphStepper(forward, hooks, self._device, policy=self._cuda_graph, copies=self._copies, **options)

@@ -15,7 +15,7 @@ from hookpoint.core.checkpoint.stateful import state_of
 from hookpoint.core.errors import BadStrategy
 from hookpoint.core.team.team import Team
 from hookpoint.parallel.pipeline._microbatches import MicrobatchLoss, check_batch
-from hookpoint.parallel.pipeline.stage_split import Split, check_splittable, keep_only, owned_by, stages_of
+from hookpoint.parallel.pipeline._stage_split import Split, check_splittable, keep_only, owned_by, stages_of
 from hookpoint.parallel.shared.model_setup import modules_in, optimizers_in, send_weights
 from hookpoint.parallel.strategy.strategy import StrategyDefaults
 from hookpoint.parallel.team.init_process import join_team

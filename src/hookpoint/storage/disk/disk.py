@@ -1,4 +1,4 @@
-"""Disk: all file operations for checkpoints, built on `hookpoint.storage.disk.fs_calls`.
+"""Disk: all file operations for checkpoints, built on `hookpoint.storage.disk._fs_calls`.
 
 Folders are created with mode 0700 and files with mode 0600. Only `replace` and `replacing` overwrite an existing file. No
 file is written through a symbolic link.
@@ -16,7 +16,7 @@ from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from hookpoint.storage.disk.fs_calls import perform
+from hookpoint.storage.disk._fs_calls import perform
 from hookpoint.storage.disk.hashing_writer import PIECE_BYTES, NewFile, Segment, sync
 
 NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP)

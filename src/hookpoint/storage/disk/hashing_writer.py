@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hookpoint.storage.disk.fs_calls import perform
+from hookpoint.storage.disk._fs_calls import perform
 
 Buffer = bytes | bytearray | memoryview
 

@@ -23,12 +23,12 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from hookpoint.board.curve_store import CurveStore
-from hookpoint.board.indexer import Indexer
-from hookpoint.board.request_guard import Access, RequestGuard
-from hookpoint.board.run_control import SentCommand, control_of, rejection
-from hookpoint.board.run_table import RunTable
-from hookpoint.board.stream_watcher import StreamWatcher
+from hookpoint.board._curve_store import CurveStore
+from hookpoint.board._indexer import Indexer
+from hookpoint.board._request_guard import Access, RequestGuard
+from hookpoint.board._run_control import SentCommand, control_of, rejection
+from hookpoint.board._run_table import RunTable
+from hookpoint.board._stream_watcher import StreamWatcher
 from hookpoint.core.errors import HookpointError
 from hookpoint.core.text.plain_values import plain
 from hookpoint.run_folder.callback_rows import callback_rows

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hookpoint.core.logger import logger
-from hookpoint.core.loop.passes import Pass
+from hookpoint.core.loop._passes import Pass
 
 
 class Cleanup:

@@ -13,7 +13,7 @@ import torch
 from hookpoint.core.callback.main_callback import overrides
 from hookpoint.core.errors import BadArgument, BadLoop
 from hookpoint.engine.data.as_loader import map_tensors
-from hookpoint.engine.fused.hook_watch import HookWatch
+from hookpoint.engine.fused._hook_watch import HookWatch
 from hookpoint.engine.step.forward import Forward
 from hookpoint.engine.step.modules import modules_of
 

@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hookpoint.cli.ctl_values import short_names
-from hookpoint.cli.output import Column, heading, note, print_lines, table, width
+from hookpoint.cli._ctl_values import short_names
+from hookpoint.cli._output import Column, heading, note, print_lines, table, width
 from hookpoint.core.errors import HookpointError, NotTraining
 from hookpoint.run_folder.command_error import FINE, NO, one_line
 from hookpoint.run_folder.describe_event import describe_order

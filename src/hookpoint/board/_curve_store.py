@@ -6,8 +6,8 @@ from collections import OrderedDict
 from pathlib import Path
 from threading import Lock
 
-from hookpoint.board.indexer import Indexer
-from hookpoint.board.live_curves import LiveCurves
+from hookpoint.board._indexer import Indexer
+from hookpoint.board._live_curves import LiveCurves
 from hookpoint.run_folder.run_folder import SCALARS
 
 MAX_POINTS = 1_500_000  # limit for all curves together, about 60 MB

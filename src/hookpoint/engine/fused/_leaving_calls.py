@@ -7,7 +7,7 @@ from typing import Any
 
 from hookpoint.core.hooks.dispatch import Call
 from hookpoint.core.hooks.hooks import Hooks
-from hookpoint.engine.fused.hook_watch import HookWatch
+from hookpoint.engine.fused._hook_watch import HookWatch
 
 logger = logging.getLogger("hookpoint")
 

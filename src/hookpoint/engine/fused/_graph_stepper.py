@@ -19,15 +19,15 @@ from hookpoint.core.run.iteration import Iteration
 from hookpoint.core.run.run import Run, now_of
 from hookpoint.core.run_view import Dispatch
 from hookpoint.engine.data.as_loader import map_tensors
-from hookpoint.engine.fused.copy_stream import CopyStream
-from hookpoint.engine.fused.graph_options import check_graph_optimizer
-from hookpoint.engine.fused.hook_watch import HookWatch
-from hookpoint.engine.fused.learning_rates import LearningRates, Settings
-from hookpoint.engine.fused.leaving_calls import LeavingCalls
-from hookpoint.engine.fused.load_watch import LoadWatch
-from hookpoint.engine.fused.logged_values import LoggedValues
-from hookpoint.engine.fused.static_batch import Signature, StaticBatch, signature_of
-from hookpoint.engine.fused.step_graph import StepGraph
+from hookpoint.engine.fused._copy_stream import CopyStream
+from hookpoint.engine.fused._graph_options import check_graph_optimizer
+from hookpoint.engine.fused._hook_watch import HookWatch
+from hookpoint.engine.fused._learning_rates import LearningRates, Settings
+from hookpoint.engine.fused._leaving_calls import LeavingCalls
+from hookpoint.engine.fused._load_watch import LoadWatch
+from hookpoint.engine.fused._logged_values import LoggedValues
+from hookpoint.engine.fused._static_batch import Signature, StaticBatch, signature_of
+from hookpoint.engine.fused._step_graph import StepGraph
 from hookpoint.engine.step.forward import Forward
 from hookpoint.engine.step.modules import modules_of
 from hookpoint.engine.step.optimizer_values import clear_gradients

@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from hookpoint.board.indexer import Indexer
+from hookpoint.board._indexer import Indexer
 from hookpoint.plots.panels import choose_panels
 from hookpoint.run_folder.curve_columns import Key
 from hookpoint.run_folder.curve_index import load_index

@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from hookpoint.board.run_control import has_control
+from hookpoint.board._run_control import has_control
 from hookpoint.core.text.plain_values import plain
 from hookpoint.run_folder.best_value import BestValue, metric_to_watch
 from hookpoint.run_folder.command_error import one_line

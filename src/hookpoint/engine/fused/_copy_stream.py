@@ -9,7 +9,7 @@ import torch
 from hookpoint.core.errors import BadData
 from hookpoint.core.run.run import Run
 from hookpoint.engine.data.as_loader import move
-from hookpoint.engine.fused.static_batch import Signature, StaticBatch, is_on_host, signature_of
+from hookpoint.engine.fused._static_batch import Signature, StaticBatch, is_on_host, signature_of
 
 
 class CopyStream:

@@ -12,8 +12,8 @@ from contextlib import suppress
 from threading import Condition, Thread
 from typing import Any
 
-from hookpoint.board.curve_store import CurveStore
-from hookpoint.board.run_table import Changes, RunTable
+from hookpoint.board._curve_store import CurveStore
+from hookpoint.board._run_table import Changes, RunTable
 from hookpoint.core.text.plain_values import plain
 from hookpoint.run_folder.describe_event import describe_event
 from hookpoint.run_folder.file_follower import FileFollower

@@ -10,7 +10,7 @@ from hookpoint.core.checkpoint.randomness import PlainRandomness
 from hookpoint.core.hooks.hooks import Hooks
 from hookpoint.core.log.floats import MayWait
 from hookpoint.core.log.logbook import Logbook
-from hookpoint.core.loop.scopes import Scopes
+from hookpoint.core.loop._scopes import Scopes
 from hookpoint.core.run.run import Run
 from hookpoint.core.run.verdicts import Verdicts
 from hookpoint.core.schedule.clocks import Clocks
