@@ -22,11 +22,10 @@ from hookpoint.engine.step.modules import evaluating, place_model
 from hookpoint.parallel.data.distribute_loader import distribute_loader, set_epoch, team_sampler_of
 from hookpoint.parallel.data.padded_loader import PaddedLoader
 from hookpoint.parallel.shared.model_setup import parameters_of
-from hookpoint.parallel.strategy.choose_strategy import choose_strategy
 from hookpoint.parallel.strategy.data_parallel import DataParallel
 from hookpoint.parallel.strategy.strategy import LocalUpdates, Pipelined, Strategy
 from hookpoint.parallel.team.peer_errors import waiting_in
-from hookpoint.parallel.team.world import local_rank
+from hookpoint.parallel.team.world import local_rank, world_size
 
 if TYPE_CHECKING:
     from hookpoint.core.run.run import Run
@@ -268,7 +267,16 @@ Distribution = SingleProcess | Distributed
 SINGLE_PROCESS = SingleProcess()
 
 
-def distribution(strategy: Strategy | Literal["auto"]) -> Distribution:
-    """Return the object that divides a Runner's work according to a strategy."""
-    chosen = choose_strategy(strategy)
-    return SINGLE_PROCESS if chosen is None else Distributed(chosen)
+def distribution(strategy: Strategy | Literal["auto"] | None) -> Distribution:
+    """Return the object that divides a Runner's work according to a strategy. "auto" and None select DataParallel.
+
+    Raise BadStrategy if the argument is not a strategy. A single process ignores the strategy.
+    """
+    if isinstance(strategy, type):  # a class also has the methods of a strategy
+        raise BadStrategy(f"strategy={strategy.__name__} is a class.", give=f"strategy={strategy.__name__}()")
+    if strategy != "auto" and strategy is not None and not isinstance(strategy, Strategy):
+        cure = '"auto", hookpoint.DataParallel() or another strategy from docs/parallel.md'
+        raise BadStrategy(f"strategy={strategy!r} is not a strategy.", choose=cure)
+    if world_size() == 1:
+        return SINGLE_PROCESS
+    return Distributed(DataParallel() if isinstance(strategy, str) or strategy is None else strategy)
