@@ -116,7 +116,7 @@ CALLBACKS = {name: f"{folder}.{_WORD.sub('_', name).lower()}" for folder, names 
 CALLBACKS["MLflowMonitor"] = "monitors.mlflow_monitor"
 
 MONITORS = {name: module for name, module in CALLBACKS.items() if module.startswith("monitors.")}
-MONITORS["read_scalars"] = "monitors.json_writer"
+MONITORS["read_scalars"] = "storage.json_rows"
 
 # Adapters for other trainers. The module names start with an underscore, because a module named `adapters.keras` would hide the
 # function `adapters.keras`.

@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from hookpoint import Callback, Every, Loop, Runner
 from hookpoint import callbacks as cb
 from hookpoint.engine.data.seeded_samples import SeededSamples
-from hookpoint.monitors.json_writer import read_scalars
+from hookpoint.storage.json_rows import read_scalars
 from hookpoint.storage.load_weights import load_weights
 
 EPOCHS, STEPS_PER_EPOCH, BATCH = 4, 8, 4

@@ -17,8 +17,8 @@ from scale import chosen, times
 from hookpoint import Every, Loop
 from hookpoint import callbacks as cb
 from hookpoint.core.errors import CannotResume, CannotSave
-from hookpoint.monitors.json_writer import read_scalars
 from hookpoint.storage.disk._fs_calls import CHANGES, intercepted
+from hookpoint.storage.json_rows import read_scalars
 from hookpoint.storage.verify import verify
 from hookpoint.storage.workdir.find_checkpoint import newest_good
 

@@ -220,21 +220,6 @@ def test_a_file_with_only_an_incomplete_line_is_started_over(write, tmp_path):
     assert len(rows(path)) == 3
 
 
-def test_reading_leaves_out_a_torn_last_line(write, tmp_path):
-    write(tmp_path)
-    path = tmp_path / "scalars.jsonl"
-    whole = read_scalars(path)
-    path.write_bytes(path.read_bytes() + b'{"step": 9, "epo')
-    assert read_scalars(path) == whole
-
-
-def test_reading_names_a_line_in_the_middle_that_is_not_json(tmp_path):
-    path = tmp_path / "scalars.jsonl"
-    path.write_text('{"step": 1}\nhello\n{"step": 2}\n')
-    with pytest.raises(ValueError, match=r"scalars.jsonl, line 2 is not valid JSON"):
-        read_scalars(path)
-
-
 def test_a_killed_run_leaves_every_line_that_was_handed_over(tmp_path):
     program = """
 import os, sys

@@ -16,8 +16,9 @@ from hookpoint.cli._run_argument import run_argument
 from hookpoint.run_folder.describe_event import describe_event
 from hookpoint.run_folder.file_follower import FileFollower
 from hookpoint.run_folder.formatting import MAX_CHARACTERS, duration, moment, moment_of, number, shown
-from hookpoint.run_folder.json_records import OWN_KEYS, number_of
+from hookpoint.run_folder.json_records import number_of
 from hookpoint.run_folder.run_folder import EVENTS, RUNNING, SCALARS, RunFolder
+from hookpoint.storage.json_rows import OWN_KEYS
 
 AT = {"step": "     ", "epoch": "mean ", "value": "value"}
 

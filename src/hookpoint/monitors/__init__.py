@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from hookpoint.monitors.csv_logger import CSVLogger as CSVLogger
     from hookpoint.monitors.history import History as History
     from hookpoint.monitors.json_writer import JSONWriter as JSONWriter
-    from hookpoint.monitors.json_writer import read_scalars as read_scalars
     from hookpoint.monitors.mlflow_monitor import MLflowMonitor as MLflowMonitor
     from hookpoint.monitors.remote_monitor import RemoteMonitor as RemoteMonitor
     from hookpoint.monitors.scalar_printer import ScalarPrinter as ScalarPrinter
     from hookpoint.monitors.tf_event_writer import TFEventWriter as TFEventWriter
     from hookpoint.monitors.wandb_monitor import WandbMonitor as WandbMonitor
+    from hookpoint.storage.json_rows import read_scalars as read_scalars
 
 __all__ = sorted(MONITORS)
 

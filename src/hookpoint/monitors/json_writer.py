@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,7 +11,6 @@ from threading import Lock
 from typing import Any, BinaryIO, ClassVar, Unpack
 
 from hookpoint.core.callback.callback import Callback, Options
-from hookpoint.core.errors import BadData
 from hookpoint.core.log.records import Record
 from hookpoint.core.run.run import Run
 from hookpoint.core.schedule.moment import Moment
@@ -22,12 +20,11 @@ from hookpoint.monitors._workdir_file import check_own_file, earlier_monitors, f
 from hookpoint.storage.checkpoint.layout import EVENTS, SCALARS
 from hookpoint.storage.disk import disk
 from hookpoint.storage.disk.complete_lines import end_of_complete_lines, ends_a_line, lines_backwards
+from hookpoint.storage.json_rows import OWN_KEYS
 
 logger = logging.getLogger("hookpoint")
 
-OWN_KEYS = ("step", "iteration", "epoch", "time", "at", "event")
 LOOK_BACK_BYTES = 2**18
-NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 class JSONWriter(Callback):
@@ -118,23 +115,6 @@ class JSONWriter(Callback):
             if self._cut_after is None:
                 return end_of_complete_lines(file)
             return end_of_kept_lines(file, self._cut_after, (self._sizes or {}).get(self.filename))
-
-
-def read_scalars(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Return the rows of a file that JSONWriter wrote, oldest first, with NaN and infinity as floats.
-
-    An incomplete last line is left out, because a run may still be writing it. Any other line that is not JSON raises BadData.
-    """
-    rows = []
-    for number, line in enumerate(Path(path).read_bytes().splitlines(keepends=True), 1):
-        if line.endswith(b"\n"):
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise BadData(f"{os.fspath(path)}, line {number} is not valid JSON: {error}") from None
-            texts = {key: value for key, value in row.items() if isinstance(value, str) and key not in OWN_KEYS}
-            rows.append(row | {key: NOT_FINITE.get(text, text) for key, text in texts.items()})
-    return rows
 
 
 def append(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:

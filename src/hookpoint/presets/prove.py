@@ -23,10 +23,11 @@ from hookpoint.core.loop.loop import EVERYWHERE
 from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.run import Run
 from hookpoint.core.text.terminal import say
-from hookpoint.monitors.json_writer import JSONWriter, read_scalars
+from hookpoint.monitors.json_writer import JSONWriter
 from hookpoint.steering.control_command import REPLAYED, ControlCommand
 from hookpoint.steering.steering import Steering
 from hookpoint.storage.checkpoint.encryption import FILE_VARIABLE, known_keys, load_key
+from hookpoint.storage.json_rows import read_scalars
 from hookpoint.storage.workdir.find_checkpoint import newest_good
 
 Train = Callable[[Path], Any]

@@ -13,7 +13,8 @@ from hookpoint.core.errors import HookpointError
 from hookpoint.plots.series import BUCKETS, Series
 from hookpoint.run_folder._plain_file import complete_lines, newest_lines, open_plain
 from hookpoint.run_folder.curve_reader import MAX_NUMBERS, CurveReader
-from hookpoint.run_folder.json_records import OWN_KEYS, number_of, record_of, records_of
+from hookpoint.run_folder.json_records import number_of, record_of, records_of
+from hookpoint.storage.json_rows import OWN_KEYS
 
 MAX_LINES = 2_000
 MAX_LOG_STEPS = 50  # records of log steps are read only from the last 50 lines of the file

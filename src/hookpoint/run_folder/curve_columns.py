@@ -9,7 +9,8 @@ from itertools import compress
 from typing import Any, NamedTuple
 
 from hookpoint.plots.series import Bucket
-from hookpoint.run_folder.json_records import OWN_KEYS, Table, number_of
+from hookpoint.run_folder.json_records import Table, number_of
+from hookpoint.storage.json_rows import OWN_KEYS
 
 Key = tuple[str, str]
 

@@ -9,7 +9,8 @@ from itertools import islice
 from pathlib import Path
 
 from hookpoint.run_folder._plain_file import line_batches, open_plain
-from hookpoint.run_folder.json_records import OWN_KEYS, number_of, records_of
+from hookpoint.run_folder.json_records import number_of, records_of
+from hookpoint.storage.json_rows import OWN_KEYS
 
 COLUMNS = ("step", "epoch", "time", "value")
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hookpoint.run_folder.formatting import number, shown
-from hookpoint.run_folder.json_records import OWN_KEYS, number_of
+from hookpoint.run_folder.json_records import number_of
+from hookpoint.storage.json_rows import OWN_KEYS
 
 
 def describe_event(event: Mapping[str, Any]) -> str:

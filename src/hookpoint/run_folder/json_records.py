@@ -9,8 +9,8 @@ from functools import cache
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-OWN_KEYS = frozenset({"step", "iteration", "epoch", "time", "at", "event"})  # all other keys are metrics
-NOT_FINITE = {name: float(name) for name in ("nan", "inf", "-inf")}
+from hookpoint.storage.json_rows import NOT_FINITE
+
 AT_ONCE = 1_000  # lines decoded together
 _LARGEST = 2**63  # values of this size do not fit into an integer array
 _decode = json.JSONDecoder().raw_decode

@@ -8,7 +8,8 @@ from typing import Any
 
 from hookpoint.run_folder._plain_file import line_batches, open_plain
 from hookpoint.run_folder._scalars_file import valid_records
-from hookpoint.run_folder.json_records import OWN_KEYS, number_of
+from hookpoint.run_folder.json_records import number_of
+from hookpoint.storage.json_rows import OWN_KEYS
 
 KEYS = ("step", "iteration", "epoch", "at", "time")  # files from older releases have no "iteration" key
 

@@ -32,7 +32,7 @@ from hookpoint import (
     TensorParallel,
 )
 from hookpoint import callbacks as cb
-from hookpoint.monitors.json_writer import read_scalars
+from hookpoint.storage.json_rows import read_scalars
 
 SAMPLES, BATCH, EPOCHS = 44, 4, 3
 PLAN: Any = {"0": "colwise", "4": "rowwise"}
