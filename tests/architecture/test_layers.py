@@ -35,7 +35,7 @@ LAYERS = (
 ROOT = ""  # the package itself: `import hookpoint`
 MAY_IMPORT = {
     "core": {"core"},
-    "callbacks": {"callbacks", "core", "storage"},
+    "callbacks": {"callbacks", "core", "monitors", "storage"},  # users find monitors among the callbacks
     "monitors": {"monitors", "core", "storage"},
     "storage": {"storage", "core"},
     "parallel": {"parallel", "core"},
