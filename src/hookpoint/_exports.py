@@ -130,6 +130,14 @@ ADAPTERS = {
     "adopt": "adapters.theirs.adopt",
 }
 
+# What the core needs from higher layers. The core knows the names, not the modules. It passes this table to `load` if a list of
+# callbacks contains a callback from another library ("adopt"), or one with tensorpack's `_before_run` or `_after_run`
+# ("StepFetches").
+FOR_THE_CORE = {
+    "StepFetches": "callbacks.tensors._step_fetches",
+    "adopt": ADAPTERS["adopt"],
+}
+
 MODULES = ("adapters", "callbacks", "errors")
 # Names that hookpoint exports and that can also be imported from hookpoint.callbacks.
 ALSO_CALLBACKS = (

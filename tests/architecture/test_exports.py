@@ -4,21 +4,40 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 import hookpoint
-from hookpoint._exports import HOOKPOINT
+from hookpoint._exports import ADAPTERS, ALSO_CALLBACKS, CALLBACKS, HOOKPOINT, MODULES, MONITORS
 
 ROOT = Path(__file__).parents[2]
 
 
-def typing_imports() -> set[str]:
-    """Return what type checkers see: the names that __init__ imports under TYPE_CHECKING."""
-    tree = ast.parse(Path(hookpoint.__file__).read_text())
-    blocks = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
-    return {name.asname or name.name for block in blocks for node in block.body for name in node.names}
+# Each package with public names, and the table of their modules.
+PACKAGES = {
+    "hookpoint": HOOKPOINT,
+    "hookpoint.callbacks": CALLBACKS | {name: HOOKPOINT[name] for name in ALSO_CALLBACKS},
+    "hookpoint.monitors": MONITORS,
+    "hookpoint.adapters": ADAPTERS,
+}
+
+
+def typing_imports(source: str) -> dict[str, str]:
+    """Return what type checkers see: the names that a package imports under TYPE_CHECKING, each with its module."""
+    blocks = [node for node in ast.parse(source).body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    imports = [node for block in blocks for node in block.body]
+    assert all(isinstance(node, ast.ImportFrom) for node in imports)
+    # only `import X as X` makes a name public for type checkers
+    return {one.asname: f"{node.module}.{one.name}" for node in imports for one in node.names if one.asname is not None}
+
+
+def offered(exports: Mapping[str, str]) -> dict[str, str]:
+    """Return what a table offers, in the form of `typing_imports`. A name may stand for a module."""
+    modules = {name: f"hookpoint.{module}" for name, module in exports.items()}
+    return {name: module if name in MODULES else f"{module}.{name}" for name, module in modules.items()}
 
 
 def documented() -> str:
@@ -35,8 +54,16 @@ def test_the_list_is_what_the_lazy_table_offers():
     assert set(hookpoint.__all__) == set(HOOKPOINT) | {"__version__"}
 
 
-def test_the_list_is_what_type_checkers_see():
-    assert set(hookpoint.__all__) == typing_imports() | {"__version__"}
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_table_is_what_type_checkers_see(package):
+    found = typing_imports(Path(import_module(package).__file__).read_text())
+    assert dict(sorted(found.items())) == dict(sorted(offered(PACKAGES[package]).items()))
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_table_is_what_dir_shows(package):
+    listed = set(PACKAGES[package]) - (set(ALSO_CALLBACKS) if package == "hookpoint.callbacks" else set())
+    assert dir(import_module(package)) == sorted(listed | ({"__version__"} if package == "hookpoint" else set()))
 
 
 def test_the_list_is_what_dir_shows():
@@ -56,3 +83,16 @@ def test_another_name_is_not_there():
 @pytest.mark.parametrize("name", [name for name in hookpoint.__all__ if name != "__version__"])
 def test_every_name_is_documented(name):
     assert re.search(rf"(?<!\w){name}(?!\w)", documented()), f"neither README.md nor a page in docs/ shows {name}"
+
+
+# That the checks above can fail
+
+
+def test_what_type_checkers_see_is_read_from_the_source():
+    block = "from hookpoint.monitors.history import History as History\n    from hookpoint.core import points as points"
+    found = typing_imports(f"from a import b as b\nif TYPE_CHECKING:\n    {block}\n    from c import private\n")
+    assert found == {"History": "hookpoint.monitors.history.History", "points": "hookpoint.core.points"}
+    assert offered({"History": "monitors.history", "errors": "core.errors"}) == {
+        "History": "hookpoint.monitors.history.History",
+        "errors": "hookpoint.core.errors",
+    }

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 import hookpoint
+from hookpoint._exports import ADAPTERS, FOR_THE_CORE, HOOKPOINT
+from hookpoint.cli.main import COMMANDS
 
 SOURCE = Path(hookpoint.__file__).parent
 
@@ -30,7 +32,7 @@ LAYERS = (
     "cli",
     "presets",
 )
-EVERYTHING = frozenset(LAYERS)
+ROOT = ""  # the package itself: `import hookpoint`
 MAY_IMPORT = {
     "core": {"core"},
     "callbacks": {"callbacks", "core", "monitors", "storage"},  # users find monitors among the callbacks
@@ -42,11 +44,22 @@ MAY_IMPORT = {
     "steering": {"steering", "core", "storage"},
     "board": {"board", "core", "storage", "plots", "run_folder", "steering"},
     "engine": {"engine", "core", "storage", "parallel"},
-    "adapters": {"adapters", "core", "callbacks", "monitors", "storage", "steering", "parallel", "engine"},
-    "cli": EVERYTHING,
-    "presets": EVERYTHING,
-    "__init__": EVERYTHING,
-    "__main__": EVERYTHING,
+    "adapters": {"adapters", "core", "callbacks", "storage", "steering", "parallel", "engine"},
+    "cli": {ROOT, "cli", "core", "storage", "plots", "run_folder", "steering", "board", "presets"},
+    "presets": {
+        "presets",
+        "core",
+        "callbacks",
+        "monitors",
+        "storage",
+        "parallel",
+        "engine",
+        "plots",
+        "run_folder",
+        "steering",
+    },
+    "__init__": {"core", "callbacks", "storage", "parallel", "engine", "steering", "adapters", "presets"},
+    "__main__": {"cli"},
     "_exports": set(),
     "_gc_pause": set(),
     "_version": set(),
@@ -60,15 +73,31 @@ FOLDERS = {
     "storage": "disk checkpoint workdir remote .",
     "parallel": "team shared strategy data averaging async_sgd tensor pipeline checkpoint launch .",
     "engine": "data step fused .",
+    "run_folder": ". media remote",
 }
 FOR_EVERYONE = {"_exports", "_gc_pause", "_version"}
 STANDARD_LIBRARY_ONLY = {"core"}
+# What the core loads from higher layers through the table in _exports, only if a list of callbacks needs it.
+ASKED_FOR = {
+    "StepFetches": "the callback that fetches the values for tensorpack's _before_run and _after_run",
+    "adopt": "the wrapper for a callback that was written for another library",
+}
+# Modules that only their own folder imports, but whose names have no underscore.
+OPENED_BY_NAME = {
+    "hookpoint.core.loop.epochs": "docs/architecture.md tells readers to open it",
+    "hookpoint.core.loop.machine": "docs/architecture.md tells readers to open it",
+    "hookpoint.parallel.launch.launcher": "python -m runs it",
+}
+LOADERS = {"__import__", "import_module", "load", "resolve_name"}  # functions that import a module by its name
 IMPORTS_LATE = "hookpoint.core.loop.loop"  # its import has a time budget: it imports what a loop needs when one is created
 
 
 @dataclass(frozen=True)
 class Import:
-    """One import statement: who imports what, and whether it happens at run time, at the top of the module."""
+    """One import: who imports what, and whether it happens at run time, at the top of the module.
+
+    A call such as `import_module("hookpoint.core.run")` counts as an import.
+    """
 
     importer: str
     imported: str
@@ -126,7 +155,29 @@ def _imports(module: str, path: Path, known: dict[str, Path]) -> Iterator[Import
                     yield from walk(getattr(node, field, []), typing_only or checks_types, function)
                 yield from walk(getattr(node, "orelse", []), typing_only, function)
 
-    yield from walk(ast.parse(path.read_text()).body, typing_only=False, in_function=False)
+    tree = ast.parse(path.read_text())
+    yield from walk(tree.body, typing_only=False, in_function=False)
+    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda))
+    inside = {id(node) for function in functions for node in ast.walk(function)}
+    for node in ast.walk(tree):
+        for imported in _loaded_by(node):
+            yield Import(module, imported, node.lineno, typing_only=False, in_function=id(node) in inside)
+
+
+def _loaded_by(node: ast.AST) -> Iterator[str]:
+    """Yield the module or package of hookpoint that a call imports by its name: "hookpoint.cli" of f"hookpoint.cli.{name}"."""
+    if not isinstance(node, ast.Call):
+        return
+    called = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id if isinstance(node.func, ast.Name) else ""
+    if called not in LOADERS:
+        return
+    for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
+        is_whole = not isinstance(argument, ast.JoinedStr)
+        start = argument if is_whole else argument.values[0]
+        if isinstance(start, ast.Constant) and isinstance(start.value, str) and start.value.startswith("hookpoint."):
+            name = start.value if is_whole else start.value.rpartition(".")[0]
+            if "." in name:
+                yield name.partition(":")[0]
 
 
 def folder_of(module: str, source: Path) -> str:
@@ -147,6 +198,37 @@ def upward(imports: list[Import], source: Path) -> list[str]:
             if imported > importer:
                 found.append(str(one))
     return found
+
+
+def unused(imports: list[Import]) -> list[str]:
+    """Return what the table allows, but no module imports."""
+    used = {(layer_of(one.importer), one.layer) for one in imports if one.imported.partition(".")[0] == "hookpoint"}
+    pairs = [(layer, other) for layer, allowed in MAY_IMPORT.items() for other in allowed if other != layer]
+    found = [f"{layer} imports {other or 'hookpoint'}" for layer, other in pairs if (layer, other) not in used]
+    return found + [f"a layer imports {other}" for other in FOR_EVERYONE if other not in {layer for _, layer in used}]
+
+
+def folders_in(layer: Path) -> set[str]:
+    """Return the names of the folders with modules in a layer."""
+    return {path.name for path in layer.iterdir() if path.is_dir() and any(path.rglob("*.py"))} if layer.is_dir() else set()
+
+
+def private_by_use(imports: list[Import], source: Path) -> set[str]:
+    """Return the modules that only their own folder imports, and whose names have no underscore.
+
+    Modules in callbacks/ and monitors/ are left out: test_sizes.py compares them with the public names. The commands of the
+    command line are left out, because it finds each command's module by the command's name.
+    """
+    exported = {f"hookpoint.{module}" for table in (HOOKPOINT, ADAPTERS, FOR_THE_CORE) for module in table.values()}
+    from_outside = {one.imported for one in imports if not one.importer.startswith(f"{one.imported.rpartition('.')[0]}.")}
+    commands = {f"hookpoint.cli.{name}" for name in COMMANDS}
+    return {
+        module
+        for module, path in modules(source).items()
+        if path.name != "__init__.py"
+        and not any(part.startswith("_") for part in module.split("."))
+        and layer_of(module) not in ("callbacks", "monitors")
+    } - (exported | from_outside | commands)
 
 
 def trespasses(imports: list[Import]) -> list[str]:
@@ -188,7 +270,7 @@ def breaches(imports: list[Import]) -> list[str]:
         layer, package = layer_of(one.importer), one.imported.partition(".")[0]
         if package == "hookpoint":
             allowed = MAY_IMPORT[layer] | FOR_EVERYONE
-            is_fine = one.layer in allowed if one.layer else layer in ("cli", "presets")
+            is_fine = one.layer in allowed
         else:
             is_fine = layer not in STANDARD_LIBRARY_ONLY or package in sys.stdlib_module_names
         if not is_fine:
@@ -223,15 +305,26 @@ def test_layers_import_what_they_may(imports):
     assert breaches(imports) == []
 
 
+def test_layers_import_all_that_they_may(imports):
+    assert unused(imports) == []
+
+
+def test_every_folder_of_a_layer_has_a_place_in_the_order():
+    assert {layer: set(names.split()) for layer, names in FOLDERS.items()} == {
+        layer: {*folders, "."} for layer in LAYERS if (folders := folders_in(SOURCE / layer))
+    }
+
+
 def test_folders_of_a_layer_import_those_before_them(imports):
-    for layer, names in FOLDERS.items():
-        folders = {path.name for path in (SOURCE / layer).iterdir() if (path / "__init__.py").exists()}
-        assert set(names.split()) == {*folders, "."}
     assert upward(imports, SOURCE) == []
 
 
 def test_private_modules_are_used_in_their_folder_only(imports):
     assert trespasses(imports) == []
+
+
+def test_modules_that_only_their_folder_uses_are_private(imports):
+    assert private_by_use(imports, SOURCE) == set(OPENED_BY_NAME)
 
 
 def test_no_modules_import_each_other_for_type_checkers_either(imports):
@@ -245,6 +338,15 @@ def test_no_circles(imports):
 def test_the_core_imports_nothing_inside_functions(imports):
     late = [one for one in imports if layer_of(one.importer) == "core" and one.in_function]
     assert {one.importer for one in late} == {IMPORTS_LATE}
+
+
+def test_the_core_asks_higher_layers_for_little(imports):
+    found = set()
+    for path in (SOURCE / "core").rglob("*.py"):
+        nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
+        found |= {name.name for node in nodes if node.module == "hookpoint._exports" for name in node.names}
+    assert found == {"FOR_THE_CORE", "load"}
+    assert set(FOR_THE_CORE) == set(ASKED_FOR)
 
 
 # That the checks above can fail
@@ -276,6 +378,12 @@ def tree(tmp_path):
         ("callbacks/saver", "from hookpoint.engine import step"),
         ("storage/write", "from hookpoint.callbacks.saver import Saver"),
         ("engine/step", "from hookpoint.callbacks.saver import Saver"),
+        ("presets/loop", "import hookpoint"),
+        ("core/run", 'def f():\n    import_module("hookpoint.engine.step").Step()'),
+        ("core/run", 'importlib.import_module(name="hookpoint.engine.step")'),
+        ("core/run", 'step = __import__("hookpoint.engine.step")'),
+        ("core/run", 'def f(name):\n    return import_module(f"hookpoint.engine.{name}")'),
+        ("core/run", 'adopt = lambda one: load("hookpoint.adapters", ADAPTERS, "adopt")(one)'),
     ],
 )
 def test_a_breach_is_seen(tree, file, text):
@@ -291,7 +399,9 @@ def test_a_breach_is_seen(tree, file, text):
         ),
         ("core/run", "from hookpoint._version import __version__"),
         ("callbacks/saver", "from hookpoint.storage.write import write\nimport torch"),
-        ("presets", "import hookpoint\nfrom hookpoint.engine.step import Step\nfrom hookpoint.monitors import json"),
+        ("presets", "from hookpoint.engine.step import Step\nfrom hookpoint.monitors import json"),
+        ("cli/demo", 'import hookpoint\nimport_module(f"hookpoint.{name}")'),
+        ("core/run", 'import_module("numpy")\nimport_module("hookpoint.core.log")\nfind("hookpoint.engine.step")'),
     ],
 )
 def test_what_is_allowed_is_no_breach(tree, file, text):
@@ -326,3 +436,34 @@ def test_the_use_of_a_private_module_elsewhere_is_seen(tree, importer, number):
 def test_the_largest_cycle_counts_what_type_checkers_import(tree):
     a, b = "from hookpoint.core import b", "if TYPE_CHECKING:\n    from hookpoint.core.a import A"
     assert largest_cycle(tree(**{"core/a": a, "core/b": b, "core/c": a})) == {"hookpoint.core.a", "hookpoint.core.b"}
+
+
+def test_an_import_by_name_knows_whether_it_is_in_a_function(tree):
+    text = 'import_module("hookpoint.core.a")\ndef f():\n    import_module("hookpoint.core.b")'
+    assert [(one.imported, one.in_function) for one in tree(**{"core/run": text})] == [
+        ("hookpoint.core.a", False),
+        ("hookpoint.core.b", True),
+    ]
+
+
+def test_an_allowance_that_nothing_uses_is_seen(tree):
+    found = unused(tree(**{"plots/curve": "from hookpoint.core import log", "cli/demo": "import hookpoint"}))
+    assert "monitors imports core" in found
+    assert "cli imports core" in found
+    assert "a layer imports _version" in found
+    assert not {"plots imports core", "cli imports hookpoint"} & set(found)
+
+
+def test_a_layer_with_new_folders_is_seen(tree, tmp_path):
+    tree(**{"plots/lines/__init__": "", "plots/figure": "", "board/page/main": ""})
+    assert folders_in(tmp_path / "plots") == {"lines"}
+    assert folders_in(tmp_path / "board") == {"page"}
+    assert folders_in(tmp_path / "cli") == set()
+
+
+def test_a_module_that_only_its_folder_uses_is_seen(tree, tmp_path):
+    files = {"core/log/__init__": "", "core/log/queue": "", "core/log/mean": "from hookpoint.core.log.queue import Queue"}
+    user = {"core/run/__init__": "", "core/run/_values": "from hookpoint.core.log.mean import Mean"}
+    assert private_by_use(tree(**files, **user), tmp_path) == {"hookpoint.core.log.queue"}
+    user = {"core/run/_values": "from hookpoint.core.log import mean, queue", "cli/runs": "", "cli/helper": ""}
+    assert private_by_use(tree(**user), tmp_path) == {"hookpoint.cli.helper"}

@@ -12,8 +12,16 @@ SOURCE = Path(hookpoint.__file__).parent
 MODULES = [path.relative_to(SOURCE) for path in SOURCE.rglob("*.py") if path.stem not in ("__init__", "__main__")]
 MOST_LINES = 400
 MOST_MODULES = 25
-# What the core and the engine begin, the presets complete; commands are named after what they show.
-TWICE = {"loop", "runner", "explain", "plot", "points", "prove", "verify"}
+# The files that share a name, leading underscores aside, each pair with its reason.
+SAME_NAME = {
+    ("core/loop/loop.py", "presets/loop.py"): "the presets add the defaults to the core's Loop",
+    ("engine/runner.py", "presets/runner.py"): "the presets add the defaults to the engine's Runner",
+    ("cli/explain.py", "core/hooks/_explain.py"): "the command prints what Hooks.explain returns",
+    ("cli/plot.py", "presets/plot.py"): "the command draws what the function plot draws",
+    ("cli/points.py", "core/points.py"): "the command prints the table of points",
+    ("cli/prove.py", "presets/prove.py"): "the command runs the function prove",
+    ("cli/verify.py", "storage/verify.py"): "the command runs the function verify",
+}
 
 
 def test_no_source_file_is_too_long():
@@ -27,9 +35,22 @@ def test_no_folder_has_too_many_modules():
     assert {folder: size for folder, size in sizes.items() if size > MOST_MODULES} == {}
 
 
+def same_name(modules: list[Path]) -> set[tuple[str, ...]]:
+    """Return the paths of the modules that share a name. A leading underscore makes no difference."""
+    by_name: dict[str, list[str]] = {}
+    for path in modules:
+        by_name.setdefault(path.stem.lstrip("_"), []).append(path.as_posix())
+    return {tuple(sorted(paths)) for paths in by_name.values() if len(paths) > 1}
+
+
 def test_no_file_name_is_used_twice():
-    names = Counter(path.stem.lstrip("_") for path in MODULES)
-    assert {name for name, number in names.items() if number > 1} == TWICE
+    assert same_name(MODULES) == set(SAME_NAME)
+
+
+def test_files_that_share_a_name_are_seen():
+    modules = [Path(name) for name in ("core/loop.py", "engine/_loop.py", "cli/loop.py", "cli/show.py")]
+    assert same_name(modules) == {("cli/loop.py", "core/loop.py", "engine/_loop.py")}
+    assert same_name(modules[2:]) == set()
 
 
 def test_every_module_of_the_callbacks_holds_a_public_one_or_is_private():

@@ -11,8 +11,10 @@ import inspect
 import io
 import json
 import re
+import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +23,14 @@ import pytest
 import torch
 
 import hookpoint
-from hookpoint import Callback, Every, Loop, Run, Runner, adapters, errors, monitors, on
+from hookpoint import Callback, Every, LambdaCallback, Loop, Run, Runner, adapters, errors, monitors, on
 from hookpoint import callbacks as cb
+from hookpoint.cli import ctl
 from hookpoint.cli import main as command_line
+from hookpoint.run_folder import command_error
 
+DOCS = Path(__file__).parents[2] / "docs"
+OF_TORCH = ("counters", "param_groups")  # their keys depend on the release of torch
 OF_THE_SCRIPT = ("git", "git_dirty")  # there or not, by how the tests are started
 GOLDEN = Path(__file__).with_name("surface.json")
 
@@ -50,8 +56,31 @@ def names() -> dict[str, Any]:
         "hookpoint.callbacks": of(cb, cb.__all__),
         "hookpoint.monitors": of(monitors, monitors.__all__),
         "hookpoint.adapters": of(adapters, adapters.__all__),
+        "hookpoint.errors: attributes": {name: attributes_of(getattr(errors, name)) for name in sorted(raised)},
+        "hookpoint.errors: signatures": {name: signature_of_init(getattr(errors, name)) for name in sorted(raised)},
         "hookpoint.errors": {name: [base.__name__ for base in getattr(errors, name).__mro__[1:-1]] for name in sorted(raised)},
     }
+
+
+def signature_of_init(kind: type) -> str:
+    return signature(kind.__init__) if inspect.isfunction(kind.__init__) else "none"
+
+
+def attributes_of(kind: type[Exception]) -> list[str]:
+    """Return the public attributes that an error's constructor sets. Some, such as errno, are slots of a builtin base class."""
+    samples = {"int": 1, "int | None": 1, "float": 1.0, "str": "x", "str | None": "x", "bool": True, "Iterable[str]": ["x"]}
+    given, named = [], {}
+    if inspect.isfunction(kind.__init__):
+        for one in list(inspect.signature(kind.__init__).parameters.values())[1:]:
+            value = samples.get(one.annotation, 1)
+            if one.kind is one.KEYWORD_ONLY:
+                named[one.name] = value
+            elif one.kind is not one.VAR_KEYWORD:
+                given.append(value)
+    error = kind(*given, **named)
+    found = {name: getattr(error, name, None) for name in dir(error) if not name.startswith("_")}
+    ours = {name for name, value in found.items() if value is not None and not callable(value)}
+    return sorted(ours - set(dir(Exception)))
 
 
 def members() -> dict[str, Any]:
@@ -64,8 +93,35 @@ def members() -> dict[str, Any]:
     return {one.__name__: of(one) for one in (Callback, Loop, Run, Runner)}
 
 
+def instances() -> dict[str, Any]:
+    """Return the public attributes of a Runner, a Loop and a Run, in and after training."""
+
+    def of(thing: Any) -> set[str]:
+        slots = {name for cls in type(thing).__mro__ for name in getattr(cls, "__slots__", ()) if hasattr(thing, name)}
+        return {name for name in {*slots, *getattr(thing, "__dict__", ())} if not name.startswith("_")}
+
+    found: dict[str, set[str]] = {}
+
+    def look(run: Run) -> None:
+        for thing in (run, runner, loop):
+            found.setdefault(type(thing).__name__, set()).update(of(thing))
+
+    with tempfile.TemporaryDirectory() as folder:
+        model, data = small_model()
+        looking = [LambdaCallback(on_iter_end=look)]
+        runner = Runner(model, torch.optim.SGD(model.parameters(), lr=0.1), torch.nn.CrossEntropyLoss(), callbacks=looking)
+        loop = Loop(looking, workdir=Path(folder) / "loop")
+        look(runner.fit(data, data, epochs=1, batch_size=8))
+        with loop as run:
+            for _ in run.epochs(1):
+                for number in run.batches([1.0]):
+                    run.log(loss=number)
+        look(run)
+    return {name: sorted(names) for name, names in found.items()}
+
+
 def commands() -> dict[str, Any]:
-    """Return the commands with their options, and the exit code of a few calls."""
+    """Return the commands with their options, the exit codes, and the exit code of a few calls."""
     group = command_line.main
     assert isinstance(group, click.Group)
     context = click.Context(group)
@@ -74,7 +130,45 @@ def commands() -> dict[str, Any]:
         command = group.get_command(context, name)
         assert command is not None
         found[name] = sorted("/".join(sorted([*one.opts, *one.secondary_opts])) for one in command.params)
-    return {"options": found, "exit codes": {" ".join(args): exit_code(args) for args in CALLS}}
+    codes = {" ".join(args): exit_code(args) for args in CALLS}
+    return {"options": found, "exit codes": codes, "exit code names": exit_codes(), "exit codes of a run": codes_of_a_run()}
+
+
+def exit_codes() -> dict[str, int]:
+    """Return the exit codes of the command line by their names in the source."""
+    found = {name: value for name, value in vars(command_error).items() if name.isupper() and isinstance(value, int)}
+    return {**found, "AGAIN": ctl.AGAIN}
+
+
+def codes_of_a_run() -> dict[str, int]:
+    """Return the exit codes of calls about a run: good, in progress, damaged, or without records."""
+    found = {}
+
+    def call(name: str, *args: str) -> None:
+        found[name] = exit_code([*args, str(workdir)] if len(args) == 1 else [args[0], str(workdir), *args[1:]])
+
+    def during(run: Run) -> None:
+        if run.iteration == 1:
+            call("show, in progress", "show")
+            call("clean, in progress", "clean", "--yes")
+            call("ctl, in progress", "ctl", "--json")
+            call("ctl, withdrawn", "ctl", "pause", "--timeout", "0.1")
+            call("ctl, unknown command", "ctl", "nonsense")
+
+    with tempfile.TemporaryDirectory() as folder:
+        workdir = Path(folder) / "run"
+        own_loop(workdir, LambdaCallback(on_train_iter_begin=during))
+        call("ctl, ended", "ctl", "pause")
+        call("verify", "verify")
+        call("export", "export", "-o", str(Path(folder) / "table.csv"))
+        call("export, no such folder", "export", "-o", str(Path(folder) / "missing" / "table.csv"))
+        call("clean, nothing to delete", "clean", "--yes")
+        state = next((workdir / "checkpoints" / "last").glob("state.*"))
+        state.write_bytes(state.read_bytes() + b"x")
+        call("verify, damaged", "verify")
+        (workdir / "scalars.jsonl").unlink()
+        call("export, no records", "export", "-o", str(Path(folder) / "table.csv"))
+    return found
 
 
 CALLS = [
@@ -99,19 +193,30 @@ def exit_code(args: list[str]) -> int:
     raise AssertionError("a command ends by exiting")
 
 
-def fit(workdir: Path, *callbacks: Any, epochs: int = 2) -> Run:
+def small_model() -> tuple[torch.nn.Module, tuple[torch.Tensor, torch.Tensor]]:
+    """Return a model with its data."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     inputs = torch.randn(24, 2)
-    data = inputs, (inputs.sum(dim=1) > 0).long()
+    return model, (inputs, (inputs.sum(dim=1) > 0).long())
+
+
+def fit(workdir: Path, *callbacks: Any, epochs: int = 2, **options: Any) -> Run:
+    model, data = small_model()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     savers = [
         cb.ModelSaver(async_save=False).when(Every(steps=2)),
         cb.MinSaver("val_loss", async_save=False),
         cb.EarlyStopping("val_loss", patience=9),
     ]
     runner = Runner(
-        model, optimizer, torch.nn.CrossEntropyLoss(), workdir=workdir, log_every=2, callbacks=[*savers, *callbacks]
+        model,
+        optimizer,
+        torch.nn.CrossEntropyLoss(),
+        workdir=workdir,
+        log_every=2,
+        callbacks=[*savers, *callbacks],
+        **options,
     )
     return runner.fit(data, data, epochs=epochs, batch_size=8)
 
@@ -163,11 +268,35 @@ def order() -> dict[str, Any]:
 
 
 def shape(value: Any) -> Any:
-    """Return the keys of nested mappings, without the values."""
-    if isinstance(value, Mapping):
-        kept = {key: one for key, one in value.items() if key not in OF_THE_SCRIPT}
-        return {re.sub(r"(?<=tfevents).*", "", str(key)): shape(one) for key, one in kept.items()}
-    return None
+    """Return the keys of nested mappings, without the values. "x[]" has the keys of all mappings in the list "x"."""
+    if not isinstance(value, Mapping):
+        return None
+    found: dict[str, Any] = {}
+    for name, one in value.items():
+        if name not in OF_THE_SCRIPT:
+            key = re.sub(r"(?<=tfevents).*", "", str(name))
+            found[key] = shape(one) if name not in OF_TORCH else None
+            inside = list(mappings_in(one)) if name not in OF_TORCH else []
+            if inside:
+                found[f"{key}[]"] = merged(map(shape, inside))
+    return found
+
+
+def mappings_in(value: Any) -> Iterator[Mapping[Any, Any]]:
+    """Yield the mappings in a list or tuple, and in the lists and tuples inside it."""
+    for one in value if isinstance(value, list | tuple) else ():
+        if isinstance(one, Mapping):
+            yield one
+        else:
+            yield from mappings_in(one)
+
+
+def merged(shapes: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for one in shapes:
+        for key, inner in one.items():
+            found[key] = merged([found[key], inner]) if inner and found.get(key) else found.get(key) or inner
+    return found
 
 
 def files() -> dict[str, Any]:
@@ -204,6 +333,60 @@ def files() -> dict[str, Any]:
     return found
 
 
+def control_files() -> dict[str, Any]:
+    """Return the keys in the files in .control/: of a run that got three commands, and whose last command was forgotten."""
+    found: dict[str, Any] = {}
+
+    def read(path: Path) -> Any:
+        return json.loads(path.read_text())
+
+    def command(run: Run) -> None:
+        if run.iteration != 1 or run.mode != "train":
+            return
+        folder = Path(run.workdir) / ".control"
+        controller = hookpoint.control(run.workdir)
+        values, before = {"learning_rate": 0.5}, {"learning_rate": 0.01}
+        sent = [
+            controller.send("set", {"values": values}, expect=before),
+            controller.send("save", {"tag": "mine"}),
+            controller.send("validate"),
+        ]
+        found["inbox"] = merged(shape(read(folder / "inbox" / f"{order.id}.json")) for order in sent)
+        until = time.monotonic() + 60
+        while not all(order.answer() for order in sent):
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        found["answers: seen"] = merged(shape(read(folder / "answers" / f"{order.id}.json")) for order in sent)
+
+    with tempfile.TemporaryDirectory() as workdir:
+        run = fit(Path(workdir), LambdaCallback(on_train_iter_end=command))
+        controller, folder = hookpoint.control(workdir), Path(workdir) / ".control"
+        shutil.rmtree(Path(workdir) / "checkpoints")  # a command that a checkpoint includes cannot be forgotten
+        controller.forget(controller.journal()[-1].number)
+        records = [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
+        answers = [read(path) for path in (folder / "answers").iterdir()]
+        assert run.epoch == 2
+        assert {one["status"] for one in answers} == {"applied"}
+        found["folder"] = sorted(path.name for path in folder.iterdir())
+        found["live.json"] = shape(read(folder / "live.json"))
+        found["answers: applied"] = merged(map(shape, answers))
+        found["journal.jsonl"] = merged(shape(one) for one in records if "forget" not in one)
+        found["journal.jsonl: forgotten"] = merged(shape(one) for one in records if "forget" in one)
+    return found
+
+
+def encrypted_files() -> dict[str, Any]:
+    """Return the files of an encrypted checkpoint, and the keys of its manifest."""
+    with tempfile.TemporaryDirectory() as folder:
+        key = Path(folder) / "run.key"
+        key.write_bytes(bytes(range(32)))
+        key.chmod(0o600)
+        fit(Path(folder) / "run", checkpoint_key=key)
+        checkpoint = Path(folder) / "run" / "checkpoints" / "last"
+        manifest = json.loads((checkpoint / "manifest.json").read_text())
+        return {"checkpoint": sorted(path.name for path in checkpoint.iterdir()), "manifest.json": shape(manifest)}
+
+
 def lines(value: Any, path: str = "") -> Iterator[str]:
     """Yield a line for each leaf, so that a failure shows what is new and what is gone."""
     if isinstance(value, Mapping) and value:
@@ -213,7 +396,16 @@ def lines(value: Any, path: str = "") -> Iterator[str]:
         yield f"{path} = {json.dumps(value)}"
 
 
-PARTS = {"names": names, "members": members, "commands": commands, "order": order, "files": files}
+PARTS = {
+    "names": names,
+    "members": members,
+    "instances": instances,
+    "commands": commands,
+    "order": order,
+    "files": files,
+    "control files": control_files,
+    "encrypted files": encrypted_files,
+}
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -221,6 +413,40 @@ def test_the_public_surface_is_unchanged(part, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found, expected = set(lines(PARTS[part]())), set(lines(json.loads(GOLDEN.read_text())[part]))
     assert sorted(found - expected) == sorted(expected - found) == []
+
+
+def test_the_documented_exit_codes_are_those_of_the_source():
+    _, _, section = (DOCS / "command-line.md").read_text().partition("## Exit codes")
+    documented = [int(code) for code in re.findall(r"^\| (\d+) \|", section, re.MULTILINE)]
+    assert documented == sorted(exit_codes().values())
+    assert [int(code) for code in re.findall(r"^  (\d+) ", command_line.EPILOG, re.MULTILINE)] == documented
+
+
+# That the checks above can fail
+
+
+def test_attributes_that_an_error_sets_are_seen():
+    class Located(KeyError):
+        def __init__(self, path: str, *, line: int) -> None:
+            super().__init__(path)
+            self.path, self.line, self._why = path, line, "damage"
+
+    class Unreadable(OSError):
+        def __init__(self, errno: int | None = None) -> None:
+            super().__init__("x")
+            self.errno = errno
+
+    assert attributes_of(Located) == ["line", "path"]
+    assert attributes_of(Unreadable) == ["errno"]
+    assert attributes_of(StopIteration) == []
+
+
+def test_keys_in_lists_are_seen():
+    rows = [{"step": 1}, [{"step": 2, "tags": {"best": 1}}], 3, {"tags": {"last": 1}}]
+    expected = {"rows": None, "rows[]": {"step": None, "tags": {"best": None, "last": None}}, "git": None, "one": {"a": None}}
+    assert shape({"rows": rows, "git": "", "one": {"a": []}}) == {
+        key: one for key, one in expected.items() if key not in OF_THE_SCRIPT
+    }
 
 
 if __name__ == "__main__":

@@ -88,6 +88,14 @@ if TYPE_CHECKING:
     from hookpoint.core.callback.periodic import PeriodicTrigger as PeriodicTrigger
     from hookpoint.core.callback.pipeline import CallbackPipeline as CallbackPipeline
     from hookpoint.core.callback.proxy_callback import ProxyCallback as ProxyCallback
+    from hookpoint.monitors.csv_logger import CSVLogger as CSVLogger
+    from hookpoint.monitors.history import History as History
+    from hookpoint.monitors.json_writer import JSONWriter as JSONWriter
+    from hookpoint.monitors.mlflow_monitor import MLflowMonitor as MLflowMonitor
+    from hookpoint.monitors.remote_monitor import RemoteMonitor as RemoteMonitor
+    from hookpoint.monitors.scalar_printer import ScalarPrinter as ScalarPrinter
+    from hookpoint.monitors.tf_event_writer import TFEventWriter as TFEventWriter
+    from hookpoint.monitors.wandb_monitor import WandbMonitor as WandbMonitor
 
 __all__ = sorted(CALLBACKS)
 

@@ -8,6 +8,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from hookpoint.run_folder.find_run import find_run, run_names
+from hookpoint.run_folder.remote.find_readable_run import find_readable_run
 
 
 class RunType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.3
@@ -19,7 +20,8 @@ class RunType(click.ParamType):  # type: ignore[type-arg]  # generic since click
         self.may_be_remote = may_be_remote
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return find_run(value, may_be_remote=self.may_be_remote) if isinstance(value, str) else value
+        find = find_readable_run if self.may_be_remote else find_run
+        return find(value) if isinstance(value, str) else value
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         names = [name for name in run_names() if name.startswith(incomplete) and name.isprintable()]

@@ -11,8 +11,8 @@ from hookpoint.plots.figure_data import X
 from hookpoint.plots.figure_layout import PlotOptions
 from hookpoint.plots.landscape_picture import draw_landscape
 from hookpoint.plots.matplotlib_backend import check, columns_of, draw
-from hookpoint.run_folder.find_run import find_run
 from hookpoint.run_folder.media.landscape_file import read_landscape
+from hookpoint.run_folder.remote.find_readable_run import find_readable_run
 from hookpoint.run_folder.run_curves import figure_of_runs
 from hookpoint.run_folder.run_folder import RunFolder
 from hookpoint.storage.checkpoint.layout import LANDSCAPE_PICTURE
@@ -53,7 +53,7 @@ def plot(
     >>> plot("runs/mine", smooth=0.5).name
     'curves.png'
     """
-    folders = [find_run(os.fspath(run), may_be_remote=True) for run in runs]
+    folders = [find_readable_run(os.fspath(run)) for run in runs]
     if not folders:
         raise BadArgument("plot() needs at least one run.", write='plot("runs/mine")')
     if landscape:

@@ -34,15 +34,11 @@ def run_names() -> dict[str, Path]:
     return {os.path.relpath(path, folder): path for path in find_runs(folder)}
 
 
-def find_run(name: str, *, may_be_remote: bool = False) -> RunFolder:
-    """Return the run at a path, or the run with this name under runs/. With `may_be_remote`, URLs are also accepted."""
+def find_run(name: str) -> RunFolder:
+    """Return the run at a path, or the run with this name under runs/."""
     if is_url(name) and not os.path.isdir(name):
-        if not may_be_remote:
-            hint = "the commands runs, show, plot and export accept URLs"
-            raise CommandError(f"{shown(masked(name))} is a URL; expected a local run folder ({hint})", USAGE)
-        from hookpoint.run_folder.remote.remote_run import remote_run
-
-        return remote_run(name)
+        hint = "the commands runs, show, plot and export accept URLs"
+        raise CommandError(f"{shown(masked(name))} is a URL; expected a local run folder ({hint})", USAGE)
     folders = [path for path in (Path(name), Path(RUNS) / name) if os.path.isdir(path)]
     for run in map(RunFolder, folders):
         if run.is_run:

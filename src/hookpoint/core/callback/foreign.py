@@ -11,7 +11,7 @@ import sysconfig
 from pathlib import Path
 from typing import Any
 
-from hookpoint._exports import ADAPTERS, load
+from hookpoint._exports import FOR_THE_CORE, load
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import NotACallback
 
@@ -55,7 +55,7 @@ def adopted(subject: Any) -> Any:
     if isinstance(subject, Callback):
         return subject
     if base_of(subject) is not None:
-        return load("hookpoint.adapters", ADAPTERS, "adopt")(subject)
+        return load("hookpoint", FOR_THE_CORE, "adopt")(subject)
     for cls in type(subject).__mro__:
         library, cures = OTHER_PACKAGES.get(cls.__module__.partition(".")[0], ("", {}))
         if library and _CALLED_BY_A_TRAINER.search(f"{cls.__module__}.{cls.__qualname__}"):

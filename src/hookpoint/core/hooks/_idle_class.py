@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from importlib import import_module
 from typing import Any
 
+from hookpoint._exports import FOR_THE_CORE, load
 from hookpoint.core.callback.fetching import FETCHING, takes_fetches
 from hookpoint.core.errors import CURE_WIDTH, NotACallback
 from hookpoint.core.points import BY_NAME, FOREIGN, SPELLINGS
@@ -36,14 +36,11 @@ def fetches_in_step(subject: Any) -> bool:
 
 
 def fetches_of(callback: Any) -> Any:
-    """Return a callback that fetches the values for `_before_run` and `_after_run`.
-
-    The class of this callback is imported on demand, because it is in a higher layer.
-    """
+    """Return a callback that fetches the values for `_before_run` and `_after_run`."""
     ranks = "chief" if getattr(callback, "chief_only", False) else callback.ranks
     before, after = _fetching_methods(callback)
-    module = import_module("hookpoint.callbacks.tensors._step_fetches")
-    return module.StepFetches(type(callback).__name__, before, after, ranks=ranks, on_error=callback.on_error)
+    step_fetches = load("hookpoint", FOR_THE_CORE, "StepFetches")
+    return step_fetches(type(callback).__name__, before, after, ranks=ranks, on_error=callback.on_error)
 
 
 def _fetching_methods(subject: Any) -> list[Any]:
