@@ -320,3 +320,14 @@ def test_the_rate_is_that_of_torchs_scheduler(anneal, anneal_epochs):
 def test_a_schedule_out_of_range_is_refused(given):
     with pytest.raises(ValueError, match="must be"):
         SWASchedule(**{"start": 2, "anneal_epochs": 10, "anneal": "cos", **given})
+
+
+def test_a_rate_for_several_optimizers_is_refused():
+    models = [torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+    swa = StochasticWeightAveraging(start=1, lr=0.1)
+    with (
+        pytest.raises(BadLoop, match="cannot set the learning rates of 2 optimizers"),
+        Loop([swa], model=models, optimizer=optimizers),
+    ):
+        pass

@@ -97,6 +97,8 @@ class StochasticWeightAveraging(AveragedWeights):
             other = entry.subject
             if other is not self and isinstance(other, AveragedWeights) and other.model_of(run) is self.model_of(run):
                 raise BadLoop(f"{self.name} and {entry.name} both average this model.", drop="one of the two")
+        if self.lr is not None and len(run.optimizers) > 1:
+            raise BadLoop(f"{self.name} cannot set the learning rates of {len(run.optimizers)} optimizers.", leave="lr out")
         if self.lr is not None and not getattr(run.optimizer, "param_groups", None):
             raise BadLoop(f"{self.name} needs an optimizer to set its learning rate.", give="optimizer=..., or leave lr out")
 
