@@ -289,7 +289,13 @@ def test_what_means_nothing_is_refused(given):
 # SwaSchedule
 
 
-@pytest.mark.parametrize(("start", "epochs", "first"), [(1, 9, 1), (7, None, 7), (0.75, 8, 7), (0.75, 10, 8), (0.99, 3, 3)])
+@pytest.mark.parametrize(
+    ("start", "epochs", "first"),
+    [
+        *[(1, 9, 1), (7, None, 7), (0.75, 8, 7), (0.75, 10, 8), (0.99, 3, 3)],
+        *[(0.58, 50, 30), (0.29, 100, 30), (0.57, 100, 58), (1 / 3, 3, 2), (0.9999999999, 50, 50)],
+    ],
+)
 def test_the_first_epoch_that_counts(start, epochs, first):
     assert SWASchedule(start, 10, "cos").first_epoch(epochs) == first
 

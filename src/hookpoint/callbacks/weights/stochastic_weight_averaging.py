@@ -241,7 +241,7 @@ class SWASchedule:
             return self.start
         if epochs is None:
             raise BadLoop(f"start={self.start} needs a run with a known number of epochs.", give="the epoch as an integer")
-        return int(self.start * epochs) + 1
+        return min(int(round(self.start * epochs, 9)) + 1, epochs)  # 0.58 * 50 is 28.999999999999996
 
     def rate(self, old: Any, target: float, *, epoch: int, first: int) -> Any:
         """Return the rate for an epoch, between the old rate and the target."""
