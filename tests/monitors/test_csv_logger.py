@@ -10,6 +10,7 @@ import sys
 import pytest
 import torch
 
+import hookpoint
 from hookpoint import Every
 from hookpoint.callbacks import ModelSaver
 from hookpoint.core.errors import BadOption
@@ -367,3 +368,21 @@ def test_rows_of_something_else_are_refused():
     with pytest.raises(BadOption) as caught:
         CSVLogger(rows="batch")
     assert str(caught.value) == "CSVLogger.rows is 'batch'.\n  choose    'epoch', 'step'"
+
+
+def test_values_after_the_last_epoch_have_a_row(tmp_path):
+    for _ in range(2):  # the second time, the run is finished and loads its state
+        with hookpoint.Loop([ModelSaver()], monitors=[CSVLogger()], workdir=tmp_path) as run:
+            for epoch in run.epochs(2):
+                run.log(loss=1 / epoch)
+            run.log(accuracy=0.75)
+        assert (tmp_path / "log.csv").read_text() == "epoch,loss,accuracy\n1,1.0,\n2,0.5,\n2,,0.75\n"
+
+
+def test_values_of_an_epoch_that_failed_have_no_row(tmp_path):
+    with pytest.raises(MemoryError), hookpoint.Loop(monitors=[CSVLogger()], workdir=tmp_path) as run:
+        for epoch in run.epochs(2):
+            run.log(loss=1 / epoch)
+            if epoch == 2:
+                raise MemoryError
+    assert (tmp_path / "log.csv").read_text() == "epoch,loss\n1,1.0\n"

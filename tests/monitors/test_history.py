@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+import hookpoint
 from hookpoint import Every
+from hookpoint.callbacks import ModelSaver
 from hookpoint.core.loop.loop import Loop
 from hookpoint.monitors import History
 
@@ -64,3 +66,12 @@ def test_a_validation_outside_a_run_is_left_out(train_validated):
             run.log(loss=1.0)
     train_validated(history, epochs=1)
     assert history.history == {"rate": [1.0], "loss": [2.0]}
+
+
+def test_values_after_the_last_epoch_are_appended(tmp_path):
+    for _ in range(2):  # the second time, the run is finished and loads its state
+        with hookpoint.Loop([ModelSaver()], monitors=[history := History()], workdir=tmp_path) as run:
+            for epoch in run.epochs(2):
+                run.log(loss=1 / epoch, accuracy=0.5)
+            run.log(accuracy=0.75)
+        assert (history.epoch, history.history) == ([1, 2], {"accuracy": [0.5, 0.5, 0.75], "loss": [1.0, 0.5]})

@@ -13,6 +13,7 @@ from urllib.parse import parse_qs
 
 import pytest
 
+import hookpoint
 from hookpoint import At, Callback, Every
 from hookpoint.callbacks import ModelSaver
 from hookpoint.core.log import monitor_queue as delivery
@@ -363,3 +364,15 @@ def test_mistakes_are_refused(given, says):
 
 def test_another_machine_may_be_trusted():
     assert RemoteMonitor("http://10.0.0.1:9000", allow_http=True).address.startswith("http://10.0.0.1")
+
+
+def test_values_after_the_last_epoch_are_posted(server):
+    with hookpoint.Loop(monitors=[RemoteMonitor(server.root)]) as run:
+        for epoch in run.epochs(2):
+            run.log(loss=1 / epoch)
+        run.log(accuracy=0.75)
+    assert [json.loads(body) for _, _, body in server.got] == [
+        {"epoch": 1, "loss": 1.0},
+        {"epoch": 2, "loss": 0.5},
+        {"epoch": 2, "accuracy": 0.75},
+    ]

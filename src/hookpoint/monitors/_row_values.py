@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from hookpoint.core.log.records import Record
+from hookpoint.core.loop.services import machine_of
+from hookpoint.core.run.run import Run
 
 EPOCH, STEP = "epoch", "step"
 
@@ -34,6 +36,12 @@ class EpochValues:
         """Return the current row, which may be empty, and start a new one."""
         gathered, self.gathered = self.gathered, {}
         return gathered
+
+    def last(self, run: Run) -> dict[str, float] | None:
+        """At the end of the run, return a row with the values that were logged after the last epoch, or None."""
+        if not self.gathered or machine_of(run).clocks.epochs_done < run.epoch:
+            return None
+        return {EPOCH: run.epoch, **self.finish()}
 
     def named(self, scalars: Mapping[str, float]) -> dict[str, float]:
         """Return the scalars. A scalar with the same name as a key column is renamed."""
@@ -74,6 +82,9 @@ class StepValues(EpochValues):
             if values:
                 self.gathered.update({STEP: record.step, EPOCH: record.epoch, **values})
         return row
+
+    def last(self, run: Run) -> dict[str, float] | None:
+        return self.finish()
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "step_means": sorted(self._step_means)}

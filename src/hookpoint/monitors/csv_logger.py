@@ -33,8 +33,9 @@ class CSVLogger(Callback):
     append: What a new run does with an existing file. None renames it to `log.1.csv` and so on, True appends to it, and False
         replaces it, as in Keras.
     rows: "epoch" for one row per epoch, with the means over training and validation passes and the values logged between
-        passes. "step" for one row per step at which values are logged. Such a row contains the step, the epoch, the means since
-        the last log step (`log_every` of the Runner or Loop), and validation results and other values logged at this step.
+        passes. Values that are logged after the last epoch are in a row of their own, with the number of that epoch. "step" for
+        one row per step at which values are logged. Such a row contains the step, the epoch, the means since the last log step
+        (`log_every` of the Runner or Loop), and validation results and other values logged at this step.
 
     A metric that appears later gets a new column. Missing values are empty cells. A metric called "epoch" becomes
     "values/epoch". A resumed run truncates the file to the rows that existed at the checkpoint, so that each epoch appears
@@ -99,9 +100,9 @@ class CSVLogger(Callback):
             self._add(self._values.take(record))
         self._write(self._table)
 
-    def on_run_end(self) -> None:
-        if self._table is not None and isinstance(self._values, StepValues):
-            self._add(self._values.finish())
+    def on_run_end(self, run: Run) -> None:
+        if self._table is not None:
+            self._add(self._values.last(run))
             self._write(self._table)
         self._table = None
 

@@ -14,8 +14,9 @@ class History(Callback):
     """Collect the values of each epoch: `history` maps each metric to a list, and `epoch` lists the epoch numbers.
 
     As in Keras, a list has no entry for an epoch without a value: if you validate every fifth epoch, the `val_loss` list is a
-    fifth as long. Unlike in Keras, epochs are counted from 1. Epochs that were cut short are included. The lists are complete
-    when the run has ended; during the run, an epoch appears shortly after its end.
+    fifth as long. Unlike in Keras, epochs are counted from 1. Epochs that were cut short are included. Values that are logged
+    after the last epoch are appended when the run ends. The lists are complete when the run has ended; during the run, an epoch
+    appears shortly after its end.
 
     >>> history = History()
     >>> with Loop([history]) as run:
@@ -50,11 +51,17 @@ class History(Callback):
             row = self._values.take(record)
             if row is not None:
                 self.epoch.append(int(row.pop(EPOCH)))
-                for name, value in row.items():
-                    self.history.setdefault(name, []).append(value)
+                self._append(row)
 
-    def on_run_end(self) -> None:
+    def on_run_end(self, run: Run) -> None:
+        if self._in_run and (row := self._values.last(run)) is not None:
+            del row[EPOCH]
+            self._append(row)
         self._in_run = False
+
+    def _append(self, row: dict[str, float]) -> None:
+        for name, value in row.items():
+            self.history.setdefault(name, []).append(value)
 
     def state_dict(self) -> dict[str, Any]:
         history = {name: list(values) for name, values in self.history.items()}

@@ -33,7 +33,8 @@ class RemoteMonitor(Callback):
     headers: Headers to add to every request, such as a token.
     timeout_seconds: How long to wait for a response.
 
-    Epochs count from 1. In Keras, they count from 0.
+    Epochs count from 1. In Keras, they count from 0. Values that are logged after the last epoch are sent at the end of the
+    run, with the number of that epoch.
 
     NaN and infinity are sent as the strings "nan", "inf" and "-inf". A metric called "epoch" becomes "values/epoch". Any
     response other than 2xx is a failure, including redirects.
@@ -99,8 +100,11 @@ class RemoteMonitor(Callback):
             rows = [self._values.take(record) for record in records]
             call_each(self._post, [row for row in rows if row is not None])
 
-    def on_run_end(self) -> None:
+    def on_run_end(self, run: Run) -> None:
+        row = self._values.last(run) if self._in_run else None
         self._in_run = False
+        if row is not None:
+            self._post(row)
 
     def _post(self, row: Mapping[str, float]) -> None:
         text = json.dumps(plain(row), allow_nan=False)

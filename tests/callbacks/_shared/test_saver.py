@@ -37,6 +37,13 @@ def test_a_tag_from_which_no_run_resumes_is_refused(make):
         make()
 
 
+@pytest.mark.parametrize("tag", ["stop", "end", "signal"])
+@pytest.mark.parametrize("make", [lambda tag: ModelSaver(tag=tag, max_to_keep=None), ModelCheckpoint])
+def test_a_tag_of_checkpoints_that_the_run_saves_itself_is_refused(make, tag):
+    with pytest.raises(BadArgument, match=rf"the tag '{tag}' is reserved: a run deletes its checkpoints with this tag"):
+        make(tag)
+
+
 def test_savers_of_one_point_share_a_checkpoint(train_on_disk, disk):
     train_on_disk([ModelSaver(), MinSaver("score"), BackupAndRestore()], [{"score": 2.0}, {"score": 3.0}, {"score": 1.0}])
     assert disk.saved == [

@@ -187,6 +187,11 @@ def reductions(plateau, values):
         ({"patience": 0}, [3.0, 2.0, 2.0, 1.0, 1.5], [3, 5]),
         ({"patience": 1}, [3.0, 2.0, 2.0, 1.0, 1.5], [3, 5]),  # as in Keras, where 0 and 1 are one
         ({"patience": 1, "min_delta": 0.5}, [3.0, 2.75, 2.25, 1.75], [2, 4]),
+        (
+            {"patience": 1, "cooldown": 1},
+            [1.0] * 4,
+            [2, 3, 4],
+        ),  # the value that causes a reduction is the first of the cooldown
         ({"patience": 1, "cooldown": 2}, [1.0] * 8, [2, 4, 6, 8]),
         ({"patience": 2, "cooldown": 1}, [1.0] * 8, [3, 5, 7]),
         ({"patience": 1}, [math.nan, 1.0, math.nan, 0.5], [1, 3]),

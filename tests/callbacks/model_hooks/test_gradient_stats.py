@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from hookpoint import Loop, Runner, on
-from hookpoint.callbacks import GradientStats
+from hookpoint import Every, Loop, Runner, on
+from hookpoint.callbacks import GradientStats, ModelSaver
 from hookpoint.core.errors import BadLoop
 
 QUIET = {"extra_callbacks": [], "monitors": []}
@@ -177,7 +177,7 @@ def test_mistakes_are_refused():
         GradientStats(every=True)
     with pytest.raises(BadLoop, match=r"'0\.wieght' matches no parameter\.\n  similar   0\.weight"):
         make(net(), GradientStats("0.wieght")).fit(data(), epochs=1)
-    unseen = r"needs an optimizer to measure before its step\.\n  give      optimizer="
+    unseen = r"needs an optimizer to measure gradients\.\n  give      optimizer="
     with pytest.raises(BadLoop, match=unseen), Loop([GradientStats()], model=net(), **QUIET):
         pass
     with pytest.raises(BadLoop, match="log_every=0 disables them"):
@@ -201,3 +201,55 @@ def test_on_a_gpu_no_step_waits(recorder, precision):
 
 def small_loss(outputs, targets):
     return nn.functional.mse_loss(outputs, targets) / 100  # or the scale of fp16 would be too large for it at first
+
+
+def two_networks(*callbacks, order="ab", b_every=1, batches=4, log_every=1, given=dict, **options):
+    """Train two networks whose gradients are 3 and 4 in the first step, and grow by 10 in each. Return the run."""
+    models = {name: nn.Linear(1, 1, bias=False) for name in "ab"}
+    optimizers = {name: torch.optim.SGD(model.parameters(), lr=0.0) for name, model in models.items()}
+    options = {"extra_callbacks": [], "log_every": log_every, **options}
+    with Loop(callbacks, model=given(models), optimizer=given(optimizers), **options) as run:
+        for batch in run.batches(range(batches)):
+            for name in order:
+                if name == "b" and (batch + 1) % b_every:
+                    continue
+                models[name].zero_grad()
+                factor = {"a": 3, "b": 4}[name] + 10 * batch
+                (factor * models[name](torch.ones(1, 1))).sum().backward()
+                optimizers[name].step()
+    return run
+
+
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_each_optimizer_has_its_own(recorder, order):
+    monitor = recorder()
+    two_networks(GradientStats(every=1, updates=True, per_parameter=True), order=order, batches=2, monitors=[monitor])
+    assert monitor.of("gradient/norm") == monitor.of("gradient/a.weight/norm") == [(1, 3.0), (2, 13.0)]
+    assert monitor.of("gradient/norm@b") == monitor.of("gradient/b.weight/norm") == [(1, 4.0), (2, 14.0)]
+    assert monitor.of("gradient/update_ratio@b") == [(1, 0.0), (2, 0.0)]
+
+
+def test_optimizers_in_a_list_have_an_index():
+    run = two_networks(GradientStats(every=1), given=lambda pairs: list(pairs.values()), monitors=[])
+    assert (run.metrics["gradient/norm"], run.metrics["gradient/norm@1"]) == (18.0, 19.0)
+
+
+@pytest.mark.parametrize("options", [{"every": 2}, {"every": None, "log_every": 2}], ids=["every", "log steps"])
+def test_of_each_optimizer_every_nth_step_is_measured(recorder, options):
+    monitor, every = recorder(), options.pop("every")
+    two_networks(GradientStats(every=every), b_every=3, batches=12, monitors=[monitor], **options)
+    assert [value for _, value in monitor.of("gradient/norm@b")] == [54.0, 114.0]  # its second and fourth step
+
+
+def test_a_resumed_run_measures_the_same_steps_of_each_optimizer(tmp_path, recorder):
+    @on("on_iter_begin")
+    def fails(run):
+        if run.iteration == 6:
+            raise MemoryError
+
+    stats, saver, monitor = GradientStats(every=4), ModelSaver().when(Every(steps=1)), recorder()
+    with pytest.raises(MemoryError):
+        two_networks(stats, saver, fails, batches=8, workdir=tmp_path, monitors=[])
+    two_networks(stats, saver, batches=8, workdir=tmp_path, monitors=[monitor])
+    assert monitor.of("gradient/norm") == [(8, 73.0)]
+    assert monitor.of("gradient/norm@b") == [(8, 74.0)]

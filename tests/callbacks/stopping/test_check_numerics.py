@@ -183,3 +183,30 @@ def test_outputs_may_be_anything_that_holds_tensors():
     check = CheckNumerics(parameters=False, tensors={"outputs": lambda run: run.outputs})
     _, error = train_checked(check, net(), body=body)
     assert "NaN or infinity in outputs" in str(error)
+
+
+@pytest.mark.parametrize("given", [dict, lambda pairs: list(pairs.values())], ids=["dict", "list"])
+def test_gradients_of_each_optimizer(given):
+    models = {"a": torch.nn.Linear(2, 1), "b": torch.nn.Linear(2, 1)}
+    optimizers = {name: torch.optim.SGD(model.parameters(), lr=0.1) for name, model in models.items()}
+
+    def body(run):
+        for name, model in models.items():
+            for optimizer in optimizers.values():
+                optimizer.zero_grad()
+            scale = math.nan if run.iteration == 1 and name == "b" else 1.0
+            (scale * model(torch.ones(1, 2)).sum()).backward()
+            optimizers[name].step()
+
+    checks = CheckNumerics(parameters=False, gradients=True)
+    step, said = train_checked(checks, given(models), optimizer=given(optimizers), body=body)
+    assert (step, said[0]) == (2, "CheckNumerics: NaN or infinity in the gradients at step 2.")
+    assert not any(optimizer._optimizer_step_pre_hooks for optimizer in optimizers.values())
+
+
+def test_an_optimizer_without_step_hooks_is_named():
+    class Own:
+        def step(self): ...
+
+    with pytest.raises(BadLoop, match=r"CheckNumerics cannot check gradients: Own has no step hooks."):
+        train_checked(CheckNumerics(gradients=True), net(), optimizer=Own())

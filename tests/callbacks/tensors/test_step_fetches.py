@@ -181,3 +181,20 @@ def test_a_metric_may_have_the_name_of_a_module_and_more():
     fetch = Fetch("head/size")
     fit(Logs(), fetch, model=Tiny())
     assert fetch.seen[0][1] == 3.0
+
+
+def test_a_gradient_belongs_to_the_step_of_its_own_optimizer():
+    class All(Fetch):
+        def _before_run(self, ctx):
+            return self.names
+
+    fetch = All(["a.weight.grad", "b.weight.grad"])
+    models = {name: torch.nn.Linear(1, 1, bias=False) for name in "ab"}
+    optimizers = {name: torch.optim.SGD(model.parameters(), lr=0.0) for name, model in models.items()}
+    with Loop([fetch], model=models, optimizer=optimizers, extra_callbacks=[], monitors=[]) as run:
+        for batch in run.batches([1, 2]):
+            for name in "ab"[:batch]:
+                models[name].zero_grad()
+                (batch * models[name](torch.ones(1, 1))).sum().backward()
+                optimizers[name].step()
+    assert [[None if one is None else one.item() for one in values] for _, values in fetch.seen] == [[1.0, None], [2.0, 2.0]]

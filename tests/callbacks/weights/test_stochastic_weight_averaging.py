@@ -289,7 +289,13 @@ def test_what_means_nothing_is_refused(given):
 # SwaSchedule
 
 
-@pytest.mark.parametrize(("start", "epochs", "first"), [(1, 9, 1), (7, None, 7), (0.75, 8, 7), (0.75, 10, 8), (0.99, 3, 3)])
+@pytest.mark.parametrize(
+    ("start", "epochs", "first"),
+    [
+        *[(1, 9, 1), (7, None, 7), (0.75, 8, 7), (0.75, 10, 8), (0.99, 3, 3)],
+        *[(0.58, 50, 30), (0.29, 100, 30), (0.57, 100, 58), (1 / 3, 3, 2), (0.9999999999, 50, 50)],
+    ],
+)
 def test_the_first_epoch_that_counts(start, epochs, first):
     assert SWASchedule(start, 10, "cos").first_epoch(epochs) == first
 
@@ -320,3 +326,14 @@ def test_the_rate_is_that_of_torchs_scheduler(anneal, anneal_epochs):
 def test_a_schedule_out_of_range_is_refused(given):
     with pytest.raises(ValueError, match="must be"):
         SWASchedule(**{"start": 2, "anneal_epochs": 10, "anneal": "cos", **given})
+
+
+def test_a_rate_for_several_optimizers_is_refused():
+    models = [torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+    swa = StochasticWeightAveraging(start=1, lr=0.1)
+    with (
+        pytest.raises(BadLoop, match="cannot set the learning rates of 2 optimizers"),
+        Loop([swa], model=models, optimizer=optimizers),
+    ):
+        pass

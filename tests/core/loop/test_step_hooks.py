@@ -95,18 +95,20 @@ def test_schedules_on_steps_follow_the_optimizer():
     assert steps == [(2, 4), (4, 8)]
 
 
-def test_of_several_optimizers_the_first_is_watched():
+@pytest.mark.parametrize("given", [dict, lambda pairs: [optimizer for _, optimizer in pairs]], ids=["dict", "list"])
+def test_of_several_optimizers_the_first_is_watched(given):
     first, second = Optimizer(), Optimizer()
-    with Loop(optimizer={"generator": first, "critic": second}) as run:
-        for _ in run.batches("a"):
-            first.step()
+    with Loop(optimizer=given([("generator", first), ("critic", second)])) as run:
+        for batch in run.batches("ab"):
+            if batch == "a":
+                first.step()
             second.step()
             second.step()
     assert run.step == 1
     assert second.after == []
 
 
-@pytest.mark.parametrize("optimizer", [None, object(), {}], ids=["none", "without hooks", "an empty dict"])
+@pytest.mark.parametrize("optimizer", [None, object(), {}, []], ids=["none", "without hooks", "an empty dict", "an empty list"])
 def test_without_step_hooks_a_training_batch_is_a_step(optimizer):
     with Loop(optimizer=optimizer) as run:
         for _ in run.batches("abc"):

@@ -14,6 +14,7 @@ from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.run import Run
 from hookpoint.core.schedule.moment import Moment
 from hookpoint.storage.checkpoint.manifest import EXCEPTION
+from hookpoint.storage.retention import OWN_TAGS
 
 FILES = (".ckpt", ".h5", ".hdf5", ".keras", ".npz", ".pkl", ".pt", ".pth", ".safetensors", ".zip")
 
@@ -44,6 +45,9 @@ class Saver(Callback):
         super().__init__(**options)
         if EXCEPTION in rules:
             problem = f"the tag '{EXCEPTION}' is reserved: a run never resumes from a checkpoint with this tag"
+            raise BadArgument(f"{type(self).__name__}: {problem}.", give="another tag, such as 'model'")
+        for tag in OWN_TAGS.intersection(rules):
+            problem = f"the tag '{tag}' is reserved: a run deletes its checkpoints with this tag when it has newer ones"
             raise BadArgument(f"{type(self).__name__}: {problem}.", give="another tag, such as 'model'")
         self.async_save = async_save
         self.ranks = "all"  # even if ranks="chief" is passed, because all ranks take part in a save

@@ -1,8 +1,9 @@
-"""The gradients that the next optimizer step uses."""
+"""The gradients that the next step of an optimizer uses."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from hookpoint.core.errors import BadLoop
@@ -16,20 +17,68 @@ def has_step_hooks(run: Run) -> bool:
 
 def require_step_hooks(run: Run, owner: str, purpose: str) -> None:
     """Raise unless the run is notified of each optimizer step."""
-    if not has_step_hooks(run):
-        raise BadLoop(f"{owner} needs an optimizer to {purpose} before its step.", give="optimizer=...")
+    if has_step_hooks(run):
+        return
+    if run.optimizers:
+        kind = type(run.optimizers[0]).__name__
+        raise BadLoop(f"{owner} cannot {purpose}: {kind} has no step hooks.", give="an optimizer from torch.optim")
+    raise BadLoop(f"{owner} needs an optimizer to {purpose}.", give="optimizer=...")
 
 
-def step_gradients(run: Run, named: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    """Yield the name and the gradient of each parameter, and skip parameters without a gradient.
+class OtherOptimizers:
+    """Observe the steps of all optimizers except the first. Only the first one's steps fire on_step_begin and on_step_end."""
 
-    Call this function at on_step_begin, after any gradient clipping. The yielded gradients are unscaled.
+    def __init__(self) -> None:
+        self._handles: list[Any] = []
+
+    def observe(self, run: Run, before: Callable[[Run, int], None], after: Callable[[Run, int], None] | None = None) -> None:
+        """Call `before` and `after` at each step, with the run and the optimizer's index in `run.optimizers`."""
+        self.remove()
+        for index, optimizer in list(enumerate(run.optimizers))[1:]:
+            if hasattr(optimizer, "register_step_pre_hook"):
+                self._handles.append(optimizer.register_step_pre_hook(partial(_call, before, run, index)))
+                if after is not None:
+                    self._handles.append(optimizer.register_step_post_hook(partial(_call, after, run, index)))
+
+    def remove(self) -> None:
+        """Stop observing."""
+        while self._handles:
+            self._handles.pop().remove()
+
+
+def _call(function: Callable[[Run, int], None], run: Run, index: int, *_: Any) -> None:
+    function(run, index)
+
+
+def stepped_parameters(run: Run, named: Iterable[tuple[str, Any]], index: int = 0) -> Iterator[tuple[str, Any]]:
+    """Yield the parameters that an optimizer's step uses, with their names. `index` is its index in `run.optimizers`.
+
+    Parameters that belong to no optimizer are read at the first optimizer's step.
     """
-    scale = getattr(_first_optimizer(run), "grad_scale", None)  # set if the optimizer itself unscales the gradients
+    if len(run.optimizers) < 2:
+        yield from named
+        return
+    held = [_parameters_of(optimizer) for optimizer in run.optimizers]
+    others = set().union(*held[1:]) - held[0]
     for name, parameter in named:
+        if id(parameter) in held[index] or (index == 0 and id(parameter) not in others):
+            yield name, parameter
+
+
+def step_gradients(run: Run, named: Iterable[tuple[str, Any]], index: int = 0) -> Iterator[tuple[str, Any]]:
+    """Yield the name and the gradient of each parameter that a step uses, and skip parameters without a gradient.
+
+    Call this function at on_step_begin or from `OtherOptimizers`, after any gradient clipping. The yielded gradients are
+    unscaled.
+    """
+    optimizer = run.optimizers[index] if run.optimizers else None
+    scale = getattr(optimizer, "grad_scale", None)  # set if the optimizer itself unscales the gradients
+    for name, parameter in stepped_parameters(run, named, index):
         if parameter.grad is not None:
             yield name, parameter.grad if scale is None else parameter.grad / scale
 
 
-def _first_optimizer(run: Run) -> Any:
-    return next(iter(run.optimizer.values()), None) if isinstance(run.optimizer, Mapping) else run.optimizer
+def _parameters_of(optimizer: Any) -> set[int]:
+    if not hasattr(optimizer, "register_step_pre_hook"):  # its steps are not observed
+        return set()
+    return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}

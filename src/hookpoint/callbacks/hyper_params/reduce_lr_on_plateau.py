@@ -26,7 +26,8 @@ class ReduceLROnPlateau(MetricParamSetter):
         mode: "min", "max", or "auto", which infers it from the metric's name.
         min_delta: Smallest change that counts as an improvement.
         min_delta_mode: "abs", or "rel" for a `min_delta` relative to the best value, like torch's `threshold_mode`.
-        cooldown: Number of values to wait after a reduction before values count towards `patience` again.
+        cooldown: Number of values that do not count towards `patience` after a reduction. As in Keras, the value that causes
+            the reduction is the first of them.
         min_lr: Lower bound for the rate.
         verbose: 1 prints each reduction.
         param: Name of another setting to change instead, such as "lr@critic".
@@ -113,6 +114,8 @@ class ReduceLROnPlateau(MetricParamSetter):
 
 class Plateau:
     """Count the values since the best one, up to `patience`. After a reduction, skip `cooldown` values before counting again.
+
+    As in Keras, the value that causes the reduction is the first of the skipped values.
 
     >>> plateau = Plateau("min", patience=2)
     >>> [plateau.take(value, step) for step, value in enumerate([3.0, 2.0, 2.0, 2.0])]

@@ -75,6 +75,10 @@ class MeasuredSteps:
             owner = self._owner
             raise BadLoop(f"{owner} measures at log steps, but log_every=0 disables them.", give=f"{owner}(every=100)")
 
+    def has(self, run: Run, step: int) -> bool:
+        """Return whether a step is measured of an optimizer whose steps the run does not count."""
+        return step % (self.every or machine_of(run).options.log_every) == 0
+
     def has_next(self, run: Run) -> bool:
         """Return whether the next step is measured. With gradient accumulation, this applies to each batch of the step."""
         step = run.step + 1

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Unpack
 
 from hookpoint.callbacks._shared.name_pattern import Pattern
-from hookpoint.callbacks._shared.step_gradients import require_step_hooks, step_gradients
+from hookpoint.callbacks._shared.step_gradients import OtherOptimizers, require_step_hooks, step_gradients
 from hookpoint.callbacks.model_hooks._gradient_sizes import dense, joined_ratio, joined_sizes, sizes, update_norms, update_ratio
 from hookpoint.callbacks.model_hooks._pattern_callback import MeasuringCallback
 from hookpoint.core.callback.callback import Options
@@ -27,6 +27,9 @@ class GradientStats(MeasuringCallback):
     clipped. A step that the fp16 scaler skips is not measured. A step that a fused optimizer itself skips is still measured,
     and its values are nonfinite.
 
+    With multiple optimizers, the steps of each are counted and measured separately. The metrics of the first optimizer have the
+    names above. The others have the optimizer's key or index in their names, such as `gradient/norm@critic`.
+
     All ranks log the same values, even if parameters are sharded. If ranks have different layers, they wait for each other at
     measured steps. Otherwise, a step waits for the GPU only if gradients are sparse.
 
@@ -41,6 +44,7 @@ class GradientStats(MeasuringCallback):
     (5.0, 4.0, 0.0)
     """
 
+    keeps: ClassVar[str] = "with multiple optimizers, the number of steps of each"
     step_cost: ClassVar[str] = (
         "one comparison; on a measured step, three passes over the gradients and, with `updates`, a copy of the weights"
     )
@@ -62,13 +66,19 @@ class GradientStats(MeasuringCallback):
         self.writes_anything = per_parameter
         self._parameters: dict[str, Any] = {}
         self._before: dict[str, Any] | None = None
+        self._others = OtherOptimizers()
+        self._counts: dict[str, int] = {}
         if updates:  # define the handler only if needed, because each handler costs time
             self.on_step_end = self._measure_update  # type: ignore[method-assign]
 
     def on_setup(self, run: Run) -> None:
         self.steps.check(run)
         self.find_parameters(run)
-        require_step_hooks(run, str(self.name), "measure")
+        require_step_hooks(run, str(self.name), "measure gradients")
+
+    def on_run_begin(self, run: Run) -> None:
+        self._counts = {}
+        self._others.observe(run, self._measure_other, self._measure_update if self.updates else None)
 
     def on_train_epoch_begin(self, run: Run) -> None:
         self._parameters = self.find_parameters(run)
@@ -79,28 +89,54 @@ class GradientStats(MeasuringCallback):
 
     def on_step_begin(self, run: Run) -> None:
         self._before = None
-        if not self.steps.has_next(run):
-            return
-        gradients = {name: dense(gradient) for name, gradient in step_gradients(run, self._parameters.items())}
+        if self.steps.has_next(run):
+            self._measure(run)
+
+    def _measure_other(self, run: Run, index: int) -> None:
+        """Count a step of another optimizer, and measure its gradients if it is due."""
+        self._before = None
+        name = _suffix(run, index)
+        self._counts[name] = self._counts.get(name, 0) + 1
+        if self.steps.has(run, self._counts[name]):
+            self._measure(run, index)
+
+    def _measure(self, run: Run, index: int = 0) -> None:
+        suffix = _suffix(run, index)
+        gradients = {name: dense(gradient) for name, gradient in step_gradients(run, self._parameters.items(), index)}
         total = sizes(gradients.values())
         if run.team.has_stages:
             count = sum(gradient.numel() for gradient in gradients.values())
             total = joined_sizes(run.gather([*map(float, total.values()), count]))
-        run.log({f"gradient/{name}": value for name, value in total.items()})
+        run.log({f"gradient/{name}{suffix}": value for name, value in total.items()})
         for name, gradient in gradients.items() if self.per_parameter else ():
             run.log({f"gradient/{name}/{size}": value for size, value in sizes([gradient]).items()})
         if self.updates:
             self._before = {name: dense(self._parameters[name]).clone() for name in gradients}
 
     def on_run_end(self) -> None:
+        self._others.remove()
         self._parameters, self._before = {}, None
 
-    def _measure_update(self, run: Run) -> None:
+    def _measure_update(self, run: Run, index: int = 0) -> None:
         before, self._before = self._before, None
         if before is None:
             return
+        name = f"gradient/update_ratio{_suffix(run, index)}"
         pairs = [(old, dense(self._parameters[name])) for name, old in before.items()]
         if run.team.has_stages:
-            run.log("gradient/update_ratio", joined_ratio(run.gather([float(norm) for norm in update_norms(pairs)])))
+            run.log(name, joined_ratio(run.gather([float(norm) for norm in update_norms(pairs)])))
         elif pairs:
-            run.log("gradient/update_ratio", update_ratio(pairs))
+            run.log(name, update_ratio(pairs))
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(self._counts)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._counts = dict(state)
+
+
+def _suffix(run: Run, index: int) -> str:
+    """Return the end of the names of an optimizer's metrics."""
+    if index == 0:
+        return ""
+    return f"@{list(run.optimizer)[index] if isinstance(run.optimizer, Mapping) else index}"

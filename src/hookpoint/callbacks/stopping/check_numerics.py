@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Unpack
 from hookpoint.callbacks._shared.arguments import function
 from hookpoint.callbacks._shared.async_scalars import AsyncScalars
 from hookpoint.callbacks._shared.numerics import largest, nonfinite_names
-from hookpoint.callbacks._shared.step_gradients import require_step_hooks
+from hookpoint.callbacks._shared.step_gradients import OtherOptimizers, require_step_hooks, stepped_parameters
 from hookpoint.callbacks.stopping._loss_callback import loss_of
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.checkpoint.stateful import gradients_of, named_parameters
@@ -27,7 +27,7 @@ class CheckNumerics(Callback):
         run_step: Also check parameters after each step.
         parameters: Check parameters once before training, and later as set by `run_as_trigger` and `run_step`. False disables
             all checks of parameters.
-        gradients: Check gradients before each optimizer step.
+        gradients: Check gradients before each step of each optimizer.
         loss: Check the loss after each iteration.
         tensors: Mapping from names to functions of the run, such as `{"logits": lambda run: run.outputs}`. Each function
             returns a tensor or a collection of tensors, which are checked after each iteration.
@@ -64,6 +64,7 @@ class CheckNumerics(Callback):
         if not (self.run_as_trigger or self.run_step or gradients or self.tensors):
             raise BadArgument("CheckNumerics has nothing to check.", give="parameters, gradients, loss or tensors")
         self._magnitudes = AsyncScalars()
+        self._others = OtherOptimizers()
 
     def on_setup(self, run: Run) -> None:
         owner = self.name or "CheckNumerics"
@@ -74,6 +75,8 @@ class CheckNumerics(Callback):
 
     def on_run_begin(self, run: Run) -> None:
         self._magnitudes.clear()
+        if self.gradients:
+            self._others.observe(run, self._add_gradients)
         if self.parameters and not run.resuming:
             self._check_parameters(run)
 
@@ -83,7 +86,7 @@ class CheckNumerics(Callback):
 
     def on_step_begin(self, run: Run) -> None:
         if self.gradients:
-            self._magnitudes.add((GRADIENTS, run.step + 1), largest(gradients_of(run.model).values()))
+            self._add_gradients(run)
 
     def on_train_iter_end(self, run: Run) -> None:
         for name, read in self.tensors.items():
@@ -98,6 +101,15 @@ class CheckNumerics(Callback):
     def on_trigger(self, run: Run) -> None:
         if self.run_as_trigger:
             self._check_parameters(run)
+
+    def on_run_end(self) -> None:
+        self._others.remove()
+
+    def _add_gradients(self, run: Run, index: int = 0) -> None:
+        """Check the gradients that an optimizer's next step uses."""
+        parameters = stepped_parameters(run, named_parameters(run.model), index)
+        step = run.step if index else run.step + 1  # the steps of the first optimizer are counted
+        self._magnitudes.add((GRADIENTS, step), largest(one.grad for _, one in parameters if one.grad is not None))
 
     def _add_parameters(self, run: Run) -> None:
         self._magnitudes.add((PARAMETERS, run.step), largest(parameter for _, parameter in named_parameters(run.model)))

@@ -11,7 +11,7 @@ from typing import Any, Unpack
 from hookpoint.callbacks._shared.arguments import integer
 from hookpoint.callbacks._shared.async_array import AsyncArray
 from hookpoint.callbacks._shared.input_images import images_in
-from hookpoint.callbacks._shared.step_gradients import has_step_hooks, step_gradients
+from hookpoint.callbacks._shared.step_gradients import OtherOptimizers, has_step_hooks, step_gradients
 from hookpoint.callbacks.summaries._model_graph import ModelGraph, as_positional
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.checkpoint.stateful import named_parameters
@@ -72,6 +72,7 @@ class SummaryCollector(Callback):
         self._collected: int | None = None
         self._selected: dict[str, list[str]] = {"weights": [], "gradients": []}
         self._gradients: dict[str, AsyncArray] = {}
+        self._others = OtherOptimizers()
         self._hook: Any = None
         self._inputs: tuple[Any, ...] | None = None
         if self.data.gradients is not None:  # define the handler only if needed, because each call takes time
@@ -90,6 +91,8 @@ class SummaryCollector(Callback):
 
     def on_run_begin(self, run: Run) -> None:
         self.on_run_end()
+        if self.data.gradients is not None:
+            self._others.observe(run, self._copy_others)
         if not run.resuming:
             self._collected = None
 
@@ -109,6 +112,7 @@ class SummaryCollector(Callback):
 
     def on_run_end(self) -> None:
         self._unhook()
+        self._others.remove()
         self._inputs, self._gradients = None, {}
 
     def _keep_inputs(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -125,8 +129,17 @@ class SummaryCollector(Callback):
 
     def _copy_gradients(self, run: Run) -> None:
         if self.leaves_graph(run):
-            wanted = (pair for pair in named_parameters(run.model) if pair[0] in self._selected["gradients"])
-            self._gradients = {name: AsyncArray(gradient) for name, gradient in step_gradients(run, wanted)}
+            self._copy_of(run, 0)
+
+    def _copy_others(self, run: Run, index: int) -> None:
+        """Copy another optimizer's gradients if this iteration is collected. The first optimizer may have stepped already."""
+        is_due = run.step == 1 or run.step % self.collect_freq == 0
+        if self.leaves_graph(run) or (is_due and run.step > (self._collected or 0)):
+            self._copy_of(run, index)
+
+    def _copy_of(self, run: Run, index: int) -> None:
+        wanted = (pair for pair in named_parameters(run.model) if pair[0] in self._selected["gradients"])
+        self._gradients.update((name, AsyncArray(gradient)) for name, gradient in step_gradients(run, wanted, index))
 
     def _collect_first(self, run: Run) -> None:
         self._unhook()

@@ -50,7 +50,7 @@ class StepFetches(TensorReader):
         self.owner = f"{owner}._before_run"
         self._before, self._after = before, after
         self._handles = HookHandles()
-        vars(self)["on_step_begin"] = self._copy_requested
+        vars(self)["on_step_begin"] = self._copy_gradients
 
     def _clear(self) -> None:
         super()._clear()
@@ -98,13 +98,13 @@ class StepFetches(TensorReader):
         self._handles.remove()
         super().on_run_end()
 
-    def _copy_requested(self, run: Run) -> None:
+    def _copy_gradients(self, run: Run, index: int = 0) -> None:
         if self._copied:
-            self._copy_gradients(run)
+            super()._copy_gradients(run, index)
 
     def _lacks_gradient(self, name: str) -> bool:
-        """Return whether a name refers to a gradient and the optimizer has not stepped in this iteration."""
-        return self.sources[name] in self._copied and not self._gradients
+        """Return whether a name refers to a gradient and its optimizer has not stepped in this iteration."""
+        return self.sources[name] in self._copied and self.sources[name] not in self._gradients
 
     def _keep_output(self, module: Any, args: Any, output: Any, *, name: str) -> None:
         if name in self._outputs:

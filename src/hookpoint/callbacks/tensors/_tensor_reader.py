@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import Any, Unpack
 
 from hookpoint.callbacks._shared.named_modules import named_buffers, named_parameters
-from hookpoint.callbacks._shared.step_gradients import has_step_hooks, step_gradients
+from hookpoint.callbacks._shared.step_gradients import OtherOptimizers, require_step_hooks, step_gradients, stepped_parameters
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.callback.callback_info import set_default_name
 from hookpoint.core.errors import BadArgument, BadLoop, BadValue
@@ -60,10 +60,12 @@ class TensorReader(Callback):
         set_default_name(self, f"{self.owner}({','.join(self.sources)})")
         if any(is_gradient(path) for path in self._paths):  # otherwise, do not define a handler: a call at each step costs time
             vars(self)["on_step_begin"] = self._copy_gradients
+        self._others = OtherOptimizers()
         self._clear()
 
     def _clear(self) -> None:
         """Release all state that belongs to a run."""
+        self._others.remove()
         self._holds_last = self._is_checked = self._has_warned = False
         self._model: dict[str, Any] = {}
         self._copied: list[str] = []
@@ -82,6 +84,8 @@ class TensorReader(Callback):
 
     def on_run_begin(self, run: Run) -> None:
         self._clear()
+        if "on_step_begin" in vars(self):
+            self._others.observe(run, self._copy_gradients)
         self._model = _model_tensors(run.model)
         self._copied = [path for path in self._paths if is_gradient(path) and path not in self._model]
         self._holds_last = self._reads_iteration and self._is_triggered_after_epochs(run)
@@ -102,10 +106,10 @@ class TensorReader(Callback):
     def read(self, run: Run) -> dict[str, Any] | None:
         """Return the values by name, or None if there is nothing to read.
 
-        There is nothing to read if gradients are requested before the first optimizer step, or if the epoch has completed no
-        training iteration.
+        There is nothing to read if gradients are requested before the first step of their optimizer, or if the epoch has
+        completed no training iteration.
         """
-        if self._copied and not self._gradients:
+        if len(self._gradients) < len(set(self._copied)):
             return None
         last: dict[str, Any] | None = {}
         if run.mode != "train" and self._reads_iteration:
@@ -124,11 +128,12 @@ class TensorReader(Callback):
                 return entry.schedule is None or "epoch" in entry.schedule.moments()
         return False
 
-    def _copy_gradients(self, run: Run) -> None:
-        """Copy the gradients that the next optimizer step uses."""
-        parameters = ((path, self._model[path.removesuffix(GRADIENT)]) for path in self._copied)
-        copies = {path: gradient.detach().clone() for path, gradient in step_gradients(run, parameters)}
-        self._gradients = {**dict.fromkeys(self._copied), **copies}
+    def _copy_gradients(self, run: Run, index: int = 0) -> None:
+        """Copy the gradients that the next step of an optimizer uses."""
+        parameters = {path: self._model[path.removesuffix(GRADIENT)] for path in self._copied}
+        used = dict(stepped_parameters(run, parameters.items(), index))
+        copies = {path: gradient.detach().clone() for path, gradient in step_gradients(run, used.items(), index)}
+        self._gradients |= {**dict.fromkeys(used), **copies}
 
     def _check_first(self, run: Run) -> None:
         """After the first iteration, raise for fields that it did not set and for misspelled names of metrics."""
@@ -177,8 +182,7 @@ class TensorReader(Callback):
             close = get_close_matches(parameter, known, 3, MIN_SIMILARITY) or list(known)[:MAX_LISTED]
             cures = {"write": " or ".join(f"'{name}{GRADIENT}'" for name in close)} if close else {"give": "model=..."}
             raise BadLoop(f"{self.owner} reads '{path}', but the model has no '{parameter}'.", **cures)
-        if not has_step_hooks(run):
-            raise BadLoop(f"{self.owner} needs an optimizer to read '{path}'.", give="optimizer=...")
+        require_step_hooks(run, self.owner, f"read '{path}'")
 
     def _raise_unknown(self, run: Run, path: str) -> None:
         head = path.partition("/")[0]

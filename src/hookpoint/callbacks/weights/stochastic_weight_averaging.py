@@ -97,6 +97,8 @@ class StochasticWeightAveraging(AveragedWeights):
             other = entry.subject
             if other is not self and isinstance(other, AveragedWeights) and other.model_of(run) is self.model_of(run):
                 raise BadLoop(f"{self.name} and {entry.name} both average this model.", drop="one of the two")
+        if self.lr is not None and len(run.optimizers) > 1:
+            raise BadLoop(f"{self.name} cannot set the learning rates of {len(run.optimizers)} optimizers.", leave="lr out")
         if self.lr is not None and not getattr(run.optimizer, "param_groups", None):
             raise BadLoop(f"{self.name} needs an optimizer to set its learning rate.", give="optimizer=..., or leave lr out")
 
@@ -239,7 +241,7 @@ class SWASchedule:
             return self.start
         if epochs is None:
             raise BadLoop(f"start={self.start} needs a run with a known number of epochs.", give="the epoch as an integer")
-        return int(self.start * epochs) + 1
+        return min(int(round(self.start * epochs, 9)) + 1, epochs)  # 0.58 * 50 is 28.999999999999996
 
     def rate(self, old: Any, target: float, *, epoch: int, first: int) -> Any:
         """Return the rate for an epoch, between the old rate and the target."""

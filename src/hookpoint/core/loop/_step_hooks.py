@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,8 +16,8 @@ class StepHooks:
     `begin` calls the handlers of on_step_begin, and `end` calls the handlers of on_step_end. Each of these two attributes is
     None if its point has no handlers.
 
-    If there is no optimizer, or the optimizer has no hooks, each training batch counts as a step. In a dict of optimizers,
-    only the first one is observed.
+    If there is no optimizer, or the optimizer has no hooks, each training batch counts as a step. In a dict or list of
+    optimizers, only the first one is observed. The callbacks that read gradients observe the others themselves.
     """
 
     def __init__(self, run: Run, clocks: Clocks, *, has_host: bool = False) -> None:
@@ -26,7 +25,7 @@ class StepHooks:
         self._handles: list[Any] = []
         self.begin: Dispatch | None = None
         self.end: Dispatch | None = None
-        optimizer = next(iter(run.optimizer.values()), None) if isinstance(run.optimizer, Mapping) else run.optimizer
+        optimizer = next(iter(run.optimizers), None)
         self._optimizer = optimizer if hasattr(optimizer, "register_step_post_hook") and not has_host else None
         self.are_reported = has_host or self._optimizer is not None  # otherwise, each training batch counts as a step
 

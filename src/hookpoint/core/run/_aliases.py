@@ -101,13 +101,16 @@ def alias(attribute: Callable[[Values], T]) -> T:
 def as_list(name: str) -> Any:
     """Return a property that reads an attribute as a list.
 
-    A mapping becomes a list of its values. None becomes an empty list. Any other object becomes a list with one item.
+    A mapping becomes a list of its values. None becomes an empty list. Any object that is not a list or tuple becomes a list
+    with one item.
     """
 
     def read(run: Any) -> list[Any]:
         value = getattr(run, name)
         if isinstance(value, Mapping):
             return list(value.values())
+        if isinstance(value, list | tuple):
+            return list(value)
         return [] if value is None else [value]
 
     return property(read)

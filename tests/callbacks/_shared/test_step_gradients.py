@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import torch
+
+from hookpoint import Callback, Loop
+from hookpoint.callbacks import ProcessTensors, SummaryCollector
+
+
+def two_networks(*callbacks, batches=3, skip_b=0, **options):
+    """Train two networks whose gradients are 3 and 4 times the batch. The parameter of a third one is in no optimizer."""
+    models = {name: torch.nn.Linear(1, 1, bias=False) for name in "abc"}
+    optimizers = {name: torch.optim.SGD(models[name].parameters(), lr=0.0) for name in "ab"}
+    options = {"extra_callbacks": [], "monitors": [], **options}
+    with Loop(callbacks, model=models, optimizer=optimizers, **options) as run:
+        for batch in run.batches(range(1, batches + 1)):
+            for factor, name in enumerate("ab", 3):
+                for model in models.values():
+                    model.zero_grad()
+                loss = factor * batch * models[name](torch.ones(1, 1)) + models["c"](torch.ones(1, 1))
+                loss.sum().backward()
+                if name == "a" or batch > skip_b:
+                    optimizers[name].step()
+    return run, optimizers
+
+
+def test_tensors_are_read_at_the_step_of_their_own_optimizer():
+    seen = []
+    names = ["a.weight.grad", "b.weight.grad", "c.weight.grad"]
+    _, optimizers = two_networks(
+        ProcessTensors(names, lambda *values: seen.append([float(value) for value in values])), skip_b=1
+    )
+    assert seen == [[6.0, 8.0, 1.0], [9.0, 12.0, 1.0]]
+    assert not any(optimizer._optimizer_step_pre_hooks for optimizer in optimizers.values())
+
+
+class Histograms(Callback):
+    def __init__(self):
+        self.seen = {}
+
+    def on_records(self, records):
+        for record in records:
+            if record.kind == "histogram":
+                for name, value in record.values.items():
+                    self.seen.setdefault(name, []).append((record.step, float(value)))
+
+
+def test_histograms_have_the_gradients_of_each_optimizers_step():
+    monitor = Histograms()
+    two_networks(
+        SummaryCollector(collect_freq=2, collect_specified_data={"histogram_regular": "b"}), batches=5, monitors=[monitor]
+    )
+    assert monitor.seen["gradients/a.weight"] == [(1, 3.0), (2, 6.0), (4, 12.0)]
+    assert monitor.seen["gradients/b.weight"] == [(1, 4.0), (2, 8.0), (4, 16.0)]
+    assert monitor.seen["gradients/c.weight"] == [(1, 1.0), (2, 1.0), (4, 1.0)]
