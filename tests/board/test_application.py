@@ -164,7 +164,9 @@ def test_csv_has_every_value(board, tmp_path):
     assert lines[0] == "step,epoch,time,value"
     assert len(lines) == 3_001
     assert lines[3] == "2,1,1790000002.0,1.0"
-    assert client.send("GET", f"/api/run/{client.key('mine')}/curve.csv?name=step")[2].decode().splitlines() == lines[:1]
+    for nothing in ("name=step", "name=a%2Cb&at=value", "at=step"):
+        status, _, content = client.send("GET", f"/api/run/{client.key('mine')}/curve.csv?{nothing}")
+        assert (status, b"there are no values with name=" in content) == (404, True)
 
 
 def test_differences_of_settings(board, train_run):

@@ -23,6 +23,7 @@ def test_a_run_that_has_ended_is_reported_at_once(command, train_run):
     ("arguments", "message"),
     [
         (["pasue"], "there is no command pasue; did you mean pause?"),
+        (["lr=0.1"], "there is no command lr=0.1; did you mean set lr=0.1?"),
         (["set"], "expected: hookpoint ctl RUN set NAME=VALUE..."),
         (["set", "alpha"], "expected NAME=VALUE, got alpha"),
         (["pause", "now"], "expected: hookpoint ctl RUN pause\n"),

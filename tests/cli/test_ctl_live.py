@@ -70,7 +70,7 @@ def test_a_refused_command_has_exit_code_1(command, steered):
         assert "no validation" in command("ctl", "live", "validate", code=1).stderr
 
 
-def test_validate_prints_the_metrics(command, tmp_path):
+def test_validate_prints_the_metrics(command, tmp_path, until):
     begun = threading.Event()
     model, inputs = torch.nn.Linear(2, 1), torch.ones(8, 2)
     data, optimizer = (inputs, inputs.sum(1, keepdim=True)), torch.optim.SGD(model.parameters(), lr=0.01)
@@ -83,11 +83,19 @@ def test_validate_prints_the_metrics(command, tmp_path):
         begun.wait(60)
         said = command("ctl", "live", "validate").stdout
         listed = json.loads(command("ctl", "live", "validate", "--json").stdout)
+        control(options["workdir"]).pause()
+        resuming = threading.Thread(
+            target=lambda: (until(control(options["workdir"]).pending), command("ctl", "live", "resume"))
+        )
+        resuming.start()
+        late = command("ctl", "live", "validate").stderr
+        resuming.join()
     finally:
         control(options["workdir"]).stop()
         training.join()
     assert re.fullmatch(r"applied at step \d+: val_loss \S+\n", said)
     assert (listed["status"], list(listed["values"])) == ("applied", ["val_loss"])
+    assert late == "the run is paused; the command is applied after: hookpoint ctl runs/live resume\n"
 
 
 def test_a_lost_command_has_exit_code_1(command, steered, until):

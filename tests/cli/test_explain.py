@@ -65,7 +65,7 @@ def test_a_mistake_in_the_callbacks(command, module):
 @pytest.mark.parametrize(
     ("what", "code", "output"),
     [
-        ("their_callbacks", 2, "their_callbacks is not of the form module:name"),
+        ("their_callbacks", 2, "of the form module:name; for their_callbacks.py, type their_callbacks:callbacks"),
         ("their_callbacks:mne", 2, "their_callbacks has no mne; did you mean mine?"),
         ("their_callback:mine", 2, "there is no module their_callback here; change to the folder of their_callback.py"),
         ("a b:c", 2, "a b:c is not of the form module:name"),

@@ -199,7 +199,7 @@ def test_more_epochs_go_on_after_the_last(tmp_path, capsys):
     assert_same(train(tmp_path / "run", epochs=3), train(tmp_path / "whole", epochs=3))
     capsys.readouterr()
     train(tmp_path / "run", epochs=3)
-    assert "is finished: 3 of 3 epochs are done" in capsys.readouterr().err
+    assert "has already finished (3 of 3 epochs)" in capsys.readouterr().err
 
 
 def test_never_starts_from_scratch_and_keeps_the_old_run(tmp_path):

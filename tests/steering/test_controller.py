@@ -209,6 +209,7 @@ def test_a_command_that_was_applied_is_not_withdrawn(steered):
         assert "applied" in repr(order)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Ctrl-C may come just after a file was opened
 def test_ctrl_c_while_waiting_withdraws(steered):
     with steered() as live:
         ctl = control(live.workdir)

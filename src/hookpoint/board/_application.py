@@ -9,7 +9,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from importlib.resources import files
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -147,13 +147,13 @@ class Board:
     def _csv(self, request: Request) -> Response:
         path, query = self._path(request), request.query_params
         name, at = query.get("name", ""), query.get("at", "step")
-        return _csv(csv_lines(path / SCALARS, name, at), name)
+        return _csv(csv_lines(path / SCALARS, name, at), name, at)
 
     def _csv_of_runs(self, request: Request) -> Response:
         query = request.query_params
         name, at = query.get("name", ""), query.get("at", "step")
         runs = [(self._table.label(key), path / SCALARS) for key, path in self._paths(request)]
-        return _csv(csv_lines_of_runs(runs, name, at), name)
+        return _csv(csv_lines_of_runs(runs, name, at), name, at)
 
     def _media(self, request: Request) -> Response:
         media = self._media_in(request)
@@ -277,10 +277,13 @@ class Board:
         return found
 
 
-def _csv(lines: Iterator[str], name: str) -> Response:
+def _csv(lines: Iterator[str], name: str, at: str) -> Response:
+    header, first = next(lines), next(filter(None, lines), None)
+    if first is None:
+        raise HTTPException(404, f"there are no values with name={name} and at={at}; at is step or epoch")
     file_name = f"{re.sub('[^A-Za-z0-9_.-]+', '_', name).strip('._') or 'curve'}.csv"
     headers = {"content-disposition": f'attachment; filename="{file_name}"'}
-    return StreamingResponse(lines, headers=headers, media_type="text/csv; charset=utf-8")
+    return StreamingResponse(chain((header, first), lines), headers=headers, media_type="text/csv; charset=utf-8")
 
 
 def _static(name: str, kind: str) -> Callable[[Request], Response]:

@@ -150,7 +150,7 @@ class RequestGuard:
         if self._access.read_only:
             return PlainTextResponse("this board is read-only", 403)
         if headers.get(OWN_HEADER) != "1" or headers.get("content-type", "").partition(";")[0] != "application/json":
-            return PlainTextResponse(f"a command needs the header {OWN_HEADER}: 1 and a JSON body", 403)
+            return PlainTextResponse(f"a command needs the headers {OWN_HEADER}: 1 and content-type: application/json", 403)
         length = headers.get("content-length", "")
         if not length.isdecimal():
             return PlainTextResponse("a command needs a Content-Length", 411)

@@ -12,13 +12,14 @@ from hookpoint.run_folder.command_error import REFUSED, USAGE, CommandError
 from hookpoint.run_folder.formatting import shown
 
 
-def named_object(name: str) -> Any:
-    """Return the object that module:name refers to. This runs the module's code."""
+def named_object(name: str, example: str) -> Any:
+    """Return the object that module:name refers to. This runs the module's code. `example` is a name for error messages."""
     module_name, _, path = name.partition(":")
     if module_name.endswith(".py"):
         module_name = module_name.removesuffix(".py").replace(os.sep, ".")
     if not path or not all(part.isidentifier() for part in (*module_name.split("."), *path.split("."))):
-        raise CommandError(f"{shown(name)} is not of the form module:name; for train.py, type train:callbacks", USAGE)
+        file = module_name if module_name.isidentifier() else "train"
+        raise CommandError(f"{shown(name)} is not of the form module:name; for {file}.py, type {file}:{example}", USAGE)
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     target: Any = _module(module_name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import webbrowser
@@ -12,7 +13,7 @@ from threading import Thread
 import click
 
 from hookpoint.cli._output import note, print_lines
-from hookpoint.run_folder.command_error import USAGE, CommandError
+from hookpoint.run_folder.command_error import IN_USE, USAGE, CommandError
 from hookpoint.run_folder.find_run import default_folder
 from hookpoint.run_folder.formatting import shown
 
@@ -63,7 +64,10 @@ def board(
     try:
         serve(folders or [default_folder()], host=host, port=port, token=token, read_only=read_only, on_ready=announce)
     except OSError as error:
-        raise CommandError(f"cannot listen on {shown(host)}: {error.strerror or error}") from None
+        what = f"cannot listen on {shown(host)}, port {port}: {error.strerror or error}"
+        if error.errno == errno.EADDRINUSE:
+            raise CommandError(f"{what}; leave out --port to use a free one", IN_USE) from None
+        raise CommandError(what) from None
 
 
 def _open(url: str) -> None:

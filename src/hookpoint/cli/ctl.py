@@ -25,6 +25,7 @@ from hookpoint.steering.control_order import ControlOrder
 from hookpoint.steering.controller import TIMEOUT, Controller
 
 AGAIN = 75  # the exit code for a withdrawn command, which the user can send again
+AFTER_PAUSE = ("validate", "trace")  # commands that a paused run applies when it is resumed
 CODES = {APPLIED: FINE, REFUSED: NO, LOST: NO, WITHDRAWN: AGAIN}
 COMMANDS = {  # each command's arguments, for usage errors
     "set": "NAME=VALUE...",
@@ -119,6 +120,7 @@ def ctl(run: RunFolder, words: tuple[str, ...], expect: tuple[str, ...], wait: b
         if words[0] == "forget":
             return _forget(controller, _integer(words), as_json)
         order = _prepared(controller, words, expect, seconds)
+        is_late = words[0] in AFTER_PAUSE and controller.live().paused
     except (NotTraining, NotApplied) as error:
         if as_json:
             print_json({"status": REFUSED, "reason": one_line(str(error))})
@@ -127,9 +129,11 @@ def ctl(run: RunFolder, words: tuple[str, ...], expect: tuple[str, ...], wait: b
         order.send()
         _print({"id": order.id, "status": "sent"}, f"sent {order.id}", as_json)
         return FINE
+    if is_late:
+        note(f"the run is paused; the command is applied after: hookpoint ctl {shown(run.path)} resume")
     answer = _answer(order)
     if answer is None:
-        note("the run has picked up the command and will answer it later: see hookpoint tail")
+        note(f"the run has picked up the command and will answer it later: see hookpoint tail {shown(run.path)}")
         return INTERRUPTED
     text = shown(answer_text(answer))
     if as_json:
@@ -186,7 +190,8 @@ def _arguments(words: tuple[str, ...], types: Mapping[str, str]) -> dict[str, An
     do, rest = words[0], words[1:]
     if do not in COMMANDS:
         near = get_close_matches(do, COMMANDS, n=1)
-        raise CommandError(f"there is no command {shown(do)}" + (f"; did you mean {near[0]}?" if near else ""), USAGE)
+        meant = f"set {shown(do)}" if "=" in do else near[0] if near else ""
+        raise CommandError(f"there is no command {shown(do)}" + (f"; did you mean {meant}?" if meant else ""), USAGE)
     if do == "set" and rest:
         return {"values": parse_settings(rest, types)}
     if do == "stop":

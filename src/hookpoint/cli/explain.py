@@ -40,7 +40,7 @@ def explain(what: str) -> None:
       hookpoint explain config.yaml
     """
     is_file = what.endswith(SUFFIXES)
-    target = partial(build, what) if is_file else named_object(what)
+    target = partial(build, what) if is_file else named_object(what, "callbacks")
     try:
         if callable(target) and not isinstance(target, Callback | Hooks | list | tuple):
             target = target()

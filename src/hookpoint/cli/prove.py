@@ -34,7 +34,7 @@ def prove(what: str, kill_at: tuple[int, ...], workdir: Path | None, key: str | 
       hookpoint prove train:make_runner
       hookpoint prove train:make_runner --kill-at 3 --kill-at 8 --workdir /tmp/proof
     """
-    make_runner = named_object(what)
+    make_runner = named_object(what, "make_runner")
     if not callable(make_runner) or not _is_importable(make_runner):
         raise CommandError(f"{shown(what)} must be a function that takes a folder and that another process can import", USAGE)
     from hookpoint.presets.prove import prove as proven

@@ -79,12 +79,14 @@ def _sections(run: RunFolder, events: int) -> Iterator[tuple[str, Sequence[Colum
     yield "lineage", (Column(drop=1), Column(), Column(wraps=True)), lineage_rows(run)
     yield "best", VALUES, _best(run)
     yield "last values", VALUES, _last(run)
-    for title, name in (("config", "config"), ("settings", "hyper"), ("objects", "objects")):
+    for title, name in (("config", "config"), ("settings at the start", "hyper"), ("objects", "objects")):
         yield title, (Column(min_width=12), Column(wraps=True)), _settings(run.facts.get(name))
     yield "data", NAMED, data_rows(run)
     callbacks = ", ".join(map(shown, as_list(run.facts.get("callbacks"))))
     yield "callbacks", (Column(wraps=True),), [(callbacks,)] if callbacks else []
-    yield "versions", NAMED, _versions(run)
+    versions, others = _identity(run)
+    yield "versions", NAMED, versions
+    yield "identity", NAMED, others
     yield "events", (Column(drop=2), Column(drop=1), Column(wraps=True)), _events(run, events)
     yield "checkpoints", (Column(min_width=16), Column(right=True), Column(wraps=True)), _checkpoints(run)
     yield "files", (Column(), Column(right=True)), [(name, size(count)) for name, count in sizes_of(run)]
@@ -119,13 +121,14 @@ def _settings(settings: Any) -> Rows:
     return [(shown(name), shown(value)) for name, value in flat(settings)] if isinstance(settings, Mapping) else []
 
 
-def _versions(run: RunFolder) -> Rows:
+def _identity(run: RunFolder) -> tuple[Rows, Rows]:
+    """Return the versions with which a run was started, and the other facts that a resumed run is compared with."""
     identity = run.facts.get("identity")
     if not isinstance(identity, Mapping):
-        return []
+        return [], []
     plain = {name: value for name, value in identity.items() if isinstance(value, str | int) and name != "format"}
-    in_order = {name: plain[name] for name in (*VERSIONS, *plain) if name in plain}
-    return [(shown(name), shown(value)) for name, value in in_order.items()]
+    versions = [(name, shown(plain.pop(name))) for name in VERSIONS if name in plain]
+    return versions, [(shown(name), shown(value)) for name, value in plain.items()]
 
 
 def _events(run: RunFolder, count: int) -> Rows:

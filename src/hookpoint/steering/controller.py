@@ -88,7 +88,7 @@ class Controller:
         self._require_folder()
         holder = holder_of(self.path)
         if holder is None:
-            raise NotTraining(f"no process is training in {self.path}.", list="its settings and events: hookpoint show")
+            raise NotTraining(f"no process is training in {self.path}.", see=f"its events: hookpoint show {self.path}")
         try:
             with ControlFolder(self.path) as folder:
                 record = folder.live()

@@ -54,6 +54,15 @@ def test_a_tuple_of_arrays_is_cut_into_batches_in_order(rows, sizes):
         ((np.ones(2),), True, "batch_size must be an integer >= 1, got True."),
         ((np.ones(2),), 2.0, "batch_size must be an integer >= 1, got 2.0."),
         (
+            [np.ones(2), np.ones(2)],
+            2,
+            (
+                "a list is a list of batches, to which batch_size does not apply.\n"
+                "  write     the arrays as a tuple: fit((X, Y), ...)\n"
+                "  drop      batch_size if the items are batches"
+            ),
+        ),
+        (
             [1],
             2,
             "batch_size applies to a tuple of tensors or a dataset; a loader has its own.\n  drop      batch_size",

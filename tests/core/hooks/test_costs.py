@@ -180,16 +180,28 @@ def test_a_call_measures_the_time_of_its_handler_alone(train, clock):
 
 @pytest.mark.parametrize(
     ("seconds", "lines"),
-    [(0.1, []), (0.25, ["a takes 25% of the step time; to run it less often, use when=Every(steps=50)"])],
+    [(0.1, []), (0.25, ['a takes 25% of the step time; to call it less often, use @on("on_iter_end", when=Every(steps=50))'])],
 )
 def test_more_than_a_tenth_of_the_step_is_too_much(seconds, lines):
     assert share(cost("a", "on_iter_end", seconds)) == lines
 
 
+def test_a_trigger_is_called_less_often_with_a_schedule_of_its_own(caplog, clock):
+    class Checks(Callback):
+        def on_trigger(self):
+            clock.wait(0.25)
+
+    with Loop([Checks(name="heavy").when(Every(steps=1))]) as run:
+        for _ in run.epochs(3):
+            for _ in run.batches(range(64)):
+                clock.wait(0.9375)
+    assert caplog.messages == ["heavy takes 21% of the step time; to call it less often, use .when(Every(steps=50))"]
+
+
 def test_all_points_of_the_step_count_together():
     points = ["on_iter_begin", "on_train_iter_begin", "on_train_iter_end", "on_iter_end"]
     assert share(*(cost("a", point, 0.03) for point in points)) == [
-        "a takes 12% of the step time; to run it less often, use when=Every(steps=50)"
+        'a takes 12% of the step time; to call it less often, use @on("on_iter_begin", when=Every(steps=50))'
     ]
 
 
@@ -217,7 +229,9 @@ def test_who_takes_too_much_is_named_once_at_the_end_of_the_epoch(caplog, clock)
                 clock.wait(0.9375)
             said.append(len(caplog.messages))
     assert said == [0, 0, 0], "the first sample is cold, and one more is too few"
-    assert caplog.messages == ["heavy takes 20% of the step time; to run it less often, use when=Every(steps=50)"]
+    assert caplog.messages == [
+        'heavy takes 20% of the step time; to call it less often, use @on("on_train_iter_end", when=Every(steps=50))'
+    ]
 
 
 def test_a_short_epoch_is_not_measured(caplog, train, clock):

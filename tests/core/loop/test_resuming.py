@@ -229,7 +229,7 @@ def test_a_finished_run_is_not_repeated_and_may_be_made_longer(capsys, disk, new
     again = train(disk, epochs=3)
     assert again[:3] == three[:3]
     assert len(disk.checkpoints) == number
-    assert "run is finished: 3 of 3 epochs are done" in capsys.readouterr().err
+    assert "run has already finished (3 of 3 epochs)" in capsys.readouterr().err
     assert train(disk, epochs=4) == train(new_disk(), epochs=4)
 
 

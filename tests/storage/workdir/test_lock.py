@@ -256,8 +256,8 @@ def test_what_a_killed_process_held_is_taken_over_with_one_line(tmp_path, start,
     os.waitid(os.P_PID, holder.pid, os.WEXITED | os.WNOWAIT)  # dead, and still a zombie
     taken(tmp_path)
     (line,) = caplog.messages
-    assert line.startswith(f"{tmp_path} was held by process {holder.pid} on {socket.gethostname()}, since 2")
-    assert line.endswith(", which has ended; taking over the workdir")
+    assert line.startswith(f"{tmp_path} was in use by process {holder.pid} on {socket.gethostname()}, since 2")
+    assert line.endswith(", which has ended. Taking over the folder.")
 
 
 def test_a_record_of_a_process_that_is_gone_is_taken_over(tmp_path, record, caplog):

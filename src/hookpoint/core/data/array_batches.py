@@ -31,6 +31,12 @@ def check_data(data: Any, batch_size: BatchSize = AUTO) -> None:
                 give="the arrays as a tuple: fit((X, Y), epochs=..., batch_size=32)",
                 write="batch_size=None if its rows are batches",
             )
+        elif batch_size != AUTO and isinstance(data, list) and data and all(map(_is_array, data)):
+            raise BadData(
+                "a list is a list of batches, to which batch_size does not apply.",
+                write="the arrays as a tuple: fit((X, Y), ...)",
+                drop="batch_size if the items are batches",
+            )
         elif batch_size != AUTO and not takes_batch_size(data):
             raise BadData("batch_size applies to a tuple of tensors or a dataset; a loader has its own.", drop="batch_size")
         elif batch_size == AUTO and _yields_samples(data):

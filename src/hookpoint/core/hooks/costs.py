@@ -25,6 +25,7 @@ class Cost:
     calls: int = 0
     seconds: float = 0.0
     first_seconds: float = 0.0  # the duration of the first call, when caches are cold
+    is_trigger: bool = False
 
     def add(self, seconds: float) -> None:
         if not self.calls:
@@ -87,9 +88,12 @@ class StepShare:
         lines = []
         costs = [cost for cost in costs if cost.point in IN_THE_STEP]
         for name in dict.fromkeys(cost.callback for cost in costs):
-            seconds = sum(cost.seconds - cost.first_seconds for cost in costs if cost.callback == name)
+            own = [cost for cost in costs if cost.callback == name]
+            seconds = sum(cost.seconds - cost.first_seconds for cost in own)
             share = seconds / (self._step_seconds or float("inf"))
             if share > self.LIMIT and seconds / self._steps > self.MIN_SECONDS and name not in self._reported:
                 self._reported.add(name)
-                lines.append(f"{name} takes {share:.0%} of the step time; to run it less often, use when=Every(steps=50)")
+                slowest = max(own, key=lambda cost: cost.seconds)
+                less = ".when(Every(steps=50))" if slowest.is_trigger else f'@on("{slowest.point}", when=Every(steps=50))'
+                lines.append(f"{name} takes {share:.0%} of the step time; to call it less often, use {less}")
         return lines

@@ -264,9 +264,9 @@ class Resuming:
         """If the run is already finished, print a message that says so."""
         done = self._clocks.epochs_done
         if epochs is not None and self._is_finished(epochs):
-            count = f"{done} of {epochs} epochs are done" if done == epochs else f"{done} epochs are done, {epochs} requested"
+            count = f"{done} of {epochs} epochs" if done == epochs else f"{done} epochs, {epochs} requested"
             say(
-                f"{self._run.name} is finished: {count}, and its state is loaded. "
+                f"{self._run.name} has already finished ({count}). Its final state has been loaded. "
                 f'Pass epochs={done + epochs} to train further, or resume="never" to start from scratch.'
             )
 

@@ -131,7 +131,7 @@ class WorkdirLock:
             if holder is not None and holder.runs():  # this file system does not support locks
                 raise self._in_use(holder, delete=f"{self._path} if that process is no longer running")
             if holder is not None and warn:
-                logger.warning("%s was held by %s, which has ended; taking over the workdir", self._workdir, holder)
+                logger.warning("%s was in use by %s, which has ended. Taking over the folder.", self._workdir, holder)
             record = json.dumps(asdict(Holder.this_process())).encode()
             os.lseek(descriptor, 0, os.SEEK_SET)
             os.write(descriptor, record)
