@@ -19,9 +19,8 @@ PARTS = ("model", "optimizer", "gradients")
 
 
 @pytest.fixture
-def subject(monkeypatch):
+def subject(scripts):
     """Return the run of the tests in a single process."""
-    monkeypatch.syspath_prepend(str(Path(__file__).with_name("scripts")))
     import sharded_subject
 
     return sharded_subject
