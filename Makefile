@@ -47,7 +47,7 @@ faults: $(VENV)/.stamp-dev ## run all fault tests: kills, full disks, damage, si
 	@HOOKPOINT_FAULTS=all $(PY) -m pytest -n auto --dist worksteal -m '' tests/faults
 
 test-parallel: $(VENV)/.stamp-dev ## run all tests of distributed training, including kills (make test runs a sample)
-	@HOOKPOINT_FAULTS=all $(PY) -m pytest -m '' tests/parallel tests/examples/test_parallel.py
+	@HOOKPOINT_FAULTS=all $(PY) -m pytest -m '' tests/parallel tests/callbacks/weights/test_check_replicas.py tests/examples/test_parallel.py
 
 test-adapters: $(VENV)/.stamp-dev ## test the adapters for other trainers, each in its own environment and some together (LOWEST=1: lowest versions)
 	@for host in $(HOSTS); do $(PY) tests/adapters/environment.py $$host $(if $(LOWEST),--lowest) || exit; done

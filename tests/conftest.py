@@ -18,6 +18,7 @@ from collections import Counter
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from runpy import run_path
 from tempfile import mkdtemp
@@ -423,6 +424,22 @@ def steered(tmp_path):
         assert training.error is None
 
     return start
+
+
+@pytest.fixture
+def forge():
+    """Return `forge(folder, name)`: change a manifest to match a changed file, as somebody without the key could."""
+
+    def change(folder, name):
+        manifest = json.loads((folder / "manifest.json").read_text())
+        data = (folder / name).read_bytes()
+        manifest["files"][name] = {"size": len(data), "sha256": sha256(data).hexdigest()}
+        del manifest["digest"]
+        text = json.dumps(manifest, indent=1, sort_keys=True) + "\n"
+        manifest["digest"] = sha256(text.encode()).hexdigest()
+        (folder / "manifest.json").write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n")
+
+    return change
 
 
 @pytest.fixture

@@ -61,13 +61,6 @@ def test_a_file_whose_index_process_fails_is_read_here(curves, tmp_path, monkeyp
     assert max(after(curves, lambda found: found["exact"])["curves"][0]["hi"]) == 10.0
 
 
-def test_the_reason_why_no_index_was_written(tmp_path):
-    process = IndexProcess(tmp_path / "nothing.jsonl", tmp_path / "index")
-    assert process.wait(lambda position: None).startswith("FileNotFoundError: [Errno 2]")
-    (tmp_path / "scalars.jsonl").write_text(row(1, loss=1.0))
-    assert IndexProcess(tmp_path / "scalars.jsonl", tmp_path / "index").wait(lambda position: None) == ""
-
-
 def test_a_file_that_cannot_be_read_says_why(tmp_path):
     made = Indexer(tmp_path / "cache")
     (tmp_path / "scalars.jsonl").mkdir()

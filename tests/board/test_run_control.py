@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 
 import pytest
 
@@ -12,8 +13,16 @@ from hookpoint.board import _application, _run_control
 
 @pytest.fixture
 def impatient(monkeypatch):
-    """Do not wait for answers."""
-    monkeypatch.setattr(_application, "WAIT_SECONDS", 0.3)
+    """Return `impatient()`: requests in this block do not wait for answers, and others wait as long as it takes."""
+    monkeypatch.setattr(_application, "WAIT_SECONDS", 250.0)
+
+    @contextmanager
+    def block():
+        with monkeypatch.context() as inside:
+            inside.setattr(_application, "WAIT_SECONDS", 0.0)
+            yield
+
+    return block
 
 
 def answer(client, body):
@@ -27,7 +36,8 @@ def test_commands_that_wait_for_a_paused_run_do_not_block_others(board, steered,
         client = board()
         with client.stream("live") as message:
             assert answer(client, {"do": "pause"})["status"] == "applied"
-            waiting = [answer(client, {"do": "validate"}) for _ in range(20)]
+            with impatient():
+                waiting = [answer(client, {"do": "validate"}) for _ in range(20)]
             assert {one["status"] for one in waiting} == {"waiting"}
             assert answer(client, {"do": "resume"})["status"] == "applied"
             later = {}
@@ -45,7 +55,8 @@ def test_too_many_waiting_commands(board, steered, impatient, monkeypatch):
     with steered():
         client = board()
         answer(client, {"do": "pause"})
-        answer(client, {"do": "validate"})
+        with impatient():
+            answer(client, {"do": "validate"})
         status, _, content = client.command("live", {"do": "resume"})
         assert (status, content) == (503, b"1 commands are already waiting for an answer")
 
@@ -66,7 +77,8 @@ def test_a_run_that_ends_first(board, steered, impatient):
         client = board()
         with client.stream("live") as message:
             answer(client, {"do": "pause"})
-            waiting = answer(client, {"do": "validate"})
+            with impatient():
+                waiting = answer(client, {"do": "validate"})
             training.end()
             while (found := message("answer"))["id"] != waiting["id"]:
                 pass

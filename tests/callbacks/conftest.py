@@ -21,6 +21,8 @@ from functools import partial
 import pytest
 import torch
 
+from hookpoint.callbacks._shared import extras
+
 CONTROL = re.compile(r"\x1b\[(\??)(\d*(?:;\d+)*)([A-Za-z])")
 
 
@@ -142,6 +144,24 @@ class Clock:
 @pytest.fixture
 def clock():
     return Clock()
+
+
+@pytest.fixture(autouse=True)
+def nothing_was_logged():
+    """Let each test see warnings that are logged once."""
+    extras.warn_once.cache_clear()
+
+
+@pytest.fixture
+def scores():
+    """Return `scores(*values)`: what `train_on_disk` logs in epochs with these scores."""
+    return lambda *values: [{"score": value} for value in values]
+
+
+@pytest.fixture
+def hooked_modules():
+    """Return `hooked_modules(model)`: the names of modules that forward hooks are left on."""
+    return lambda model: [name for name, module in model.named_modules() if module._forward_hooks]
 
 
 @pytest.fixture

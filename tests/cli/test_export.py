@@ -129,13 +129,3 @@ def test_a_file_that_is_there_is_replaced_when_all_is_written(command, train_run
     command("export", "mine", "-o", "out.csv")
     assert (tmp_path / "out.csv").is_symlink()
     assert (tmp_path / "real.csv").read_text().startswith("step,")
-
-
-def test_what_is_appended_meanwhile_is_left_out(train_run):
-    from hookpoint.run_folder.pivot import WideTable
-
-    path = train_run(epochs=1) / "scalars.jsonl"
-    found = WideTable(path)
-    with open(path, "a") as file:
-        file.write('{"step": 6, "epoch": 2, "time": 1.0, "at": "step", "new": 1}\n')
-    assert untimed(found.rows()) == ROWS

@@ -163,15 +163,3 @@ def test_bad_lines_are_counted_and_the_first_are_named(command, tmp_path):
     write(tmp_path / "runs" / "mine", [row(1, loss=1.0), *["no json\n"] * 3_000])
     for arguments in (["plot", "mine", "--terminal"], ["export", "mine", "-o", "-"]):
         assert "lines 2, 3, 4, 5, 6 and 2995 more are not JSON records" in command(*arguments, code=65).stderr
-
-
-def test_epochs_of_a_long_run_are_where_they_were(tmp_path):
-    from hookpoint.plots.figure_layout import PlotOptions
-    from hookpoint.run_folder.run_curves import figure_of_runs
-    from hookpoint.run_folder.run_folder import RunFolder
-
-    folder = write(tmp_path / "mine", [row(step, loss=float(step)) for step in range(1, 20_001)])
-    (panel,) = figure_of_runs([RunFolder(folder)], PlotOptions(x="epoch"), columns=100).panels
-    (curve,) = panel.curves
-    for x, step in zip(curve.xs, curve.ys, strict=True):
-        assert x == pytest.approx((step + 1) / 1000 if step >= 1000 else step / 999, abs=0.003)

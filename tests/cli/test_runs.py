@@ -10,7 +10,6 @@ import pytest
 
 import hookpoint
 from hookpoint import callbacks as cb
-from hookpoint.run_folder.find_run import find_runs
 
 
 def names(result):
@@ -149,14 +148,6 @@ def test_a_folder_that_cannot_be_listed_is_passed_over(command, train_run, tmp_p
 
     monkeypatch.setattr("os.scandir", refuse)
     assert names(command("runs")) == ["mine"]
-
-
-def test_hidden_folders_and_checkpoints_are_not_looked_into(train_run, tmp_path):
-    folder = train_run()
-    for place in (tmp_path / "runs" / ".hidden", folder / "checkpoints" / "inner", folder / "beside"):
-        place.mkdir()
-        shutil.copy(folder / "run.json", place)
-    assert sorted(path.name for path in find_runs(tmp_path / "runs")) == ["beside", "mine"]
 
 
 def test_names_are_data(command, tmp_path):

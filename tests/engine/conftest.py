@@ -15,15 +15,6 @@ from hookpoint.engine.data.rng import rng_kept
 from hookpoint.engine.runner import Runner
 
 
-@pytest.fixture(autouse=True, scope="session")
-def one_thread():
-    """Use one thread: the models are tiny."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(autouse=True)
 def generators():
     """Restore every random generator after each test."""

@@ -204,10 +204,12 @@ def test_a_signal_and_a_fresh_start(go, tmp_path):
 
 
 KILLED = """
-import os, signal, sys, time
+import os, pathlib, signal, sys, time
 from hookpoint import Loop
-from hookpoint.monitors import WandbMonitor
+from hookpoint.monitors import WandbMonitor, wandb_monitor
 
+now = 0.0
+wandb_monitor.monotonic = lambda: now
 with Loop([WandbMonitor(mode="offline")], workdir=sys.argv[1], log_every=2, extra_callbacks=[], monitors=[]) as run:
     for epoch in run.epochs(3):
         for batch in run.batches(range(4)):
@@ -215,7 +217,10 @@ with Loop([WandbMonitor(mode="offline")], workdir=sys.argv[1], log_every=2, extr
         run.monitors.drain()
         if epoch == 2:
             os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(2.5)  # until what wandb was given is in its file
+        (file,) = pathlib.Path(sys.argv[1]).glob("wandb/offline-run-*/*.wandb")
+        while b"loss" not in file.read_bytes():
+            time.sleep(0.01)
+        now = 10.0  # long after: what is in the file is not sent again
 """
 
 

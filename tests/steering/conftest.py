@@ -88,3 +88,10 @@ def fit(tmp_path):
         return trained
 
     return train
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A new control folder."""
+    with ControlFolder.create(tmp_path) as opened:
+        yield opened

@@ -8,13 +8,6 @@ import os
 import pytest
 
 from hookpoint.steering.command_journal import JournalEntry
-from hookpoint.steering.control_folder import ControlFolder
-
-
-@pytest.fixture
-def folder(tmp_path):
-    with ControlFolder.create(tmp_path) as opened:
-        yield opened
 
 
 def entry(number, **fields):

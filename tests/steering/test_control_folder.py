@@ -15,12 +15,6 @@ from hookpoint.steering.control_folder import MAX_COMMAND_BYTES, ControlFolder
 ATTEMPT = "0123456789abcdef" * 2
 
 
-@pytest.fixture
-def folder(tmp_path):
-    with ControlFolder.create(tmp_path) as opened:
-        yield opened
-
-
 def command(do="pause", args=None, **fields):
     return ControlCommand(do, args or {}, ATTEMPT, **fields)
 

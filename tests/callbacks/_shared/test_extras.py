@@ -2,15 +2,7 @@ from __future__ import annotations
 
 import sys
 
-import pytest
-
-from hookpoint.callbacks._shared import extras
 from hookpoint.callbacks._shared.extras import optional, warn_once
-
-
-@pytest.fixture(autouse=True)
-def nothing_was_logged():
-    extras.warn_once.cache_clear()
 
 
 def test_a_package_that_is_there_is_returned(caplog):

@@ -17,31 +17,27 @@ def register(handles, model, *names):
     handles.register(model, "Mine", items, {"forward": lambda *given: None})
 
 
-def left(model):
-    return [name for name, module in model.named_modules() if module._forward_hooks]
-
-
-def test_all_of_them_are_removed():
+def test_all_of_them_are_removed(hooked_modules):
     model, handles = nn.Sequential(nn.ReLU(), nn.ReLU()), HookHandles()
     assert not handles
     register(handles, model, "0")
     register(handles, model, "1")
     assert handles
-    assert left(model) == ["0", "1"]
+    assert hooked_modules(model) == ["0", "1"]
     assert model[0] in handles
     assert model not in handles
     handles.remove()
     handles.remove()
-    assert left(model) == []
+    assert hooked_modules(model) == []
     assert not handles
     assert model[0] not in handles
 
 
-def test_where_one_cannot_be_registered_none_is():
+def test_where_one_cannot_be_registered_none_is(hooked_modules):
     model, handles = nn.Sequential(nn.ReLU()), HookHandles()
     with pytest.raises(AttributeError):
         register(handles, model, "0", "gone")
-    assert left(model) == []
+    assert hooked_modules(model) == []
     assert not handles
 
 

@@ -16,7 +16,6 @@ import pytest
 from hookpoint.callbacks import JSONWriter, StartProcOrThread
 from hookpoint.callbacks.debug import start_proc_or_thread
 
-SECONDS = 20.0
 METHODS = ["spawn", "forkserver", *(["fork"] if hasattr(os, "fork") else [])]
 
 
@@ -36,13 +35,6 @@ def ignore_terminate():
 
 def process(target, method="spawn"):
     return multiprocessing.get_context(method).Process(target=target, daemon=True)
-
-
-def until(is_so):
-    deadline = time.monotonic() + SECONDS
-    while not is_so() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert is_so()
 
 
 class Server:
@@ -115,7 +107,7 @@ def test_also_when_the_run_is_in_another_thread(train_public, blocked):
     assert one.exitcode == -signal.SIGTERM
 
 
-def test_a_command_runs_without_a_shell(train_public, tmp_path, blocked):
+def test_a_command_runs_without_a_shell(train_public, tmp_path, blocked, until):
     program = "import sys, time, pathlib; pathlib.Path(sys.argv[1]).write_text(sys.argv[2]); time.sleep(600)"
     callback = StartProcOrThread([sys.executable, "-c", program, str(tmp_path / "it ran"), "$HOME; ls"])
     (command,) = callback._workers
@@ -163,7 +155,7 @@ def test_several_are_stopped_in_reverse_and_one_that_fails_keeps_none(train_publ
     assert "Bad could not be stopped: RuntimeError: will not" in caplog.text
 
 
-def test_what_does_not_end_is_killed(train_public, tmp_path, monkeypatch, caplog):
+def test_what_does_not_end_is_killed(train_public, tmp_path, monkeypatch, caplog, until):
     monkeypatch.setenv("READY", str(tmp_path / "ready"))
     one = process(ignore_terminate)
     train_public([StartProcOrThread(one, stop_seconds=0.2)], step=lambda run, batch: until((tmp_path / "ready").exists))
@@ -255,32 +247,43 @@ def test_or_stops_the_run(train_public, looks_often):
     assert run._verdicts.stop
 
 
-def test_one_that_ends_well_is_fine(train_public, looks_often, caplog):
-    command = [sys.executable, "-c", ""]
-    train_public([StartProcOrThread(command, if_it_dies="stop")], batches=4, step=lambda run, batch: time.sleep(0.05))
+def test_one_that_ends_well_is_fine(train_public, looks_often, until, caplog):
+    callback = StartProcOrThread([sys.executable, "-c", ""], if_it_dies="stop")
+    (command,) = callback._workers
+    assert train_public([callback], batches=4, step=lambda run, batch: until(lambda: not command.is_alive())).step == 4
     assert "died" not in caplog.text
 
 
+ANSWERS = """
+import pathlib, time
+while not pathlib.Path("asked").exists():
+    time.sleep(0.01)
+pathlib.Path("answered").touch()
+time.sleep(600)
+"""
 CTRL_C = """
-import os, signal, subprocess, sys, time
+import os, pathlib, signal, sys, time
 from hookpoint import Loop
 from hookpoint.callbacks import StartProcOrThread
 
-callback = StartProcOrThread([sys.executable, "-c", "import time; time.sleep(600)"])
+callback = StartProcOrThread([sys.executable, "-c", sys.argv[1]])
 try:
     with Loop([callback], extra_callbacks=[], monitors=[]) as run:
         for batch in run.batches(range(5)):
             if batch == 2:
                 os.killpg(0, signal.SIGINT)
-                time.sleep(0.5)
-                print(callback._running[0].is_alive())
+                pathlib.Path("asked").touch()
+                while callback._running[0].is_alive() and not pathlib.Path("answered").exists():
+                    time.sleep(0.01)
+                print(pathlib.Path("answered").exists())
 except KeyboardInterrupt:
     print("interrupted after", run.step, callback._workers[0].exitcode)
 """
 
 
-def test_ctrl_c_ends_the_run_which_ends_the_process():
-    done = subprocess.run([sys.executable, "-c", CTRL_C], capture_output=True, text=True, start_new_session=True, check=True)
+def test_ctrl_c_ends_the_run_which_ends_the_process(tmp_path):
+    command = [sys.executable, "-c", CTRL_C, ANSWERS]
+    done = subprocess.run(command, capture_output=True, text=True, start_new_session=True, check=True, cwd=tmp_path)
     assert done.stdout == "True\ninterrupted after 3 -15\n", done.stderr
 
 

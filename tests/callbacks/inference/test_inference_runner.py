@@ -25,15 +25,6 @@ BARE = {"extra_callbacks": [], "monitors": []}
 CLASSES = 6
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """The models are tiny, and threads would only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def data(rows, seed):
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(rows, 4, generator=generator), torch.randint(0, CLASSES, (rows,), generator=generator)

@@ -65,10 +65,6 @@ def make(model, *callbacks, monitors=(), log_every=2, **options):
     return Runner(model, optimizer, nn.CrossEntropyLoss(), callbacks=callbacks, **options)
 
 
-def left(model):
-    return [name for name, module in model.named_modules() if module._forward_hooks]
-
-
 def outputs_of(kind, name, **options):
     """Return the outputs of a module in each training step, by a hook that is registered by hand."""
     model, outputs = made(kind), []
@@ -91,7 +87,7 @@ def expected(outputs):
 
 @pytest.mark.parametrize("name", ["body.0", "body.1", "head"])
 @pytest.mark.parametrize("kind", [Net, Twice, Checkpointed, Reentrant])
-def test_they_are_those_of_hooks_that_are_registered_by_hand(recorder, kind, name):
+def test_they_are_those_of_hooks_that_are_registered_by_hand(recorder, kind, name, hooked_modules):
     monitor, model = recorder(), made(kind)
     make(model, ActivationStats(name), monitors=[monitor]).fit(data(), data(1), epochs=2)
     outputs = outputs_of(kind, name)
@@ -101,7 +97,7 @@ def test_they_are_those_of_hooks_that_are_registered_by_hand(recorder, kind, nam
         assert [step for step, _ in found] == [2, 4, 6, 8, 10, 12]
         at_steps = [expected(outputs[calls * (step - 1) : calls * step])[stat] for step, _ in found]
         assert [value for _, value in found] == pytest.approx(at_steps, rel=1e-4, abs=1e-6)
-    assert left(model) == []
+    assert hooked_modules(model) == []
 
 
 def test_with_every_they_are_the_means_of_each_nth_step(recorder):
@@ -128,13 +124,13 @@ def test_with_accumulation_all_batches_of_a_step_are_measured(recorder):
     ]
 
 
-def test_hooks_are_there_in_measured_iterations_only():
+def test_hooks_are_there_in_measured_iterations_only(hooked_modules):
     class Looks(Callback):
         def __init__(self):
             self.found = []
 
         def on_backward_end(self, run):
-            self.found.append(left(run.model))
+            self.found.append(hooked_modules(run.model))
 
     looks = Looks()
     make(made(), ActivationStats("body.*", every=3), looks).fit(data(), epochs=1)
@@ -156,7 +152,7 @@ def test_passes_in_the_middle_of_an_iteration_are_not_measured(recorder):
     assert values == with_passes
 
 
-def test_a_batch_that_is_skipped_is_not_measured(recorder):
+def test_a_batch_that_is_skipped_is_not_measured(recorder, hooked_modules):
     class Skips(Callback):
         def on_backward_begin(self, run):
             if run.batch_idx == 1:
@@ -165,10 +161,10 @@ def test_a_batch_that_is_skipped_is_not_measured(recorder):
     monitor, model = recorder(), made()
     make(model, ActivationStats("head", every=2, stats="mean"), Skips(), monitors=[monitor]).fit(data(3), epochs=1)
     assert [step for step, _ in monitor.of("activation/head/mean")] == [2]
-    assert left(model) == []
+    assert hooked_modules(model) == []
 
 
-def test_nothing_is_left_after_an_exception():
+def test_nothing_is_left_after_an_exception(hooked_modules):
     class Fails(Callback):
         def on_backward_end(self, run):
             raise RuntimeError("enough")
@@ -176,9 +172,9 @@ def test_nothing_is_left_after_an_exception():
     stats, model = ActivationStats("*", every=1), made()
     with pytest.raises(RuntimeError, match="enough"):
         make(model, stats, Fails()).fit(data(), epochs=1)
-    assert left(model) == []
+    assert hooked_modules(model) == []
     make(model, stats).fit(data(1), epochs=1)
-    assert left(model) == []
+    assert hooked_modules(model) == []
 
 
 def test_in_a_loop_of_ones_own(recorder):
@@ -191,7 +187,7 @@ def test_in_a_loop_of_ones_own(recorder):
 
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
-def test_a_compiled_model_is_measured_too(recorder, in_place):
+def test_a_compiled_model_is_measured_too(recorder, in_place, hooked_modules):
     torch.compiler.reset()
     plain, monitor, model = recorder(), recorder(), made()
     make(made(), ActivationStats(["body.1", "head"]), monitors=[plain]).fit(data(), epochs=1)
@@ -204,7 +200,7 @@ def test_a_compiled_model_is_measured_too(recorder, in_place):
     assert [one[:2] for one in values] == [one[:2] for one in expected]
     assert [one[2] for one in values] == pytest.approx([one[2] for one in expected], rel=1e-4)
     assert len(values) == 3 * 8
-    assert left(model) == []
+    assert hooked_modules(model) == []
     torch.compiler.reset()
 
 

@@ -51,10 +51,6 @@ def make(model, *callbacks, **options):
     return Runner(model, optimizer, nn.CrossEntropyLoss(), callbacks=callbacks, **{**QUIET, "device": "cpu", **options})
 
 
-def left(model):
-    return [name for name, module in model.named_modules() if module._forward_hooks]
-
-
 def outputs_of(model, name, batches):
     """Return the outputs of a module, by a hook that is registered by hand."""
     outputs = []
@@ -68,14 +64,14 @@ def outputs_of(model, name, batches):
     return outputs
 
 
-def test_features_are_the_outputs_in_the_order_of_the_data():
+def test_features_are_the_outputs_in_the_order_of_the_data(hooked_modules):
     model, tap = Net(), FeatureTap(["body.*", "head"])
     predictions = make(model, tap).predict(images())
     assert list(tap.features) == ["body.0", "body.1", "head"]
     for name in tap.features:
         assert torch.equal(tap.features[name], torch.cat(outputs_of(model, name, images())))
     assert torch.equal(tap.features["head"], torch.cat(predictions))
-    assert left(model) == []
+    assert hooked_modules(model) == []
 
 
 def test_what_a_later_layer_changes_in_place_was_copied_before():
@@ -110,13 +106,13 @@ def test_pooled_features_are_small():
     assert torch.equal(tap.features["body"], torch.cat(outputs_of(model, "body", images())).mean((2, 3)))
 
 
-def test_lengths_that_differ_need_a_pool():
+def test_lengths_that_differ_need_a_pool(hooked_modules):
     batches = [torch.randint(1, 11, (2, length)) for length in (4, 6)]
     model = Words()
     with pytest.raises(BadLoop, match=r"'embed' has shape \[6, 8\] per sample, but had \[4, 8\] before") as caught:
         make(model, FeatureTap("embed")).predict(batches)
     assert "in FeatureTap(embed), forward hook of 'embed'" in caught.value.__notes__
-    assert left(model) == []
+    assert hooked_modules(model) == []
     tap = FeatureTap("embed", pool=lambda output: output.mean(1))
     make(model, tap).predict(batches)
     assert tuple(tap.features["embed"].shape) == (4, 8)
@@ -161,7 +157,7 @@ def test_a_batch_that_is_skipped_or_retried_is_there_as_often_as_its_prediction(
     assert torch.equal(tap.features["head"], torch.cat(predictions))
 
 
-def test_the_last_pass_counts_and_training_is_not_tapped():
+def test_the_last_pass_counts_and_training_is_not_tapped(hooked_modules):
     model, tap = Net(), FeatureTap("head")
     runner = make(model, tap)
     runner.fit(labelled(), labelled(1), epochs=1)
@@ -171,20 +167,20 @@ def test_the_last_pass_counts_and_training_is_not_tapped():
     assert len(tap.features["head"]) == 3
     runner.validate(labelled(3))
     assert len(tap.features["head"]) == 3
-    assert left(model) == []
+    assert hooked_modules(model) == []
 
 
-def test_validation_passes_are_tapped_where_asked():
+def test_validation_passes_are_tapped_where_asked(hooked_modules):
     model, tap = Net(), FeatureTap("head", modes=["val", "pred"])
     runner = make(model, tap)
     runner.fit(labelled(4), labelled(2), epochs=2)
     assert len(tap.features["head"]) == 6
     runner.predict(images((1,)))
     assert len(tap.features["head"]) == 1
-    assert left(model) == []
+    assert hooked_modules(model) == []
 
 
-def test_predictions_in_the_middle_of_a_fit():
+def test_predictions_in_the_middle_of_a_fit(hooked_modules):
     model, tap, shapes = Net(), FeatureTap("head"), []
 
     class Looks(Callback):
@@ -195,10 +191,10 @@ def test_predictions_in_the_middle_of_a_fit():
     runner = make(model, tap, Looks())
     runner.fit(labelled(), epochs=2)
     assert shapes == [(11, 2), (11, 2)]
-    assert left(model) == []
+    assert hooked_modules(model) == []
 
 
-def test_a_pass_that_fails_in_a_fit_taps_no_training():
+def test_a_pass_that_fails_in_a_fit_taps_no_training(hooked_modules):
     model, tap = Net(), FeatureTap("head")
 
     class Looks(Callback):
@@ -207,25 +203,25 @@ def test_a_pass_that_fails_in_a_fit_taps_no_training():
                 runner.predict([torch.ones(1, 5)])
 
         def on_train_iter_end(self, run):
-            self.left = left(model)
+            self.left = hooked_modules(model)
 
     looks = Looks()
     runner = make(model, tap, looks)
     runner.fit(labelled(), epochs=1)
-    assert looks.left == left(model) == []
+    assert looks.left == hooked_modules(model) == []
     assert tap.features == {}
 
 
-def test_predictions_that_are_broken_off_leave_nothing():
+def test_predictions_that_are_broken_off_leave_nothing(hooked_modules):
     model, tap = Net(), FeatureTap("head")
     for number, _ in enumerate(make(model, tap).predict_iter(images())):
         if number == 1:
             break
-    assert left(model) == []
+    assert hooked_modules(model) == []
     assert len(tap.features["head"]) == 6
 
 
-def test_in_a_loop_of_ones_own():
+def test_in_a_loop_of_ones_own(hooked_modules):
     model, tap = Net(), FeatureTap("head")
     with Loop([tap], model=model, **QUIET) as run:
         for batch in run.batches(images(), mode="pred"):
@@ -235,7 +231,7 @@ def test_in_a_loop_of_ones_own():
         for batch in run.batches(images()):
             model(batch)
     assert len(tap.features["head"]) == 11
-    assert left(model) == []
+    assert hooked_modules(model) == []
 
 
 def test_a_file_is_written_and_read_back(tmp_path):
@@ -253,7 +249,7 @@ def test_a_file_is_written_and_read_back(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
 @pytest.mark.parametrize("in_place", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_a_compiled_model_that_was_called_before(in_place):
+def test_a_compiled_model_that_was_called_before(in_place, hooked_modules):
     torch.compiler.reset()
     model, tap = Net(), FeatureTap("body")
     compiled = model if in_place else torch.compile(model, backend="eager")
@@ -264,7 +260,7 @@ def test_a_compiled_model_that_was_called_before(in_place):
         predictions = runner.predict(images())
         assert torch.allclose(tap.features["body"], torch.cat(outputs_of(model, "body", images())), atol=1e-6)
         assert len(torch.cat(predictions)) == 11
-    assert left(model) == []
+    assert hooked_modules(model) == []
     torch.compiler.reset()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import re
@@ -10,39 +9,12 @@ import shlex
 import signal
 import socket
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
 from hookpoint import Callback
 from hookpoint.callbacks import MaxSteps, ModelSaver, Notify, StopAtThreshold
 from hookpoint.callbacks.notify import _sender, notify
-
-
-@pytest.fixture
-def server():
-    """A server that keeps what it is sent, and answers with `server.code`."""
-    got = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(made.code)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *args):
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as made:
-        made.got, made.code = got, 200
-        made.url = f"json://127.0.0.1:{made.server_port}/"
-        thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield made
-        made.shutdown()
-        thread.join()
 
 
 @pytest.fixture(autouse=True)

@@ -13,12 +13,12 @@ import pytest
 from hookpoint import Loop, on
 from hookpoint.adapters._hosted_run import NO_SKIPS, UNAVAILABLE
 from hookpoint.callbacks import JSONWriter, ModelSaver, StepTimeout, StepTooSlow
+from hookpoint.callbacks.profiling import _step_watch, step_timeout
 from hookpoint.callbacks.profiling._step_watch import StepWatch, is_in_debugger, thread_dump
 from hookpoint.core.loop.host import Host
 from hookpoint.core.loop.host_driver import HostDriver
 
 LIMIT = 0.5
-SECONDS = 20.0
 
 
 @pytest.fixture(autouse=True)
@@ -27,16 +27,39 @@ def no_thread_is_left():
     assert not [thread.name for thread in threading.enumerate() if "StepTimeout" in thread.name]
 
 
-def until(is_so):
-    """Hang, in Python code, until something is so."""
-    deadline = time.monotonic() + SECONDS
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+@pytest.fixture(autouse=True)
+def pass_time(clock, monkeypatch, until):
+    """Return `pass_time(seconds)`, which returns once the watch has seen the time. No other time passes in this process."""
+    looks = 0
+
+    def look():
+        nonlocal looks
+        looks += 1
+        return clock()
+
+    def go(seconds):
+        clock.now += seconds
+        before = looks
+        until(lambda: looks >= before + 2)  # as one look is over when another one begins
+
+    monkeypatch.setattr(step_timeout, "monotonic", clock)
+    monkeypatch.setattr(_step_watch, "monotonic", look)
+    return go
 
 
-def hang_until(path):
-    until(lambda: path.exists() and path.read_text().endswith("\n"))
+@pytest.fixture
+def hang_until(clock, until):
+    """Hang, in Python code and longer than the limit, until something is so."""
+
+    def hang(is_so):
+        clock.now += 2 * LIMIT
+        until(is_so)
+
+    return hang
+
+
+def written(path):
+    return lambda: path.exists() and path.read_text().endswith("\n")
 
 
 def at_step(step, function):
@@ -48,72 +71,72 @@ def events(workdir):
     return [line for line in lines if "step timeout" in json.dumps(line)]
 
 
-def test_it_says_what_every_thread_does_and_goes_on(train_public, tmp_path, caplog):
+def test_it_says_what_every_thread_does_and_goes_on(train_public, tmp_path, caplog, hang_until):
     file = tmp_path / "stacks-3.txt"
     run = train_public(
-        [StepTimeout(LIMIT), JSONWriter()], batches=5, workdir=tmp_path, step=at_step(2, lambda: hang_until(file))
+        [StepTimeout(LIMIT), JSONWriter()], batches=5, workdir=tmp_path, step=at_step(2, lambda: hang_until(written(file)))
     )
     assert run.step == 5
     words = file.read_text()
     assert "StepTimeout: step 3 takes longer than 0.5 s" in words
     assert "MainThread, most recent call last:" in words
-    assert "hang_until(file)" in words
+    assert "hang_until(written(file))" in words
     assert words.split("\n\n")[1].startswith("MainThread")
     assert "hookpoint StepTimeout" not in words  # the thread that looks has nothing to do with it
-    assert "hang_until(file)" in caplog.text
+    assert "hang_until(written(file))" in caplog.text
     (event,) = events(tmp_path)
     assert "stacks-3.txt" in json.dumps(event)
     assert sorted(path.name for path in tmp_path.glob("stacks*")) == ["stacks-3.txt"]
 
 
-def test_a_step_is_told_of_once_and_each_slow_step(train_public, tmp_path, caplog):
+def test_a_step_is_told_of_once_and_each_slow_step(train_public, tmp_path, caplog, hang_until, pass_time):
     def step(run, batch):
         if run.step in (1, 3):
-            hang_until(tmp_path / f"stacks-{run.step + 1}.txt")
-            time.sleep(2 * LIMIT)
+            hang_until(written(tmp_path / f"stacks-{run.step + 1}.txt"))
+            pass_time(2 * LIMIT)
 
     train_public([StepTimeout(LIMIT)], batches=5, workdir=tmp_path, step=step)
     assert sorted(path.name for path in tmp_path.glob("stacks*")) == ["stacks-2.txt", "stacks-4.txt"]
     assert caplog.text.count("takes longer than") == 2
 
 
-def test_the_wait_for_a_batch_counts(train_public, tmp_path):
+def test_the_wait_for_a_batch_counts(train_public, tmp_path, hang_until):
     class Slow:
         def __iter__(self):
             yield 1
-            hang_until(tmp_path / "stacks-2.txt")
+            hang_until(written(tmp_path / "stacks-2.txt"))
             yield 2
 
     train_public([StepTimeout(LIMIT)], batches=Slow(), workdir=tmp_path)
     assert (tmp_path / "stacks-2.txt").exists()
 
 
-def test_without_a_workdir_it_goes_to_the_log(train_public, caplog):
-    train_public([StepTimeout(LIMIT)], batches=5, step=at_step(1, lambda: until(lambda: "takes longer than" in caplog.text)))
-    assert "until(lambda" in caplog.text
+def test_without_a_workdir_it_goes_to_the_log(train_public, caplog, hang_until):
+    step = at_step(1, lambda: hang_until(lambda: "takes longer than" in caplog.text))
+    train_public([StepTimeout(LIMIT)], batches=5, step=step)
+    assert "hang_until(lambda" in caplog.text
 
 
-def test_stop_ends_the_run_at_the_next_boundary_with_a_checkpoint(train_public, tmp_path):
+def test_stop_ends_the_run_at_the_next_boundary_with_a_checkpoint(train_public, tmp_path, hang_until):
     callbacks = [StepTimeout(LIMIT, "stop"), ModelSaver()]
-    run = train_public(
-        callbacks, batches=5, epochs=2, workdir=tmp_path, step=at_step(2, lambda: hang_until(tmp_path / "stacks-3.txt"))
-    )
+    step = at_step(2, lambda: hang_until(written(tmp_path / "stacks-3.txt")))
+    run = train_public(callbacks, batches=5, epochs=2, workdir=tmp_path, step=step)
     assert run.step == 3
     assert "StepTimeout: step 3 takes longer than 0.5 s" in run._verdicts.reason
     assert (tmp_path / "checkpoints" / "step-00000003").exists()
     assert train_public(callbacks, batches=5, epochs=2, workdir=tmp_path).step == 10
 
 
-def test_raise_raises_in_the_training_thread(train_public, tmp_path):
+def test_raise_raises_in_the_training_thread(train_public, tmp_path, hang_until):
     ended = []
     callbacks = [StepTimeout(LIMIT, "raise"), on("on_run_end")(lambda run: ended.append(run.step))]
     with pytest.raises(StepTooSlow, match="took longer than StepTimeout allows") as raised:
-        train_public(callbacks, batches=5, workdir=tmp_path, step=at_step(2, lambda: until(lambda: False)))
+        train_public(callbacks, batches=5, workdir=tmp_path, step=at_step(2, lambda: hang_until(lambda: False)))
     assert "StepTimeout: step 3 takes longer than 0.5 s" in raised.value.__notes__
     assert ended == [2]
 
 
-def test_raise_raises_nothing_once_the_run_is_over(train_public, tmp_path):
+def test_raise_raises_nothing_once_the_run_is_over(train_public, tmp_path, until, hang_until):
     class TakesLong(logging.Handler):
         """A log that is slow to write: meanwhile the late step ends after all, and the run with it."""
 
@@ -124,16 +147,16 @@ def test_raise_raises_nothing_once_the_run_is_over(train_public, tmp_path):
     timeout, is_told, handler = StepTimeout(LIMIT, "raise"), threading.Event(), TakesLong(logging.ERROR)
     logging.getLogger("hookpoint").addHandler(handler)
     try:
-        run = train_public([timeout], batches=5, workdir=tmp_path, step=at_step(4, is_told.wait))
+        run = train_public([timeout], batches=5, workdir=tmp_path, step=at_step(4, lambda: hang_until(is_told.is_set)))
     finally:
         logging.getLogger("hookpoint").removeHandler(handler)
     assert run.step == 5
     assert (tmp_path / "stacks-5.txt").exists()
 
 
-def test_raise_is_a_timeout_to_whoever_catches_one(train_public, tmp_path):
+def test_raise_is_a_timeout_to_whoever_catches_one(train_public, tmp_path, hang_until):
     with pytest.raises(TimeoutError):
-        train_public([StepTimeout(LIMIT, "raise")], batches=5, step=at_step(1, lambda: until(lambda: False)))
+        train_public([StepTimeout(LIMIT, "raise")], batches=5, step=at_step(1, lambda: hang_until(lambda: False)))
 
 
 PROGRAM = """
@@ -168,10 +191,10 @@ def test_exit_leaves_with_a_code_of_its_own_and_the_run_goes_on_later(tmp_path):
     assert "step 6" in again.stderr
 
 
-def test_a_lock_that_never_opens_is_seen_by_exit_and_not_by_raise(tmp_path):
+def test_a_lock_that_never_opens_is_seen_by_exit_and_not_by_raise(tmp_path, until):
     command = [sys.executable, "-c", PROGRAM, str(tmp_path), "raise", "lock", "hangs"]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
-        hang_until(tmp_path / "stacks-7.txt")
+        until(written(tmp_path / "stacks-7.txt"))
         time.sleep(LIMIT)
         assert process.poll() is None
         process.kill()
@@ -189,14 +212,14 @@ def test_when_the_interpreter_hangs_its_stacks_are_written_all_the_same(tmp_path
 # What is no step
 
 
-def test_what_is_between_steps_may_take_long(tmp_path, caplog):
+def test_what_is_between_steps_may_take_long(tmp_path, caplog, pass_time):
     @on("on_epoch_end")
     def slow(run):
-        time.sleep(3 * LIMIT)
+        pass_time(3 * LIMIT)
 
     def validate(run):
         for _ in run.batches(range(1), mode="val"):
-            time.sleep(3 * LIMIT)
+            pass_time(3 * LIMIT)
 
     with Loop([StepTimeout(LIMIT), slow], workdir=tmp_path, extra_callbacks=[], monitors=[]) as run:
         for _ in run.epochs(1):
@@ -208,26 +231,26 @@ def test_what_is_between_steps_may_take_long(tmp_path, caplog):
     assert "takes longer" not in caplog.text
 
 
-def test_validation_is_watched_where_it_is_asked_for(tmp_path):
+def test_validation_is_watched_where_it_is_asked_for(tmp_path, hang_until, pass_time):
     with Loop([StepTimeout(LIMIT, covers=["val"])], workdir=tmp_path, extra_callbacks=[], monitors=[]) as run:
         for _ in run.epochs(1):
             for batch in run.batches(range(3)):
-                time.sleep(2 * LIMIT if batch == 1 else 0)
+                pass_time(2 * LIMIT if batch == 1 else 0)
             for _ in run.batches(range(2), mode="val"):
-                hang_until(tmp_path / "stacks-4.txt")
+                hang_until(written(tmp_path / "stacks-4.txt"))
     assert [path.name for path in tmp_path.glob("stacks*")] == ["stacks-4.txt"]
 
 
-def test_the_first_iteration_of_a_pass_may_take_longer(train_public, tmp_path):
+def test_the_first_iteration_of_a_pass_may_take_longer(train_public, tmp_path, pass_time):
     def step(run, batch):
         if run.batch == 0:
-            time.sleep(3 * LIMIT)
+            pass_time(3 * LIMIT)
 
     train_public([StepTimeout(LIMIT, first_seconds=100)], batches=5, epochs=2, workdir=tmp_path, step=step)
     assert not list(tmp_path.glob("stacks*"))
 
 
-def test_a_second_attempt_is_watched_as_well(train_public, tmp_path):
+def test_a_second_attempt_is_watched_as_well(train_public, tmp_path, hang_until):
     tried = []
 
     def step(run, batch):
@@ -236,15 +259,15 @@ def test_a_second_attempt_is_watched_as_well(train_public, tmp_path):
             if len(tried) == 1:
                 run.retry()
             else:
-                hang_until(tmp_path / "stacks-2.txt")
+                hang_until(written(tmp_path / "stacks-2.txt"))
 
     train_public([StepTimeout(LIMIT)], batches=5, workdir=tmp_path, step=step)
     assert len(tried) == 2
 
 
-def test_a_step_that_someone_looks_at_in_a_debugger_is_not_late(train_public, tmp_path, caplog):
-    namespace = {"__name__": "pdb", "time": time}
-    exec(f"def interaction(): time.sleep({3 * LIMIT})", namespace)  # as a person would who thinks
+def test_a_step_that_someone_looks_at_in_a_debugger_is_not_late(train_public, tmp_path, caplog, pass_time):
+    namespace = {"__name__": "pdb", "pass_time": pass_time}
+    exec(f"def interaction(): pass_time({3 * LIMIT})", namespace)  # as a person would who thinks
     train_public([StepTimeout(LIMIT, "raise")], batches=5, workdir=tmp_path, step=at_step(1, namespace["interaction"]))
     assert "takes longer" not in caplog.text
 
@@ -252,7 +275,7 @@ def test_a_step_that_someone_looks_at_in_a_debugger_is_not_late(train_public, tm
 # Again, and two of them
 
 
-def test_an_instance_can_be_used_again_after_an_exception(train_public, tmp_path):
+def test_an_instance_can_be_used_again_after_an_exception(train_public, tmp_path, hang_until):
     callback = StepTimeout(LIMIT)
 
     def fail(run, batch):
@@ -260,13 +283,15 @@ def test_an_instance_can_be_used_again_after_an_exception(train_public, tmp_path
 
     with pytest.raises(ValueError, match="in the middle"):
         train_public([callback], batches=5, step=fail)
-    run = train_public([callback], batches=5, workdir=tmp_path, step=at_step(2, lambda: hang_until(tmp_path / "stacks-3.txt")))
+    step = at_step(2, lambda: hang_until(written(tmp_path / "stacks-3.txt")))
+    run = train_public([callback], batches=5, workdir=tmp_path, step=step)
     assert run.step == 5
 
 
-def test_two_of_them_with_limits_of_their_own(train_public, tmp_path, caplog):
+def test_two_of_them_with_limits_of_their_own(train_public, tmp_path, caplog, hang_until):
     callbacks = [StepTimeout(LIMIT, name="soon"), StepTimeout(100, "exit", name="late")]
-    train_public(callbacks, batches=5, workdir=tmp_path, step=at_step(1, lambda: hang_until(tmp_path / "stacks-2.txt")))
+    step = at_step(1, lambda: hang_until(written(tmp_path / "stacks-2.txt")))
+    train_public(callbacks, batches=5, workdir=tmp_path, step=step)
     assert "soon: step 2 takes longer" in caplog.text
     assert "late: step" not in caplog.text
     assert [path.name for path in tmp_path.glob("stacks*")] == ["stacks-2.txt"]
@@ -277,14 +302,14 @@ def test_it_can_be_pickled_in_the_middle_of_a_run(train_public):
     train_public([callback], batches=5, step=lambda run, batch: pickle.loads(pickle.dumps(callback)))
 
 
-def test_the_stacks_of_a_step_that_hung_before_stay(train_public, tmp_path):
+def test_the_stacks_of_a_step_that_hung_before_stay(train_public, tmp_path, hang_until):
     (tmp_path / "stacks-2.txt").write_text("of an earlier start, and not of this one\n")
     file = tmp_path / "stacks-2.txt"
     train_public(
         [StepTimeout(LIMIT)],
         batches=5,
         workdir=tmp_path,
-        step=at_step(1, lambda: until(lambda: "MainThread" in file.read_text())),
+        step=at_step(1, lambda: hang_until(lambda: "MainThread" in file.read_text())),
     )
     assert file.read_text().startswith("of an earlier start")
 
@@ -304,13 +329,13 @@ def test_stacks_begin_with_the_thread_that_matters():
     assert not is_in_debugger(threading.get_ident())
 
 
-def test_a_watch_that_fails_says_so_and_ends(caplog):
+def test_a_watch_that_fails_says_so_and_ends(caplog, clock, hang_until):
     def late(seconds):
         raise RuntimeError("no")
 
     watch = StepWatch("StepTimeout", 0.01, 0.01, late, stuck=None, exits=False)
-    watch.began = time.monotonic()
-    until(lambda: "StepTimeout failed: RuntimeError: no; the run continues without it" in caplog.text)
+    watch.began = clock()
+    hang_until(lambda: "StepTimeout failed: RuntimeError: no; the run continues without it" in caplog.text)
     watch.close()
 
 
@@ -335,15 +360,15 @@ def test_one_mode_may_be_given_as_a_word():
     assert StepTimeout(1, covers="val").covers == ("val",)
 
 
-def test_in_another_trainer_a_step_begins_with_its_iteration(caplog):
+def test_in_another_trainer_a_step_begins_with_its_iteration(caplog, hang_until, pass_time):
     driver = HostDriver([StepTimeout(0.05, then="stop")], Host("Trainer", UNAVAILABLE | NO_SKIPS))
     driver.start_run()
     driver.start_epoch()
     driver.start_pass("train")
-    time.sleep(0.2)  # the trainer waits for its data
+    pass_time(0.2)  # the trainer waits for its data
     assert "takes longer" not in caplog.text
     driver.start_iteration([1])
-    until(lambda: "step 1 takes longer than 0.05 s" in caplog.text)
+    hang_until(lambda: "step 1 takes longer than 0.05 s" in caplog.text)
     assert not driver.wants_stop
     driver.finish_iteration()
     assert driver.wants_stop

@@ -24,10 +24,6 @@ class Events(Callback):
         self.best += [record.values["best"] for record in records if "best" in record.values]
 
 
-def scores(*values):
-    return [{"score": value} for value in values]
-
-
 def bests(disk):
     return [step for step, tags in disk.saved if "best-score" in tags]
 
@@ -44,13 +40,13 @@ def bests(disk):
         (MaxSaver("score"), [math.nan, -math.inf, -math.inf, 1.0], [6, 12]),
     ],
 )
-def test_a_checkpoint_is_asked_for_when_the_value_is_better_than_ever(train_on_disk, disk, saver, values, saved):
+def test_a_checkpoint_is_asked_for_when_the_value_is_better_than_ever(train_on_disk, disk, saver, values, saved, scores):
     train_on_disk([saver], scores(*values))
     assert bests(disk) == saved
     assert disk.kept("best-score") == saved[-1:]
 
 
-def test_a_new_best_is_an_event_and_a_line_in_the_log(train_on_disk, caplog):
+def test_a_new_best_is_an_event_and_a_line_in_the_log(train_on_disk, caplog, scores):
     events = Events()
     caplog.set_level("INFO")
     train_on_disk([MinSaver("score"), events], scores(0.5, 0.75, 0.25))
@@ -64,13 +60,13 @@ def test_a_new_best_is_an_event_and_a_line_in_the_log(train_on_disk, caplog):
     ]
 
 
-def test_best_tells_value_and_step(train_on_disk):
+def test_best_tells_value_and_step(train_on_disk, scores):
     saver = MaxSaver("score")
     train_on_disk([saver], scores(1.0, 3.0, 2.0))
     assert (saver.best.value, saver.best.step) == (3.0, 6)
 
 
-def test_the_name_after_best_may_be_another(train_on_disk, disk):
+def test_the_name_after_best_may_be_another(train_on_disk, disk, scores):
     train_on_disk([MinSaver("score", filename="model")], scores(1.0))
     assert disk.saved[0] == (3, ["best-model"])
 
@@ -208,7 +204,7 @@ def test_a_saver_that_is_disabled_or_fails_ignores_what_an_inference_runner_meas
     assert "failed at on_val_epoch_end: OSError: a full disk" in caplog.text
 
 
-def test_the_best_survives_a_resume(train_on_disk, disk):
+def test_the_best_survives_a_resume(train_on_disk, disk, scores):
     train_on_disk([MinSaver("score")], scores(2.0, 1.0))
     again = MinSaver("score")
     train_on_disk([again], scores(2.0, 1.0, 1.5, 0.5))
@@ -226,7 +222,7 @@ def test_an_epoch_that_was_cut_short_does_not_count(disk):
     assert saver.best.value is None
 
 
-def test_what_could_not_be_saved_is_not_the_best(train_on_disk, disk):
+def test_what_could_not_be_saved_is_not_the_best(train_on_disk, disk, scores):
     disk.fails = [False, True]
     saver = MinSaver("score")
     train_on_disk([saver], scores(3.0, 1.0, 2.0, 2.5))
@@ -253,7 +249,7 @@ def test_what_failed_in_the_background_is_not_the_best(tmp_path):
     assert json.loads((tmp_path / "run/checkpoints/best-score/manifest.json").read_text())["step"] == 9
 
 
-def test_a_checkpoint_of_another_saver_does_not_stand_for_what_was_lost(train_on_disk, disk):
+def test_a_checkpoint_of_another_saver_does_not_stand_for_what_was_lost(train_on_disk, disk, scores):
     disk.fails = [True]
     train_on_disk([MinSaver("score"), ModelSaver().when(Every(steps=5))], scores(1.0, 2.0))
     assert bests(disk) == [6]

@@ -10,10 +10,6 @@ from hookpoint.callbacks import CheckpointConfig, ModelCheckpoint
 from hookpoint.core.loop.loop import Loop
 
 
-def scores(*values):
-    return [{"score": value} for value in values]
-
-
 def test_without_a_config_it_saves_each_epoch_and_keeps_five(train_on_disk, disk):
     train_on_disk([ModelCheckpoint()], [{}] * 6)
     assert disk.saved == [(3 * epoch, ["CKP"]) for epoch in range(1, 7)]
@@ -45,7 +41,7 @@ def test_a_schedule_replaces_both(train_on_disk, disk):
     assert [step for step, tags in disk.saved if "CKP" in tags] == [6]
 
 
-def test_a_config_decides_whether_training_waits(train_on_disk, disk):
+def test_a_config_decides_whether_training_waits(train_on_disk, disk, scores):
     train_on_disk([ModelCheckpoint(config=CheckpointConfig(async_save=False), monitor="score")], scores(1.0))
     assert disk.background[:3] == [False, False, False]
 
@@ -53,7 +49,7 @@ def test_a_config_decides_whether_training_waits(train_on_disk, disk):
 # The best
 
 
-def test_the_best_is_kept_beside_the_others(train_on_disk, disk):
+def test_the_best_is_kept_beside_the_others(train_on_disk, disk, scores):
     train_on_disk([ModelCheckpoint(monitor="score")], scores(2.0, 3.0, 1.0))
     assert [(step, sorted(tags)) for step, tags in disk.saved] == [
         (3, ["CKP", "best-score"]),
@@ -62,14 +58,14 @@ def test_the_best_is_kept_beside_the_others(train_on_disk, disk):
     ]
 
 
-def test_the_best_alone_may_be_kept(train_on_disk, disk):
+def test_the_best_alone_may_be_kept(train_on_disk, disk, scores):
     train_on_disk([ModelCheckpoint(monitor="score", mode="max", save_best_only=True)], scores(2.0, 1.0, 3.0))
     assert [step for step, tags in disk.saved if tags == ["best-score"]] == [3, 9]
     assert not any("CKP" in tags for _, tags in disk.saved)
     assert disk.kept("best-score") == [9]
 
 
-def test_validation_at_the_end_of_epochs_counts_whatever_the_schedule(train_on_disk, disk, caplog):
+def test_validation_at_the_end_of_epochs_counts_whatever_the_schedule(train_on_disk, disk, caplog, scores):
     config = CheckpointConfig(save_checkpoint_steps=2)
     train_on_disk([ModelCheckpoint(monitor="score", config=config)], scores(2.0, 1.0))
     assert [step for step, tags in disk.saved if "best-score" in tags] == [3, 6]
@@ -82,18 +78,18 @@ def test_auto_goes_by_the_name_of_the_metric():
     assert ModelCheckpoint().best is None
 
 
-def test_a_first_value_has_to_beat_the_threshold(train_on_disk, disk):
+def test_a_first_value_has_to_beat_the_threshold(train_on_disk, disk, scores):
     train_on_disk([ModelCheckpoint(monitor="score", save_best_only=True, initial_value_threshold=1.5)], scores(2.0, 1.0))
     assert [step for step, tags in disk.saved if "best-score" in tags] == [6]
 
 
-def test_the_best_survives_a_resume(train_on_disk, disk):
+def test_the_best_survives_a_resume(train_on_disk, disk, scores):
     train_on_disk([ModelCheckpoint(monitor="score")], scores(1.0))
     train_on_disk([ModelCheckpoint(monitor="score")], scores(1.0, 2.0, 0.5))
     assert [step for step, tags in disk.saved if "best-score" in tags] == [3, 9]
 
 
-def test_a_monitor_that_is_added_to_a_run_starts_afresh(train_on_disk, disk):
+def test_a_monitor_that_is_added_to_a_run_starts_afresh(train_on_disk, disk, scores):
     train_on_disk([ModelCheckpoint()], scores(1.0))
     train_on_disk([ModelCheckpoint(monitor="score")], scores(1.0, 2.0))
     assert disk.kept("best-score") == [6]

@@ -8,10 +8,6 @@ from hookpoint.callbacks import ModelSaver, StopAtThreshold
 from hookpoint.core.errors import MissingMetric
 
 
-def scores(*values):
-    return [{"score": value} for value in values]
-
-
 @pytest.mark.parametrize(
     ("mode", "values", "epochs"),
     [
@@ -22,11 +18,11 @@ def scores(*values):
         ("max", [math.inf, 3.0], 1),
     ],
 )
-def test_it_stops_when_a_value_is_good_enough(train_on_disk, mode, values, epochs):
+def test_it_stops_when_a_value_is_good_enough(train_on_disk, mode, values, epochs, scores):
     assert train_on_disk([StopAtThreshold("score", 2.0, mode)], scores(*values)).epoch == epochs
 
 
-def test_a_threshold_of_zero(train_on_disk):
+def test_a_threshold_of_zero(train_on_disk, scores):
     assert train_on_disk([StopAtThreshold("score", 0, "min")], scores(1.0, 0.0, -1.0)).epoch == 2
 
 
@@ -34,18 +30,18 @@ def test_the_mode_goes_by_the_name(train_on_disk):
     assert train_on_disk([StopAtThreshold("loss", 0.5)], [{"loss": 0.75}, {"loss": 0.5}, {}]).epoch == 2
 
 
-def test_the_reason(train_on_disk):
+def test_the_reason(train_on_disk, scores):
     run = train_on_disk([StopAtThreshold("score", 2.0, "min")], scores(1.5))
     assert run._verdicts.reason == "StopAtThreshold(score): 1.5 is at most 2"
 
 
-def test_a_run_that_it_stopped_is_stopped_again_unless_the_value_is_no_longer_enough(train_on_disk):
+def test_a_run_that_it_stopped_is_stopped_again_unless_the_value_is_no_longer_enough(train_on_disk, scores):
     assert train_on_disk([StopAtThreshold("score", 2.0, "min"), ModelSaver()], scores(3.0, 2.0, 1.0)).epoch == 2
     assert train_on_disk([StopAtThreshold("score", 2.0, "min"), ModelSaver()], scores(3.0, 2.0, 1.0)).epoch == 2
     assert train_on_disk([StopAtThreshold("score", 1.0, "min"), ModelSaver()], scores(3.0, 2.0, 1.0)).epoch == 3
 
 
-def test_a_second_run_starts_anew(train_on_disk, disk, new_disk):
+def test_a_second_run_starts_anew(train_on_disk, disk, new_disk, scores):
     callback = StopAtThreshold("score", 2.0, "min")
     for store in (disk, new_disk()):
         assert train_on_disk([callback], scores(3.0, 2.0, 1.0), store=store).epoch == 2

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from hookpoint.callbacks import GPUMemoryTracker
-from hookpoint.callbacks._shared import extras
 from hookpoint.core.errors import BadLoop
 from hookpoint.core.loop.loop import Loop
 
@@ -36,11 +35,6 @@ class Allocator:
 
     def max_memory_allocated(self, device):
         return self.peak[device]
-
-
-@pytest.fixture(autouse=True)
-def nothing_was_logged():
-    extras.warn_once.cache_clear()
 
 
 @pytest.fixture

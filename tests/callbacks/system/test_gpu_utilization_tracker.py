@@ -6,14 +6,8 @@ import pytest
 import torch
 
 from hookpoint.callbacks import GPUUtilizationTracker
-from hookpoint.callbacks._shared import extras
 from hookpoint.callbacks.system import gpu_utilization_tracker
 from hookpoint.core.loop.loop import Loop
-
-
-@pytest.fixture(autouse=True)
-def nothing_was_logged():
-    extras.warn_once.cache_clear()
 
 
 class Gpus:

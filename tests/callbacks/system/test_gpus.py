@@ -6,14 +6,12 @@ from types import SimpleNamespace
 import pynvml
 import pytest
 
-from hookpoint.callbacks._shared import extras
 from hookpoint.callbacks.system._gpus import open_gpus, visible
 from hookpoint.core.errors import BadLoop
 
 
 @pytest.fixture(autouse=True)
-def nothing_was_logged(monkeypatch):
-    extras.warn_once.cache_clear()
+def all_are_visible(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 

@@ -8,13 +8,7 @@ import psutil
 import pytest
 
 from hookpoint.callbacks import HostMemoryTracker
-from hookpoint.callbacks._shared import extras
 from hookpoint.callbacks.system.host_memory_tracker import GB, used_bytes
-
-
-@pytest.fixture(autouse=True)
-def nothing_was_logged():
-    extras.warn_once.cache_clear()
 
 
 def test_free_memory_and_our_own_are_logged_each_epoch(train):

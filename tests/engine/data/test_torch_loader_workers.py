@@ -54,8 +54,9 @@ def sleep_for_ever():
 
 
 @pytest.fixture(autouse=True)
-def workers_gone():
+def workers_gone(monkeypatch):
     """End the workers of a loader that failed: torch's traceback keeps their iterator alive."""
+    monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.2)  # then torch terminates them
     yield
     gc.collect()
 
@@ -160,7 +161,7 @@ def test_a_loop_of_ones_own_names_it_too():
     with pytest.raises(DIED) as raised, Loop(extra_callbacks=[], monitors=[]) as run:
         for _ in run.batches(loader(die)):
             pass
-    assert re.search("DataLoader worker 1|seen after batch", raised.value.__notes__[-1])
+    assert re.search("DataLoader worker 1|detected after batch", raised.value.__notes__[-1])
 
 
 def miss():

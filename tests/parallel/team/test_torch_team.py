@@ -64,7 +64,9 @@ def test_a_run_leaves_no_threads_behind(launch):
 
 def test_nobody_waits_for_an_answer_that_does_not_come(launch):
     def part():
+        import os
         import time
+        from contextlib import suppress
 
         import torch.distributed as dist
 
@@ -74,15 +76,19 @@ def test_nobody_waits_for_an_answer_that_does_not_come(launch):
         dist.init_process_group("gloo")
         team, others = torch_team.TorchTeam(seconds=300), torch_team.TorchTeam(seconds=300)
         if team.rank == 1:
-            others.gather("gone")
+            others.gather(os.getpid())
             others.close()
             return None  # without a word in the first one
         team.start_agreeing(1)
         team.close()
         team.close()
-        others.gather("still there")
+        _, other = others.gather(os.getpid())
         others.close()
-        time.sleep(1.0)
+        with suppress(ProcessLookupError):
+            while True:
+                os.kill(other, 0)
+                time.sleep(0.01)
+        time.sleep(0.1)  # for the threads of gloo, whose connections are closed now
         return "left"
 
     outcome = launch(part)

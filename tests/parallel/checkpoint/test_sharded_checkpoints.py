@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -19,9 +18,8 @@ PARTS = ("model", "optimizer", "gradients")
 
 
 @pytest.fixture
-def subject(monkeypatch):
+def subject(scripts):
     """Return the run of the tests in a single process."""
-    monkeypatch.syspath_prepend(str(Path(__file__).with_name("scripts")))
     import sharded_subject
 
     return sharded_subject

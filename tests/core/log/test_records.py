@@ -1,4 +1,4 @@
-"""Where a pass stands, and what monitors are told of it."""
+"""What monitors are told of passes and epochs."""
 
 from __future__ import annotations
 
@@ -6,67 +6,6 @@ import pytest
 
 from hookpoint import Callback
 from hookpoint.core.loop.loop import Loop
-
-
-class Unsized:
-    def __iter__(self):
-        return iter(range(3))
-
-
-class CannotTell(Unsized):
-    def __len__(self):
-        raise TypeError("this kind of data has no length")
-
-
-def test_progress_counts_the_batches_that_are_done():
-    seen = []
-    with Loop() as run:
-        assert run.progress is None
-        for _ in run.epochs(1):
-            assert run.progress is None
-            seen += [run.progress for _ in run.batches(range(3))]
-            assert run.progress is None
-    assert run.progress is None
-    assert seen == [("train", 0, 3), ("train", 1, 3), ("train", 2, 3)]
-
-
-def test_the_innermost_pass_counts():
-    seen = []
-    with Loop() as run:
-        for batch in run.batches(range(2)):
-            if batch == 1:
-                for _ in run.batches(range(5), mode="val"):
-                    seen.append(run.progress)
-                    break
-                run.log(x=1)
-                seen.append(run.progress)
-    assert seen == [("val", 0, 5), ("train", 1, 2)]
-
-
-def test_progress_is_complete_at_the_end_of_a_pass():
-    class Look(Callback):
-        def on_train_epoch_begin(self, run):
-            self.begin = run.progress
-
-        def on_train_epoch_end(self, run):
-            self.end = run.progress
-
-    look = Look()
-    with Loop([look]) as run:
-        for _ in run.batches(range(4)):
-            pass
-    assert (look.begin, look.end) == (("train", 0, 4), ("train", 4, 4))
-
-
-@pytest.mark.parametrize("loader", [Unsized(), CannotTell(), iter(range(3))], ids=["none", "raises", "iterator"])
-def test_a_loader_may_not_know_its_length(loader):
-    with Loop() as run:
-        for batch in run.batches(loader):
-            assert run.progress == ("train", batch, None)
-            if batch == 1:
-                run.stop()
-    assert run.iteration == 2
-    assert run.epoch_complete is False
 
 
 @pytest.mark.parametrize("log_every", [50, 100, 128, 200])

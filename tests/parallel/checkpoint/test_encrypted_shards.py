@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +16,7 @@ pytest.importorskip("cryptography", reason="needs the extra crypto")
 SAME = ("step", "model", "optimizer", "gradients", "averages")
 
 
-def test_shards_are_encrypted_on_every_rank_and_a_run_resumes_only_with_the_key(launch, tmp_path, monkeypatch):
+def test_shards_are_encrypted_on_every_rank_and_a_run_resumes_only_with_the_key(launch, tmp_path, monkeypatch, forge):
     def two(folder):
         import shutil
 
@@ -94,16 +92,3 @@ def test_shards_are_encrypted_on_every_rank_and_a_run_resumes_only_with_the_key(
             forge(folder, "__1_0.distcp")
         with pytest.raises(DamagedCheckpoint, match=message):
             hookpoint.load_weights(folder)
-
-
-def forge(folder: Path, name: str) -> None:
-    """Change the manifest to match a changed file, as somebody without the key could."""
-    import hashlib
-
-    manifest = json.loads((folder / "manifest.json").read_text())
-    data = (folder / name).read_bytes()
-    manifest["files"][name] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    del manifest["digest"]
-    text = json.dumps(manifest, indent=1, sort_keys=True) + "\n"
-    manifest["digest"] = hashlib.sha256(text.encode()).hexdigest()
-    (folder / "manifest.json").write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n")
