@@ -234,7 +234,7 @@ def test_a_pause_longer_than_the_wait_of_the_team(launch, tmp_path):
                 break
             except NotTraining:
                 time.sleep(0.1)
-        time.sleep(3)
+        time.sleep(8)
         seen["live"] = controller.live().paused
         seen["save"] = controller.save("paused", timeout=250)
         seen["later"] = controller.send("validate", {})
@@ -244,7 +244,7 @@ def test_a_pause_longer_than_the_wait_of_the_team(launch, tmp_path):
     thread = threading.Thread(target=pause)
     thread.start()
     workdir = str(tmp_path / "run")
-    first, second = launch(train, workdir=workdir, commands={}, epochs=40, wait=0.02, seconds=2.0).results
+    first, second = launch(train, workdir=workdir, commands={}, epochs=40, wait=0.02, seconds=4.0).results
     thread.join()
     assert first["steps"] == second["steps"]
     assert (first["step"], seen["live"], seen["validate"].status) == (160, True, "applied")
