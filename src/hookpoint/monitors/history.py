@@ -6,7 +6,6 @@ from typing import Any, ClassVar, Unpack
 
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.log.records import Record
-from hookpoint.core.run.run import Run
 from hookpoint.monitors._row_values import EPOCH, EpochValues
 
 
@@ -38,10 +37,9 @@ class History(Callback):
         self._values = EpochValues()
         self._in_run = False
 
-    def on_run_begin(self, run: Run) -> None:
+    def on_run_begin(self) -> None:
         self._in_run = True
-        if not run.resuming:
-            self.epoch, self.history, self._values = [], {}, EpochValues()
+        self.epoch, self.history, self._values = [], {}, EpochValues()
 
     def on_records(self, records: list[Record]) -> None:
         if not self._in_run:

@@ -65,8 +65,7 @@ class Saver(Callback):
         return tag in self.rules
 
     def on_run_begin(self, run: Run) -> None:
-        if not run.resuming:
-            self.reset()
+        self.reset()
 
     def reset(self) -> None:
         """Discard the state of the previous run."""

@@ -83,10 +83,9 @@ class Notify(Sender):
 
     def on_run_begin(self, run: Run) -> None:
         super().on_run_begin(run)
-        if not run.resuming:
-            self._values.reset()
-            if self.best is not None:
-                self.best.reset()
+        self._values.reset()
+        if self.best is not None:
+            self.best.reset()
         self._values.begin(run, self)
         self._reset()
         self._report(run, "start", "resumed" if run.resuming else "started")

@@ -90,8 +90,7 @@ class SummaryCollector(Callback):
 
     def on_run_begin(self, run: Run) -> None:
         self.on_run_end()
-        if not run.resuming:
-            self._collected = None
+        self._collected = None
 
     def on_train_epoch_begin(self, run: Run) -> None:
         if self._collected is None and self.data.graph and hasattr(run.model, "register_forward_pre_hook"):
