@@ -132,9 +132,14 @@ class ModelCheckpoint(TrackingSaver):
         self.save_best(run)
 
     def on_epoch_end(self, run: Run) -> None:
+        super().on_epoch_end(run)
         # Check the metric even if no save is scheduled, because the validation results belong to the current weights.
         if run.epoch_complete:
             self.save_best(run, final_only=True)
+
+    def save_incomplete(self, run: Run) -> bool:
+        self.save_best(run, final_only=True)
+        return self.save_best_only
 
     def on_exception(self, run: Run) -> None:
         if self.exception_save:
