@@ -291,20 +291,29 @@ def test_a_fresh_run_forgets_the_one_before(name, cut_at, whole, tmp_path):
     assert comparable(kept(tmp_path / "used", used)) == comparable(whole(name).state)
 
 
+@pytest.fixture(scope="module")
+def started(tmp_path_factory):
+    """Return the workdirs of two runs that were cut off without saving a tested callback: without and with a model."""
+    workdirs = {}
+    for name in ("History", "ModuleHooks"):
+        workdirs[name in HOOKED] = workdir = tmp_path_factory.mktemp(name)
+        with pytest.raises(Cut):
+            train(workdir, make(name), cut_at=5)
+    return workdirs
+
+
 @every_class
-def test_the_begin_of_a_resumed_run_forgets_nothing(name, tmp_path):
-    callback = make(name)
-    with Loop([callback], workdir=tmp_path, log_every=2, extra_callbacks=[], monitors=[], **parts(callback)) as run:
-        for epoch in run.epochs(2):
-            for batch in run.batches(range(BATCHES)):
-                run.log(loss=batch)
-            run.log(score=float(epoch))
-        run.monitors.settle()
-        before = callback.state_dict()
-        run.resuming = True
-        run.hooks.fire("on_run_begin", run)
-        assert callback.state_dict() == before
-        run.resuming = False
+def test_a_run_resumed_without_its_state_forgets_the_one_before(name, started, tmp_path):
+    states = []
+    for used in (False, True):
+        callback = CLASSES[name](**copy.deepcopy(ARGUMENTS[name]), name="mine")
+        if used:
+            train(tmp_path / "before", callback, scores=(-9.0, 9.0, 0.0))
+        MemoryFileSystem.store.clear()
+        workdir = shutil.copytree(started[name in HOOKED], tmp_path / str(used))
+        train(workdir, callback)
+        states.append(comparable(kept(workdir, callback)))
+    assert states[0] == states[1]
 
 
 # Identity

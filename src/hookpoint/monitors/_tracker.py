@@ -176,8 +176,7 @@ class Tracker(Callback):
 
     def on_run_begin(self, run: Run) -> None:
         self._remote = None if self._address is None else self.remote_class(self, run, self._address)
-        if not run.resuming:
-            self._run_id = None if self._remote is None else self._remote.first_id()
+        self._run_id = None if run.resuming or self._remote is None else self._remote.first_id()
 
     def on_records(self, records: list[Record], run: Run) -> None:
         remote = self._remote

@@ -88,8 +88,9 @@ class CSVLogger(Callback):
         self._table = None if run.workdir is None else CsvTable(Path(run.workdir) / self.filename, self.separator)
         self._is_begun, self._is_resumed = False, run.resuming
         self._unwritten = []
+        self._values, self._rows = self._new_values(), None
         if not run.resuming:
-            self._values, self._rows = self._new_values(), 0
+            self._rows = 0
             if self._table is not None:  # now, so that a resumed run never takes an older file for its own
                 self._rows = len(self._previous_rows(self._table))
 

@@ -39,10 +39,9 @@ class History(Callback):
         self._values = EpochValues()
         self._in_run = False
 
-    def on_run_begin(self, run: Run) -> None:
+    def on_run_begin(self) -> None:
         self._in_run = True
-        if not run.resuming:
-            self.epoch, self.history, self._values = [], {}, EpochValues()
+        self.epoch, self.history, self._values = [], {}, EpochValues()
 
     def on_records(self, records: list[Record]) -> None:
         if not self._in_run:

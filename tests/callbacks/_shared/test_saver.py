@@ -6,7 +6,7 @@ import re
 import pytest
 
 import hookpoint
-from hookpoint import Callback, Every, callbacks
+from hookpoint import Callback, CallbackPipeline, Every, callbacks
 from hookpoint.callbacks import BackupAndRestore, CheckpointConfig, MaxSaver, MinSaver, ModelCheckpoint, ModelSaver, TopKSaver
 from hookpoint.callbacks._shared.saver import Saver
 from hookpoint.core.errors import BadArgument, BadLoop, CompileError, NothingToSaveTo
@@ -51,6 +51,66 @@ def test_savers_of_one_point_share_a_checkpoint(train_on_disk, disk):
         (6, ["model", "backup"]),
         (9, ["model", "best-score", "backup"]),
     ]
+
+
+CUT_SHORT = "and {} saves only at the end of complete epochs; use .when(Every(steps=n))"
+
+
+def break_epochs(savers, store, scores=(2.0, 1.0, 3.0), leave=lambda run, batch: batch == 2):
+    """Train on three of the five batches of each epoch."""
+    with Loop(savers, store=store) as run:
+        for epoch in run.epochs(len(scores)):
+            for batch in run.batches(range(5)):
+                if leave(run, batch):
+                    break
+            run.log(score=scores[epoch - 1])
+    return [(step, tags) for step, tags in store.saved if tags != ["end"]]
+
+
+@pytest.mark.parametrize(
+    ("saver", "saved"),
+    [
+        (MinSaver("score"), [(3, ["best-score"]), (6, ["best-score"])]),
+        (MaxSaver("score"), [(3, ["best-score"]), (9, ["best-score"])]),
+        (TopKSaver("score", k=1), [(3, ["top-score", "best-score"]), (6, ["top-score", "best-score"])]),
+        (ModelCheckpoint(monitor="score", save_best_only=True), [(3, ["best-score"]), (6, ["best-score"])]),
+    ],
+)
+def test_a_saver_of_best_values_also_saves_epochs_that_end_with_a_break(saver, saved, disk, caplog):
+    assert break_epochs([saver], disk) == saved
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize(
+    ("saver", "name"),
+    [
+        (ModelSaver(), "ModelSaver"),
+        (BackupAndRestore(), "BackupAndRestore"),
+        (ModelCheckpoint(monitor="score"), "ModelCheckpoint(CKP)"),
+        (MinSaver("score").when(Every(epochs=1)), "MinSaver(score)"),
+    ],
+)
+def test_one_warning_says_that_epochs_that_end_with_a_break_are_not_saved(saver, name, disk, caplog):
+    break_epochs([saver], disk)
+    assert caplog.messages == [f"epoch 1 was cut short, {CUT_SHORT.format(name)}"]
+
+
+@pytest.mark.parametrize("saver", [ModelSaver().when(Every(steps=2)), CallbackPipeline([ModelSaver()]).when(Every(steps=2))])
+def test_a_saver_with_a_step_schedule_does_not_warn_about_a_break(saver, disk, caplog):
+    assert len(break_epochs([saver], disk)) == 4
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize("saver", [ModelSaver(), MinSaver("score")])
+def test_a_stop_inside_an_epoch_saves_only_the_end(saver, disk, caplog):
+    assert break_epochs([saver], disk, leave=lambda run, batch: run.stop("enough")) == [(1, ["stop"])]
+    assert not caplog.messages
+
+
+def test_a_break_in_the_last_epoch_needs_no_warning(disk, caplog):
+    break_epochs([ModelSaver()], disk, scores=[1.0])
+    assert disk.saved == [(3, ["end"])]
+    assert not caplog.messages
 
 
 def test_a_step_is_asked_for_once_however_often_a_saver_is_triggered(train_on_disk, disk):

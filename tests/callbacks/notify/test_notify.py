@@ -12,9 +12,10 @@ import sys
 
 import pytest
 
-from hookpoint import Callback
+from hookpoint import Callback, Every, Hooks
 from hookpoint.callbacks import MaxSteps, ModelSaver, Notify, StopAtThreshold
 from hookpoint.callbacks.notify import _sender, notify
+from hookpoint.core.errors import NoTrigger
 
 
 @pytest.fixture(autouse=True)
@@ -202,6 +203,11 @@ def test_a_server_that_hangs_does_not_hold_up_the_run(train_on_disk, monkeypatch
     with socket.create_server(("127.0.0.1", 0)) as hangs:
         assert train_on_disk([Notify(f"json://127.0.0.1:{hangs.getsockname()[1]}/?rto=1")], ROWS).step == 9
     assert "Notify: messages lost: 2 not sent before the run ended" in caplog.messages
+
+
+def test_a_schedule_without_a_best_is_refused():
+    with pytest.raises(NoTrigger):
+        Hooks([Notify("json://127.0.0.1:1/").when(Every(steps=1))])
 
 
 @pytest.mark.parametrize(

@@ -51,20 +51,16 @@ def test_a_lap_survives_the_end_of_its_run(timer, clock):
     train(timer, clock, run, seconds=2.0, steps=3, samples=4)
     timer.on_run_end()
     assert timer.elapsed("lap") == Elapsed(2.0, 3, 4)
-    again = run_at(20, 20, resuming=True)
-    timer.on_run_begin(again)
-    train(timer, clock, again, seconds=1.0, steps=1, samples=1)
-    assert timer.elapsed("lap") == Elapsed(3.0, 4, 5)
 
 
-def test_the_begin_of_a_resumed_run_does_not_disturb_a_lap(timer, clock):
+def test_a_resumed_run_without_saved_state_starts_a_new_lap(timer, clock):
     run = run_at(1, 1)
     timer.on_run_begin(run)
     train(timer, clock, run, seconds=1.0, steps=1, samples=1)
     run.resuming = True
     timer.on_run_begin(run)
-    train(timer, clock, run, seconds=1.0, steps=1, samples=1)
-    assert timer.elapsed("lap") == Elapsed(2.0, 2, 2)
+    train(timer, clock, run, seconds=2.0, steps=3, samples=4)
+    assert timer.elapsed("lap") == Elapsed(2.0, 3, 4)
 
 
 # TrainingTime

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from hookpoint import Every, Runner, on
+from hookpoint import Every, Hooks, Runner, on
 from hookpoint.callbacks import CheckNumerics
-from hookpoint.core.errors import BadLoop, NotFinite
+from hookpoint.core.errors import BadLoop, NotFinite, NoTrigger
 from hookpoint.core.loop.loop import Loop
 
 
@@ -69,6 +69,14 @@ def test_parameters_are_checked_with_every_step_if_wanted():
 def test_at_another_rhythm():
     model = net()
     assert train_checked(CheckNumerics().when(Every(steps=4)), model, batches=9, others=[spoil(model, 1)])[0] == 4
+
+
+@pytest.mark.parametrize(
+    "given", [{"parameters": False, "loss": True}, {"run_as_trigger": False, "run_step": True}], ids=["loss", "steps"]
+)
+def test_a_schedule_without_a_trigger_is_refused(given):
+    with pytest.raises(NoTrigger):
+        Hooks([CheckNumerics(**given).when(Every(epochs=5))])
 
 
 def test_not_as_a_trigger():

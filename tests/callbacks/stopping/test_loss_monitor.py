@@ -9,6 +9,8 @@ import torch
 from hookpoint import Runner, on
 from hookpoint.callbacks import LossMonitor, ModelSaver
 from hookpoint.core.errors import MissingMetric, NonFiniteLoss
+from hookpoint.core.loop.loop import Loop
+from hookpoint.core.run.run import Run
 
 
 def test_it_prints_in_mindspores_words(train_on_losses, capsys):
@@ -50,6 +52,18 @@ def test_losses_of_all_kinds(train_on_losses, capsys, loss):
 def test_what_is_logged_is_a_loss_too(train_on_losses, capsys):
     train_on_losses([LossMonitor()], [0.5, 0.25], how="log")
     assert capsys.readouterr().err.splitlines() == ["epoch: 1 step: 1, loss is 0.5", "epoch: 1 step: 2, loss is 0.25"]
+
+
+@pytest.mark.parametrize("log_every", [0, 1, 2, 50])
+@pytest.mark.parametrize("log", [Run.log, Run.put_scalar])
+def test_only_the_loss_of_the_iteration_itself_is_printed(capsys, log, log_every):
+    with Loop([LossMonitor()], log_every=log_every) as run:
+        for epoch in run.epochs(2):
+            for number in run.batches(range(6)):
+                if number % 3 == 1 and epoch == 1:
+                    log(run, "loss", 0.5)
+                    assert run.metrics["loss"] == 0.5
+    assert capsys.readouterr().err.splitlines() == [f"epoch: 1 step: {step}, loss is 0.5" for step in (2, 5)]
 
 
 @pytest.mark.parametrize("per_print_times", [0, 1, 7])

@@ -11,7 +11,7 @@ import hookpoint
 from hookpoint import Callback, Every, Loop, Runner
 from hookpoint.callbacks import EarlyStopping, LearningRateScheduler, ModelSaver, StochasticWeightAveraging, SwapEMAWeights
 from hookpoint.callbacks.weights.stochastic_weight_averaging import SWASchedule
-from hookpoint.core.errors import BadLoop
+from hookpoint.core.errors import BadData, BadLoop
 
 INPUTS, TARGETS = torch.randn(24, 3, generator=torch.Generator().manual_seed(1)), torch.arange(24) % 2
 BATCHES = [(INPUTS[at : at + 4], TARGETS[at : at + 4]) for at in range(0, 24, 4)]
@@ -219,6 +219,54 @@ def test_data_that_is_used_up_is_told(caplog):
                 nn.functional.cross_entropy(model(inputs), targets).backward()
                 optimizer.step()
     assert "no data to measure batch norm statistics with" in caplog.text
+
+
+def own_loop(swa, data, call, *, norm=True):
+    """Train with one step per batch, in a loop that calls the model itself."""
+    model, optimizer = make(norm)
+    with Loop([swa], model=model, optimizer=optimizer, extra_callbacks=[], monitors=[]) as run:
+        for _ in run.epochs(2):
+            for batch in run.batches(data):
+                call(model, batch).sum().backward()
+                optimizer.step()
+    return run, model
+
+
+@pytest.mark.parametrize(
+    ("data", "found"),
+    [([INPUTS], "Tensor"), ([{"x": INPUTS}], "dict"), ([(INPUTS, TARGETS, TARGETS)], "tuple of length 3")],
+    ids=["tensor", "dict", "triple"],
+)
+def test_a_batch_that_cannot_be_measured_is_refused_at_the_first_step(data, found):
+    steps = []
+    with pytest.raises(BadData, match=rf"measure batch norm statistics: .* got {found}.\n  give +forward=lambda batch"):
+        own_loop(StochasticWeightAveraging(1), data, lambda model, batch: steps.append(batch))
+    assert steps == []
+
+
+@pytest.mark.parametrize(("norm", "given"), [(False, {}), (True, {"data": BATCHES}), (True, {"forward": len})])
+def test_a_batch_that_is_not_measured_may_be_anything(norm, given):
+    run, _ = own_loop(StochasticWeightAveraging(1, **given), [INPUTS], lambda model, batch: model(batch), norm=norm)
+    assert run.step == 2
+
+
+def test_a_runner_measures_the_batches_that_it_trains_on():
+    model, optimizer = make()
+    runner = Runner(
+        model, optimizer, main=lambda run: run.model(run.batch["x"]).sum(), callbacks=[swa := StochasticWeightAveraging(1)]
+    )
+    runner.fit([{"x": INPUTS}], epochs=1)
+    assert swa.weights()["1.num_batches_tracked"] == 1
+
+
+def test_if_the_statistics_cannot_be_measured_at_the_end_the_run_ends_with_the_averages(caplog):
+    swa = StochasticWeightAveraging(1)
+    run, model = own_loop(swa, [(INPUTS.numpy(), 0)], lambda model, batch: model(torch.tensor(batch[0])))
+    assert (run.step, swa.updates) == (2, 2)
+    assert torch.equal(model[0].weight, swa.weights()["0.weight"])
+    (line,) = caplog.messages
+    assert line.startswith("StochasticWeightAveraging: batch norm statistics could not be measured (TypeError: ")
+    assert line.endswith("of the training weights. Pass forward=..., a function that calls the model with a batch")
 
 
 # Checkpoints

@@ -47,8 +47,7 @@ class MetricWatcher(Callback):
         """Handle a new value, which was logged at `moment`."""
 
     def on_run_begin(self, run: Run) -> None:
-        if not run.resuming:
-            self.reset()
+        self.reset()
         self._values.begin(run, self)
 
     def on_trigger(self, run: Run) -> None:

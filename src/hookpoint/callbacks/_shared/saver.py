@@ -10,9 +10,11 @@ from typing import Any, ClassVar, Unpack
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.checkpoint.store import Keep
 from hookpoint.core.errors import BadArgument, CompileError
+from hookpoint.core.logger import logger
 from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.run import Run
 from hookpoint.core.schedule.moment import Moment
+from hookpoint.core.schedule.when import When
 from hookpoint.storage.checkpoint.manifest import EXCEPTION
 from hookpoint.storage.retention import OWN_TAGS
 
@@ -33,7 +35,8 @@ class Saver(Callback):
     `rules` maps each tag to its retention rule, or to None to keep all checkpoints. `limits` names the tags whose rule also
     counts the checkpoint written at the end of the run. on_setup raises if two savers use the same tag, because they would
     delete each other's checkpoints. With `async_save`, checkpoints are written in the background. A saver runs on all ranks and
-    ignores `ranks`: the store decides which ranks write.
+    ignores `ranks`: the store decides which ranks write. A warning says if an epoch that is cut short, for example with
+    `break`, is not saved.
     """
 
     saves = same_on_all_ranks = True
@@ -54,6 +57,8 @@ class Saver(Callback):
         self.rules = dict(rules)
         self._requested: dict[str, Moment] = {}
         self._unconfirmed: dict[str, Moment] = {}
+        self._missed: int | None = None  # the previous epoch, if the saver was not triggered because the epoch was cut short
+        self._has_warned = False
 
     def on_setup(self, run: Run) -> None:
         for entry in run.hooks.entries:
@@ -69,12 +74,33 @@ class Saver(Callback):
         return tag in self.rules
 
     def on_run_begin(self, run: Run) -> None:
-        if not run.resuming:
-            self.reset()
+        self.reset()
 
     def reset(self) -> None:
         """Discard the state of the previous run."""
         self._requested, self._unconfirmed = {}, {}
+        self._missed, self._has_warned = None, False
+
+    def on_epoch_begin(self, run: Run) -> None:
+        if self._missed is not None and not self._has_warned:
+            self._has_warned = True
+            line = "epoch %d was cut short, and %s saves only at the end of complete epochs; use .when(Every(steps=n))"
+            logger.warning(line, self._missed, self.name or type(self).__name__)
+
+    def on_epoch_end(self, run: Run) -> None:
+        self._missed = None
+        if not run.epoch_complete and run.stop_reason is None:
+            schedule = self.schedule_in(run)
+            is_saved = self.save_incomplete(run) if schedule is None else "iter" in schedule.moments()
+            self._missed = None if is_saved else run.epoch
+
+    def save_incomplete(self, run: Run) -> bool:
+        """Handle the end of an epoch that was cut short. Return whether this replaces the trigger; by default, it does not."""
+        return False
+
+    def schedule_in(self, run: Run) -> When | None:
+        """Return the schedule of this saver or of the pipeline that it is in."""
+        return next((entry.schedule for entry in run.hooks.entries if entry.subject is self), None)
 
     def request(self, run: Run, tag: str, *, measured: Mapping[str, Any] | None = None) -> None:
         """Request a checkpoint, unless this saver has already requested one with the same tag at the current moment.

@@ -40,7 +40,7 @@ class Setting:
         self._stored: Any = None
 
     def begin(self, run: Run, by: str, *, takes_over: bool = False) -> None:
-        """Look up the setting; raise if it does not exist. Discard the state of the previous run, unless this run is resumed.
+        """Look up the setting; raise if it does not exist. Discard the state of the previous run.
 
         If the run also has a scheduler for this learning rate, log a warning. With `takes_over=True`, log no warning, because
         the callback deliberately replaces the scheduler's value before each step.
@@ -57,8 +57,7 @@ class Setting:
             other for other in settings if isinstance(other, Setting) and other is not self and targets & other.targets(run)
         ]
         self.has_warned = False
-        if not run.resuming:
-            self.has_written, self._stored = False, None
+        self.has_written, self._stored = False, None
         if run.lr_scheduler is not None and self._own is None and self._key == "lr" and not takes_over:
             self._warn_about(f"the lr_scheduler, {type(run.lr_scheduler).__name__}")
 

@@ -30,8 +30,7 @@ class HyperParamSetter(Callback):
 
     def on_run_begin(self, run: Run) -> None:
         self.setting.begin(run, self.name or "")
-        if not run.resuming:
-            self.reset()
+        self.reset()
 
     def reset(self) -> None:
         """Discard the state of the previous run."""

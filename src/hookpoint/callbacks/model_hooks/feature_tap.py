@@ -76,10 +76,9 @@ class FeatureTap(PatternCallback):
     def on_setup(self, run: Run) -> None:
         self._check(run)
 
-    def on_run_begin(self, run: Run) -> None:
+    def on_run_begin(self) -> None:
         self.on_run_end()
-        if not run.resuming:
-            self.features = {}
+        self.features = {}
 
     def on_iter_skip(self) -> None:
         self._rows.drop_batch()

@@ -40,7 +40,7 @@ class Notify(Sender):
 
     Listens to on_run_begin, on_save, on_load, on_exception and on_run_end. Checks for a new best when triggered: at the end of
     each complete epoch, unless `.when(...)` says otherwise. With a step schedule, the mean of the values logged since the
-    last trigger is compared with the best value so far.
+    last trigger is compared with the best value so far. Without `best`, `.when(...)` raises.
 
     >>> Notify("ntfys://topic", best="val_loss").name
     'Notify(val_loss)'
@@ -76,6 +76,8 @@ class Notify(Sender):
         self.reads = () if best is None else (best,)
         set_default_name(self, None if best is None else f"Notify({best})")
         self._values = NewValues(best or "")
+        if best is None and type(self).on_trigger is Notify.on_trigger:
+            vars(self)["on_trigger"] = None  # there is nothing to check, so `.when(...)` raises
         self._reset()
 
     def transport(self) -> AppriseTransport:
@@ -83,10 +85,9 @@ class Notify(Sender):
 
     def on_run_begin(self, run: Run) -> None:
         super().on_run_begin(run)
-        if not run.resuming:
-            self._values.reset()
-            if self.best is not None:
-                self.best.reset()
+        self._values.reset()
+        if self.best is not None:
+            self.best.reset()
         self._values.begin(run, self)
         self._reset()
         self._report(run, "start", "resumed" if run.resuming else "started")

@@ -94,8 +94,7 @@ class SendStat(Sender):
 
     def on_run_begin(self, run: Run) -> None:
         super().on_run_begin(run)
-        if not run.resuming:
-            self._sent, self._checkpoint = {}, ""
+        self._sent, self._checkpoint = {}, ""
 
     def on_save(self, path: Any) -> None:
         # If the checkpoint store writes no files, `path` is the name of a checkpoint.

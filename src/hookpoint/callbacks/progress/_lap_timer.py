@@ -36,12 +36,11 @@ class LapTimer(Callback):
         self._saving: tuple[int, float] | None = None
 
     def on_run_begin(self, run: Run) -> None:
-        laps = {name: self.elapsed(name) if run.resuming else Elapsed() for name in self._starts}
         self._run = run
         self._saving = None
         if isinstance(run, Run):
             self.time.paused = machine_of(run).clocks.paused_seconds
-        self._starts = {name: self.now().since(lap) for name, lap in laps.items()}
+        self._starts = dict.fromkeys(self._starts, self.now())
 
     def on_train_epoch_begin(self, run: Run) -> None:
         self.time.begin()

@@ -37,8 +37,7 @@ class EstimatedTimeLeft(Callback):
         self._ended_at: float | None = None
 
     def on_run_begin(self, run: Run) -> None:
-        if not run.resuming:
-            self._epochs, self._ended_at = [], run.elapsed
+        self._epochs, self._ended_at = [], None if run.resuming else run.elapsed
 
     def on_epoch_end(self, run: Run) -> None:
         now = run.elapsed

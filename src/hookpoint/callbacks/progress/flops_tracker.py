@@ -84,10 +84,7 @@ class FlopsTracker(LapTimer):
             raise BadLoop(f"{owner} logs at log steps, but log_every=0 disables them.", give="log_every=50")
 
     def on_run_begin(self, run: Run) -> None:
-        sums = (self._all, self._timed)
         self._reset()
-        if run.resuming:
-            self._all, self._timed = sums
         super().on_run_begin(run)
         if self._peak is None:
             first = next(iter(named_parameters(run.model)), None)

@@ -47,8 +47,7 @@ class TimeMonitor(LapTimer):
 
     def on_run_begin(self, run: Run) -> None:
         super().on_run_begin(run)
-        if not run.resuming:
-            self._waited = 0.0
+        self._waited = 0.0
         run.at_log_step(self._at_log_step)
 
     def on_train_epoch_begin(self, run: Run) -> None:

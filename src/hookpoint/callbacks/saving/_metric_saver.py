@@ -165,7 +165,10 @@ class TrackingSaver(Saver):
 
 
 class MetricSaver(TrackingSaver):
-    """When triggered, save a checkpoint if the metric has a new best value. The tag is `<prefix>-<metric or filename>`."""
+    """When triggered, save a checkpoint if the metric has a new best value. The tag is `<prefix>-<metric or filename>`.
+
+    Without a schedule, epochs that are cut short with `break` also count.
+    """
 
     def __init__(
         self, prefix: str, monitor_stat: str, ranking: Best | TopK, filename: str | None, **options: Unpack[SaverOptions]
@@ -189,3 +192,7 @@ class MetricSaver(TrackingSaver):
 
     def on_trigger(self, run: Run) -> None:
         self.save_best(run)
+
+    def save_incomplete(self, run: Run) -> bool:
+        self.save_best(run, final_only=True)
+        return True

@@ -33,7 +33,9 @@ class ModelCheckpoint(TrackingSaver):
     both.
 
     With `monitor`, a new best value of that metric is also saved as `checkpoints/best-<metric>/`. With `save_best_only`, a
-    trigger saves a checkpoint only if the metric has a new best value. `mode` is "min", "max" or "auto". With "auto", the
+    trigger saves a checkpoint only if the metric has a new best value, and the config's retention rules apply to these
+    checkpoints; without a config, only the best one is kept. With a schedule by steps or time, the end of each epoch is also a
+    trigger for the metric. `mode` is "min", "max" or "auto". With "auto", the
     metric's name determines the mode. The first value must be better than `initial_value_threshold`. Equal values and NaN are
     not better. Raises if the metric is missing. With a step schedule, the value is the mean of the values logged since the
     last trigger.
@@ -91,7 +93,7 @@ class ModelCheckpoint(TrackingSaver):
             raise BadArgument("ModelCheckpoint: save_best_only=True needs a metric.", write='monitor="val_loss"')
         rules: dict[str, Keep] = {} if save_best_only else {prefix: KeepNewest(5) if config is None else config.keep}
         if monitor is not None:
-            rules[f"best-{monitor}"] = KeepNewest(1)
+            rules[f"best-{monitor}"] = config.keep if save_best_only and config is not None else KeepNewest(1)
         self._best = Best(better, threshold=_threshold(initial_value_threshold, monitor))
         in_background = async_save and (config is None or config.async_save)
         super().__init__(rules, monitor, self._best, f"best-{monitor}", async_save=in_background, **options)
@@ -132,9 +134,16 @@ class ModelCheckpoint(TrackingSaver):
         self.save_best(run)
 
     def on_epoch_end(self, run: Run) -> None:
-        # Check the metric even if no save is scheduled, because the validation results belong to the current weights.
-        if run.epoch_complete:
+        super().on_epoch_end(run)
+        # Check the metric even if no save is scheduled, because the validation results belong to the current weights. With
+        # `save_best_only`, a schedule by epochs decides, but a schedule by steps is never due when validation ends.
+        schedule = self.schedule_in(run) if self.save_best_only else None
+        if run.epoch_complete and (schedule is None or "iter" in schedule.moments()):
             self.save_best(run, final_only=True)
+
+    def save_incomplete(self, run: Run) -> bool:
+        self.save_best(run, final_only=True)
+        return self.save_best_only
 
     def on_exception(self, run: Run) -> None:
         if self.exception_save:

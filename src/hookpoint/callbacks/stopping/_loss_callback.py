@@ -26,8 +26,8 @@ class Loss(NamedTuple):
 class LossCallback(Callback):
     """Read the loss after each step, and check the loss once it is on the host.
 
-    The loss is `run.loss` or, if `run.loss` is not set, the value logged as "loss". A loss is a tensor, a number, or a tuple,
-    list or dict of them. For a tensor with multiple elements, the mean is used.
+    The loss is `run.loss` or, if `run.loss` is not set, the value logged as "loss" in the same iteration. A loss is a tensor, a
+    number, or a tuple, list or dict of them. For a tensor with multiple elements, the mean is used.
     """
 
     handles_nonfinite_loss = True
@@ -44,6 +44,10 @@ class LossCallback(Callback):
     def on_run_begin(self) -> None:
         self._scalars.clear()
         self._iterations = self._losses = 0
+        self._mark = (0, 0)
+
+    def on_train_epoch_begin(self, run: Run) -> None:
+        self._mark = run.metrics.log_mark("loss")
 
     def on_train_iter_end(self, run: Run) -> None:
         self._read(run)
@@ -61,7 +65,7 @@ class LossCallback(Callback):
         and will not be printed is not stored.
         """
         self._iterations += 1
-        loss = loss_of(run)
+        loss = run.loss if run.loss is not None else self._logged_loss(run)
         if not shown and getattr(loss, "is_cpu", False) and loss.numel() == 1 and math.isfinite(loss.item()):
             self._losses += 1  # the usual case: three times as fast as the code below
             if not self._scalars:
@@ -75,13 +79,19 @@ class LossCallback(Callback):
                 self._scalars.start()
         self._check_ready(run)
 
+    def _logged_loss(self, run: Run) -> Any:
+        """Return the value logged as "loss" in this iteration, or None."""
+        (shown, followed), self._mark = self._mark, run.metrics.log_mark("loss")
+        is_new = self._mark[0] != shown or self._mark[1] > followed
+        return run.metrics.as_logged("loss") if is_new else None
+
     def _check_ready(self, run: Run, *, wait: bool = False) -> None:
         ready = self._scalars.take(wait=wait)
         self.check(run, [Loss(epoch, batch, step, part, value) for (epoch, batch, step, part), value in ready])
 
 
 def loss_of(run: Run) -> Any:
-    """Return this iteration's loss without waiting for a device, or None if there is no loss."""
+    """Return the newest loss, without waiting for a device, or None if there is no loss."""
     return run.loss if run.loss is not None else run.metrics.as_logged("loss")
 
 

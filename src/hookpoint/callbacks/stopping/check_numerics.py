@@ -23,7 +23,7 @@ PARAMETERS, GRADIENTS = "the parameters", "the gradients"
 class CheckNumerics(Callback):
     """Raise NotFinite if a parameter, a gradient, the loss or a given tensor contains NaN or infinity.
 
-        run_as_trigger: Check parameters when triggered, as in tensorpack.
+        run_as_trigger: Check parameters when triggered, as in tensorpack. If False, `.when(...)` raises.
         run_step: Also check parameters after each step.
         parameters: Check parameters once before training, and later as set by `run_as_trigger` and `run_step`. False disables
             all checks of parameters.
@@ -65,6 +65,8 @@ class CheckNumerics(Callback):
             raise BadArgument("CheckNumerics has nothing to check.", give="parameters, gradients, loss or tensors")
         self._magnitudes = AsyncScalars()
         self._others = OtherOptimizers()
+        if not self.run_as_trigger and type(self).on_trigger is CheckNumerics.on_trigger:
+            vars(self)["on_trigger"] = None  # there is nothing to check, so `.when(...)` raises
 
     def on_setup(self, run: Run) -> None:
         owner = self.name or "CheckNumerics"

@@ -25,7 +25,8 @@ class LossMonitor(LossCallback):
     loss in such a group is found within about 50 steps, and by the end of the epoch at the latest. The error names the step.
     Weights that contain NaN or infinity are never saved, so the newest checkpoint contains only finite weights.
 
-    Reads `run.loss`, or the metric "loss" if `run.loss` is not set. Raises if neither exists.
+    Reads `run.loss` or, if it is not set, the value logged as "loss" in the same iteration. Iterations without a loss are
+    skipped. Raises if no iteration has a loss.
 
     >>> with Loop([LossMonitor(0)]) as run:
     ...     for batch in run.batches([0.5, float("inf")]):

@@ -37,8 +37,7 @@ class MovingAverageSummary(Callback):
         self._averages: dict[str, Average] = {}
 
     def on_run_begin(self, run: Run) -> None:
-        if not run.resuming:
-            self._averages = {}
+        self._averages = {}
         run.at_log_step(self._average)
 
     def _average(self, means: Mapping[str, Any]) -> dict[str, Average]:

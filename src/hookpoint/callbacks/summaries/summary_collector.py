@@ -93,8 +93,7 @@ class SummaryCollector(Callback):
         self.on_run_end()
         if self.data.gradients is not None:
             self._others.observe(run, self._copy_others)
-        if not run.resuming:
-            self._collected = None
+        self._collected = None
 
     def on_train_epoch_begin(self, run: Run) -> None:
         if self._collected is None and self.data.graph and hasattr(run.model, "register_forward_pre_hook"):

@@ -46,9 +46,8 @@ class GPUMemoryTracker(Callback):
     def on_setup(self) -> None:
         self._cuda = _cuda(self.name or "GPUMemoryTracker", self.devices, are_requested=self._are_requested)
 
-    def on_run_begin(self, run: Run) -> None:
-        if not run.resuming:
-            self._peaks, self._in_epoch = {}, False
+    def on_run_begin(self) -> None:
+        self._peaks, self._in_epoch = {}, False
 
     def on_epoch_begin(self) -> None:
         self._peaks, self._in_epoch = {}, True

@@ -48,8 +48,7 @@ class GPUUtilizationTracker(Callback):
     def on_run_begin(self, run: Run) -> None:
         self.on_run_end()
         self._run = run
-        if not run.resuming:
-            self._sums = {}
+        self._sums = {}
         owner = self.name or "GPUUtilizationTracker"
         self._gpus = open_gpus(owner, self.devices)
         if self._gpus is not None:

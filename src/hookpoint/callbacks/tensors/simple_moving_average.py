@@ -48,8 +48,7 @@ class SimpleMovingAverage(TensorReader):
         super().on_run_begin(run)
         self._floats = machine_of(run).options.floats
         self._step = run.step
-        if not run.resuming:
-            self._is_complete, self._means, self._sums = True, {}, {}
+        self._is_complete, self._means, self._sums = not run.resuming, {}, {}
 
     def on_train_iter_end(self, run: Run) -> None:
         step = run.step

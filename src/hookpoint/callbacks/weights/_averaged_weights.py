@@ -69,8 +69,7 @@ class AveragedWeights(Callback):
 
     def on_run_begin(self, run: Run) -> None:
         self._is_running, self._has_failed = True, False
-        if not run.resuming:
-            self.reset()
+        self.reset()
 
     def on_train_epoch_end(self, run: Run) -> None:
         self._note_versions()

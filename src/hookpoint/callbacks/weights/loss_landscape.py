@@ -135,8 +135,8 @@ class LossLandscape(Callback):
 
     def on_run_begin(self, run: Run) -> None:
         self._snapshots, self._ended = WeightSnapshots(Path(run.workdir) / LANDSCAPE), None
+        self._reset()
         if not run.resuming:
-            self._reset()
             self._snapshots.remove_all_but([])
             self._collect(run)
 

@@ -12,11 +12,11 @@ from hookpoint.callbacks.weights._averaged_weights import AveragedWeights
 from hookpoint.callbacks.weights._batch_norm_pass import batch_norm_buffers, measured_statistics
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.checkpoint.plain_names import plain_name
-from hookpoint.core.errors import BadArgument, BadLoop
+from hookpoint.core.errors import BadArgument, BadData, BadLoop, StopRun
 from hookpoint.core.logger import logger
 from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.rates import put
-from hookpoint.core.run.run import Run
+from hookpoint.core.run.run import Run, stepper_of
 
 
 class StochasticWeightAveraging(AveragedWeights):
@@ -27,12 +27,14 @@ class StochasticWeightAveraging(AveragedWeights):
         anneal_epochs: Number of epochs over which the rate changes to `lr`.
         anneal: "cos" or "linear".
         data: Data to measure batch norm statistics with; by default, one epoch of the training data.
-        forward: Function that calls the model with a batch; by default, the model is called as in validation.
+        forward: Function that calls the model with a batch; by default, the model is called as in validation. In your own loop,
+            pass it if a batch is not a pair (inputs, targets).
         model: The module to average; by default, the run's whole model.
 
     If the model has batch norm layers, torch's update_bn measures their statistics for the averages, with one pass over the
-    data. The validation of the last epoch uses the averages. The last checkpoint contains the training weights, so that you can
-    resume from it and train for longer. The averages are loaded into the model after that checkpoint is written.
+    data. If that fails at the end of the run, a warning is logged, and the averages are used with the statistics of the
+    training weights. The validation of the last epoch uses the averages. The last checkpoint contains the training weights, so
+    that you can resume from it and train for longer. The averages are loaded into the model after that checkpoint is written.
     `load_weights(path, averaged=True)` returns the averages from a checkpoint, and `weights()` returns the current averages. If
     a run is stopped early, the averages computed until then are loaded into the model. After an exception or a signal, the
     model has its training weights. The weights of an incomplete epoch are not averaged. Sends the event "setting".
@@ -89,7 +91,8 @@ class StochasticWeightAveraging(AveragedWeights):
         self._taken = 0
         self._rates: list[float] = []
         self._statistics: dict[str, Any] = {}
-        self._is_measured = self._is_trained = False
+        self._is_measured = self._is_trained = self._has_checked_batch = False
+        self._acts_on_steps = True
 
     def on_setup(self, run: Run) -> None:
         super().on_setup(run)
@@ -108,7 +111,7 @@ class StochasticWeightAveraging(AveragedWeights):
             self.setting.begin(run, self.name or "", takes_over=True)
 
     def on_epoch_begin(self, run: Run) -> None:
-        self._is_trained = False
+        self._is_trained, self._acts_on_steps = False, True
         # After averaging has begun, the first averaged epoch does not change, even if the run's number of epochs does.
         if not self.updates and not self._rates:
             self._first = self._schedule.first_epoch(run.max_epochs)
@@ -118,9 +121,27 @@ class StochasticWeightAveraging(AveragedWeights):
             self.setting.set_each(run, self._targets(run))
 
     def on_train_iter_begin(self, run: Run) -> None:
-        if run.lr_scheduler is not None and self._rates:  # the scheduler also sets the rate, between epochs or after each step
+        if self._acts_on_steps:
+            self._begin_step(run)
+
+    def _begin_step(self, run: Run) -> None:
+        if not self._has_checked_batch:
+            self._check_batch(run)
+        # The scheduler also sets the rate, between epochs or after each step.
+        self._acts_on_steps = run.lr_scheduler is not None and bool(self._rates)
+        if self._acts_on_steps:
             for group, rate in zip(run.optimizer.param_groups, self._targets(run), strict=False):
                 put(group, "lr", rate)
+
+    def _check_batch(self, run: Run) -> None:
+        """Raise if the model cannot be called with the batches that batch norm statistics will be measured with."""
+        self._has_checked_batch = True
+        is_known = self._forward is not None or self.data is not None or run.hooks.dispatch("on_val_forward", mode="val")
+        if is_known or not batch_norm_buffers(self.model_of(run)):
+            return
+        if problem := stepper_of(run).misfit(run.batch):
+            why = f"{self.name} cannot call the model to measure batch norm statistics: {problem}."
+            raise BadData(why, give="forward=lambda batch: model(batch), or data=..., which yields pairs")
 
     def on_train_epoch_end(self, run: Run) -> None:
         super().on_train_epoch_end(run)
@@ -180,18 +201,21 @@ class StochasticWeightAveraging(AveragedWeights):
         if not (run.agree(bool(norms)) if run.team.has_stages else norms):  # all ranks take part in the pass, or none do
             return
         self._is_measured = True
+        problem, cure = "no data to measure batch norm statistics with", "data=..."
         if data is not None:
             self._apply(model)
             try:
                 self._statistics = measured_statistics(run, model, data, self._forward)
+            except Exception as error:
+                if isinstance(error, StopRun) or run.team.size > 1:  # the other ranks would wait for this one
+                    raise
+                problem = f"batch norm statistics could not be measured ({type(error).__name__}: {error})"
+                cure = "forward=..., a function that calls the model with a batch"
             finally:
                 self._swap.restore()
         if norms and not self._statistics:
-            problem = (
-                "no data to measure batch norm statistics with, so the averages are used with the batch norm statistics of the "
-                "training weights. Pass data=..."
-            )
-            logger.warning("%s: %s", self.name, problem)
+            line = "%s: %s, so the averages are used with the batch norm statistics of the training weights. Pass %s"
+            logger.warning(line, self.name, problem, cure)
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -207,7 +231,7 @@ class StochasticWeightAveraging(AveragedWeights):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self._first, self._rates, self._taken = state["first"], list(state["rates"]), state["taken"]
-        self._is_measured = state["is_measured"]
+        self._is_measured, self._acts_on_steps = state["is_measured"], True
         self._statistics = {plain_name(name): tensor.clone() for name, tensor in state["statistics"].items()}
         if self.setting is not None and state["setting"] is not None:
             self.setting.load_state_dict(state["setting"])

@@ -34,6 +34,7 @@ class Metrics(Mapping[str, float]):
         self._values: dict[str, Any] = {}
         self._epochs: dict[str, int] = {}
         self._counts: dict[str, int] = {}
+        self._shown: dict[str, int] = {}  # how many times `show` was called; not in checkpoints
         self._history: dict[str, deque[tuple[Moment, Any]]] = {}
 
     def __getitem__(self, name: str) -> float:
@@ -71,6 +72,13 @@ class Metrics(Mapping[str, float]):
         """Set the latest value without counting it as an observation."""
         self._values[name] = value
         self._epochs[name] = epoch
+        self._shown[name] = self._shown.get(name, 0) + 1
+
+    def log_mark(self, name: str) -> tuple[int, int]:
+        """Return two numbers, one of which increases whenever a value is logged. The second one may also decrease."""
+        value = self._values.get(name)
+        followed = len(value.mean.pending) if type(value) is Newest else 0
+        return self._shown.get(name, 0) + self.observations(name), followed
 
     def follow(self, name: str, mean: Mean, epoch: int) -> None:
         """Until `settle` is called, use the last value that was added to a mean as the latest value of the metric."""

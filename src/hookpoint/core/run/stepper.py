@@ -37,13 +37,19 @@ class Stepper:
         if run.mode == "pred":
             run.outputs = run.model(run.batch)
             return
-        if not isinstance(run.batch, tuple | list) or len(run.batch) != 2:
-            found = type(run.batch).__name__ + (f" of length {len(run.batch)}" if isinstance(run.batch, tuple | list) else "")
-            raise BadData(f"expected each batch to be a pair (inputs, targets), got {found}.", write=OWN_FORWARD)
+        if problem := self.misfit(run.batch):
+            raise BadData(f"{problem}.", write=OWN_FORWARD)
         inputs, run.targets = run.batch
         run.outputs = run.model(inputs)
         if run.mode == "train" or run.criterion is not None:
             run.loss = run.criterion(run.outputs, run.targets)
+
+    def misfit(self, batch: Any) -> str:
+        """Return why `forward` cannot use a batch, or "" if it can."""
+        if isinstance(batch, tuple | list) and len(batch) == 2:
+            return ""
+        found = type(batch).__name__ + (f" of length {len(batch)}" if isinstance(batch, tuple | list) else "")
+        return f"expected each batch to be a pair (inputs, targets), got {found}"
 
     def backward(self, run: Any) -> None:
         run.optimizer.zero_grad()
