@@ -87,6 +87,8 @@ class Settings:
         for name in self._run.hyper:
             value = self._run.hyper[name]
             if (kind := TYPES.get(type(value))) is not None or hasattr(value, "__float__"):
+                if kind == "int" and self._run.hyper.registered(name) is None:
+                    kind = "float"  # optimizers have defaults such as weight_decay=0
                 low = {"low": 0.0} if split_name(name)[0] in NEVER_NEGATIVE else {}
                 rows.append({"name": name, "type": kind or "float", "value": _number(value), **low})
         if self._loop.log_every:
