@@ -1166,7 +1166,6 @@ def test_a_new_rate_counts_from_the_next_step_on(net, batches):
     [
         *[("lr", value) for value in (float("nan"), float("inf"), -float("inf"), "0.1", None, True, torch.tensor([0.1, 0.2]))],
         *[("betas", value) for value in (0.9, (0.9,), (0.9, float("nan")), ("a", "b"))],
-        *[("amsgrad", value) for value in (1, "yes")],
     ],
 )
 def test_a_value_that_cannot_be_meant_is_refused_and_nothing_changes(batches, name, value):
