@@ -165,6 +165,8 @@ class TorchPositions(Positions):
         if saved is not None and saved["ahead"] == batches_ahead(loader):
             # Code other than the sampler may also draw from these generators, so their saved state is restored last.
             _loader_state.put_generators(loader, saved["now"])
+            if has_index(loader):  # otherwise, the dataset draws the same numbers again while the samples are skipped
+                _loader_state.put_dataset_generators(loader, saved["now"])
         return entered
 
     def resume_in_team(self, loader: Any, epoch: int, batches: int, state: State) -> Entered:
@@ -299,6 +301,7 @@ class TorchPositions(Positions):
             self._randomness.load_state_dict(self._begun)
         if saved is not None:
             _loader_state.put_generators(loader, saved["begun"])
+            _loader_state.put_dataset_generators(loader, saved["begun"])
             _loader_state.put_counters(loader, saved["begun"], saved["first"], in_pass=True)
 
     def _save(self, loader: Any) -> Restore:
@@ -308,6 +311,7 @@ class TorchPositions(Positions):
         def restore() -> None:
             self._randomness.load_state_dict(state)
             _loader_state.put_generators(loader, own)
+            _loader_state.put_dataset_generators(loader, own)
 
         return restore
 
