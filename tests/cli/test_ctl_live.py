@@ -48,6 +48,16 @@ def test_an_applied_command_says_where(command, steered):
     assert said.endswith(": Tunable.alpha 0.5 -> 0.25, Tunable.mode fast -> slow\n")
 
 
+def test_numbers_of_the_optimizer_accept_floats_even_if_they_are_ints(command, steered):
+    optimizer = torch.optim.Adam(torch.nn.Linear(1, 1).parameters())  # its weight_decay is the int 0
+    step = hookpoint.LambdaCallback(on_train_iter_end=lambda run: optimizer.step())
+    with steered(optimizer=optimizer, callbacks=[step]) as live:
+        command("ctl", "live", "set", "weight_decay=0.01", "lr=1")
+        command("ctl", "live", "set", "lr=0.5")
+        live.end()
+    assert (optimizer.param_groups[0]["weight_decay"], optimizer.param_groups[0]["lr"]) == (0.01, 0.5)
+
+
 def test_each_command_is_sent_with_its_arguments(command, steered):
     with steered() as live:
         assert command("ctl", "live", "pause").stdout.startswith("applied at step ")

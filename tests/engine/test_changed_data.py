@@ -242,12 +242,17 @@ def test_between_epochs_one_line_says_it(tmp_path, caplog):
 # Other data
 
 
+def subset(drawn):
+    return DataLoader(data_of(), batch_size=8, sampler=SubsetRandomSampler(range(drawn)))
+
+
 CHANGES = {
     "shorter": (shuffled(8), shuffled(8, data_of(48)), "samples"),
     "longer": (shuffled(8), shuffled(8, data_of(80)), "samples"),
     "not shuffled": (shuffled(8), DataLoader(data_of(), batch_size=8), "order"),
     "shuffled": (DataLoader(data_of(), batch_size=8), shuffled(8), "order"),
     "another sampler": (shuffled(8), DataLoader(data_of(), batch_size=8, sampler=SubsetRandomSampler(range(64))), "order"),
+    "fewer drawn": (subset(48), subset(40), "drawn"),
 }
 
 
@@ -271,6 +276,20 @@ def test_between_epochs_other_data_is_warned_of(change, tmp_path, caplog):
     assert "warned: " in caplog.text
     caplog.clear()
     fit(tmp_path, after, epochs=3)
+    assert not caplog.records
+
+
+def test_a_sampler_whose_length_varies_by_itself_resumes(tmp_path, caplog):
+    class Growing(SubsetRandomSampler):
+        def __iter__(self):
+            yield from list(super().__iter__())
+            self.indices = [*self.indices, len(self.indices)]
+
+    def loader():
+        return DataLoader(data_of(), batch_size=1, sampler=Growing(range(4)))
+
+    for stop in (10, None):  # in the third epoch, which has six samples
+        fit(tmp_path, loader(), epochs=3, stop=stop)
     assert not caplog.records
 
 

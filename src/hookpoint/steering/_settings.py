@@ -11,7 +11,7 @@ from hookpoint.core.callback.knob import Knob, actions_of, knobs_of
 from hookpoint.core.control.controlled_loop import ControlledLoop
 from hookpoint.core.errors import BadValue, UnknownSetting, listed
 from hookpoint.core.hooks.entry import Entry
-from hookpoint.core.run.hyper import checked, split_name
+from hookpoint.core.run.hyper import as_number, checked, split_name
 from hookpoint.core.run.rates import put
 
 NEVER_NEGATIVE = ("lr", "momentum", "weight_decay")
@@ -87,8 +87,10 @@ class Settings:
         for name in self._run.hyper:
             value = self._run.hyper[name]
             if (kind := TYPES.get(type(value))) is not None or hasattr(value, "__float__"):
+                if kind == "int" and self._run.hyper.registered(name) is None:
+                    kind = "float"  # optimizers have defaults such as weight_decay=0
                 low = {"low": 0.0} if split_name(name)[0] in NEVER_NEGATIVE else {}
-                rows.append({"name": name, "type": kind or "float", "value": _number(value), **low})
+                rows.append({"name": name, "type": kind or "float", "value": as_number(value), **low})
         if self._loop.log_every:
             rows.append(LOG_EVERY.described("log_every", self._loop.log_every))
         return rows + [one.knob.described(one.name, one.value) for one in self._knobs()]
@@ -107,7 +109,7 @@ class Settings:
         if name == "log_every":
             return self._loop.log_every
         knob = self._find(name)
-        return knob.value if knob is not None else _number(self._run.hyper[name])
+        return knob.value if knob is not None else as_number(self._run.hyper[name])
 
     # Changing
 
@@ -173,7 +175,7 @@ class Settings:
         rates = self._run.hyper.rates
         ratios = rates.state_dict()
         groups = [group for optimizer in self._run.optimizers for group in optimizer.param_groups if key in group]
-        values = [_number(group[key]) for group in groups]
+        values = [as_number(group[key]) for group in groups]
 
         def restore() -> None:
             for group, value in zip(groups, values, strict=True):
@@ -273,8 +275,3 @@ class Settings:
             names = ", ".join(entry.name for entry in of_class)
             raise BadValue(f"{owner} is the class of {len(of_class)} callbacks.", choose=names)
         return next(iter(named or of_class), None)
-
-
-def _number(value: Any) -> Any:
-    """Convert a one-element tensor, or a similar object, to a float. Return any other value unchanged."""
-    return value if type(value) in TYPES or not hasattr(value, "__float__") else float(value)

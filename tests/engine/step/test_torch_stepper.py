@@ -127,6 +127,26 @@ def test_windows_and_the_last_short_one_step_as_by_hand(net, runner, batches, ac
     assert run.iteration == watch.seen.count("backward_end") == 10
 
 
+class TooShort:
+    """A loader with more batches than its length, like an IterableDataset in workers, whose length is an estimate."""
+
+    def __init__(self, batches):
+        self.batches = batches
+
+    def __iter__(self):
+        return iter(self.batches)
+
+    def __len__(self):
+        return 2
+
+
+def test_batches_beyond_the_length_of_the_loader_fill_windows_too(net, runner, batches):
+    one = runner(accumulate=2)
+    run = one.fit(TooShort(batches), epochs=2)
+    assert (run.step, run.iteration) == (6, 10)
+    assert torch.equal(one.model.weight, bare(net, batches, epochs=2, accumulate=2))
+
+
 def test_the_last_short_window_of_a_stream_has_an_iteration_without_values(runner, batches):
     seen = []
 

@@ -158,7 +158,7 @@ class Setting:
         """Return whether the setting already has the new value, after rounding if the setting is stored in a tensor."""
         if new == value or self._own is not None or not isinstance(new, int | float):
             return bool(new == value)
-        return bool(as_stored(run.hyper[name], new) == value)
+        return bool(as_stored(run.hyper.stored(name), new) == value)
 
     def _get(self, run: Run, name: str) -> Any:
         value = run.hyper[name] if self._own is None or self._is_broadcast(run) else self._own.get_value()

@@ -49,4 +49,4 @@ class MaxSteps(Callback):
 
 def _is_last_batch(run: Run) -> bool:
     progress = run.progress
-    return progress is not None and progress.total is not None and run.batch_idx + 1 >= progress.total
+    return progress is not None and run.batch_idx + 1 == progress.total

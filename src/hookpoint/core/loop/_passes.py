@@ -161,5 +161,6 @@ class Pass:
         return Progress(self.mode, self.batches_done, self.total)
 
     @property
-    def saw_everything(self) -> bool:
-        return self.total is not None and self.batches_seen >= self.total
+    def is_at_end(self) -> bool:
+        """Whether the pass is at its last batch. The length of a loader may be too small: more batches may follow its end."""
+        return self.batches_seen == self.total

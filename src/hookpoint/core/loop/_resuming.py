@@ -20,6 +20,7 @@ from hookpoint.core.checkpoint.own_copy import own_copy
 from hookpoint.core.checkpoint.positions import Entered
 from hookpoint.core.checkpoint.rank_state import state_for_rank
 from hookpoint.core.checkpoint.script_rates import changed_rate, rates_of, saved_optimizers
+from hookpoint.core.checkpoint.script_schedules import changed_schedules
 from hookpoint.core.checkpoint.stateful import has_state, load_state, restore_gradients
 from hookpoint.core.checkpoint.store import Checkpoint, ResumableStore, Resume
 from hookpoint.core.errors import BadLoop, CannotResume
@@ -337,6 +338,8 @@ class Resuming:
                 logger.warning("the checkpoint has no state for '%s', which stays unchanged", name)
         optimizers = list(saved_optimizers(saved.get("optimizer")))
         if line := changed_rate(self._saving.script_rates, checkpoint.state.get("script_rates"), optimizers):
+            logger.warning("%s", line)
+        for line in changed_schedules(self._stateful.get("lr_scheduler"), saved.get("lr_scheduler")):
             logger.warning("%s", line)
         table = self._objects.hooks.compared(checkpoint.state["callbacks"])
         if table:

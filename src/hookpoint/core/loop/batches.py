@@ -121,7 +121,7 @@ class BatchLoop:
             is_cut = pass_.has_lost_data or machine.pass_end.is_due(pass_)
             has_ended = complete or (pass_.resolutions == resolutions and is_cut)
             if pass_.is_open and has_ended:  # otherwise, continue with the changed handlers, or after a caught exception
-                pass_.was_cut = not complete and not pass_.saw_everything
+                pass_.was_cut = not complete and not pass_.is_at_end
                 if not complete and not pass_.was_cut:  # the pass was stopped at its last batch
                     machine.resuming.exhaust_data(pass_)
                 if pass_.is_train and (complete or not machine.verdicts.stop):

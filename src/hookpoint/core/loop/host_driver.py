@@ -190,7 +190,7 @@ class HostDriver:
         """Close the pass. By default, the pass is complete if it had `total` batches or `total` is unknown."""
         pass_, machine = self._innermost(), self._running()
         if complete is None:
-            complete = pass_.total is None or pass_.saw_everything
+            complete = pass_.total is None or pass_.batches_seen >= pass_.total
         self._pass = None  # set before end_pass, which closes the pass even if a handler raises an error
         machine.end_pass(pass_, complete=complete, finals=finals)
         if machine.scopes.passes:

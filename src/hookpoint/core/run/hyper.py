@@ -58,7 +58,7 @@ class GroupParam:
         self._groups, self._key, self.name = groups, key, name
 
     def get_value(self) -> Any:
-        return self._groups[0][self._key]
+        return as_number(self._groups[0][self._key])
 
     def set_value(self, value: Any) -> None:
         value = checked(self.name, value, self.get_value())
@@ -73,6 +73,9 @@ class RateParam(GroupParam):
         super().__init__([groups[addresses[0]]], "lr", name)
         self._rates, self._all, self._addresses = rates, groups, addresses
 
+    def get_value(self) -> float:
+        return self._rates.read(self._groups[0]["lr"])
+
     def set_value(self, value: Any) -> None:
         self._rates.set(self.name, self._all, self._addresses, checked(self.name, value, self.get_value()))
 
@@ -81,7 +84,8 @@ class Hyper(MutableMapping[str, Any]):
     """The optimizer's settings and all registered settings, by name. For example, set `run.hyper["learning_rate"] = 0.1`.
 
     Names are `learning_rate` (or `lr`), `momentum`, `weight_decay` and every other number in the optimizer's parameter groups.
-    A value that is not finite or does not have the setting's type raises BadValue.
+    A value that is not finite or does not have the setting's type raises BadValue. A number is read as a float even if the
+    optimizer stores it in a tensor.
 
     The learning rate is the rate of the first group. If you set it, the groups of all optimizers keep their ratios to the
     first group. If the first group already has this rate, nothing changes. Any other setting gets the same value in all groups
@@ -131,10 +135,15 @@ class Hyper(MutableMapping[str, Any]):
                 self.recapture()
             return
         if isinstance(param, GroupParam | ObjAttrParam):
-            checked(name, value, param.get_value())
+            value = checked(name, value, param.get_value())
         self.request(name, value)
         self._pending.pop(self._pending_name(name) or name, None)
         self._pending[name] = value
+
+    def stored(self, name: str) -> Any:
+        """Return a setting's value as it is stored. A number in a parameter group may be stored in a tensor."""
+        addresses = [] if self.registered(name) is not None else self.addresses(name)
+        return self._groups()[addresses[0]][split_name(name)[0]] if addresses else self[name]
 
     def _pending_name(self, name: str) -> str | None:
         """Return the name that was used in a pending change to this setting, or None if no change is pending.
@@ -182,12 +191,12 @@ class Hyper(MutableMapping[str, Any]):
             chosen = [address for address in groups if address[0] == of]
         else:
             chosen = list(groups)[int(of) : int(of) + 1] if of.isdecimal() else [] if of else list(groups)
-        return [address for address in chosen if key in groups[address]]
+        return [address for address in chosen if _is_setting(groups[address].get(key))]
 
     def group_names(self, name: str) -> list[str]:
         """Return the per-group names of a setting, one for each group that has it."""
         key, _ = split_name(name)
-        return [f"{name}@{number}" for number, group in enumerate(self._groups().values()) if key in group]
+        return [f"{name}@{number}" for number, group in enumerate(self._groups().values()) if _is_setting(group.get(key))]
 
     def _groups(self) -> dict[Address, dict[str, Any]]:
         """Return the parameter groups of all optimizers, in order."""
@@ -274,7 +283,7 @@ def checked(name: str, value: Any, present: Any) -> Any:
         if isinstance(value, type(present)):
             return value
         expected = f"a {type(present).__name__}"
-    elif isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    elif isinstance(value := as_number(value), bool) or not isinstance(value, int | float) or not math.isfinite(value):
         expected = "a finite number"
     elif abs(value) <= LARGEST:  # with a larger value, a step raises an error or makes every weight infinite
         return value
@@ -283,5 +292,14 @@ def checked(name: str, value: Any, present: Any) -> Any:
     raise BadValue(f"{name} must be {expected}, got {value!r}.", now=repr(present))
 
 
+def as_number(value: Any) -> Any:
+    """Return a one-element tensor, or a similar object, as a float. Return any other value unchanged."""
+    is_other = isinstance(value, int | float) or not hasattr(value, "__float__") or math.prod(getattr(value, "shape", ())) != 1
+    return value if is_other else float(value)
+
+
 def _is_setting(value: Any) -> bool:
-    return isinstance(value, int | float | tuple) and not isinstance(value, bool)
+    """Return whether an entry of a parameter group is a number or a tuple. Do not read the value of a tensor."""
+    return isinstance(value, tuple) or (
+        hasattr(value, "__float__") and not isinstance(value, bool) and math.prod(getattr(value, "shape", ())) == 1
+    )

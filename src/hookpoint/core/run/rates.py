@@ -42,7 +42,7 @@ class Rates:
         nothing changes, even if a scheduler has changed another group.
         """
         lead, first = addresses[0], next(address for address in groups if address in self._ratios)
-        if self._read(groups[lead]["lr"]) == as_stored(groups[lead]["lr"], value):
+        if self.read(groups[lead]["lr"]) == as_stored(groups[lead]["lr"], value):
             return
         rates = {address: self._scaled(value, address, lead) for address in addresses}
         for address, rate in rates.items():
@@ -52,11 +52,11 @@ class Rates:
                 raise BadValue(f"{name}: the rate of {which} would be {rate}.", **cures)
         for address, rate in rates.items():
             self._write(groups[address], rate)
-        reference = self._read(groups[first]["lr"])
+        reference = self.read(groups[first]["lr"])
         if reference:
             others = [address for address in groups if address in self._ratios and address not in rates]
             for address in others if first in rates else addresses:
-                rate = rates[address] if address in rates else self._read(groups[address]["lr"])
+                rate = rates[address] if address in rates else self.read(groups[address]["lr"])
                 self._ratios[address] = _ratio(rate, reference)
 
     def state_dict(self) -> dict[str, Any]:
@@ -90,24 +90,24 @@ class Rates:
 
     def _initial(self, group: Mapping[str, Any]) -> float:
         initial = self._number(group.get("initial_lr"))
-        return self._read(group["lr"]) if initial is None else initial
+        return self.read(group["lr"]) if initial is None else initial
 
     def _present(self, group: Mapping[str, Any], first: Mapping[str, Any]) -> tuple[float, float]:
         """Return the rates of a new group and of the first group. Use their initial rates if both groups have one."""
         if "initial_lr" in group and "initial_lr" in first:
             return self._initial(group), self._initial(first)
-        return self._read(group["lr"]), self._read(first["lr"])
+        return self.read(group["lr"]), self.read(first["lr"])
 
     def _number(self, rate: Any) -> float | None:
         """Return a rate as a float, or None if it is not a number. Some optimizers use None, or one rate per parameter."""
         if isinstance(rate, bool) or not hasattr(rate, "__float__"):
             return None
         try:
-            return self._read(rate)
+            return self.read(rate)
         except (TypeError, ValueError, RuntimeError):
             return None
 
-    def _read(self, rate: Any) -> float:
+    def read(self, rate: Any) -> float:
         """Return a rate as a float. If the rate is on a device, read it again only if it has changed since the last read."""
         if getattr(rate, "is_cpu", True):
             return float(rate)

@@ -20,12 +20,14 @@ NAMES = {"SequentialSampler": IN_ORDER, "RandomSampler": SHUFFLED}
 WARNED = {
     "dataset": "is it the same data?",
     "samples": "epochs have a different length",
+    "drawn": "the sampler draws a different number of samples",
     "order": "epochs have a different order",
     "drop_last": "the last batch of an epoch differs",
     "batches": "is it the same data?",
 }
 REFUSED = {
     "samples": "the order of this epoch was drawn for a different number of samples",
+    "drawn": "the order of this epoch was drawn for a different number of samples",
     "order": "some samples would be used twice in this epoch, and others never",
 }
 
@@ -42,6 +44,14 @@ def facts_of(loader: Any) -> dict[str, Any]:
     name = type(batches if is_custom else loader.sampler).__name__
     order = NAMES.get(name, name) if team is None else SHUFFLED if team.shuffle else IN_ORDER
     return {**facts, "order": order, "drop_last": getattr(batches, "drop_last", None)}
+
+
+def facts_of_pass(loader: Any) -> dict[str, Any]:
+    """Return the facts about a DataLoader, and the number of samples that its sampler draws in a pass."""
+    sampler = getattr(loader, "sampler", None) if isinstance(loader, DataLoader) else None
+    if sampler is None or hasattr(sampler, "num_replicas"):  # for DistributedSampler, it depends on the number of ranks
+        return facts_of(loader)
+    return {**facts_of(loader), "drawn": length_of(sampler)}
 
 
 def facts_of_order(order: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -69,14 +79,16 @@ def compared(saved: Mapping[str, Any], now: Mapping[str, Any], *, in_epoch: bool
     because the rest of an epoch can be split into batches of any size.
     """
     changed = [name for name in WARNED if name in saved and name in now and saved[name] != now[name]]
+    if "drawn" in changed and all(facts["drawn"] == facts.get("samples") for facts in (saved, now)):
+        changed.remove("drawn")  # every sample is drawn
     if not changed:
         return ""
     from hookpoint.storage.workdir.identity import Row, table
 
     rows = []
     for name in changed:
-        stays_in_order = name == "samples" and {saved.get("order", IN_ORDER), now.get("order", IN_ORDER)} == {IN_ORDER}
-        is_refused = in_epoch and name in REFUSED and not stays_in_order
+        stays_in_order = {saved.get("order", IN_ORDER), now.get("order", IN_ORDER)} == {IN_ORDER}
+        is_refused = in_epoch and name in REFUSED and not (stays_in_order and name in ("samples", "drawn"))
         why = REFUSED[name] if is_refused else WARNED[name]
         rows.append(Row(name, saved[name], now[name], "refused" if is_refused else "warned", why))
     if any(row.verdict == "refused" for row in rows):

@@ -38,6 +38,7 @@ class LoaderRecord:
             _loader_state.put_counters(loader, record["now"], record["first"], in_pass=False)
             if not record["is_seeded_anew"]:
                 _loader_state.put_generators(loader, record["now"])
+            _loader_state.put_dataset_generators(loader, record["now"], record["first"])
             _load_dataset(loader, record)
             self._own_before = record["own"]
         self.is_made_anew, self._is_seeded_anew = record["is_made_anew"], record["is_seeded_anew"]
@@ -51,7 +52,9 @@ class LoaderRecord:
         if not is_first:
             self.is_made_anew, self._is_seeded_anew = False, self._is_seeded_anew or seeds != self._seeds
         self._seeds = seeds
-        self.begun = _loader_state.read(loader)
+        before, self.begun = self.begun, _loader_state.read(loader)
+        if not is_first:
+            self._first = _loader_state.without_reset(self._first, before, self.begun)
         self.had_iterator = has_iterator(loader) or (not is_first and _keeps_workers(loader))
 
     def resume(self, loader: Any, record: Mapping[str, Any]) -> None:

@@ -1,9 +1,9 @@
 """Loader state: everything that determines the order of a loader's data, except the global random number generators.
 
 The state contains only plain types and tensors. It includes the states of the torch, NumPy and Python random generators in
-the loader and its samplers. It also includes the samplers' counters. A counter is an attribute that is a number, a string or
-None, such as an epoch. The state does not use a sampler's `state_dict`, which contains the position in a pass: loading a
-`state_dict` from the end of a pass would make the next pass empty.
+the loader, its samplers and, without workers, its dataset. It also includes the samplers' counters. A counter is an attribute
+that is a number, a string or None, such as an epoch. The state does not use a sampler's `state_dict`, which contains the
+position in a pass: loading a `state_dict` from the end of a pass would make the next pass empty.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from hookpoint.core.checkpoint.randomness import put_state, state_of
 from hookpoint.parallel.data.sampler import TeamBatchSampler
 
 COUNTERS = (bool, int, float, str, type(None))
+DATASET = "dataset"  # the paths of a dataset's generators begin with this name
 SAMPLERS = ("batch_sampler", "sampler")
 
 
@@ -27,8 +28,7 @@ def read(loader: Any) -> dict[str, Any]:
     """Return the state of the loader's generators and counters, keyed by attribute path."""
     return {
         "generators": {
-            path: generator.get_state() if isinstance(generator, torch.Generator) else state_of(generator)
-            for path, generator in _generators(loader).items()
+            path: _state_of(generator) for path, generator in {**_dataset_generators(loader), **_generators(loader)}.items()
         },
         "counters": {
             f"{path}.{name}": value
@@ -40,11 +40,30 @@ def read(loader: Any) -> dict[str, Any]:
 
 
 def put_generators(loader: Any, state: Mapping[str, Any]) -> None:
-    """Restore the loader's generators."""
-    for path, generator in _generators(loader).items():
-        if path in state["generators"]:
-            kept = state["generators"][path]
-            generator.set_state(kept.cpu()) if isinstance(generator, torch.Generator) else put_state(generator, kept)
+    """Restore the generators of the loader and its samplers."""
+    _put(_generators(loader), state)
+
+
+def put_dataset_generators(loader: Any, state: Mapping[str, Any], first: Mapping[str, Any] | None = None) -> None:
+    """Restore the dataset's generators. With `first`, restore only those that still have their first state.
+
+    The script has set the others for the next pass.
+    """
+    found = _dataset_generators(loader)
+    _put({path: one for path, one in found.items() if first is None or _is_same(_state_of(one), first, path)}, state)
+
+
+def without_reset(first: Mapping[str, Any], begun: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the first state without the dataset's generators that the script resets to the same state before each pass.
+
+    `begun` and `now` are the states at the beginning of two passes.
+    """
+    generators = {
+        path: state
+        for path, state in first["generators"].items()
+        if not (path.startswith(DATASET) and path in now["generators"] and _is_same(now["generators"][path], begun, path))
+    }
+    return {**first, "generators": generators}
 
 
 def put_counters(loader: Any, state: Mapping[str, Any], first: Mapping[str, Any], *, in_pass: bool) -> None:
@@ -99,8 +118,52 @@ def _generators(loader: Any) -> dict[str, Any]:
         for name, value in vars(owner).items():
             if all(value is not other for other in found.values()):
                 found[f"{path}.{name}"] = value
+    return _only_generators(found)
+
+
+def _dataset_generators(loader: Any) -> dict[str, Any]:
+    """Return the generators that are attributes of the dataset or of datasets inside it, if no workers read the dataset.
+
+    A dataset or an iterable dataset's loader that has a state dict restores its own generators.
+    """
+    if not isinstance(loader, DataLoader) or loader.num_workers:
+        return {}
+    if isinstance(loader.dataset, IterableDataset) and hasattr(loader, "state_dict"):
+        return {}
+    found: dict[str, Any] = {}
+    queue, seen = [(DATASET, loader.dataset)], set()
+    for path, data in queue:
+        if id(data) in seen or hasattr(data, "state_dict"):
+            continue
+        seen.add(id(data))
+        for name, value in getattr(data, "__dict__", {}).items():
+            items = value if isinstance(value, list | tuple) and value and isinstance(value[0], Dataset) else [value]
+            queue += [(f"{path}.{name}.{number}", item) for number, item in enumerate(items) if isinstance(item, Dataset)]
+            found[f"{path}.{name}"] = value
+    return _only_generators(found)
+
+
+def _only_generators(found: Mapping[str, Any]) -> dict[str, Any]:
     kinds: tuple[type, ...] = (torch.Generator, random.Random)
     if "numpy" in sys.modules:
         numpy = sys.modules["numpy"].random
         kinds += (numpy.Generator, numpy.RandomState)
     return {path: one for path, one in found.items() if isinstance(one, kinds) and not isinstance(one, random.SystemRandom)}
+
+
+def _state_of(generator: Any) -> Any:
+    return generator.get_state() if isinstance(generator, torch.Generator) else state_of(generator)
+
+
+def _put(generators: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+    for path, generator in generators.items():
+        if path in state["generators"]:
+            kept = state["generators"][path]
+            generator.set_state(kept.cpu()) if isinstance(generator, torch.Generator) else put_state(generator, kept)
+
+
+def _is_same(state: Any, record: Mapping[str, Any], path: str) -> bool:
+    if path not in record["generators"]:
+        return False
+    other = record["generators"][path]
+    return torch.equal(state.cpu(), other.cpu()) if isinstance(state, torch.Tensor) else bool(state == other)

@@ -30,7 +30,7 @@ from hookpoint.core.data.samples import length_of
 from hookpoint.core.errors import CannotResume
 from hookpoint.core.logger import logger
 from hookpoint.engine.data import _loader_state
-from hookpoint.engine.data._data_facts import batch_size_of, compared, digest_of, facts_of, facts_of_order
+from hookpoint.engine.data._data_facts import batch_size_of, compared, digest_of, facts_of, facts_of_order, facts_of_pass
 from hookpoint.engine.data._loader_record import LoaderRecord, batches_ahead, has_index, has_iterator, is_stateful, is_wrapper
 from hookpoint.engine.data._repartition import State, as_team_state, rest_of, unknown_order
 from hookpoint.engine.data._resumed_iterator import (
@@ -165,6 +165,8 @@ class TorchPositions(Positions):
         if saved is not None and saved["ahead"] == batches_ahead(loader):
             # Code other than the sampler may also draw from these generators, so their saved state is restored last.
             _loader_state.put_generators(loader, saved["now"])
+            if has_index(loader):  # otherwise, the dataset draws the same numbers again while the samples are skipped
+                _loader_state.put_dataset_generators(loader, saved["now"])
         return entered
 
     def resume_in_team(self, loader: Any, epoch: int, batches: int, state: State) -> Entered:
@@ -245,8 +247,10 @@ class TorchPositions(Positions):
 
         The first call after a resume compares these properties with the properties that the checkpoint contains.
         """
-        facts, expected = facts_of(loader), self._expected
+        facts, expected = facts_of_pass(loader), self._expected
         self._expected = {}
+        if self._facts_vary:
+            expected = {name: value for name, value in expected.items() if name != "drawn"}
         if changed := compared(expected, facts, in_epoch=in_epoch):
             self.notes.append(f"the training data differs from the data in the checkpoint:\n{changed}")
         old, new = expected.get("batch_size"), facts.get("batch_size")
@@ -297,6 +301,7 @@ class TorchPositions(Positions):
             self._randomness.load_state_dict(self._begun)
         if saved is not None:
             _loader_state.put_generators(loader, saved["begun"])
+            _loader_state.put_dataset_generators(loader, saved["begun"])
             _loader_state.put_counters(loader, saved["begun"], saved["first"], in_pass=True)
 
     def _save(self, loader: Any) -> Restore:
@@ -306,6 +311,7 @@ class TorchPositions(Positions):
         def restore() -> None:
             self._randomness.load_state_dict(state)
             _loader_state.put_generators(loader, own)
+            _loader_state.put_dataset_generators(loader, own)
 
         return restore
 

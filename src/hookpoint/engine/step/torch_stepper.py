@@ -370,9 +370,9 @@ class TorchStepper(Stepper):
 
     @staticmethod
     def is_last(run: Run) -> bool:
-        """Return whether this is the last batch of its pass, or False if the loader has no length."""
+        """Return whether this is the last batch of its pass, or False if the loader has no length or more batches than that."""
         progress = run.progress
-        return progress is not None and progress.total is not None and now_of(run).batch_idx + 1 >= progress.total
+        return progress is not None and now_of(run).batch_idx + 1 == progress.total
 
 
 def check_step_options(precision: str, accumulate: int, clip_grad_norm: float | None, lr_scheduler_on: str) -> None:
