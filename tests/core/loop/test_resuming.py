@@ -3,11 +3,11 @@ from __future__ import annotations
 import copy
 import pickle
 import random
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
-from hookpoint import Callback, Every, StopRun
+from hookpoint import At, Callback, Every, Once, StopRun
 from hookpoint.core.errors import BadLoop, CannotResume, CannotSave, NotFinite, NothingToSaveTo
 from hookpoint.core.loop.loop import Loop
 
@@ -626,3 +626,59 @@ def test_what_failed_in_the_background_is_no_failure_where_the_last_checkpoint_i
                 pass
     assert [event["in_a_row"] for event in monitor.events("save_failed")] == [1]
     assert late_disk.checkpoints[-1][1:] == (3, ["stop" if stops else "end"])
+
+
+class Ticks(Callback):
+    def __init__(self):
+        super().__init__()
+        self.steps = []
+
+    def on_trigger(self, run):
+        self.steps.append(run.step)
+
+
+def fired(disk, schedule, epochs, *, kill_at=None):
+    ticks = Ticks().when(schedule)
+    with suppress(Killed), Loop([Saver().when(Every(steps=1)), ticks], store=disk) as run:
+        for _ in run.epochs(epochs):
+            for _ in run.batches(range(10)):
+                if run.step == kill_at:
+                    raise Killed
+    return ticks.steps
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "steps"),
+    [
+        (Every(steps=1000), Every(steps=5), [15, 20]),
+        (At(steps=5), Every(steps=5), [15, 20]),
+        (Once(steps=3), Every(steps=5), [15, 20]),
+        (Every(steps=5), Every(epochs=1), [20]),
+        (Every(steps=5), Every(steps=7) | Every(epochs=1), [14, 20]),
+        (Every(steps=7) | Every(epochs=1), Every(steps=5), [15, 20]),
+    ],
+    ids=repr,
+)
+def test_a_schedule_that_has_changed_since_the_checkpoint_applies(before, after, steps, caplog, disk):
+    fired(disk, before, 2, kill_at=12)
+    assert fired(disk, after, 2) == steps
+    table = f"  Saver  restored\n  Ticks  restored, but its schedule is now {after!r}, not {before!r}"
+    assert [record.getMessage() for record in caplog.records] == [
+        f"the callbacks of this run do not match the checkpoint:\n{table}"
+    ]
+
+
+def test_a_checkpoint_without_the_texts_of_schedules_never_breaks_a_run(disk):
+    first = disk.write
+
+    def older(state, **given):
+        state = copy.deepcopy(state)
+        for saved in state["callbacks"].values():
+            saved.pop("when", None)
+        return first(state, **given)
+
+    disk.write = older
+    assert fired(disk, Every(steps=4), 1) == [4, 8]
+    assert fired(disk, Every(steps=4), 2) == [12, 16, 20]
+    assert fired(disk, Every(steps=4) | Every(steps=7), 3) == [21, 24, 28]
+    assert fired(disk, Every(steps=5), 4) == [35, 40]

@@ -33,6 +33,7 @@ class ArmedSchedule(ABC):
     is None, and ticks on all clocks are checked.
     """
 
+    when = ""  # the schedule as text, which shows whether the schedule has changed since a checkpoint
     ticks = 0
     by_clock = True  # whether the schedule depends only on clocks, not on a user's function
     has_fired = False  # whether the schedule has fired since it was armed
@@ -70,11 +71,22 @@ class ArmedSchedule(ABC):
     def load_state(self, state: Any) -> None:
         """Restore the state that `state` returned."""
 
+    def restore(self, state: Any, when: str | None) -> None:
+        """Restore the state of the schedule `when`, but only if this is the same schedule. Older checkpoints lack `when`."""
+        if when == self.when or (when is None and _has_same_shape(state, self.state())):
+            self.load_state(state)
+
     def state_dict(self) -> dict[str, Any]:
-        return {"schedule": self.state()}
+        return {"schedule": self.state(), "when": self.when}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.load_state(state["schedule"])
+        self.restore(state["schedule"], state.get("when"))
+
+
+def _has_same_shape(state: Any, other: Any) -> bool:
+    if not isinstance(state, list) or not isinstance(other, list):
+        return isinstance(state, list) == isinstance(other, list)
+    return len(state) == len(other) and all(map(_has_same_shape, state, other))
 
 
 class ArmedTick(ArmedSchedule):
@@ -103,7 +115,7 @@ class ArmedTick(ArmedSchedule):
                 self.due = self._following(now)
 
     def start(self, clocks: Clocks) -> None:
-        now = self._read(clocks)
+        now = READ_LEVEL[self._clock](clocks)
         if now > 0 and now >= self.due:
             self.due = self._following(now)
 
