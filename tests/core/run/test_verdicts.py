@@ -222,6 +222,17 @@ def test_an_epoch_that_is_stopped_when_it_begins_has_no_body():
     assert points.seen == ["epoch_begin", "epoch_end", *EPOCH, "run_end"]
 
 
+@pytest.mark.parametrize("point", ["on_run_begin", "on_train_iter_end", "on_train_epoch_end", "on_epoch_end"])
+def test_stop_epoch_leaves_later_epochs_of_a_loop_without_run_epochs(point):
+    asked, seen = [], []
+    stop = LambdaCallback(**{point: lambda run: asked.append(point) or (len(asked) == 1 and run.stop_epoch())})
+    with Loop([stop]) as run:
+        for _ in range(3):
+            seen += run.batches("ab")
+    assert "".join(seen) == ("aabab" if point == "on_train_iter_end" else "ababab")
+    assert run.epoch == 3
+
+
 # skip_batch
 
 

@@ -66,6 +66,8 @@ class PassEnd:
 
     def prevents(self, pass_: Pass, *, has_host: bool) -> bool:
         """Return whether a stop request prevents a pass from opening. A host still runs its planned passes after a stop."""
+        if pass_.is_train and not self._scopes.epoch_is_open:
+            self._verdicts.begin_epoch()  # the pass begins an epoch, so a request to stop an earlier epoch does not apply
         if has_host or not self.is_due(pass_):
             return False
         pass_.was_cut = True
