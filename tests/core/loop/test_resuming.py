@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 import pickle
 import random
+import signal
 from contextlib import contextmanager, suppress
 
 import pytest
@@ -682,3 +683,25 @@ def test_a_checkpoint_without_the_texts_of_schedules_never_breaks_a_run(disk):
     assert fired(disk, Every(steps=4), 2) == [12, 16, 20]
     assert fired(disk, Every(steps=4) | Every(steps=7), 3) == [21, 24, 28]
     assert fired(disk, Every(steps=5), 4) == [35, 40]
+
+
+@pytest.mark.parametrize("number", [2, 3], ids=["in the middle", "last batch"])
+@pytest.mark.parametrize("ends", ["stop", "signal"])
+def test_a_batch_whose_retry_is_pending_at_a_stop_is_not_lost(ends, number, disk):
+    asked, seen, completes = [], [], []
+
+    class Retries(Callback):
+        def on_iter_begin(self, run, batch):
+            if batch == number and not asked:
+                asked.append(run.retry())
+                run.stop("why") if ends == "stop" else signal.raise_signal(signal.SIGTERM)
+
+        def on_epoch_end(self, run):
+            completes.append(run.epoch_complete)
+
+    for _ in range(2):
+        with suppress(SystemExit), Loop([Retries(), Saver()], store=disk) as run:
+            for _ in run.epochs(1):
+                seen += run.batches([0, 1, 2, 3])
+    assert seen == [0, 1, 2, 3]
+    assert completes == ([True] if (ends, number) == ("signal", 3) else [False, True])

@@ -148,8 +148,13 @@ class Pass:
         self.now.clear()
 
     @property
+    def is_retrying(self) -> bool:
+        """Whether a batch waits for its next try, or is being tried again."""
+        return self.again is not END
+
+    @property
     def batches_done(self) -> int:
-        return self.batches_seen - self.in_iteration
+        return self.batches_seen - (self.in_iteration or self.is_retrying)
 
     @property
     def has_lost_data(self) -> bool:
@@ -162,4 +167,4 @@ class Pass:
 
     @property
     def saw_everything(self) -> bool:
-        return self.total is not None and self.batches_seen >= self.total
+        return self.total is not None and self.batches_seen - self.is_retrying >= self.total
