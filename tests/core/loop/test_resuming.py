@@ -705,3 +705,26 @@ def test_a_batch_whose_retry_is_pending_at_a_stop_is_not_lost(ends, number, disk
                 seen += run.batches([0, 1, 2, 3])
     assert seen == [0, 1, 2, 3]
     assert completes == ([True] if (ends, number) == ("signal", 3) else [False, True])
+
+
+def test_an_epoch_whose_first_pass_was_cut_short_stays_incomplete_after_a_resume(disk):
+    completes = []
+
+    class Completes(Callback):
+        def on_epoch_end(self, run):
+            completes.append(run.epoch_complete)
+
+    def train(kill_at=None):
+        with Loop([Saver().when(Every(steps=1)), Completes()], store=disk) as run:
+            for _ in run.epochs(2):
+                for batch in run.batches([1, 2, 3]):
+                    if run.epoch == 1 and batch == 2:
+                        break
+                for _ in run.batches([1, 2, 3]):
+                    if run.step == kill_at:
+                        raise Killed
+
+    with pytest.raises(Killed):
+        train(3)
+    train()
+    assert completes == [False, True]

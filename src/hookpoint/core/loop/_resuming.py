@@ -280,6 +280,8 @@ class Resuming:
         self._run.resuming = self._objects.logbook.is_muted = self._run.monitors.is_muted = False
         # The clocks are restored after the state, so that the loading time does not count as training time.
         self._clocks.load_state_dict(state["clocks"])
+        passes = state["place"].get("passes", ())
+        self._objects.scopes.cut_short |= any(done.get("is_cut") for done in passes)  # older checkpoints lack `is_cut`
         self._run.put_event("resume", path=str(path))
         if self.moved is not None:
             self._run.put_event("world_change", made_by=self.moved["from"], processes=self.moved["to"])

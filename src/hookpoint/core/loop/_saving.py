@@ -273,9 +273,9 @@ class Saving:
         place["stops_epoch"] = self._objects.verdicts.stop_epoch
         return place
 
-    def add_pass(self, results: Mapping[str, Any], batches: int) -> None:
+    def add_pass(self, results: Mapping[str, Any], batches: int, *, is_cut: bool) -> None:
         """Record a finished pass of this epoch. A resumed run skips it and only restores the random generators."""
-        self.passes_done.append({"results": results, "batches": batches, "rng": self._rng()})
+        self.passes_done.append({"results": results, "batches": batches, "rng": self._rng(), "is_cut": is_cut})
 
     def begin_body(self) -> None:
         """Record the random generators' state before the user's code in an epoch runs. A resumed run repeats this code."""

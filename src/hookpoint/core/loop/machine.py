@@ -272,7 +272,7 @@ class Machine:
         scopes, pass_.is_open, pass_.resolutions, pass_.abandoned, pass_.is_done = self.scopes, False, -1, False, True
         try:
             # An epoch counts as complete if a user ends its validation early, but not if a stop ends its validation.
-            scopes.cut_short |= not complete and (pass_.is_train or self.verdicts.stop)
+            scopes.cut_short |= (is_cut := not complete and (pass_.is_train or self.verdicts.stop))
             if pass_.is_train and not complete and not was_left:
                 self.saving.before_end_points()  # save before the means are final, so that a resumed run can add to them
             pass_.results = self.logbook.finish_page(finals)
@@ -286,7 +286,7 @@ class Machine:
             self.logbook.close_page()
             scopes.passes.remove(pass_)
             if not scopes.passes and not pass_.is_side:
-                self.saving.add_pass(pass_.results, pass_.batches_seen)
+                self.saving.add_pass(pass_.results, pass_.batches_seen, is_cut=is_cut)
             pass_.leave(self.run)
             self.record.share.add_pass(pass_.mode, pass_.batches_seen)
             scopes.cleanup.leave(pass_)
