@@ -728,3 +728,28 @@ def test_an_epoch_whose_first_pass_was_cut_short_stays_incomplete_after_a_resume
         train(3)
     train()
     assert completes == [False, True]
+
+
+@pytest.mark.parametrize("epoch", [1, 2])
+def test_a_run_that_is_stopped_before_the_body_of_an_epoch_goes_on_with_the_same_random_numbers(epoch, new_disk):
+    def run_it(disk, stops):
+        class Stops(Callback):
+            def on_epoch_begin(self, run):
+                random.random()
+                if stops and run.epoch == epoch:
+                    run.stop("why")
+
+        random.seed(0)
+        seen, extra = [], Weights()
+        saver = Saver().when(Every(epochs=5))
+        with Loop([saver, Stops()], store=disk, state={"extra": extra}) as run:
+            for _ in run.epochs(3):
+                extra.value += random.random()
+                data = [random.random(), random.random()]
+                seen += [(batch, random.random()) for batch in run.batches(data)]
+        return seen, extra.value
+
+    whole, disk = run_it(new_disk(), False), new_disk()
+    before, _ = run_it(disk, True)
+    after, value = run_it(disk, False)
+    assert (before + after, value) == whole

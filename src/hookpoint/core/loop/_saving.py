@@ -169,10 +169,10 @@ class Saving:
         if self.is_due:
             self.at_boundary()
 
-    def before_failure(self) -> None:
-        """Record the position at which an exception ended the run, for callbacks that save after an exception."""
+    def note_place(self, **details: bool) -> None:
+        """Record the position at which a stop or an exception ends the run, for a checkpoint that is written later."""
         if self.saves:
-            self._place = self.place()
+            self._place = {**self.place(), **details}
 
     def before_restoring(self) -> None:
         """Write the last checkpoint now, if it is due.

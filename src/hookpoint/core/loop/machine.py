@@ -343,7 +343,7 @@ class Machine:
                 error = raised
         if self.agreement is not None:
             self.agreement.end(f"rank {run.rank} failed with {type(error).__name__}")
-        for problem in errors_of(self.saving.before_failure):
+        for problem in errors_of(self.saving.note_place):
             logger.error("the position of the failure is unknown", exc_info=problem)
         self.watch.explain(error)
         scopes.drop()
