@@ -669,6 +669,35 @@ def test_a_schedule_that_has_changed_since_the_checkpoint_applies(before, after,
     ]
 
 
+@pytest.mark.parametrize(
+    ("schedule", "steps", "later"),
+    [
+        (Once(), [13], [31]),
+        (Once(steps=5), [13], [31]),
+        (Once(steps=15), [15], [31]),
+        (Once() | At(steps=17), [13, 17], [31]),
+        (At(steps=5), [], []),
+        (Every(steps=18), [18], [36]),
+    ],
+    ids=repr,
+)
+def test_a_schedule_that_is_added_to_a_resumed_run_is_due_once(schedule, steps, later, disk):
+    def train(epochs, *more, kill_at=None):
+        with suppress(Killed), Loop([Saver().when(Every(steps=1)), *more], store=disk) as run:
+            for _ in run.epochs(epochs):
+                for _ in run.batches(range(10)):
+                    if run.step == kill_at:
+                        raise Killed
+
+    first, second, third = (Ticks().when(schedule) for _ in range(3))
+    train(2, kill_at=12)
+    train(2, first, kill_at=19)
+    train(2, second)
+    train(3, Ticks())
+    train(4, third)
+    assert (first.steps, second.steps, third.steps) == (steps, [], later)
+
+
 def test_a_checkpoint_without_the_texts_of_schedules_never_breaks_a_run(disk):
     first = disk.write
 

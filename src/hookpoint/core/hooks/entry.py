@@ -177,8 +177,8 @@ class Entry:
                 error.add_note(f"while restoring {self.name} from a checkpoint")
                 raise
         for key, armed in self.armed.items():
-            if key in saved["schedules"]:
-                armed.restore(saved["schedules"][key], saved.get("when", {}).get(key))
+            when = saved.get("when", {}).get(key) if key in saved["schedules"] else "none"
+            armed.restore(saved["schedules"].get(key), when)
 
     def not_restored(self) -> str:
         """Return a phrase that says what happens to saved state, or "" if the class has `state_dict` and `load_state_dict`."""

@@ -257,6 +257,9 @@ class Hooks:
         for entry in self.entries:
             if entry.name in state:
                 entry.load_state(state[entry.name])
+            else:
+                for armed in entry.armed.values():
+                    armed.join()
 
     def compared(self, state: Mapping[str, Any]) -> str:
         """Return a table that shows whether each callback was restored and, if not, why.
