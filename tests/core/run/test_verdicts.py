@@ -247,6 +247,13 @@ def test_a_batch_that_is_skipped_before_the_body_never_reaches_it(point):
     assert run.epoch_complete
 
 
+@pytest.mark.parametrize("others", [[], [LambdaCallback(on_iter_begin=lambda: None)]], ids=["alone", "with a begin handler"])
+def test_a_batch_that_is_skipped_when_it_was_fetched_never_reaches_the_body(others):
+    skip = LambdaCallback(on_batch_fetch_end=lambda run, batch: batch == "a" and run.skip_batch())
+    seen, run = train_on_letters([skip, *others], epochs=1)
+    assert (seen, run.iteration) == ("b", 1)
+
+
 def test_a_batch_that_is_skipped_by_the_body_counts_for_nothing():
     points = Points()
     seen, run = train_on_letters([points], epochs=1, body=lambda run: run.batch == "a" and run.skip_batch())

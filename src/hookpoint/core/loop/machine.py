@@ -175,7 +175,7 @@ class Machine:
                 return
             self.begin_iteration(pass_, batch)
             batch = None  # drop this reference, so that only the iteration keeps the batch alive
-            if pass_.begin is None or not (now.has_requests and now.is_discarded):
+            if (pass_.begin is None and pass_.fetch is None) or not (now.has_requests and now.is_discarded):
                 yield now.batch
 
     def fetch(self, pass_: Pass) -> Any:
