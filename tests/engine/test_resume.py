@@ -152,6 +152,12 @@ def test_the_schedule_of_validation_goes_on(tmp_path, every, spread):
         assert_same(train(tmp_path / str(number), fit=fit), whole)
 
 
+def test_validation_follows_a_schedule_that_has_changed_since_the_checkpoint(tmp_path):
+    with pytest.raises(Gone):
+        train(tmp_path, 3, fit={"validate_every": Every(steps=1000)})
+    assert "val_loss" in train(tmp_path, epochs=1, fit={"validate_every": Every(steps=2)})[1]
+
+
 def test_a_plateau_scheduler_goes_on_where_it_was(tmp_path):
     def plateau(workdir, gone_at=None):
         torch.manual_seed(3)

@@ -30,7 +30,7 @@ from hookpoint.core.loop.options import LoopOptions
 from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.run import Run, set_stepper
 from hookpoint.core.schedule.armed_schedule import ArmedSchedule
-from hookpoint.core.schedule.when import Every, When
+from hookpoint.core.schedule.when import Every, When, armed_with_text
 from hookpoint.engine import _checks
 from hookpoint.engine._metric_names_of_fit import names_of_fit
 from hookpoint.engine._metric_set import MetricSet
@@ -222,7 +222,7 @@ class Runner:
         _checks.check_counts(epochs=epochs, max_steps=0 if max_steps is None else max_steps)
         train, val = loaders_of_fit(train, val, batch_size)
         _checks.check_schedule("validate_every", validate_every)
-        schedule = (validate_every if validate_every is not None else Every(epochs=1)).arm()
+        schedule = armed_with_text(validate_every if validate_every is not None else Every(epochs=1))
         is_inside = validate_every is not None and val is not None and "iter" in validate_every.moments()
         inside = [self._validation(val, schedule)] if is_inside else []
         if self._seed is not None:

@@ -314,6 +314,24 @@ def test_a_batch_that_was_retried_too_often_is_left_out_if_the_caller_goes_on():
     assert (taken, len(caught), run.iteration) == (["a", "c", None], 1, 2)
 
 
+@pytest.mark.parametrize("closes", [False, True])
+def test_a_pass_that_a_variable_holds_stays_open_after_a_break_until_it_is_closed(closes):
+    taken, ended = [], []
+    with Loop([LambdaCallback(on_train_epoch_end=lambda run: ended.append(run.iteration))]) as run:
+        for _ in run.epochs(1):
+            batches = run.batches("abcd")
+            for batch in batches:
+                taken.append(batch)
+                if batch == "b":
+                    break
+            if closes:
+                batches.close()
+            run.log(other=1)
+            assert ended == [2] * closes
+            taken += list(batches)
+    assert ("".join(taken), ended) == (("ab", [2]) if closes else ("abcd", [4]))
+
+
 def test_a_pass_cannot_be_iterated_again_in_the_next_epoch():
     with pytest.raises(BadLoop, match="has ended in epoch 1, so epoch 2 would get no batches"), Loop([]) as run:
         batches_of_all_epochs = run.batches("ab")

@@ -3,11 +3,12 @@ from __future__ import annotations
 import copy
 import pickle
 import random
-from contextlib import contextmanager
+import signal
+from contextlib import contextmanager, suppress
 
 import pytest
 
-from hookpoint import Callback, Every, StopRun
+from hookpoint import At, Callback, Every, Once, StopRun
 from hookpoint.core.errors import BadLoop, CannotResume, CannotSave, NotFinite, NothingToSaveTo
 from hookpoint.core.loop.loop import Loop
 
@@ -626,3 +627,158 @@ def test_what_failed_in_the_background_is_no_failure_where_the_last_checkpoint_i
                 pass
     assert [event["in_a_row"] for event in monitor.events("save_failed")] == [1]
     assert late_disk.checkpoints[-1][1:] == (3, ["stop" if stops else "end"])
+
+
+class Ticks(Callback):
+    def __init__(self):
+        super().__init__()
+        self.steps = []
+
+    def on_trigger(self, run):
+        self.steps.append(run.step)
+
+
+def fired(disk, schedule, epochs, *, kill_at=None):
+    ticks = Ticks().when(schedule)
+    with suppress(Killed), Loop([Saver().when(Every(steps=1)), ticks], store=disk) as run:
+        for _ in run.epochs(epochs):
+            for _ in run.batches(range(10)):
+                if run.step == kill_at:
+                    raise Killed
+    return ticks.steps
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "steps"),
+    [
+        (Every(steps=1000), Every(steps=5), [15, 20]),
+        (At(steps=5), Every(steps=5), [15, 20]),
+        (Once(steps=3), Every(steps=5), [15, 20]),
+        (Every(steps=5), Every(epochs=1), [20]),
+        (Every(steps=5), Every(steps=7) | Every(epochs=1), [14, 20]),
+        (Every(steps=7) | Every(epochs=1), Every(steps=5), [15, 20]),
+    ],
+    ids=repr,
+)
+def test_a_schedule_that_has_changed_since_the_checkpoint_applies(before, after, steps, caplog, disk):
+    fired(disk, before, 2, kill_at=12)
+    assert fired(disk, after, 2) == steps
+    table = f"  Saver  restored\n  Ticks  restored, but its schedule is now {after!r}, not {before!r}"
+    assert [record.getMessage() for record in caplog.records] == [
+        f"the callbacks of this run do not match the checkpoint:\n{table}"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "steps", "later"),
+    [
+        (Once(), [13], [31]),
+        (Once(steps=5), [13], [31]),
+        (Once(steps=15), [15], [31]),
+        (Once() | At(steps=17), [13, 17], [31]),
+        (At(steps=5), [], []),
+        (Every(steps=18), [18], [36]),
+    ],
+    ids=repr,
+)
+def test_a_schedule_that_is_added_to_a_resumed_run_is_due_once(schedule, steps, later, disk):
+    def train(epochs, *more, kill_at=None):
+        with suppress(Killed), Loop([Saver().when(Every(steps=1)), *more], store=disk) as run:
+            for _ in run.epochs(epochs):
+                for _ in run.batches(range(10)):
+                    if run.step == kill_at:
+                        raise Killed
+
+    first, second, third = (Ticks().when(schedule) for _ in range(3))
+    train(2, kill_at=12)
+    train(2, first, kill_at=19)
+    train(2, second)
+    train(3, Ticks())
+    train(4, third)
+    assert (first.steps, second.steps, third.steps) == (steps, [], later)
+
+
+def test_a_checkpoint_without_the_texts_of_schedules_never_breaks_a_run(disk):
+    first = disk.write
+
+    def older(state, **given):
+        state = copy.deepcopy(state)
+        for saved in state["callbacks"].values():
+            saved.pop("when", None)
+        return first(state, **given)
+
+    disk.write = older
+    assert fired(disk, Every(steps=4), 1) == [4, 8]
+    assert fired(disk, Every(steps=4), 2) == [12, 16, 20]
+    assert fired(disk, Every(steps=4) | Every(steps=7), 3) == [21, 24, 28]
+    assert fired(disk, Every(steps=5), 4) == [35, 40]
+
+
+@pytest.mark.parametrize("number", [2, 3], ids=["in the middle", "last batch"])
+@pytest.mark.parametrize("ends", ["stop", "signal"])
+def test_a_batch_whose_retry_is_pending_at_a_stop_is_not_lost(ends, number, disk):
+    asked, seen, completes = [], [], []
+
+    class Retries(Callback):
+        def on_iter_begin(self, run, batch):
+            if batch == number and not asked:
+                asked.append(run.retry())
+                run.stop("why") if ends == "stop" else signal.raise_signal(signal.SIGTERM)
+
+        def on_epoch_end(self, run):
+            completes.append(run.epoch_complete)
+
+    for _ in range(2):
+        with suppress(SystemExit), Loop([Retries(), Saver()], store=disk) as run:
+            for _ in run.epochs(1):
+                seen += run.batches([0, 1, 2, 3])
+    assert seen == [0, 1, 2, 3]
+    assert completes == ([True] if (ends, number) == ("signal", 3) else [False, True])
+
+
+def test_an_epoch_whose_first_pass_was_cut_short_stays_incomplete_after_a_resume(disk):
+    completes = []
+
+    class Completes(Callback):
+        def on_epoch_end(self, run):
+            completes.append(run.epoch_complete)
+
+    def train(kill_at=None):
+        with Loop([Saver().when(Every(steps=1)), Completes()], store=disk) as run:
+            for _ in run.epochs(2):
+                for batch in run.batches([1, 2, 3]):
+                    if run.epoch == 1 and batch == 2:
+                        break
+                for _ in run.batches([1, 2, 3]):
+                    if run.step == kill_at:
+                        raise Killed
+
+    with pytest.raises(Killed):
+        train(3)
+    train()
+    assert completes == [False, True]
+
+
+@pytest.mark.parametrize("epoch", [1, 2])
+def test_a_run_that_is_stopped_before_the_body_of_an_epoch_goes_on_with_the_same_random_numbers(epoch, new_disk):
+    def run_it(disk, stops):
+        class Stops(Callback):
+            def on_epoch_begin(self, run):
+                random.random()
+                if stops and run.epoch == epoch:
+                    run.stop("why")
+
+        random.seed(0)
+        seen, extra = [], Weights()
+        saver = Saver().when(Every(epochs=5))
+        with Loop([saver, Stops()], store=disk, state={"extra": extra}) as run:
+            for _ in run.epochs(3):
+                extra.value += random.random()
+                data = [random.random(), random.random()]
+                seen += [(batch, random.random()) for batch in run.batches(data)]
+        return seen, extra.value
+
+    whole, disk = run_it(new_disk(), False), new_disk()
+    before, _ = run_it(disk, True)
+    after, value = run_it(disk, False)
+    assert (before + after, value) == whole

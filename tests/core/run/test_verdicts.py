@@ -222,6 +222,17 @@ def test_an_epoch_that_is_stopped_when_it_begins_has_no_body():
     assert points.seen == ["epoch_begin", "epoch_end", *EPOCH, "run_end"]
 
 
+@pytest.mark.parametrize("point", ["on_run_begin", "on_train_iter_end", "on_train_epoch_end", "on_epoch_end"])
+def test_stop_epoch_leaves_later_epochs_of_a_loop_without_run_epochs(point):
+    asked, seen = [], []
+    stop = LambdaCallback(**{point: lambda run: asked.append(point) or (len(asked) == 1 and run.stop_epoch())})
+    with Loop([stop]) as run:
+        for _ in range(3):
+            seen += run.batches("ab")
+    assert "".join(seen) == ("aabab" if point == "on_train_iter_end" else "ababab")
+    assert run.epoch == 3
+
+
 # skip_batch
 
 
@@ -234,6 +245,13 @@ def test_a_batch_that_is_skipped_before_the_body_never_reaches_it(point):
     assert points.seen[5:] == [*ITERATION, "train_epoch_end", "epoch_end", "run_end"]
     assert (run.iteration, run.step, run.samples) == (1, 1, 1)
     assert run.epoch_complete
+
+
+@pytest.mark.parametrize("others", [[], [LambdaCallback(on_iter_begin=lambda: None)]], ids=["alone", "with a begin handler"])
+def test_a_batch_that_is_skipped_when_it_was_fetched_never_reaches_the_body(others):
+    skip = LambdaCallback(on_batch_fetch_end=lambda run, batch: batch == "a" and run.skip_batch())
+    seen, run = train_on_letters([skip, *others], epochs=1)
+    assert (seen, run.iteration) == ("b", 1)
 
 
 def test_a_batch_that_is_skipped_by_the_body_counts_for_nothing():

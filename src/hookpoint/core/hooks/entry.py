@@ -24,12 +24,12 @@ from hookpoint.core.hooks._idle_class import fetches_in_step, fetches_of, reject
 from hookpoint.core.logger import logger
 from hookpoint.core.points import BY_NAME, POINTS
 from hookpoint.core.schedule.armed_schedule import ArmedSchedule
+from hookpoint.core.schedule.when import When, armed_with_text
 
 if TYPE_CHECKING:
     from hookpoint.core.callback.watcher import Watcher
     from hookpoint.core.hooks._background_protocol import Background
     from hookpoint.core.run_view import RunView
-    from hookpoint.core.schedule.when import When
 
 
 POLICIES = ("raise", "warn", "disable")
@@ -131,7 +131,7 @@ class Entry:
         """Arm a schedule, and store it under a unique key for the checkpoint."""
         while key in self.armed:
             key += "+"
-        self.armed[key] = armed = schedule.arm()
+        self.armed[key] = armed = armed_with_text(schedule)
         return armed
 
     def contained(self, function: Callable[..., Any], point: str) -> Callable[..., Any]:
@@ -162,7 +162,9 @@ class Entry:
         holder = holder_of_state(self.subject, proxies_of(self.path))
         has_state = hasattr(holder, "state_dict") and not self.is_blocked
         state = self.contained(holder.state_dict, "state_dict")() if has_state else {}
-        return {"state": state or self.carried, "schedules": {key: armed.state() for key, armed in self.armed.items()}}
+        schedules = {key: armed.state() for key, armed in self.armed.items()}
+        when = {"when": {key: armed.when for key, armed in self.armed.items()}} if schedules else {}
+        return {"state": state or self.carried, "schedules": schedules, **when}
 
     def load_state(self, saved: Mapping[str, Any]) -> None:
         """Restore the state that `state` returned. State that the class cannot load is copied into later checkpoints."""
@@ -175,8 +177,8 @@ class Entry:
                 error.add_note(f"while restoring {self.name} from a checkpoint")
                 raise
         for key, armed in self.armed.items():
-            if key in saved["schedules"]:
-                armed.load_state(saved["schedules"][key])
+            when = saved.get("when", {}).get(key) if key in saved["schedules"] else "none"
+            armed.restore(saved["schedules"].get(key), when)
 
     def not_restored(self) -> str:
         """Return a phrase that says what happens to saved state, or "" if the class has `state_dict` and `load_state_dict`."""

@@ -257,6 +257,9 @@ class Hooks:
         for entry in self.entries:
             if entry.name in state:
                 entry.load_state(state[entry.name])
+            else:
+                for armed in entry.armed.values():
+                    armed.join()
 
     def compared(self, state: Mapping[str, Any]) -> str:
         """Return a table that shows whether each callback was restored and, if not, why.
@@ -265,6 +268,10 @@ class Hooks:
         """
         mine = {entry.name: is_not_empty(entry.state()) for entry in self.entries}
         lacking = {entry.name: entry.not_restored() for entry in self.entries if state.get(entry.name, {}).get("state")}
+        for entry in self.entries:
+            for key, when in state.get(entry.name, {}).get("when", {}).items():
+                if key in entry.armed and when != entry.armed[key].when and not lacking.get(entry.name):
+                    lacking[entry.name] = f"restored, but its schedule is now {entry.armed[key].when}, not {when}"
         rows = [(name, "restored") for name in mine if name in state and is_not_empty(state[name]) and not lacking.get(name)]
         others = [(name, "new, starts from scratch") for name, has_state in mine.items() if has_state and name not in state]
         others += [(name, "stored for later") for name, saved in state.items() if name not in mine and is_not_empty(saved)]

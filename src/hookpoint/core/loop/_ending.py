@@ -61,11 +61,13 @@ class PassEnd:
         if stops and signals.has_stopped and self._saving.saves:
             # A run cannot resume in the middle of a validation pass, or between fetching a batch and using it.
             # Therefore, finish the validation pass or the batch before the stop.
-            stops = self._scopes.cut_short or (pass_.is_train and not has_batch)
+            stops = self._scopes.cut_short or (pass_.is_train and not has_batch and not pass_.is_retrying)
         return stops or pass_.wants_end or (verdicts.stop_epoch and pass_.is_train)
 
     def prevents(self, pass_: Pass, *, has_host: bool) -> bool:
         """Return whether a stop request prevents a pass from opening. A host still runs its planned passes after a stop."""
+        if pass_.is_train and not self._scopes.epoch_is_open:
+            self._verdicts.begin_epoch()  # the pass begins an epoch, so a request to stop an earlier epoch does not apply
         if has_host or not self.is_due(pass_):
             return False
         pass_.was_cut = True

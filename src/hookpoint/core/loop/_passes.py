@@ -148,8 +148,13 @@ class Pass:
         self.now.clear()
 
     @property
+    def is_retrying(self) -> bool:
+        """Whether a batch waits for its next try, or is being tried again."""
+        return self.again is not END
+
+    @property
     def batches_done(self) -> int:
-        return self.batches_seen - self.in_iteration
+        return self.batches_seen - (self.in_iteration or self.is_retrying)
 
     @property
     def has_lost_data(self) -> bool:
@@ -163,4 +168,4 @@ class Pass:
     @property
     def is_at_end(self) -> bool:
         """Whether the pass is at its last batch. The length of a loader may be too small: more batches may follow its end."""
-        return self.batches_seen == self.total
+        return self.batches_seen - self.is_retrying == self.total

@@ -164,6 +164,11 @@ class Resuming:
                 self.leave_epochs()
         return self._epochs_over <= over
 
+    def enter_body(self) -> None:
+        """If the checkpoint was saved before the user's code in its epoch ran, restore everything before this code runs."""
+        if self.is_returning and self._checkpoint is not None and not self.place.get("in_body", True):
+            self._load_and_finish(self._checkpoint.state)
+
     def repeat_body(self) -> None:
         """Restore the random generators before the user's code runs again, because this code may shuffle the data."""
         if self.is_returning and self.place["rng"] is not None:
@@ -210,13 +215,10 @@ class Resuming:
         if not pass_.is_train:
             pass_.source = iter(pass_.loader) if pass_.is_side else positions.visit(pass_.loader)
         elif self.is_returning:
-            stops_epoch = self.place.get("stops_epoch", False)  # older checkpoints lack this field
             pass_.source, pass_.batches_seen, total = self._enter_pass(pass_.loader)
             pass_.total = pass_.total if total is None else total
             pass_.steps_before = self._clocks.step
             pass_.sampled_next += pass_.batches_seen
-            if stops_epoch:
-                self._objects.verdicts.request_stop_epoch()
         else:
             pass_.source = positions.begin(pass_.loader, epoch)
         if positions.notes:
@@ -281,6 +283,10 @@ class Resuming:
         self._run.resuming = self._objects.logbook.is_muted = self._run.monitors.is_muted = False
         # The clocks are restored after the state, so that the loading time does not count as training time.
         self._clocks.load_state_dict(state["clocks"])
+        place = state["place"]  # older checkpoints lack `stops_epoch` and `is_cut`
+        if place.get("stops_epoch"):
+            self._objects.verdicts.request_stop_epoch()
+        self._objects.scopes.cut_short |= any(done.get("is_cut") for done in place.get("passes", ()))
         self._run.put_event("resume", path=str(path))
         if self.moved is not None:
             self._run.put_event("world_change", made_by=self.moved["from"], processes=self.moved["to"])

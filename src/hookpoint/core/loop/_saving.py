@@ -169,10 +169,10 @@ class Saving:
         if self.is_due:
             self.at_boundary()
 
-    def before_failure(self) -> None:
-        """Record the position at which an exception ended the run, for callbacks that save after an exception."""
+    def note_place(self, **details: bool) -> None:
+        """Record the position at which a stop or an exception ends the run, for a checkpoint that is written later."""
         if self.saves:
-            self._place = self.place()
+            self._place = {**self.place(), **details}
 
     def before_restoring(self) -> None:
         """Write the last checkpoint now, if it is due.
@@ -273,9 +273,9 @@ class Saving:
         place["stops_epoch"] = self._objects.verdicts.stop_epoch
         return place
 
-    def add_pass(self, results: Mapping[str, Any], batches: int) -> None:
+    def add_pass(self, results: Mapping[str, Any], batches: int, *, is_cut: bool) -> None:
         """Record a finished pass of this epoch. A resumed run skips it and only restores the random generators."""
-        self.passes_done.append({"results": results, "batches": batches, "rng": self._rng()})
+        self.passes_done.append({"results": results, "batches": batches, "rng": self._rng(), "is_cut": is_cut})
 
     def begin_body(self) -> None:
         """Record the random generators' state before the user's code in an epoch runs. A resumed run repeats this code."""

@@ -30,12 +30,15 @@ class EpochLoop:
             machine.agree("the next epoch")
         while not verdicts.stop and (run.max_epochs is None or machine.resuming.epochs_opened < run.max_epochs):
             machine.begin_epoch()
+            machine.resuming.enter_body()
             if not verdicts.stop and not verdicts.stop_epoch:
                 self._opened = machine.clocks.epoch
                 machine.saving.begin_body()
                 machine.resuming.repeat_body()
                 return self._opened
-            machine.saving.before_end_points()
+            if verdicts.stop:
+                machine.saving.note_place(in_body=False)
+                machine.saving.before_end_points()
             scopes.close_epoch(cut_short=True)
         self._opened = 0
         machine.resuming.leave_epochs()

@@ -175,7 +175,7 @@ class Machine:
                 return
             self.begin_iteration(pass_, batch)
             batch = None  # drop this reference, so that only the iteration keeps the batch alive
-            if pass_.begin is None or not (now.has_requests and now.is_discarded):
+            if (pass_.begin is None and pass_.fetch is None) or not (now.has_requests and now.is_discarded):
                 yield now.batch
 
     def fetch(self, pass_: Pass) -> Any:
@@ -272,7 +272,7 @@ class Machine:
         scopes, pass_.is_open, pass_.resolutions, pass_.abandoned, pass_.is_done = self.scopes, False, -1, False, True
         try:
             # An epoch counts as complete if a user ends its validation early, but not if a stop ends its validation.
-            scopes.cut_short |= not complete and (pass_.is_train or self.verdicts.stop)
+            scopes.cut_short |= (is_cut := not complete and (pass_.is_train or self.verdicts.stop))
             if pass_.is_train and not complete and not was_left:
                 self.saving.before_end_points()  # save before the means are final, so that a resumed run can add to them
             pass_.results = self.logbook.finish_page(finals)
@@ -286,7 +286,7 @@ class Machine:
             self.logbook.close_page()
             scopes.passes.remove(pass_)
             if not scopes.passes and not pass_.is_side:
-                self.saving.add_pass(pass_.results, pass_.batches_seen)
+                self.saving.add_pass(pass_.results, pass_.batches_seen, is_cut=is_cut)
             pass_.leave(self.run)
             self.record.share.add_pass(pass_.mode, pass_.batches_seen)
             scopes.cleanup.leave(pass_)
@@ -343,7 +343,7 @@ class Machine:
                 error = raised
         if self.agreement is not None:
             self.agreement.end(f"rank {run.rank} failed with {type(error).__name__}")
-        for problem in errors_of(self.saving.before_failure):
+        for problem in errors_of(self.saving.note_place):
             logger.error("the position of the failure is unknown", exc_info=problem)
         self.watch.explain(error)
         scopes.drop()

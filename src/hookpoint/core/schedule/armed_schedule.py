@@ -33,6 +33,7 @@ class ArmedSchedule(ABC):
     is None, and ticks on all clocks are checked.
     """
 
+    when = ""  # the schedule as text, which shows whether the schedule has changed since a checkpoint
     ticks = 0
     by_clock = True  # whether the schedule depends only on clocks, not on a user's function
     has_fired = False  # whether the schedule has fired since it was armed
@@ -46,6 +47,9 @@ class ArmedSchedule(ABC):
 
     def start(self, clocks: Clocks) -> None:
         """Start from the current clock values, so that past ticks are not due."""
+
+    def join(self) -> None:
+        """Join a resumed run whose checkpoint does not contain this schedule: a `Once` in the past is due after all."""
 
     def take(self, run: RunView, moment: str | None = None, allowed: bool = True) -> bool:
         """Return whether the schedule is due now, and advance it. Counter ticks advance even if `allowed` is False."""
@@ -70,11 +74,24 @@ class ArmedSchedule(ABC):
     def load_state(self, state: Any) -> None:
         """Restore the state that `state` returned."""
 
+    def restore(self, state: Any, when: str | None) -> None:
+        """Restore the state of the schedule `when`, but only if this is the same schedule. Older checkpoints lack `when`."""
+        if when == self.when or (when is None and _has_same_shape(state, self.state())):
+            self.load_state(state)
+        else:
+            self.join()
+
     def state_dict(self) -> dict[str, Any]:
-        return {"schedule": self.state()}
+        return {"schedule": self.state(), "when": self.when}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.load_state(state["schedule"])
+        self.restore(state["schedule"], state.get("when"))
+
+
+def _has_same_shape(state: Any, other: Any) -> bool:
+    if not isinstance(state, list) or not isinstance(other, list):
+        return isinstance(state, list) == isinstance(other, list)
+    return len(state) == len(other) and all(map(_has_same_shape, state, other))
 
 
 class ArmedTick(ArmedSchedule):
@@ -91,7 +108,8 @@ class ArmedTick(ArmedSchedule):
     ) -> None:
         self.due, self._clock, self._read = due, clock, READ_TICK[clock]
         self._following, self._anywhere = following, anywhere
-        self._stays = stays or clock == "seconds"
+        self._stays, self._is_once = stays or clock == "seconds", stays
+        self._missed: float | None = None  # the due value of a `Once` that was in the past at `start`
 
     def ready(self, run: RunView, moment: str | None) -> bool:
         return self._is_checked_at(moment) and self._read(clocks_of(run)) >= self.due
@@ -103,9 +121,13 @@ class ArmedTick(ArmedSchedule):
                 self.due = self._following(now)
 
     def start(self, clocks: Clocks) -> None:
-        now = self._read(clocks)
+        now = READ_LEVEL[self._clock](clocks)
         if now > 0 and now >= self.due:
-            self.due = self._following(now)
+            self._missed, self.due = self.due, self._following(now)
+
+    def join(self) -> None:
+        if self._is_once and self._missed is not None:
+            self.due, self._missed = self._missed, None
 
     def quick_test(self, name: str, moment: str | None) -> str | None:
         return f"{TICK_SOURCE[self._clock]} >= {name}.due" if self._is_checked_at(moment) else "False"
@@ -158,6 +180,10 @@ class ArmedCombination(ArmedSchedule):
     def start(self, clocks: Clocks) -> None:
         for part in self._parts:
             part.start(clocks)
+
+    def join(self) -> None:
+        for part in self._parts:
+            part.join()
 
     def state(self) -> Any:
         return [part.state() for part in self._parts]

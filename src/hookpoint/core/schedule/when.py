@@ -46,6 +46,9 @@ class When(ABC):
         """
         return False
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
     def __and__(self, other: When) -> When:
         return AllOf(self, other)
 
@@ -207,7 +210,7 @@ class If(When):
         return ArmedIf(self._predicate)
 
     def __repr__(self) -> str:
-        return f"If({getattr(self._predicate, '__name__', repr(self._predicate))})"
+        return f"If({getattr(self._predicate, '__name__', type(self._predicate).__name__)})"
 
 
 class Combined(When):
@@ -276,3 +279,10 @@ class NotOf(Combined):
 
     def __repr__(self) -> str:
         return f"~{self.parts[0]!r}"
+
+
+def armed_with_text(schedule: When) -> ArmedSchedule:
+    """Arm a schedule for a run whose checkpoints record which schedule it is."""
+    armed = schedule.arm()
+    armed.when = repr(schedule)
+    return armed
