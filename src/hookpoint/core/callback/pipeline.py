@@ -29,6 +29,7 @@ class CallbackPipeline(Callback):
 
     gate: When | None = None
     before_train = False
+    replaces_schedules = False  # whether its schedule also replaces the schedules that its callbacks set themselves
 
     def __init__(self, callbacks: Iterable[Any] = (), *, name: str | None = None) -> None:
         super().__init__(name=name)

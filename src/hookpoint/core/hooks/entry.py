@@ -330,8 +330,9 @@ def _schedule(subject: Any, name: str, path: tuple[Callback, ...], triggers: boo
     own: When | None = schedule_of(subject) if isinstance(subject, Callback) else None
     if own is not None and not triggers and not _is_custom_pipeline(subject):
         raise NoTrigger(name, own)
-    inherited = map(schedule_of, reversed(path))
-    return own if own is not None else next((schedule for schedule in inherited if schedule is not None), None)
+    outer = [schedule_of(pipeline) for pipeline in path if getattr(pipeline, "replaces_schedules", False)]
+    schedules = (*outer, own, *map(schedule_of, reversed(path)))
+    return next((schedule for schedule in schedules if schedule is not None), None)
 
 
 def _check_schedules(entries: list[Entry]) -> None:
