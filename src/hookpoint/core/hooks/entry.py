@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.callback.callback import Callback
-from hookpoint.core.callback.callback_info import identity_of, run_method, schedule_of
+from hookpoint.core.callback.callback_info import identity_of, schedule_of
 from hookpoint.core.callback.foreign import adopted, check_library
-from hookpoint.core.callback.handlers import DUE, Handler, Parameter, find_handlers
+from hookpoint.core.callback.handlers import Handler, find_handlers
 from hookpoint.core.callback.knob import check_knobs
 from hookpoint.core.callback.main_callback import MainCallback
 from hookpoint.core.callback.on import marks
@@ -21,14 +20,14 @@ from hookpoint.core.callback.proxy_callback import ProxyCallback, holder_of_stat
 from hookpoint.core.errors import CompileError, MainPointTaken, NotACallback, NoTrigger, StopRun
 from hookpoint.core.hooks._entry_options import marked_options, option_of, setter
 from hookpoint.core.hooks._idle_class import fetches_in_step, fetches_of, reject_idle_class
+from hookpoint.core.hooks._overridden_run import BESIDE_RUN, handlers_of, is_custom_pipeline, overrides_run, through_pipeline
 from hookpoint.core.logger import logger
-from hookpoint.core.points import BY_NAME, POINTS
+from hookpoint.core.points import POINTS
 from hookpoint.core.schedule.armed_schedule import ArmedSchedule
 
 if TYPE_CHECKING:
     from hookpoint.core.callback.watcher import Watcher
     from hookpoint.core.hooks._background_protocol import Background
-    from hookpoint.core.run_view import RunView
     from hookpoint.core.schedule.when import When
 
 
@@ -36,9 +35,6 @@ POLICIES = ("raise", "warn", "disable")
 RANKS = ("all", "chief", "local_chief")
 FAILURES_IN_A_ROW = 3
 MAIN, PLAIN, MONITOR = 0, 1, 2
-ONLY_RUN = (Parameter("run", "run", required=True, keyword_only=False),)
-# Points whose handlers are never called through a custom `run`. A schedule, a thread, a worker or the step calls them directly.
-BESIDE_RUN = {"on_trigger", "on_records", *(point.name for point in POINTS if point.main_only or point.in_data)}
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -260,7 +256,7 @@ def _leaves(callbacks: Iterable[Any], path: tuple[Callback, ...]) -> Iterator[tu
             yield adopted(callback), path
             if fetches_in_step(callback):
                 yield fetches_of(callback), path
-            if _is_custom_pipeline(callback):  # the pipeline's own `run` handles items that are not callbacks
+            if is_custom_pipeline(callback):  # the pipeline's own `run` handles items that are not callbacks
                 yield from _leaves((item for item in callback.get_pipeline() if isinstance(item, Callback)), (*path, callback))
 
 
@@ -271,7 +267,7 @@ def _entry(subject: Any, path: tuple[Callback, ...]) -> Entry:
         name = subject.__name__
         raise NotACallback(f"the function {name} has no point.", write=f'@on("on_epoch_end") above def {name}')
     try:
-        handlers = _handlers(subject)
+        handlers = handlers_of(subject)
     except CompileError:
         check_library(subject)
         raise
@@ -311,7 +307,7 @@ def _entry(subject: Any, path: tuple[Callback, ...]) -> Entry:
         subject,
         name,
         path,
-        handlers if outer is None else [_through_pipeline(outer, subject, handler) for handler in handlers],
+        handlers if outer is None else [through_pipeline(outer, subject, handler) for handler in handlers],
         kind=MAIN if is_main else MONITOR if is_monitor else PLAIN,
         on_error="raise" if is_main or getattr(subject, "collective", False) else on_error,
         ranks=ranks,
@@ -328,7 +324,7 @@ def _own_name(subject: Any) -> str | None:
 
 def _schedule(subject: Any, name: str, path: tuple[Callback, ...], triggers: bool) -> When | None:
     own: When | None = schedule_of(subject) if isinstance(subject, Callback) else None
-    if own is not None and not triggers and not _is_custom_pipeline(subject):
+    if own is not None and not triggers and not is_custom_pipeline(subject):
         raise NoTrigger(name, own)
     outer = [schedule_of(pipeline) for pipeline in path if getattr(pipeline, "replaces_schedules", False)]
     schedules = (*outer, own, *map(schedule_of, reversed(path)))
@@ -349,46 +345,3 @@ def _check_schedules(entries: list[Entry]) -> None:
             schedule = schedule_of(pipeline)
             if schedule is not None and id(pipeline) not in triggering:
                 raise NoTrigger(first[id(pipeline)].name, schedule)
-
-
-def _handlers(subject: Any) -> list[Handler]:
-    if not overrides_run(subject):
-        return find_handlers(subject)
-    points = [point.name for point in POINTS if point.name not in BESIDE_RUN]  # `run` is called at these points
-    return [Handler(type(subject).__name__, point, "run", partial(_through_run, subject, point), ONLY_RUN) for point in points]
-
-
-def overrides_run(subject: Any) -> bool:
-    """Return whether a callback's class overrides `run`, so that all points are passed to that method."""
-    own = type(subject).run if isinstance(subject, Callback) and run_method(subject) is not None else Callback.run
-    return own not in (Callback.run, CallbackPipeline.run, ProxyCallback.run)
-
-
-def _is_custom_pipeline(subject: Any) -> bool:
-    return overrides_run(subject) and callable(getattr(subject, "get_pipeline", None))
-
-
-def _through_pipeline(pipeline: Any, subject: Any, handler: Handler) -> Handler:
-    """Return a trigger handler for one callback in a pipeline that overrides `run`. It calls `run` for this callback only."""
-    if handler.point != "on_trigger":
-        return handler
-
-    def trigger(run: RunView) -> None:
-        token = DUE.set(subject)
-        try:
-            _through_run(pipeline, "on_trigger", run)
-        finally:
-            DUE.reset(token)
-
-    return replace(handler, function=trigger, parameters=ONLY_RUN)
-
-
-def _through_run(callback: Callback, point: str, run: RunView) -> None:
-    call_run(callback, point, run.offered(BY_NAME[point].offers))
-
-
-def call_run(callback: Any, point: str, payload: Mapping[str, Any]) -> None:
-    """Call the `run` method of a callback that overrides it. The arguments are the same as in the cinnamon library."""
-    own_run = run_method(callback)
-    assert own_run is not None
-    own_run(hookpoint=point, logs=payload)

@@ -19,10 +19,11 @@ from hookpoint.core.hooks._calls import calls_of, check_reads, gates_of, schedul
 from hookpoint.core.hooks._contexts import Contexts
 from hookpoint.core.hooks._explain import explain
 from hookpoint.core.hooks._order import Order
+from hookpoint.core.hooks._overridden_run import call_run
 from hookpoint.core.hooks._returned import may_return, report
 from hookpoint.core.hooks.costs import IN_THE_STEP, Cost
 from hookpoint.core.hooks.dispatch import Call, compile_dispatch
-from hookpoint.core.hooks.entry import MAIN, MONITOR, Entry, call_run, entries_of, is_not_empty
+from hookpoint.core.hooks.entry import MAIN, MONITOR, Entry, entries_of, is_not_empty
 from hookpoint.core.logger import logger
 from hookpoint.core.points import BY_NAME
 from hookpoint.core.run_view import Dispatch
