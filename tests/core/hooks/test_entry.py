@@ -9,11 +9,13 @@ import pytest
 from hookpoint import (
     Callback,
     CallbackPipeline,
+    EnableCallbackIf,
     Every,
     Hooks,
     LambdaCallback,
     MainCallback,
     PeriodicTrigger,
+    ProxyCallback,
     StopRun,
     errors,
     on,
@@ -270,6 +272,29 @@ def test_a_monitor_never_ends_a_run_unless_it_says_so():
 
     entries = Hooks([Monitor(), Strict(), Monitor(on_error="raise"), Monitor(on_error="disable")]).entries
     assert [entry.on_error for entry in entries] == ["warn", "raise", "raise", "disable"]
+
+
+class Group(CallbackPipeline):
+    ranks = "chief"
+    on_error = "warn"
+
+
+@pytest.mark.parametrize(
+    ("group", "ranks", "on_error"),
+    [
+        (Group([Saver()]), "chief", "warn"),
+        (Group([EnableCallbackIf(Saver(ranks="all", on_error="raise"), print)]), "chief", "warn"),
+        (CallbackPipeline([Saver()]).set_chief_only(), "chief", "raise"),
+        (EnableCallbackIf(Saver(), print).set_chief_only(), "chief", "raise"),
+        (ProxyCallback(Saver(ranks="all")).set_chief_only(), "chief", "raise"),
+        (CallbackPipeline([Group([Saver()])]).set_chief_only(False), "all", "warn"),
+        (CallbackPipeline([Monitor()]), "chief", "warn"),
+    ],
+)
+def test_a_policy_and_ranks_of_a_pipeline_are_those_of_all_in_it(group, ranks, on_error):
+    [entry] = Hooks([group]).entries
+    assert (entry.ranks, entry.on_error) == (ranks, on_error)
+    assert len(Hooks([group], rank=1, local_rank=1).entries) == (ranks == "all")
 
 
 def test_a_plain_object_may_have_a_policy_and_ranks():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from hookpoint.core.callback.on import marks
 from hookpoint.core.callback.pipeline import CallbackPipeline
 from hookpoint.core.callback.proxy_callback import ProxyCallback, holder_of_state, through_proxies
 from hookpoint.core.errors import CompileError, MainPointTaken, NotACallback, NoTrigger, StopRun
-from hookpoint.core.hooks._entry_options import marked_options, option_of, setter
+from hookpoint.core.hooks._entry_options import marked_options, option_of, reject_ineffective, setter
 from hookpoint.core.hooks._idle_class import fetches_in_step, fetches_of, reject_idle_class
 from hookpoint.core.hooks._overridden_run import BESIDE_RUN, handlers_of, is_custom_pipeline, overrides_run, through_pipeline
 from hookpoint.core.logger import logger
@@ -119,9 +119,15 @@ class Entry:
             values += (value,) if isinstance(value, str | type) else tuple(value or ())
         return tuple(name.__name__ if isinstance(name, type) else name for name in values)
 
-    def names(self) -> set[str]:
-        """Return the names that `after` and `before` accept: the names of the callback, its class and its base classes."""
-        return {self.name, *(cls.__name__ for cls in type(self.subject).__mro__)}
+    def names(self, inside: Sequence[Any] = ()) -> set[str]:
+        """Return the names that `after` and `before` accept: the names of the callback, its class and its base classes.
+
+        The names of the pipelines around the callback are accepted too, except in callbacks of the same pipeline. `inside`
+        contains the pipelines to leave out.
+        """
+        pipelines = [pipeline for pipeline in self.path if not any(pipeline is other for other in inside)]
+        classes = {cls.__name__ for named in (self.subject, *pipelines) for cls in type(named).__mro__}
+        return {self.name, *classes, *filter(None, map(identity_of, pipelines))}
 
     def arm(self, key: str, schedule: When) -> ArmedSchedule:
         """Arm a schedule, and store it under a unique key for the checkpoint."""
@@ -251,6 +257,7 @@ def _leaves(callbacks: Iterable[Any], path: tuple[Callback, ...]) -> Iterator[tu
                     move=f"{handler.spelling} into one of the pipeline's callbacks",
                     override="run(self, hookpoint=None, logs=None) instead: it receives every point",
                 )
+            reject_ineffective(callback)
             yield from _leaves(callback.get_pipeline(), (*path, callback))
         else:
             yield adopted(callback), path
@@ -294,13 +301,13 @@ def _entry(subject: Any, path: tuple[Callback, ...]) -> Entry:
             )
     options = marked_options(subject) if inspect.isfunction(subject) else subject
     is_monitor = "on_records" in has  # by default, a monitor runs only on the chief, and its errors do not end the run
-    is_of_chief = next((owner.chief_only for owner in (*proxies, subject) if hasattr(owner, "chief_only")), is_monitor)
-    place = setter(proxies, "ranks", options)
-    ranks = option_of(name, "ranks", place, RANKS, default="chief" if is_of_chief is True else "all")
+    place = setter(path, ("ranks", "chief_only"), options)
+    is_of_chief = getattr(place, "chief_only", is_monitor) is True
+    ranks = option_of(name, "ranks", place, RANKS, default="chief" if is_of_chief else "all")
     for flag in ("collective", "may_skip") if ranks != "all" else ():
         if getattr(subject, flag, False):
             raise CompileError(f"{name} has {flag} = True but runs on the {ranks} only.", set='ranks = "all"')
-    policy = setter(proxies, "on_error", options)
+    policy = setter(path, ("on_error",), options)
     on_error = option_of(name, "on_error", policy, POLICIES, default="warn" if is_monitor else "raise")
     outer = next(filter(overrides_run, path), None)
     return Entry(

@@ -18,7 +18,7 @@ from hookpoint.core.hooks._asynchronous import check_asynchronous, send_payload
 from hookpoint.core.hooks._calls import calls_of, check_reads, gates_of, schedule_key
 from hookpoint.core.hooks._contexts import Contexts
 from hookpoint.core.hooks._explain import explain
-from hookpoint.core.hooks._order import Order
+from hookpoint.core.hooks._order import Order, warn_of_unknown_names
 from hookpoint.core.hooks._overridden_run import call_run
 from hookpoint.core.hooks._returned import may_return, report
 from hookpoint.core.hooks.costs import IN_THE_STEP, Cost
@@ -62,6 +62,8 @@ class Hooks:
         self.sources: dict[str, Callable[[], str]] = {}  # maps a title to a function that returns an iteration's source code
         self._logged_moves: set[str] = set()
         self._calls = self._ordered()
+        if rank == 0:
+            warn_of_unknown_names(self.all_entries)
         self._dispatches: dict[tuple[tuple[str, ...], str | None, bool, bool], Dispatch | None] = {}
         self._by_point: dict[str, Dispatch] = {
             name: partial(self._compile_and_fire, name)
