@@ -159,6 +159,23 @@ class Entry:
 
         return call
 
+    def decided(self, point: str, decide: Callable[[], bool]) -> bool:
+        """Return whether to call a handler. If `decide` raises an error that does not end the run, the answer is False."""
+        try:
+            return decide()
+        except StopRun:
+            raise
+        except Exception as error:
+            if self.on_error == "raise":
+                raise
+            return self.refuse(point, error)
+
+    def refuse(self, point: str, error: Exception) -> bool:
+        """Count and log an error in a function that decides whether to call a handler. Return False: it is not called."""
+        if not self.disabled:
+            self.fail(point, error)
+        return False
+
     def state(self) -> dict[str, Any]:
         """Return the state of the callback and its schedules, to save in a checkpoint."""
         holder = holder_of_state(self.subject, proxies_of(self.path))

@@ -11,6 +11,7 @@ from hookpoint.core.callback.callback import Callback
 from hookpoint.core.callback.callback_info import info_of
 from hookpoint.core.callback.current import CURRENT
 from hookpoint.core.callback.handlers import Handler, handlers_for
+from hookpoint.core.callback.pipeline import CallbackPipeline
 from hookpoint.core.callback.replace import Replace
 from hookpoint.core.callback.watcher import Watcher
 from hookpoint.core.errors import OutsideRun, StopRun
@@ -19,7 +20,7 @@ from hookpoint.core.hooks._calls import calls_of, check_reads, gates_of, schedul
 from hookpoint.core.hooks._contexts import Contexts
 from hookpoint.core.hooks._explain import explain
 from hookpoint.core.hooks._order import Order, warn_of_unknown_names
-from hookpoint.core.hooks._overridden_run import call_run
+from hookpoint.core.hooks._overridden_run import call_run, overrides_run
 from hookpoint.core.hooks._returned import may_return, report
 from hookpoint.core.hooks.costs import IN_THE_STEP, Cost
 from hookpoint.core.hooks.dispatch import Call, compile_dispatch
@@ -135,11 +136,29 @@ class Hooks:
         return errors
 
     def setup(self, component: Any, save_path: Any) -> None:
-        """Call `setup` on every callback in the list. A pipeline forwards the call to its callbacks."""
-        tops = [entry.path[0] if entry.path else entry.subject for entry in self.entries]
-        for subject in {id(top): top for top in tops}.values():
-            if hasattr(subject, "setup"):
-                subject.setup(component, save_path)
+        """Call `setup` on every callback in the list. A pipeline that overrides `setup` forwards the call itself."""
+        done: set[int] = set()
+        for entry in self.entries:
+            for callback in (*entry.path, entry.subject):
+                forwards = getattr(type(callback), "setup", None) is CallbackPipeline.setup and not overrides_run(callback)
+                setup = partial(Callback.setup, callback) if forwards else getattr(callback, "setup", None)
+                if setup is not None and id(callback) not in done:
+                    self._set_up(callback, partial(setup, component, save_path))
+                done.add(id(callback))
+                if not forwards:
+                    break
+
+    def _set_up(self, callback: Any, setup: Callable[[], object]) -> None:
+        try:
+            setup()
+        except StopRun:
+            raise
+        except Exception as error:
+            members = [entry for entry in self.entries if any(callback is one for one in (*entry.path, entry.subject))]
+            if any(entry.on_error == "raise" for entry in members):
+                raise
+            for entry in members:
+                entry.fail("setup", error)
 
     def attach(self, run: Any) -> None:
         """Store the run in each Callback, and call `__enter__` on the callbacks that define it.
@@ -188,8 +207,7 @@ class Hooks:
         result = payload.get("result")
         for entry, handler, gates in self._custom[point]:
             armed = entry.armed.get(schedule_key(handler))
-            allowed = all(gate.ready(_run_of(payload, handler), None) for gate in gates)
-            if allowed if armed is None else armed.take(_run_of(payload, handler), None, allowed):
+            if (armed is None and not gates) or _is_due(entry, armed, gates, point, _run_of(payload, handler)):
                 answer = _call_handler(entry, handler, point, payload)
                 if isinstance(answer, Replace):
                     result = answer.value
@@ -304,6 +322,11 @@ def _do_nothing(run: Any) -> None:
 
 def _has_handler(entry: Entry, point: str) -> bool:
     return any(handler.spelling == "run" or handler.handles(point) for handler in entry.called)
+
+
+def _is_due(entry: Entry, armed: ArmedSchedule | None, gates: tuple[ArmedSchedule, ...], point: str, run: Any) -> bool:
+    allowed = entry.decided(point, lambda: all(gate.ready(run, None) for gate in gates))
+    return allowed if armed is None else entry.decided(point, lambda: armed.take(run, None, allowed))
 
 
 def _call_handler(entry: Entry, handler: Handler, point: str, payload: Mapping[str, Any]) -> Any:
