@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.callback.callback_info import run_method
-from hookpoint.core.callback.handlers import DUE, Handler, Parameter, find_handlers
+from hookpoint.core.callback.handlers import DUE, Handler, Parameter, find_handlers, scheduled_handlers
 from hookpoint.core.callback.pipeline import CallbackPipeline
 from hookpoint.core.callback.proxy_callback import ProxyCallback
+from hookpoint.core.errors import CompileError
 from hookpoint.core.points import BY_NAME, POINTS
 
 if TYPE_CHECKING:
@@ -27,7 +28,22 @@ def handlers_of(subject: Any) -> list[Handler]:
     if not overrides_run(subject):
         return find_handlers(subject)
     points = [point.name for point in POINTS if point.name not in BESIDE_RUN]  # `run` is called at these points
+    if not is_custom_pipeline(subject):
+        scheduled = scheduled_handlers(subject)
+        reject_schedules(subject, scheduled)
+        points += ["on_trigger"] if scheduled else []
     return [Handler(type(subject).__name__, point, "run", partial(_through_run, subject, point), ONLY_RUN) for point in points]
+
+
+def reject_schedules(owner: Any, handlers: Iterable[Handler]) -> None:
+    """Raise CompileError if a handler that `run` calls has its own schedule, because `run` would ignore it."""
+    for handler in handlers:
+        if handler.when is not None:
+            runs = f"{type(owner).__name__}.run()"
+            raise CompileError(
+                f"{handler.owner}.{handler.spelling} is called through {runs}, which ignores its schedule {handler.when!r}.",
+                define="on_trigger, and call .when(...) on the callback",
+            )
 
 
 def overrides_run(subject: Any) -> bool:
@@ -43,6 +59,8 @@ def is_custom_pipeline(subject: Any) -> bool:
 
 def through_pipeline(pipeline: Any, subject: Any, handler: Handler) -> Handler:
     """Return a trigger handler for one callback in a pipeline that overrides `run`. It calls `run` for this callback only."""
+    if handler.point not in BESIDE_RUN:
+        reject_schedules(pipeline, [handler])
     if handler.point != "on_trigger":
         return handler
 

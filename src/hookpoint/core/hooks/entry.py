@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.callback.callback_info import identity_of, schedule_of
 from hookpoint.core.callback.foreign import adopted, check_library
-from hookpoint.core.callback.handlers import Handler, find_handlers
+from hookpoint.core.callback.handlers import Handler, find_handlers, scheduled_handlers
 from hookpoint.core.callback.knob import check_knobs
 from hookpoint.core.callback.main_callback import MainCallback
 from hookpoint.core.callback.on import marks
@@ -20,7 +20,14 @@ from hookpoint.core.callback.proxy_callback import ProxyCallback, holder_of_stat
 from hookpoint.core.errors import CompileError, MainPointTaken, NotACallback, NoTrigger, StopRun
 from hookpoint.core.hooks._entry_options import marked_options, option_of, reject_ineffective, setter
 from hookpoint.core.hooks._idle_class import fetches_in_step, fetches_of, reject_idle_class
-from hookpoint.core.hooks._overridden_run import BESIDE_RUN, handlers_of, is_custom_pipeline, overrides_run, through_pipeline
+from hookpoint.core.hooks._overridden_run import (
+    BESIDE_RUN,
+    handlers_of,
+    is_custom_pipeline,
+    overrides_run,
+    reject_schedules,
+    through_pipeline,
+)
 from hookpoint.core.logger import logger
 from hookpoint.core.points import POINTS
 from hookpoint.core.schedule.armed_schedule import ArmedSchedule
@@ -281,7 +288,11 @@ def _leaves(callbacks: Iterable[Any], path: tuple[Callback, ...]) -> Iterator[tu
             if fetches_in_step(callback):
                 yield fetches_of(callback), path
             if is_custom_pipeline(callback):  # the pipeline's own `run` handles items that are not callbacks
-                yield from _leaves((item for item in callback.get_pipeline() if isinstance(item, Callback)), (*path, callback))
+                items = list(callback.get_pipeline())
+                for item in items:
+                    if not isinstance(item, Callback):
+                        reject_schedules(callback, scheduled_handlers(item))
+                yield from _leaves((item for item in items if isinstance(item, Callback)), (*path, callback))
 
 
 def _entry(subject: Any, path: tuple[Callback, ...]) -> Entry:
