@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.callback.callback_info import info_of
@@ -71,6 +73,8 @@ class Hooks:
             for name in BY_NAME
             if self._watchers or not all(call.train_only for call in self._calls.get(name, ()))
         }
+        self._beginning: Clocks | None = None  # the clocks when the run started
+        self._guests: WeakKeyDictionary[Hooks, list[tuple[Entry, str, ArmedSchedule]]] = WeakKeyDictionary()  # see _follow
         self._unused_state: dict[str, Any] = {}
         self._custom: dict[str, list[tuple[Entry, Handler, tuple[ArmedSchedule, ...]]]] = {}
 
@@ -191,6 +195,8 @@ class Hooks:
 
     def start_schedules(self, clocks: Clocks) -> None:
         """Start every schedule at the run's current counters and elapsed time, so that no past tick is due."""
+        self._beginning = copy(clocks)
+        self._guests.clear()
         for entry in self.entries:
             for armed in entry.armed.values():
                 armed.start(clocks)
@@ -206,8 +212,7 @@ class Hooks:
             self._custom[point] = list(self._handlers_of(point))
         result = payload.get("result")
         for entry, handler, gates in self._custom[point]:
-            armed = entry.armed.get(schedule_key(handler))
-            if (armed is None and not gates) or _is_due(entry, armed, gates, point, _run_of(payload, handler)):
+            if (handler.when is None and not gates) or self._is_due(entry, handler, gates, point, _run_of(payload, handler)):
                 answer = _call_handler(entry, handler, point, payload)
                 if isinstance(answer, Replace):
                     result = answer.value
@@ -215,6 +220,27 @@ class Hooks:
                 elif answer is not None and may_return(handler.function):
                     report(entry, handler, point, answer)
         return result
+
+    def _is_due(self, entry: Entry, handler: Handler, gates: tuple[ArmedSchedule, ...], point: str, run: Any) -> bool:
+        if run.hooks is not self and run.hooks._beginning not in (None, self._beginning):
+            self._follow(run.hooks)
+        allowed = entry.decided(point, lambda: all(gate.ready(run, None) for gate in gates))
+        armed = entry.armed.get(schedule_key(handler))
+        return allowed if armed is None else entry.decided(point, lambda: armed.take(run, None, allowed))
+
+    def _follow(self, hooks: Any) -> None:
+        """Use schedules that began with the run of `hooks`. A guard's callbacks may be called in one run after another."""
+        if self not in hooks._guests:
+            hooks._guests[self] = []
+            for entry in self.entries:
+                for handler in entry.called:
+                    if handler.when is not None:
+                        armed = handler.when.arm()
+                        armed.start(hooks._beginning)
+                        hooks._guests[self].append((entry, schedule_key(handler), armed))
+        for entry, key, armed in hooks._guests[self]:
+            entry.armed[key] = armed
+        self._beginning = hooks._beginning
 
     def _handlers_of(self, point: str) -> Iterator[tuple[Entry, Handler, tuple[ArmedSchedule, ...]]]:
         entries = Order(point, [entry for entry in self.entries if _has_handler(entry, point)], self._logged_moves).entries
@@ -322,11 +348,6 @@ def _do_nothing(run: Any) -> None:
 
 def _has_handler(entry: Entry, point: str) -> bool:
     return any(handler.spelling == "run" or handler.handles(point) for handler in entry.called)
-
-
-def _is_due(entry: Entry, armed: ArmedSchedule | None, gates: tuple[ArmedSchedule, ...], point: str, run: Any) -> bool:
-    allowed = entry.decided(point, lambda: all(gate.ready(run, None) for gate in gates))
-    return allowed if armed is None else entry.decided(point, lambda: armed.take(run, None, allowed))
 
 
 def _call_handler(entry: Entry, handler: Handler, point: str, payload: Mapping[str, Any]) -> Any:
