@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from hookpoint.core.callback.callback import Callback
-from hookpoint.core.callback.callback_info import info_of
+from hookpoint.core.callback.callback_info import CallbackInfo, info_of
 from hookpoint.core.callback.current import CURRENT
 from hookpoint.core.callback.handlers import Handler, handlers_for
 from hookpoint.core.callback.pipeline import CallbackPipeline
@@ -74,6 +74,7 @@ class Hooks:
             if self._watchers or not all(call.train_only for call in self._calls.get(name, ()))
         }
         self._beginning: Clocks | None = None  # the clocks when the run started
+        self._attached: list[tuple[CallbackInfo, Any]] = []  # with the runs that were stored before
         self._guests: WeakKeyDictionary[Hooks, list[tuple[Entry, str, ArmedSchedule]]] = WeakKeyDictionary()  # see _follow
         self._unused_state: dict[str, Any] = {}
         self._custom: dict[str, list[tuple[Entry, Handler, tuple[ArmedSchedule, ...]]]] = {}
@@ -168,12 +169,18 @@ class Hooks:
         """Store the run in each Callback, and call `__enter__` on the callbacks that define it.
 
         A Callback reads `self.trainer` (tensorpack) and `self.model` (Keras) from the stored run. If `run` is None, remove the
-        stored run, and call any `__exit__` that has not been called yet.
+        stored run, and call any `__exit__` that has not been called yet. If this run is inside another run that uses the same
+        callback, the outer run is stored again.
         """
-        for entry in self.entries:
+        for entry in self.entries if run is not None else ():
             for callback in (entry.subject, *entry.path):
                 if isinstance(callback, Callback):
-                    info_of(callback).run = run
+                    info = info_of(callback)
+                    self._attached.append((info, info.run))
+                    info.run = run
+        while run is None and self._attached:
+            info, outer = self._attached.pop()
+            info.run = outer
         if run is not None:
             self._contexts.enter(run)
         elif problems := self._contexts.leave(sys.exception()):  # only needed if an exception prevented the call to `leave`
