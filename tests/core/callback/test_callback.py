@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 
-from hookpoint import Callback, Every, Hooks, LambdaCallback, errors, guard, on
+from hookpoint import Callback, CallbackPipeline, Every, Hooks, LambdaCallback, ProxyCallback, errors, guard, on
 from hookpoint.core.loop.loop import Loop
 
 
@@ -219,6 +219,66 @@ def test_an_overridden_run_may_fall_back_on_the_handlers(train):
     timed = Timed()
     train([timed])
     assert timed.seen[-3:] == ["on_epoch_end", "epoch 1", "on_run_end"]
+
+
+class Passes(Callback):
+    """Passes every point on to its handlers."""
+
+    def __init__(self):
+        self.seen = []
+
+    def run(self, hookpoint=None, logs=None):
+        super().run(hookpoint, logs)
+
+    def on_trigger(self, run):
+        self.seen.append(run.step)
+
+
+class OwnRun(CallbackPipeline):
+    def run(self, hookpoint=None, logs=None):
+        super().run(hookpoint, logs)
+
+
+@pytest.mark.parametrize("wrap", [lambda one: one, lambda one: OwnRun([one, Passes()]), ProxyCallback])
+def test_an_overridden_run_is_triggered(train, wrap):
+    passes, rare = Passes(), Passes().when(Every(steps=2))
+    train([wrap(passes), wrap(rare)], batches=range(5))
+    assert (passes.seen, rare.seen) == ([5], [2, 4])
+
+
+class Scheduled(Callback):
+    @on("on_iter_end", when=Every(steps=2))
+    def rarely(self): ...
+
+
+class RunsScheduled(Scheduled):
+    run = Passes.run
+
+
+@pytest.mark.parametrize(
+    ("callback", "handler", "runs"),
+    [
+        (RunsScheduled(), "RunsScheduled.on_iter_end", "RunsScheduled"),
+        (OwnRun([Scheduled()]), "Scheduled.on_iter_end", "OwnRun"),
+        (OwnRun([on("on_iter_end", when=Every(steps=2))(lambda: None)]), "<lambda>.on_iter_end", "OwnRun"),
+    ],
+)
+def test_a_schedule_that_an_overridden_run_would_ignore_is_refused(callback, handler, runs):
+    with pytest.raises(errors.CompileError) as caught:
+        Hooks([callback])
+    assert str(caught.value) == (
+        f"{handler} is called through {runs}.run(), which ignores its schedule Every(steps=2).\n"
+        "  define    on_trigger, and call .when(...) on the callback"
+    )
+
+
+def test_the_methods_of_an_overridden_run_are_its_own_business():
+    class Own(Callback):
+        def run(self, hookpoint=None, logs=None): ...
+        def on_epoch_ends(self): ...
+        def on_epoch_end(self, whatever): ...
+
+    assert Hooks([Own()])
 
 
 def test_an_overridden_run_gets_guarded_and_fired_points_too(train):

@@ -2,7 +2,17 @@ from __future__ import annotations
 
 import pytest
 
-from hookpoint import Callback, EnableCallbackIf, Every, LambdaCallback, PeriodicCallback, PeriodicTrigger, guarding
+from hookpoint import (
+    Callback,
+    CallbackPipeline,
+    EnableCallbackIf,
+    Every,
+    LambdaCallback,
+    PeriodicCallback,
+    PeriodicTrigger,
+    callbacks,
+    guarding,
+)
 from hookpoint.core.errors import BadSchedule, OutsideRun
 from hookpoint.core.loop.loop import Loop
 
@@ -60,10 +70,27 @@ def test_periodic_trigger_moves_the_trigger_and_leaves_the_other_points(options,
     assert busy.at("epoch_end") == [3, 6]
 
 
-def test_a_schedule_of_the_callback_itself_wins_over_the_wrapper():
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda busy: PeriodicTrigger(busy.when(Every(steps=1)), every_k_steps=4),
+        lambda busy: PeriodicTrigger(PeriodicTrigger(busy, every_k_steps=1), every_k_steps=4),
+        lambda busy: PeriodicTrigger(EnableCallbackIf(busy.when(Every(steps=1)), lambda run: True), every_k_steps=4),
+        lambda busy: CallbackPipeline([PeriodicTrigger(busy, every_k_steps=4)]).when(Every(steps=1)),
+    ],
+    ids=["its own", "nested", "around another wrapper", "in a pipeline"],
+)
+def test_the_outermost_periodic_trigger_sets_the_schedule(wrap):
     busy = Busy()
-    two_epochs_of_three(PeriodicTrigger(busy.when(Every(steps=5)), every_k_steps=2))
-    assert busy.at("trigger") == [5]
+    two_epochs_of_three(wrap(busy))
+    assert busy.at("trigger") == [4]
+
+
+def test_a_periodic_trigger_replaces_the_period_of_an_included_callback():
+    calls = []
+    reads = callbacks.ProcessTensors({"step": lambda run: run.step}, calls.append)
+    two_epochs_of_three(PeriodicTrigger(reads, every_k_epochs=1))
+    assert calls == [3, 6]
 
 
 @pytest.mark.parametrize(

@@ -307,6 +307,38 @@ def test_a_handler_with_a_schedule_follows_the_clocks_of_the_run_and_wants_one()
         function(1, callbacks=look)
 
 
+class Rarely(Callback):
+    """Listens in every other step."""
+
+    def __init__(self):
+        self.steps = []
+
+    @on("on_work_end", when=Every(steps=2))
+    def rarely(self, run):
+        self.steps.append(run.step)
+
+
+def work_in_a_run(callback, batches=range(1, 6), first=0, body=lambda: None):
+    with Loop() as run:
+        run.set_step(first)
+        for batch in run.batches(batches):
+            function(batch, callbacks=callback)
+            body()
+
+
+def test_each_run_starts_the_schedules_of_its_guards_anew():
+    rarely = Rarely()
+    for first in (0, 0, 11):
+        work_in_a_run(rarely, first=first)
+    assert rarely.steps == [2, 4, 2, 4, 12, 14]
+
+
+def test_a_run_inside_a_run_has_its_own_schedules():
+    rarely = Rarely()
+    work_in_a_run(rarely, body=lambda: work_in_a_run(rarely, batches=range(1, 3)))
+    assert rarely.steps == [2, 4]
+
+
 # Results and failures
 
 

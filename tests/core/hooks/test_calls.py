@@ -208,6 +208,15 @@ def test_a_writer_that_only_gets_ready_has_nothing_to_write_yet(train):
     assert reader.seen == [0.1, 0.2]
 
 
+def test_a_reader_whose_errors_do_not_end_the_run_reads_anyway(train, caplog):
+    reader = Reader()
+    reader.on_error = "warn"
+    train([reader, Writer(2)], epochs=2)
+    assert reader.seen == [None, 0.2]
+    [warning] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warning.startswith("Reader reads 'acc'")
+
+
 def test_it_is_an_error_when_the_writer_ran_and_the_metric_is_absent(train):
     with pytest.raises(errors.MissingMetric) as caught:
         train([Writer(), Reader()], epochs=2, body=lambda run: run.log(loss=1))

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import logging
+from copy import copy
 
 import pytest
 
 from hookpoint import (
     Callback,
     CallbackPipeline,
+    EnableCallbackIf,
     Every,
     Hooks,
+    If,
     LambdaCallback,
     MainCallback,
     PeriodicTrigger,
+    ProxyCallback,
     StopRun,
     errors,
     on,
@@ -185,6 +189,66 @@ def test_warn_gives_up_after_three_failures_in_a_row(train, caplog):
     ]
 
 
+def fails(run):
+    raise ValueError("boom")
+
+
+quiet = LambdaCallback(name="bad", on_error="warn", on_trigger=print, on_hello=print)
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "point"),
+    [
+        ([copy(quiet).when(Every(epochs=1) & If(fails))], "on_epoch_end"),
+        ([EnableCallbackIf(Fails(name="bad", on_error="warn"), fails)], "on_epoch_end"),
+        ([EnableCallbackIf(Monitor(name="bad"), fails)], "on_records"),
+        ([EnableCallbackIf(copy(quiet), fails), LambdaCallback(on_epoch_begin=lambda run: run.fire("on_hello"))], "on_hello"),
+    ],
+)
+def test_a_failure_of_its_condition_is_a_failure_of_the_callback(train, caplog, callbacks, point):
+    train(callbacks, epochs=5)
+    first, _, third = messages(caplog)
+    assert first == f"bad failed at {point}: ValueError: boom; the run continues"
+    assert third.endswith(": ValueError: boom (3 times in a row); it is disabled for the rest of the run")
+
+
+def test_a_tick_is_gone_if_its_condition_fails(train):
+    seen = []
+    fails_once = If(lambda run: 1 / (run.step - 2))
+    callback = LambdaCallback(on_trigger=lambda run: seen.append(run.step), on_error="warn")
+    train([callback.when(Every(steps=2) & fails_once)], batches=range(6))
+    assert seen == [4, 6]
+
+
+class SetUp(Fails):
+    def setup(self, component, save_path):
+        raise self.error("boom")
+
+
+class Group(CallbackPipeline):
+    def setup(self, component, save_path):
+        raise ValueError("boom")
+
+
+@pytest.mark.parametrize(
+    "callbacks",
+    [
+        [SetUp(name="bad", on_error="warn")],
+        [CallbackPipeline([Saver(), ProxyCallback(SetUp(name="bad", on_error="warn"))])],
+        [Group([Saver(name="bad", on_error="warn")])],
+    ],
+)
+def test_a_failure_in_setup_is_one_too(train, caplog, callbacks):
+    train(callbacks)
+    assert messages(caplog) == ["bad failed at setup: ValueError: boom; the run continues"]
+
+
+@pytest.mark.parametrize("callbacks", [[SetUp()], [Group([Saver(on_error="warn"), Saver()])]])
+def test_else_a_failure_in_setup_ends_the_run(train, callbacks):
+    with pytest.raises(ValueError, match="boom"):
+        train(callbacks)
+
+
 def test_a_success_in_between_starts_the_count_anew(train, caplog):
     bad = Fails(1, 2, 4, 5, 7, on_error="warn")
     train([bad], epochs=7)
@@ -270,6 +334,29 @@ def test_a_monitor_never_ends_a_run_unless_it_says_so():
 
     entries = Hooks([Monitor(), Strict(), Monitor(on_error="raise"), Monitor(on_error="disable")]).entries
     assert [entry.on_error for entry in entries] == ["warn", "raise", "raise", "disable"]
+
+
+class OfChief(CallbackPipeline):
+    ranks = "chief"
+    on_error = "warn"
+
+
+@pytest.mark.parametrize(
+    ("group", "ranks", "on_error"),
+    [
+        (OfChief([Saver()]), "chief", "warn"),
+        (OfChief([EnableCallbackIf(Saver(ranks="all", on_error="raise"), print)]), "chief", "warn"),
+        (CallbackPipeline([Saver()]).set_chief_only(), "chief", "raise"),
+        (EnableCallbackIf(Saver(), print).set_chief_only(), "chief", "raise"),
+        (ProxyCallback(Saver(ranks="all")).set_chief_only(), "chief", "raise"),
+        (CallbackPipeline([OfChief([Saver()])]).set_chief_only(False), "all", "warn"),
+        (CallbackPipeline([Monitor()]), "chief", "warn"),
+    ],
+)
+def test_a_policy_and_ranks_of_a_pipeline_are_those_of_all_in_it(group, ranks, on_error):
+    [entry] = Hooks([group]).entries
+    assert (entry.ranks, entry.on_error) == (ranks, on_error)
+    assert len(Hooks([group], rank=1, local_rank=1).entries) == (ranks == "all")
 
 
 def test_a_plain_object_may_have_a_policy_and_ranks():

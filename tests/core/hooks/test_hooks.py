@@ -336,6 +336,21 @@ def test_set_up_reaches_each_callback_once():
     assert calls == [("a", "model", "dir"), ("b", "model", "dir"), ("c", "model", "dir")]
 
 
+def test_after_a_run_inside_a_run_a_callback_is_in_the_outer_run_again(train):
+    seen = []
+
+    class Names(Callback):
+        def on_epoch_end(self):
+            seen.append(self.trainer.name)
+
+    names = Names()
+    both = [CallbackPipeline([names, LambdaCallback()])]
+    train(both, name="outer", body=lambda run: train(both, name="inner"))
+    assert seen == ["inner", "outer"]
+    with pytest.raises(errors.OutsideRun):
+        _ = names.trainer
+
+
 def test_compiling_leaves_callbacks_alone():
     count = Count()
     before = dict(vars(count))

@@ -8,6 +8,7 @@ import logging
 import pytest
 
 from hookpoint import Callback, CallbackPipeline, Hooks, MainCallback, errors
+from hookpoint.callbacks import HumanHyperParamSetter
 
 
 class Step(Callback):
@@ -261,6 +262,30 @@ def test_a_pipeline_does_not_make_room(wants_to_be_first):
     )
 
 
+class Group(CallbackPipeline): ...
+
+
+@pytest.mark.parametrize("name", ["p", "Group"])
+def test_a_pipeline_has_a_name_too(name):
+    assert order(Step("a", after=(name,)), Group([Step("b"), Step("c")], name="p"), Step("d")) == "b c a d"
+    assert order(Step("d"), Group([Step("b"), pipeline("q", Step("c"))], name="p"), Step("a", before=(name,))) == "d a b c"
+
+
+def test_the_name_of_a_pipeline_means_nobody_inside():
+    assert order(pipeline("p", Step("a", after=("p",)), Step("b", after=("CallbackPipeline",)))) == "a b"
+
+
+@pytest.mark.parametrize("option", ["after", "before", "reads", "writes", "collective"])
+def test_an_option_that_means_nothing_on_a_pipeline_is_refused(option):
+    kind = type("Group", (CallbackPipeline,), {option: ("b",)})
+    with pytest.raises(errors.CompileError) as caught:
+        order(kind([Step("a")]), Step("b"))
+    assert str(caught.value) == (
+        f"Group sets {option} but only groups callbacks.\n"
+        f"  set       {option} on a callback in Group"
+    )  # fmt: skip
+
+
 def test_an_inner_pipeline_is_not_left_either():
     with pytest.raises(errors.OrderError, match="a comes after b, but cannot leave q"):
         order(pipeline("p", pipeline("q", Step("a", after=("b",))), Step("b")))
@@ -298,6 +323,16 @@ def test_a_cycle_at_one_point_is_named_with_that_point():
 
 
 # What is said
+
+
+def test_a_name_that_nobody_has_is_said_once(caplog):
+    for _ in range(2):
+        Hooks([Step("x", after=("Stepp", "x")), Step("y", before=("elsewhere",)), HumanHyperParamSetter("learning_rate")])
+        Hooks([Step("alone", after=("whoever",))])
+    assert moved(caplog) == [
+        "x.after names 'Stepp', but no callback in the list has this name; did you mean 'Step'?",
+        "y.before names 'elsewhere', but no callback in the list has this name",
+    ]
 
 
 def moved(caplog):

@@ -51,8 +51,8 @@ class Callback:
     - `on_error`: "raise" ends the run. "warn" logs the error, and disables the callback after three failures in a row.
       "disable" disables the callback after the first failure.
     - `ranks`: "all", "chief" (rank 0) or "local_chief" (local rank 0 of each node).
-    - `after` and `before` name callbacks or classes; `reads` and `writes` name metrics. hookpoint uses all four to adjust the
-      order in which callbacks run.
+    - `after` and `before` name callbacks, pipelines or classes; `reads` and `writes` name metrics. hookpoint uses all four to
+      adjust the order in which callbacks run.
     - `may_write` names metrics that the callback logs only sometimes.
     - `points` names custom points that would otherwise be rejected as misspelled built-in points.
     - `optional_points` names points that the callback does not strictly need. The callback then also works in another library's
@@ -142,7 +142,8 @@ class Callback:
     def run(self, hookpoint: str | None = None, logs: Mapping[str, Any] | None = None) -> None:
         """Call the callback's handler for a point. Do nothing if there is no such handler.
 
-        `logs` maps argument names to values. If a subclass overrides `run`, the loop calls `run` at every point.
+        `logs` maps argument names to values. If a subclass overrides `run`, the loop calls `run` at every point, and with
+        "on_trigger" if the subclass defines on_trigger. Its handlers cannot have their own schedules.
 
         >>> LambdaCallback(on_say=lambda words: print(words, "words")).run(hookpoint="on_say", logs={"words": 3})
         3 words

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hookpoint.core.schedule.when import When
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
+TRIGGERS = {"on_trigger", *(spelling.name for spelling in BY_NAME["on_trigger"].spellings)}
 DECLARED_ONLY = "__hookpoint_declared__"
 # While a pipeline's `run` method triggers one of its callbacks, DUE is this callback. The other callbacks are not triggered.
 DUE: ContextVar[Any] = ContextVar("hookpoint_due", default=None)
@@ -102,6 +103,15 @@ def find_handlers(subject: Any) -> list[Handler]:
     return handlers
 
 
+def scheduled_handlers(subject: Any) -> list[Handler]:
+    """Return the handlers of on_trigger, and those that have a schedule. Do not check the names of other methods."""
+    return [handler for handler in _scan(subject, _is_scheduled) if handler.point == "on_trigger" or handler.when is not None]
+
+
+def _is_scheduled(name: str, marked: tuple[Mark, ...]) -> bool:
+    return name in TRIGGERS or any(mark.when is not None or mark.point == "on_trigger" for mark in marked)
+
+
 def in_table_order(handlers: Iterable[Handler]) -> list[Handler]:
     return sorted(handlers, key=lambda handler: TABLE_ORDER.get((handler.point, handler.spelling), len(TABLE_ORDER)))
 
@@ -144,7 +154,7 @@ def call_with_named(function: Callable[..., Any], payload: Mapping[str, Any]) ->
     return Handler(owner, name, name, function, tuple(_parameters(function, {}))).call(payload)
 
 
-def _scan(subject: Any) -> Iterator[Handler]:
+def _scan(subject: Any, includes: Callable[[str, tuple[Mark, ...]], bool] = lambda name, marked: True) -> Iterator[Handler]:
     owner = subject.__name__ if inspect.isfunction(subject) else type(subject).__name__
     if inspect.isfunction(subject):
         for mark in marks(subject):
@@ -158,7 +168,10 @@ def _scan(subject: Any) -> Iterator[Handler]:
         function = getattr(static, "__func__", static)  # unwrap a staticmethod or classmethod
         if not callable(function) or inspect.isclass(function) or getattr(function, DECLARED_ONLY, False):
             continue
-        if marked := marks(function):
+        marked = marks(function)
+        if not includes(name, marked):
+            continue
+        if marked:
             for mark in marked:
                 yield from _marked(owner, mark, getattr(subject, name), _own_points(subject))
         else:

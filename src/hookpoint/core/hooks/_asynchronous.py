@@ -10,8 +10,9 @@ from hookpoint.core.callback.proxy_callback import ProxyHandler
 from hookpoint.core.callback.watcher import Watcher
 from hookpoint.core.errors import BadLoop, CompileError, StopRun
 from hookpoint.core.hooks._idle_class import fetches_in_step
+from hookpoint.core.hooks._overridden_run import overrides_run
 from hookpoint.core.hooks._returned import may_return, report
-from hookpoint.core.hooks.entry import Entry, overrides_run
+from hookpoint.core.hooks.entry import Entry
 from hookpoint.core.points import BY_NAME
 
 if TYPE_CHECKING:

@@ -61,7 +61,7 @@ def gates_of(entry: Entry, point: str) -> tuple[ArmedSchedule, ...]:
 def check_reads(calls: list[Call]) -> None:
     """Add a check to each call that reads a metric written by an earlier call at the same point.
 
-    The check raises MissingMetric if the metric was not logged.
+    The check raises MissingMetric if the metric was not logged. It is not added if the reader's errors do not end the run.
 
     Calls at points whose names end in `_begin` are not checked, because callbacks only do setup work at these points. In the
     last epoch, a missing metric does not raise an error, because training is already done.
@@ -75,7 +75,7 @@ def check_reads(calls: list[Call]) -> None:
             for writer in writers.get(metric, ()):
                 writer.notes_run = True
                 written.setdefault(writer.entry, set()).add(metric)
-        if written:
+        if written and call.entry.on_error == "raise":  # otherwise, a missing metric is a warning before the next epoch
             call.needs = _needs(call.entry.name, written)
         for metric in call.entry.declared("writes"):
             writers.setdefault(metric, []).append(call)

@@ -1,4 +1,4 @@
-"""Options: find the values of `on_error` and `ranks` that a callback, its class, an `@on` decorator or a wrapper sets."""
+"""Options: find the values of `on_error` and `ranks` that a callback, its class, an `@on` decorator or a pipeline sets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from typing import Any
 
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.callback.on import Mark, marks
-from hookpoint.core.errors import BadOption
+from hookpoint.core.callback.proxy_callback import ProxyCallback
+from hookpoint.core.errors import BadOption, CompileError
+
+DECLARED = ("after", "before", "reads", "writes", "may_write")
+OF_ONE_CALLBACK = (*DECLARED, "collective", "may_skip", "per_rank_state", "knobs", "actions")
 
 
 def marked_options(function: Any) -> Mark:
@@ -31,9 +35,17 @@ def option_of(name: str, option: str, options: Any, known: tuple[str, ...], *, d
     return value
 
 
-def setter(proxies: Sequence[Callback], option: str, options: Any) -> Any:
-    """Return the outermost wrapper that sets an option, or else the callback's own options."""
-    return next((proxy for proxy in proxies if _sets(proxy, option)), options)
+def setter(path: Sequence[Callback], names: Sequence[str], options: Any) -> Any:
+    """Return the outermost pipeline or wrapper that sets one of these options, or else the callback's own options."""
+    return next((pipeline for pipeline in path if any(_sets(pipeline, name) for name in names)), options)
+
+
+def reject_ineffective(pipeline: Callback) -> None:
+    """Raise CompileError if a pipeline sets an option that has an effect only on a single callback."""
+    for option in () if isinstance(pipeline, ProxyCallback) else OF_ONE_CALLBACK:
+        if getattr(pipeline, option, None):
+            name = type(pipeline).__name__
+            raise CompileError(f"{name} sets {option} but only groups callbacks.", set=f"{option} on a callback in {name}")
 
 
 def _sets(options: Any, option: str) -> bool:

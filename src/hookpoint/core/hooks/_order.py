@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from hookpoint.core.callback.callback_info import identity_of
 from hookpoint.core.errors import OrderError
 from hookpoint.core.hooks.entry import MAIN, MONITOR, PLAIN, Entry
 from hookpoint.core.logger import logger
+from hookpoint.core.text.spelling import near_miss
 
 IN_LIST_ORDER = "list order"
 BY_KIND = {MAIN: "first: the MainCallback", PLAIN: IN_LIST_ORDER, MONITOR: "last: a monitor"}
@@ -160,13 +162,32 @@ def _constraints(entries: Sequence[Entry]) -> list[Constraint]:
         meant = [named.get(name, ()) for name in (*after, *before)] + [writing.get(name, ()) for name in reads]
         for number in sorted({number for numbers in meant for number in numbers} - {place}):
             other = entries[number]
-            if not other.names().isdisjoint(after):
+            names = other.names((owner.subject, *owner.path))
+            if not names.isdisjoint(after):
                 constraints.append(Constraint(other, owner, owner, f"comes after {other.name}"))
-            if not other.names().isdisjoint(before):
+            if not names.isdisjoint(before):
                 constraints.append(Constraint(owner, other, owner, f"comes before {other.name}"))
             metrics = sorted(set(reads) & set(other.declared("writes")))
             constraints += [Constraint(other, owner, owner, f"reads '{metric}' from {other.name}") for metric in metrics]
     return constraints
+
+
+def warn_of_unknown_names(entries: Sequence[Entry]) -> None:
+    """Warn about each name in `after` and `before` that no callback in the list has. Warn once per process.
+
+    The included callbacks name alternatives, which are rarely all in one list. A single callback has no order.
+    """
+    declared = [(entry, option, name) for entry in entries for option in ("after", "before") for name in entry.declared(option)]
+    known = sorted(set().union(*(entry.names() for entry in entries))) if declared and len(entries) > 1 else []
+    for entry, option, name in declared if known else ():
+        if name not in known and not type(entry.subject).__module__.startswith("hookpoint."):
+            text = f"{entry.name}.{option} names '{name}', but no callback in the list has this name"
+            _warn_once(text, near_miss(name, known))
+
+
+@cache
+def _warn_once(text: str, meant: str | None) -> None:
+    logger.warning("%s%s", text, f"; did you mean '{meant}'?" if meant else "")
 
 
 def _positions(entries: Sequence[Entry], names_of: Callable[[Entry], Iterable[str]]) -> dict[str, list[int]]:

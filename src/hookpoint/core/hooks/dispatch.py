@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -184,7 +185,13 @@ def _lines(call: Call, number: int, names: dict[str, Any], timed: bool) -> list[
     conditions = _conditions(call, number, names)
     if not conditions:
         return statements
-    return [f"if {' and '.join(conditions)}:", *(f"    {statement}" for statement in statements)]
+    head = [f"if {' and '.join(conditions)}:"]
+    asks_user = bool(call.gates) or (call.armed is not None and not call.armed.by_clock)
+    if asks_user and entry.on_error != "raise":
+        names["StopRun"], names[f"f{number}"] = StopRun, partial(entry.refuse, call.point)
+        test = ["try:", f"    due = {' and '.join(conditions)}", "except StopRun:", "    raise"]
+        head = [*test, "except Exception as problem:", f"    due = f{number}(problem)", "if due:"]
+    return [*head, *(f"    {statement}" for statement in statements)]
 
 
 def _caught(call: Call, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -3,42 +3,45 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.callback.callback import Callback
-from hookpoint.core.callback.callback_info import identity_of, run_method, schedule_of
+from hookpoint.core.callback.callback_info import identity_of, schedule_of
 from hookpoint.core.callback.foreign import adopted, check_library
-from hookpoint.core.callback.handlers import DUE, Handler, Parameter, find_handlers
+from hookpoint.core.callback.handlers import Handler, find_handlers, scheduled_handlers
 from hookpoint.core.callback.knob import check_knobs
 from hookpoint.core.callback.main_callback import MainCallback
 from hookpoint.core.callback.on import marks
 from hookpoint.core.callback.pipeline import CallbackPipeline
 from hookpoint.core.callback.proxy_callback import ProxyCallback, holder_of_state, through_proxies
 from hookpoint.core.errors import CompileError, MainPointTaken, NotACallback, NoTrigger, StopRun
-from hookpoint.core.hooks._entry_options import marked_options, option_of, setter
+from hookpoint.core.hooks._entry_options import marked_options, option_of, reject_ineffective, setter
 from hookpoint.core.hooks._idle_class import fetches_in_step, fetches_of, reject_idle_class
+from hookpoint.core.hooks._overridden_run import (
+    BESIDE_RUN,
+    handlers_of,
+    is_custom_pipeline,
+    overrides_run,
+    reject_schedules,
+    through_pipeline,
+)
 from hookpoint.core.logger import logger
-from hookpoint.core.points import BY_NAME, POINTS
+from hookpoint.core.points import POINTS
 from hookpoint.core.schedule.armed_schedule import ArmedSchedule
 from hookpoint.core.schedule.when import When, armed_with_text
 
 if TYPE_CHECKING:
     from hookpoint.core.callback.watcher import Watcher
     from hookpoint.core.hooks._background_protocol import Background
-    from hookpoint.core.run_view import RunView
 
 
 POLICIES = ("raise", "warn", "disable")
 RANKS = ("all", "chief", "local_chief")
 FAILURES_IN_A_ROW = 3
 MAIN, PLAIN, MONITOR = 0, 1, 2
-ONLY_RUN = (Parameter("run", "run", required=True, keyword_only=False),)
-# Points whose handlers are never called through a custom `run`. A schedule, a thread, a worker or the step calls them directly.
-BESIDE_RUN = {"on_trigger", "on_records", *(point.name for point in POINTS if point.main_only or point.in_data)}
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -123,9 +126,15 @@ class Entry:
             values += (value,) if isinstance(value, str | type) else tuple(value or ())
         return tuple(name.__name__ if isinstance(name, type) else name for name in values)
 
-    def names(self) -> set[str]:
-        """Return the names that `after` and `before` accept: the names of the callback, its class and its base classes."""
-        return {self.name, *(cls.__name__ for cls in type(self.subject).__mro__)}
+    def names(self, inside: Sequence[Any] = ()) -> set[str]:
+        """Return the names that `after` and `before` accept: the names of the callback, its class and its base classes.
+
+        The names of the pipelines around the callback are accepted too, except in callbacks of the same pipeline. `inside`
+        contains the pipelines to leave out.
+        """
+        pipelines = [pipeline for pipeline in self.path if not any(pipeline is other for other in inside)]
+        classes = {cls.__name__ for named in (self.subject, *pipelines) for cls in type(named).__mro__}
+        return {self.name, *classes, *filter(None, map(identity_of, pipelines))}
 
     def arm(self, key: str, schedule: When) -> ArmedSchedule:
         """Arm a schedule, and store it under a unique key for the checkpoint."""
@@ -156,6 +165,23 @@ class Entry:
             return result
 
         return call
+
+    def decided(self, point: str, decide: Callable[[], bool]) -> bool:
+        """Return whether to call a handler. If `decide` raises an error that does not end the run, the answer is False."""
+        try:
+            return decide()
+        except StopRun:
+            raise
+        except Exception as error:
+            if self.on_error == "raise":
+                raise
+            return self.refuse(point, error)
+
+    def refuse(self, point: str, error: Exception) -> bool:
+        """Count and log an error in a function that decides whether to call a handler. Return False: it is not called."""
+        if not self.disabled:
+            self.fail(point, error)
+        return False
 
     def state(self) -> dict[str, Any]:
         """Return the state of the callback and its schedules, to save in a checkpoint."""
@@ -257,13 +283,18 @@ def _leaves(callbacks: Iterable[Any], path: tuple[Callback, ...]) -> Iterator[tu
                     move=f"{handler.spelling} into one of the pipeline's callbacks",
                     override="run(self, hookpoint=None, logs=None) instead: it receives every point",
                 )
+            reject_ineffective(callback)
             yield from _leaves(callback.get_pipeline(), (*path, callback))
         else:
             yield adopted(callback), path
             if fetches_in_step(callback):
                 yield fetches_of(callback), path
-            if _is_custom_pipeline(callback):  # the pipeline's own `run` handles items that are not callbacks
-                yield from _leaves((item for item in callback.get_pipeline() if isinstance(item, Callback)), (*path, callback))
+            if is_custom_pipeline(callback):  # the pipeline's own `run` handles items that are not callbacks
+                items = list(callback.get_pipeline())
+                for item in items:
+                    if not isinstance(item, Callback):
+                        reject_schedules(callback, scheduled_handlers(item))
+                yield from _leaves((item for item in items if isinstance(item, Callback)), (*path, callback))
 
 
 def _entry(subject: Any, path: tuple[Callback, ...]) -> Entry:
@@ -273,7 +304,7 @@ def _entry(subject: Any, path: tuple[Callback, ...]) -> Entry:
         name = subject.__name__
         raise NotACallback(f"the function {name} has no point.", write=f'@on("on_epoch_end") above def {name}')
     try:
-        handlers = _handlers(subject)
+        handlers = handlers_of(subject)
     except CompileError:
         check_library(subject)
         raise
@@ -300,20 +331,20 @@ def _entry(subject: Any, path: tuple[Callback, ...]) -> Entry:
             )
     options = marked_options(subject) if inspect.isfunction(subject) else subject
     is_monitor = "on_records" in has  # by default, a monitor runs only on the chief, and its errors do not end the run
-    is_of_chief = next((owner.chief_only for owner in (*proxies, subject) if hasattr(owner, "chief_only")), is_monitor)
-    place = setter(proxies, "ranks", options)
-    ranks = option_of(name, "ranks", place, RANKS, default="chief" if is_of_chief is True else "all")
+    place = setter(path, ("ranks", "chief_only"), options)
+    is_of_chief = getattr(place, "chief_only", is_monitor) is True
+    ranks = option_of(name, "ranks", place, RANKS, default="chief" if is_of_chief else "all")
     for flag in ("collective", "may_skip") if ranks != "all" else ():
         if getattr(subject, flag, False):
             raise CompileError(f"{name} has {flag} = True but runs on the {ranks} only.", set='ranks = "all"')
-    policy = setter(proxies, "on_error", options)
+    policy = setter(path, ("on_error",), options)
     on_error = option_of(name, "on_error", policy, POLICIES, default="warn" if is_monitor else "raise")
     outer = next(filter(overrides_run, path), None)
     return Entry(
         subject,
         name,
         path,
-        handlers if outer is None else [_through_pipeline(outer, subject, handler) for handler in handlers],
+        handlers if outer is None else [through_pipeline(outer, subject, handler) for handler in handlers],
         kind=MAIN if is_main else MONITOR if is_monitor else PLAIN,
         on_error="raise" if is_main or getattr(subject, "collective", False) else on_error,
         ranks=ranks,
@@ -330,10 +361,11 @@ def _own_name(subject: Any) -> str | None:
 
 def _schedule(subject: Any, name: str, path: tuple[Callback, ...], triggers: bool) -> When | None:
     own: When | None = schedule_of(subject) if isinstance(subject, Callback) else None
-    if own is not None and not triggers and not _is_custom_pipeline(subject):
+    if own is not None and not triggers and not is_custom_pipeline(subject):
         raise NoTrigger(name, own)
-    inherited = map(schedule_of, reversed(path))
-    return own if own is not None else next((schedule for schedule in inherited if schedule is not None), None)
+    outer = [schedule_of(pipeline) for pipeline in path if getattr(pipeline, "replaces_schedules", False)]
+    schedules = (*outer, own, *map(schedule_of, reversed(path)))
+    return next((schedule for schedule in schedules if schedule is not None), None)
 
 
 def _check_schedules(entries: list[Entry]) -> None:
@@ -350,46 +382,3 @@ def _check_schedules(entries: list[Entry]) -> None:
             schedule = schedule_of(pipeline)
             if schedule is not None and id(pipeline) not in triggering:
                 raise NoTrigger(first[id(pipeline)].name, schedule)
-
-
-def _handlers(subject: Any) -> list[Handler]:
-    if not overrides_run(subject):
-        return find_handlers(subject)
-    points = [point.name for point in POINTS if point.name not in BESIDE_RUN]  # `run` is called at these points
-    return [Handler(type(subject).__name__, point, "run", partial(_through_run, subject, point), ONLY_RUN) for point in points]
-
-
-def overrides_run(subject: Any) -> bool:
-    """Return whether a callback's class overrides `run`, so that all points are passed to that method."""
-    own = type(subject).run if isinstance(subject, Callback) and run_method(subject) is not None else Callback.run
-    return own not in (Callback.run, CallbackPipeline.run, ProxyCallback.run)
-
-
-def _is_custom_pipeline(subject: Any) -> bool:
-    return overrides_run(subject) and callable(getattr(subject, "get_pipeline", None))
-
-
-def _through_pipeline(pipeline: Any, subject: Any, handler: Handler) -> Handler:
-    """Return a trigger handler for one callback in a pipeline that overrides `run`. It calls `run` for this callback only."""
-    if handler.point != "on_trigger":
-        return handler
-
-    def trigger(run: RunView) -> None:
-        token = DUE.set(subject)
-        try:
-            _through_run(pipeline, "on_trigger", run)
-        finally:
-            DUE.reset(token)
-
-    return replace(handler, function=trigger, parameters=ONLY_RUN)
-
-
-def _through_run(callback: Callback, point: str, run: RunView) -> None:
-    call_run(callback, point, run.offered(BY_NAME[point].offers))
-
-
-def call_run(callback: Any, point: str, payload: Mapping[str, Any]) -> None:
-    """Call the `run` method of a callback that overrides it. The arguments are the same as in the cinnamon library."""
-    own_run = run_method(callback)
-    assert own_run is not None
-    own_run(hookpoint=point, logs=payload)

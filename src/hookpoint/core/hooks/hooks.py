@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from hookpoint.core.callback.callback import Callback
-from hookpoint.core.callback.callback_info import info_of
+from hookpoint.core.callback.callback_info import CallbackInfo, info_of
 from hookpoint.core.callback.current import CURRENT
 from hookpoint.core.callback.handlers import Handler, handlers_for
+from hookpoint.core.callback.pipeline import CallbackPipeline
 from hookpoint.core.callback.replace import Replace
 from hookpoint.core.callback.watcher import Watcher
 from hookpoint.core.errors import OutsideRun, StopRun
@@ -18,11 +21,12 @@ from hookpoint.core.hooks._asynchronous import check_asynchronous, send_payload
 from hookpoint.core.hooks._calls import calls_of, check_reads, gates_of, schedule_key
 from hookpoint.core.hooks._contexts import Contexts
 from hookpoint.core.hooks._explain import explain
-from hookpoint.core.hooks._order import Order
+from hookpoint.core.hooks._order import Order, warn_of_unknown_names
+from hookpoint.core.hooks._overridden_run import call_run, overrides_run
 from hookpoint.core.hooks._returned import may_return, report
 from hookpoint.core.hooks.costs import IN_THE_STEP, Cost
 from hookpoint.core.hooks.dispatch import Call, compile_dispatch
-from hookpoint.core.hooks.entry import MAIN, MONITOR, Entry, call_run, entries_of, is_not_empty
+from hookpoint.core.hooks.entry import MAIN, MONITOR, Entry, entries_of, is_not_empty
 from hookpoint.core.logger import logger
 from hookpoint.core.points import BY_NAME
 from hookpoint.core.run_view import Dispatch
@@ -61,12 +65,17 @@ class Hooks:
         self.sources: dict[str, Callable[[], str]] = {}  # maps a title to a function that returns an iteration's source code
         self._logged_moves: set[str] = set()
         self._calls = self._ordered()
+        if rank == 0:
+            warn_of_unknown_names(self.all_entries)
         self._dispatches: dict[tuple[tuple[str, ...], str | None, bool, bool], Dispatch | None] = {}
         self._by_point: dict[str, Dispatch] = {
             name: partial(self._compile_and_fire, name)
             for name in BY_NAME
             if self._watchers or not all(call.train_only for call in self._calls.get(name, ()))
         }
+        self._beginning: Clocks | None = None  # the clocks when the run started
+        self._attached: list[tuple[CallbackInfo, Any]] = []  # with the runs that were stored before
+        self._guests: WeakKeyDictionary[Hooks, list[tuple[Entry, str, ArmedSchedule]]] = WeakKeyDictionary()  # see _follow
         self._unused_state: dict[str, Any] = {}
         self._custom: dict[str, list[tuple[Entry, Handler, tuple[ArmedSchedule, ...]]]] = {}
 
@@ -132,22 +141,46 @@ class Hooks:
         return errors
 
     def setup(self, component: Any, save_path: Any) -> None:
-        """Call `setup` on every callback in the list. A pipeline forwards the call to its callbacks."""
-        tops = [entry.path[0] if entry.path else entry.subject for entry in self.entries]
-        for subject in {id(top): top for top in tops}.values():
-            if hasattr(subject, "setup"):
-                subject.setup(component, save_path)
+        """Call `setup` on every callback in the list. A pipeline that overrides `setup` forwards the call itself."""
+        done: set[int] = set()
+        for entry in self.entries:
+            for callback in (*entry.path, entry.subject):
+                forwards = getattr(type(callback), "setup", None) is CallbackPipeline.setup and not overrides_run(callback)
+                setup = partial(Callback.setup, callback) if forwards else getattr(callback, "setup", None)
+                if setup is not None and id(callback) not in done:
+                    self._set_up(callback, partial(setup, component, save_path))
+                done.add(id(callback))
+                if not forwards:
+                    break
+
+    def _set_up(self, callback: Any, setup: Callable[[], object]) -> None:
+        try:
+            setup()
+        except StopRun:
+            raise
+        except Exception as error:
+            members = [entry for entry in self.entries if any(callback is one for one in (*entry.path, entry.subject))]
+            if any(entry.on_error == "raise" for entry in members):
+                raise
+            for entry in members:
+                entry.fail("setup", error)
 
     def attach(self, run: Any) -> None:
         """Store the run in each Callback, and call `__enter__` on the callbacks that define it.
 
         A Callback reads `self.trainer` (tensorpack) and `self.model` (Keras) from the stored run. If `run` is None, remove the
-        stored run, and call any `__exit__` that has not been called yet.
+        stored run, and call any `__exit__` that has not been called yet. If this run is inside another run that uses the same
+        callback, the outer run is stored again.
         """
-        for entry in self.entries:
+        for entry in self.entries if run is not None else ():
             for callback in (entry.subject, *entry.path):
                 if isinstance(callback, Callback):
-                    info_of(callback).run = run
+                    info = info_of(callback)
+                    self._attached.append((info, info.run))
+                    info.run = run
+        while run is None and self._attached:
+            info, outer = self._attached.pop()
+            info.run = outer
         if run is not None:
             self._contexts.enter(run)
         elif problems := self._contexts.leave(sys.exception()):  # only needed if an exception prevented the call to `leave`
@@ -169,6 +202,8 @@ class Hooks:
 
     def start_schedules(self, clocks: Clocks) -> None:
         """Start every schedule at the run's current counters and elapsed time, so that no past tick is due."""
+        self._beginning = copy(clocks)
+        self._guests.clear()
         for entry in self.entries:
             for armed in entry.armed.values():
                 armed.start(clocks)
@@ -184,9 +219,7 @@ class Hooks:
             self._custom[point] = list(self._handlers_of(point))
         result = payload.get("result")
         for entry, handler, gates in self._custom[point]:
-            armed = entry.armed.get(schedule_key(handler))
-            allowed = all(gate.ready(_run_of(payload, handler), None) for gate in gates)
-            if allowed if armed is None else armed.take(_run_of(payload, handler), None, allowed):
+            if (handler.when is None and not gates) or self._is_due(entry, handler, gates, point, _run_of(payload, handler)):
                 answer = _call_handler(entry, handler, point, payload)
                 if isinstance(answer, Replace):
                     result = answer.value
@@ -194,6 +227,27 @@ class Hooks:
                 elif answer is not None and may_return(handler.function):
                     report(entry, handler, point, answer)
         return result
+
+    def _is_due(self, entry: Entry, handler: Handler, gates: tuple[ArmedSchedule, ...], point: str, run: Any) -> bool:
+        if run.hooks is not self and run.hooks._beginning not in (None, self._beginning):
+            self._follow(run.hooks)
+        allowed = entry.decided(point, lambda: all(gate.ready(run, None) for gate in gates))
+        armed = entry.armed.get(schedule_key(handler))
+        return allowed if armed is None else entry.decided(point, lambda: armed.take(run, None, allowed))
+
+    def _follow(self, hooks: Any) -> None:
+        """Use schedules that began with the run of `hooks`. A guard's callbacks may be called in one run after another."""
+        if self not in hooks._guests:
+            hooks._guests[self] = []
+            for entry in self.entries:
+                for handler in entry.called:
+                    if handler.when is not None:
+                        armed = handler.when.arm()
+                        armed.start(hooks._beginning)
+                        hooks._guests[self].append((entry, schedule_key(handler), armed))
+        for entry, key, armed in hooks._guests[self]:
+            entry.armed[key] = armed
+        self._beginning = hooks._beginning
 
     def _handlers_of(self, point: str) -> Iterator[tuple[Entry, Handler, tuple[ArmedSchedule, ...]]]:
         entries = Order(point, [entry for entry in self.entries if _has_handler(entry, point)], self._logged_moves).entries

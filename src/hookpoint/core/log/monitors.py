@@ -89,13 +89,16 @@ class Monitors:
         record = Record(kind, values, clocks.step, clocks.epoch, at, mode=mode, iteration=clocks.iteration)
         receivers = self._queues
         if self._gates:
-            run, gates = self._run, self._gates
-            receivers = [queue for queue in receivers if all(gate.ready(run, None) for gate in gates.get(queue, ()))]
+            receivers = [queue for queue in receivers if queue not in self._gates or self._is_open(queue)]
         for queue in receivers:
             if queue.put(record, DRAIN_SECONDS):
                 self._report_blocked(queue)
         if not receivers and kind == "scalars" and any(getattr(value, "is_pending", False) for value in values.values()):
             self._resolver.put(record, DRAIN_SECONDS)
+
+    def _is_open(self, queue: MonitorQueue[Record]) -> bool:
+        gates, run = self._gates[queue], self._run
+        return self._entries[queue].decided("on_records", lambda: all(gate.ready(run, None) for gate in gates))
 
     def raise_errors(self) -> None:
         """Raise the errors from monitors and asynchronous callbacks with `on_error="raise"`, on the training thread."""

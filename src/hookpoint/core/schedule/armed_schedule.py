@@ -53,8 +53,12 @@ class ArmedSchedule(ABC):
 
     def take(self, run: RunView, moment: str | None = None, allowed: bool = True) -> bool:
         """Return whether the schedule is due now, and advance it. Counter ticks advance even if `allowed` is False."""
-        due = allowed and self.ready(run, moment)
-        self.settle(run, moment, due)
+        try:
+            due = allowed and self.ready(run, moment)
+            self.settle(run, moment, due)
+        except Exception:  # from a user's function
+            self.settle(run, moment, False)
+            raise
         if due:
             self.has_fired = True
         return due

@@ -28,6 +28,7 @@ class When(ABC):
 
     ticks_on: frozenset[str] = frozenset()
     levels_on: frozenset[str] = frozenset()
+    negated_ticks_on: frozenset[str] = frozenset()
 
     @abstractmethod
     def arm(self) -> ArmedSchedule:
@@ -35,8 +36,7 @@ class When(ABC):
 
     def moments(self) -> frozenset[str]:
         """Return when a trigger checks this schedule: at the end of iterations ("iter"), of epochs ("epoch"), or of both."""
-        clocks = self.ticks_on or self.levels_on or {"epochs"}
-        return frozenset("epoch" if clock == "epochs" else "iter" for clock in clocks)
+        return frozenset(map(_moment, self.ticks_on or self.levels_on or {"epochs"}))
 
     @property
     def same_on_all_ranks(self) -> bool:
@@ -60,6 +60,10 @@ class When(ABC):
 
     def __bool__(self) -> bool:
         raise BadSchedule("a schedule has no truth value.", combine="schedules with &, | and ~ instead of and, or, not")
+
+
+def _moment(clock: str) -> str:
+    return "epoch" if clock == "epochs" else "iter"
 
 
 class OnClock(When):
@@ -225,6 +229,7 @@ class Combined(When):
         self.parts = parts
         self.ticks_on = frozenset().union(*(part.ticks_on for part in parts))
         self.levels_on = frozenset().union(*(part.levels_on for part in parts))
+        self.negated_ticks_on = frozenset().union(*(part.negated_ticks_on for part in parts))
 
     @property
     def same_on_all_ranks(self) -> bool:
@@ -235,7 +240,10 @@ class Combined(When):
 
 
 class AllOf(Combined):
-    """Due when all parts are due. Two ticks must use the same clock, because they would otherwise rarely coincide."""
+    """Due when all parts are due. Two ticks must use the same clock, because they would otherwise rarely coincide.
+
+    A tick on epochs cannot be combined with a negated tick on another clock, because only one of them is checked at a time.
+    """
 
     sign = " & "
 
@@ -246,6 +254,12 @@ class AllOf(Combined):
                 f"{self!r}: ticks on {listed(self.ticks_on)} rarely coincide.",
                 combine="them with |",
                 use="a level for one of them, as in Every(steps=100) & After(epochs=1)",
+            )
+        if self.ticks_on and not set(map(_moment, self.negated_ticks_on)) <= set(map(_moment, self.ticks_on)):
+            negated, ticks = listed(self.negated_ticks_on), listed(self.ticks_on)
+            raise BadSchedule(
+                f"{self!r}: ticks on {negated} are not checked when ticks on {ticks} are.",
+                use="a function instead of the negated tick, as in Every(epochs=1) & If(lambda run: run.step % 20)",
             )
 
     def arm(self) -> ArmedSchedule:
@@ -272,6 +286,7 @@ class NotOf(Combined):
 
     def __init__(self, part: When) -> None:
         super().__init__(part)
+        self.negated_ticks_on |= self.ticks_on
         self.levels_on, self.ticks_on = self.levels_on | self.ticks_on, frozenset()
 
     def arm(self) -> ArmedSchedule:
