@@ -261,8 +261,13 @@ class Resuming:
             )
 
     def report_finished(self, epochs: int | None) -> None:
-        """If the run is already finished, print a message that says so."""
+        """If all of these epochs are already done, say so: an earlier process or an earlier loop of this run did them."""
         done = self._clocks.epochs_done
+        if epochs and not self.has_resumed and done >= epochs and not self._objects.verdicts.stop and self._run.is_chief:
+            logger.warning(
+                "run.epochs(%d) runs no epoch: %d of %d epochs are already done; write run.epochs(%d) for %d more",
+                *(epochs, done, epochs, done + epochs, epochs),
+            )
         if epochs is not None and self._is_finished(epochs):
             count = f"{done} of {epochs} epochs" if done == epochs else f"{done} epochs, {epochs} requested"
             say(
