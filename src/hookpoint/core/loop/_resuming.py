@@ -22,6 +22,7 @@ from hookpoint.core.checkpoint.rank_state import state_for_rank
 from hookpoint.core.checkpoint.script_rates import changed_rate, rates_of, saved_optimizers
 from hookpoint.core.checkpoint.stateful import has_state, load_state, restore_gradients
 from hookpoint.core.checkpoint.store import Checkpoint, ResumableStore, Resume
+from hookpoint.core.data.list_digest import list_digest
 from hookpoint.core.errors import BadLoop, CannotResume
 from hookpoint.core.logger import logger
 from hookpoint.core.run.run import stepper_of
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
 
 
 BETWEEN_EPOCHS = {"in_epoch": False}
+CHANGED_LIST = (
+    "the list of training batches has other items than in the checkpoint: some may be used twice, others never. "
+    "If the script shuffles the list in place, shuffle a copy: random.sample(data, len(data))"
+)
 
 
 class Resuming:
@@ -237,6 +242,9 @@ class Resuming:
             if batches is not None:
                 enter = positions.resume if self.moved is None else positions.resume_in_team
                 entered = enter(loader, self._clocks.epoch, batches, state["data"])
+                items = list_digest(loader) if self.moved is None and self._run.is_chief else None
+                if items is not None and self.place.get("items") not in (None, items):
+                    positions.notes.append(CHANGED_LIST)
             self._finish(state)
         return Entered(positions.begin(loader, self._clocks.epoch), 0) if entered is None else entered
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hookpoint.core.checkpoint.memory_errors import is_out_of_memory, out_of_memory
 from hookpoint.core.checkpoint.stateful import gradients_of, has_state, named_buffers, named_parameters, state_of
 from hookpoint.core.checkpoint.store import Keep, Request, ResumableStore, Saved, Store
+from hookpoint.core.data.list_digest import list_digest
 from hookpoint.core.errors import CannotSave, NotFinite, NothingToSaveTo
 from hookpoint.core.hooks.request_details import info_for, links_for, rules_for
 from hookpoint.core.logger import logger
@@ -269,8 +270,8 @@ class Saving:
         place: dict[str, Any] = {"in_epoch": True, "rng": self.rng_of_body, "passes": list(map(_plain, self.passes_done))}
         is_in_training = bool(scopes.passes) and scopes.passes[0].is_train
         place["batches"] = scopes.passes[0].batches_done if is_in_training else None
-        place["stops_epoch"] = self._objects.verdicts.stop_epoch
-        return place
+        items = list_digest(scopes.passes[0].loader) if is_in_training else None
+        return {**place, "stops_epoch": self._objects.verdicts.stop_epoch, "items": items}
 
     def add_pass(self, results: Mapping[str, Any], batches: int) -> None:
         """Record a finished pass of this epoch. A resumed run skips it and only restores the random generators."""
