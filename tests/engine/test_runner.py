@@ -1327,6 +1327,13 @@ class TwoSteps:
             {"lr_scheduler": torch.optim.lr_scheduler.StepLR},
             "lr_scheduler must be an instance, got the class StepLR.\n  write     lr_scheduler=StepLR(optimizer, ...)",
         ),
+        (
+            {"lr_scheduler": "cosine"},
+            (
+                "lr_scheduler must have a step method, got 'cosine'.\n"
+                "  give      torch.optim.lr_scheduler.StepLR(optimizer, ...)"
+            ),
+        ),
     ],
 )
 def test_what_cannot_be_part_of_a_runner_is_refused_when_it_is_made(net, given, message):

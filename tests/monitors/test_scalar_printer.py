@@ -87,6 +87,17 @@ def test_what_is_logged_after_the_last_epoch_is_printed_too(capsys):
     assert capsys.readouterr().err == "epoch 1  loss: 1\nafter the last epoch  test: 2\n"
 
 
+def test_an_epoch_that_an_exception_interrupts_is_named(capsys):
+    with pytest.raises(ValueError, match="bad sample"), Loop([ScalarPrinter()]) as run:
+        for epoch in run.epochs(5):
+            for value in run.batches([1.0, 2.0]):
+                run.log(loss=value)
+            for _ in run.batches([3.0], mode="val"):
+                if epoch == 2:
+                    raise ValueError("bad sample")
+    assert capsys.readouterr().err == "epoch 1/5  loss: 1.5\nepoch 2/5 (interrupted)  loss: 1.5\n"
+
+
 def test_steps_are_printed_when_requested(train_printed, capsys):
     train_printed([ScalarPrinter(enable_step=True, enable_epoch=False)], epochs=1)
     assert capsys.readouterr().err == "step 2  accuracy: 0.5  loss: 0.071429\nstep 4  accuracy: 0.5  loss: 0.35714\n"

@@ -128,9 +128,10 @@ class UnknownPoint(CompileError):
 class UnknownArgument(CompileError, TypeError):
     """A handler takes an argument that its point does not provide."""
 
-    def __init__(self, owner: str, handler: str, argument: str, offered: Iterable[str]) -> None:
+    def __init__(self, owner: str, handler: str, argument: str, offered: Iterable[str], meant: str | None = None) -> None:
+        hint = "" if meant is None else f" Did you mean '{meant}'?"
         super().__init__(
-            f"{owner}.{handler} takes '{argument}', which this point does not provide.",
+            f"{owner}.{handler} takes '{argument}', which this point does not provide.{hint}",
             provided=listed(offered),
             default=f"write '{argument}=None' if another trainer passes it",
         )

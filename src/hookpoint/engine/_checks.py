@@ -31,13 +31,15 @@ def check_instances(**arguments: Any) -> None:
             raise BadArgument(f"{name} must be an instance, got the class {kind.__name__}.", write=f"{name}={write}")
         if isinstance(argument, list | tuple) and name != "model":
             raise BadArgument(f"{name} must be one object or a dict of objects, got a {type(argument).__name__}.", **MULTIPLE)
-    criterion, optimizer = arguments["criterion"], arguments["optimizer"]
+    criterion = arguments["criterion"]
     if criterion is not None and not callable(criterion):
         cure = "a function (outputs, targets) -> loss, such as torch.nn.CrossEntropyLoss()"
         raise BadArgument(f"criterion must be callable, got {criterion!r}.", give=cure)
-    if optimizer is not None and not isinstance(optimizer, Mapping) and not hasattr(optimizer, "step"):
-        cure = CALLS["optimizer"].format("torch.optim.SGD")
-        raise BadArgument(f"optimizer must have a step method, got {optimizer!r}.", give=cure)
+    for name, example in (("optimizer", "torch.optim.SGD"), ("lr_scheduler", "torch.optim.lr_scheduler.StepLR")):
+        given = arguments[name]
+        if given is not None and not isinstance(given, Mapping) and not hasattr(given, "step"):
+            cure = CALLS[name].format(example)
+            raise BadArgument(f"{name} must have a step method, got {given!r}.", give=cure)
 
 
 def check_steps(optimizer: Any) -> None:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Unpack
 from hookpoint.core.callback.callback import Callback, Options
 from hookpoint.core.errors import BadArgument, BadSchedule
 from hookpoint.core.log.records import Record
+from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.run import Run
 from hookpoint.core.text.terminal import printable, say
 from hookpoint.monitors._row_values import EPOCH, EpochValues
@@ -67,13 +68,13 @@ class ScalarPrinter(Callback):
                 self._print(f"step {record.step}", record.scalars())
             row = self._values.take(record) if self.enable_epoch else None
             if row is not None and (record.epoch % self.every_n_epochs == 0 or record.epoch == run.max_epochs):
-                total = "" if run.max_epochs is None else f"/{run.max_epochs}"
                 note = "" if record.values["epoch_end"]["complete"] else " (cut short)"
                 del row[EPOCH]
-                self._print(f"epoch {record.epoch}{total}{note}", row)
+                self._print(f"{_epoch(record.epoch, run)}{note}", row)
 
-    def on_run_end(self) -> None:
-        self._print("after the last epoch", self._values.finish())
+    def on_run_end(self, run: Run) -> None:
+        is_in_epoch = machine_of(run).clocks.epochs_done < run.epoch  # an exception ended the run in the middle of an epoch
+        self._print(f"{_epoch(run.epoch, run)} (interrupted)" if is_in_epoch else "after the last epoch", self._values.finish())
 
     def state_dict(self) -> dict[str, Any]:
         return self._values.state_dict() if self._values.gathered else {}
@@ -89,6 +90,10 @@ class ScalarPrinter(Callback):
     def _is_wanted(self, name: str) -> bool:
         listed = self._whitelist is None or any(pattern.search(name) for pattern in self._whitelist)
         return listed and not any(pattern.search(name) for pattern in self._blacklist)
+
+
+def _epoch(epoch: int, run: Run) -> str:
+    return f"epoch {epoch}" if run.max_epochs is None else f"epoch {epoch}/{run.max_epochs}"
 
 
 def _patterns(argument: str, patterns: Iterable[str]) -> list[re.Pattern[str]]:

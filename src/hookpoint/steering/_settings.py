@@ -134,8 +134,6 @@ class Settings:
             return knob.name
         checked(name, value, self._run.hyper[name])
         key, of = split_name(name)
-        if key in NEVER_NEGATIVE and isinstance(value, int | float) and value < 0:
-            raise BadValue(f"{name} must be >= 0, got {value!r}.")
         return f"{key}@{of}"
 
     def change(self, values: Mapping[str, Any]) -> Change:

@@ -389,6 +389,10 @@ def test_an_option_that_nobody_takes_is_refused_by_its_name():
     with pytest.raises(TypeError) as caught:
         Saver(3, verbose=1, name="mine")
     assert str(caught.value) == "Saver has no argument verbose=.\n  see       help(Saver)"
+    with pytest.raises(TypeError) as caught:
+        Saver(evry=3, on_eror="warn", every=1)
+    meant = "Did you mean every, on_error?"
+    assert str(caught.value) == f"Saver has no argument evry=, on_eror=. {meant}\n  see       help(Saver)"
 
 
 def test_logs_are_for_reading():

@@ -309,6 +309,11 @@ def test_an_exception_and_a_path_are_offered_where_they_belong(train):
     assert seen == ["step-1", boom]
 
 
+def test_a_misspelled_name_is_refused_with_the_name_that_was_meant():
+    with pytest.raises(errors.UnknownArgument, match=r"takes 'runn', which this point does not provide\. Did you mean 'run'\?"):
+        Hooks([LambdaCallback(on_epoch_end=lambda runn: None)])
+
+
 @pytest.mark.parametrize(
     ("point", "argument", "offered"),
     [

@@ -6,6 +6,22 @@ from hookpoint import Callback, LambdaCallback
 from hookpoint.core.loop.loop import Loop
 
 
+def test_a_second_loop_whose_epochs_are_already_done_warns(caplog):
+    with Loop() as run:
+        first, second = list(run.epochs(2)), list(run.epochs(2))
+    assert (first, second) == ([1, 2], [])
+    expected = "run.epochs(2) runs no epoch: 2 of 2 epochs are already done; write run.epochs(4) for 2 more"
+    assert [record.message for record in caplog.records] == [expected]
+
+
+def test_a_second_loop_with_a_larger_total_or_after_a_stop_does_not_warn(caplog):
+    with Loop() as run:
+        assert [*run.epochs(2), *run.epochs(3), *run.epochs(None if run.epoch < 3 else 4)] == [1, 2, 3, 4]
+        run.stop()
+        assert list(run.epochs(2)) == []
+    assert caplog.records == []
+
+
 def test_epochs_count_from_one():
     with Loop() as run:
         seen = []

@@ -144,6 +144,22 @@ def test_a_run_that_was_left_gives_nothing_more(use):
     assert isinstance(caught.value, RuntimeError)
 
 
+@pytest.mark.parametrize("name", ["epochs", "batches", "log", "step", "hyper"])
+def test_an_attribute_of_the_run_on_the_loop_says_to_enter_it(name):
+    loop = Loop()
+    with pytest.raises(OutsideRun) as caught:
+        getattr(loop, name)
+    belongs = f"'{name}' belongs to the run, not to the Loop."
+    assert str(caught.value) == f"{belongs}\n  enter     with Loop(...) as run: and use run.{name}"
+    assert not hasattr(loop, name)
+
+
+@pytest.mark.parametrize("name", ["epoch_s", "_loop", "__len__"])
+def test_any_other_missing_attribute_of_a_loop_is_reported_as_usual(name):
+    with pytest.raises(AttributeError, match=f"^'Loop' object has no attribute '{name}'$"):
+        getattr(Loop(), name)
+
+
 @pytest.mark.parametrize("take", [lambda run: run.epochs(3), lambda run: run.batches("abc")])
 def test_an_iterator_that_outlives_its_run_gives_nothing_more(take):
     loop = Loop()

@@ -7,8 +7,11 @@ import signal
 from contextlib import contextmanager, suppress
 
 import pytest
+import torch
 
+import hookpoint
 from hookpoint import At, Callback, Every, Once, StopRun
+from hookpoint.callbacks import ModelSaver
 from hookpoint.core.errors import BadLoop, CannotResume, CannotSave, NotFinite, NothingToSaveTo
 from hookpoint.core.loop.loop import Loop
 
@@ -221,6 +224,29 @@ def test_whatever_is_left_out_of_the_state_is_missed(piece, monkeypatch, disk, n
     except CannotResume:
         return
     assert ended != whole
+
+
+@pytest.mark.parametrize("kind", [int, str, torch.tensor, lambda number: (torch.full((3,), number), number / 2)])
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_list_that_the_script_shuffles_in_place_is_noticed(in_place, kind, tmp_path, caplog):
+    def go(fails_at=None):
+        random.seed(0)
+        data = [kind(number) for number in range(10)]
+        saver = ModelSaver(async_save=False).when(Every(steps=3))
+        with hookpoint.Loop([saver], workdir=tmp_path, monitors=[], extra_callbacks=[]) as run:
+            for _ in run.epochs(2):
+                if in_place:
+                    random.shuffle(data)
+                for _ in run.batches(data if in_place else random.sample(data, len(data))):
+                    if run.iteration == fails_at:
+                        raise ValueError("lost")
+
+    with pytest.raises(ValueError, match="lost"):
+        go(fails_at=14)
+    caplog.clear()
+    go()
+    warned = "the list of training batches has other items than in the checkpoint" in caplog.text
+    assert warned == in_place
 
 
 def test_a_finished_run_is_not_repeated_and_may_be_made_longer(capsys, disk, new_disk):

@@ -94,16 +94,23 @@ def server():
 
 
 @pytest.fixture
-def train(server, tmp_path):
-    """Train in a process; return its exit code, the lines it printed, and its errors."""
+def run_program(server, tmp_path):
+    """Run a program in a process; return its exit code, the lines it printed, and its errors."""
 
-    def go(body="pass", *, validate="pass", after="pass", store=False, before=""):
-        program = before + PROGRAM.format(body=body, validate=validate, after=after, store=store)
+    def go(program):
         number = len(list(tmp_path.iterdir()))
         out, err = tmp_path / f"{number}.out", tmp_path / f"{number}.err"
         server.stdin.write(json.dumps([program, str(out), str(err)]) + "\n")
         server.stdin.flush()
         return int(server.stdout.readline()), out.read_text().splitlines(), err.read_text()
+
+    return go
+
+
+@pytest.fixture
+def train(run_program):
+    def go(body="pass", *, validate="pass", after="pass", store=False, before=""):
+        return run_program(before + PROGRAM.format(body=body, validate=validate, after=after, store=store))
 
     return go
 
@@ -133,6 +140,53 @@ def test_the_second_signal_leaves_at_once(name, code, train):
     assert ended == code
     error = "KeyboardInterrupt" if name == "SIGINT" else "SystemExit"
     assert lines == ["batch a", "first", f"exception {error}", "run end", "put back True"]
+
+
+@pytest.mark.parametrize(
+    ("name", "store", "expected"),
+    [
+        ("SIGINT", False, "Ctrl-C: stopping after this step. Press Ctrl-C again to exit now."),
+        (
+            *("SIGINT", True),
+            "Ctrl-C: stopping after this step, then saving. Press Ctrl-C again to exit now without saving.",
+        ),
+        ("SIGTERM", True, "SIGTERM: stopping after this step, then saving."),
+    ],
+)
+def test_the_first_signal_says_at_once_what_happens_next(name, store, expected, train):
+    _, _, errors = train(f"if batch == 'b': send('{name}'); sys.stderr.write('still in the step\\n')", store=store)
+    assert errors.splitlines()[:2] == [expected, "still in the step"]
+
+
+def test_a_signal_in_validation_names_the_pass_that_ends_before_the_save(train):
+    _, _, errors = train(validate="value == 'y' and send('SIGTERM')", store=True)
+    assert errors == "SIGTERM: stopping after this pass, then saving.\n"
+
+
+RESUMABLE = """
+import os, signal, sys
+from hookpoint import Loop
+from hookpoint.callbacks import ModelSaver
+with Loop([ModelSaver()], workdir={workdir!r}, resume={resume!r}, extra_callbacks=[], monitors=[]) as run:
+    for _ in run.epochs(1):
+        for batch in run.batches(range(3)):
+            if batch == 1:
+                os.kill(os.getpid(), signal.{name})
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "resume", "last"),
+    [
+        ("SIGINT", "auto", "saved step-00000002; run the script again to resume"),
+        ("SIGTERM", "auto", "saved step-00000002; run the script again to resume"),
+        ("SIGINT", "never", "KeyboardInterrupt"),
+    ],
+)
+def test_the_last_line_names_the_checkpoint_from_which_the_script_resumes(name, resume, last, run_program, tmp_path):
+    workdir = str(tmp_path / "run")
+    _, _, errors = run_program(RESUMABLE.format(workdir=workdir, resume=resume, name=name))
+    assert errors.splitlines()[-1] == last
 
 
 def test_with_a_store_the_state_is_saved_before_the_end_points(train):

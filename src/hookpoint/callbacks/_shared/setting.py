@@ -7,11 +7,9 @@ from typing import Any
 
 from hookpoint.core.errors import BadArgument, BadValue
 from hookpoint.core.logger import logger
-from hookpoint.core.run.hyper import HyperParam, split_name
+from hookpoint.core.run.hyper import NEVER_NEGATIVE, HyperParam, split_name
 from hookpoint.core.run.rates import as_stored
 from hookpoint.core.run.run import Run
-
-NEVER_NEGATIVE = ("lr", "momentum", "weight_decay")
 
 
 class Setting:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -12,6 +12,7 @@ from hookpoint.core.callback.knob import Knob
 from hookpoint.core.callback.on import OnError, Ranks, checked_schedule
 from hookpoint.core.errors import BadArgument, OutsideRun
 from hookpoint.core.points import BY_NAME, POINTS
+from hookpoint.core.text.spelling import near_miss
 
 if TYPE_CHECKING:
     from typing import Self
@@ -106,7 +107,7 @@ class Callback:
     ) -> None:
         if unknown:
             own, names = type(self).__name__, ", ".join(f"{name}=" for name in unknown)
-            raise BadArgument(f"{own} has no argument {names}.", see=f"help({own})")
+            raise BadArgument(f"{own} has no argument {names}.{_meant(type(self), unknown)}", see=f"help({own})")
         if name is not None:
             set_name(self, name)
         for option, value in (("on_error", on_error), ("ranks", ranks)):
@@ -211,6 +212,14 @@ class Callback:
     def on_records(self, *args: Any, **kwargs: Any) -> Any: ...
     def on_sample(self, *args: Any, **kwargs: Any) -> Any: ...
     def on_batch_made(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+def _meant(cls: type, unknown: Iterable[str]) -> str:
+    """Return a question that names the arguments that were probably misspelled, or an empty string."""
+    codes = [vars(base)["__init__"].__code__ for base in cls.__mro__ if hasattr(vars(base).get("__init__"), "__code__")]
+    known = [name for code in codes for name in code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]]
+    meant = [guess for name in unknown if (guess := near_miss(name, known)) is not None]
+    return f" Did you mean {', '.join(meant)}?" if meant else ""
 
 
 for _point in POINTS:

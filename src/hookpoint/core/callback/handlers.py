@@ -78,7 +78,8 @@ class Handler:
                     by_position.append(parameter.source)
             elif parameter.required:
                 names = sorted(offered) if isinstance(offered, Iterable) else ()
-                raise UnknownArgument(self.owner, self.spelling, parameter.name, names)
+                meant = near_miss(parameter.name, names)
+                raise UnknownArgument(self.owner, self.spelling, parameter.name, names, meant)
             else:
                 gap = True
         return by_position, by_keyword

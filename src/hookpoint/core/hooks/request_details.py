@@ -1,4 +1,4 @@
-"""Request details: the manifest values and the links that a run's savers add to a checkpoint."""
+"""Request details: the manifest values, the links and the retention rules that a run's savers add to a checkpoint."""
 
 from __future__ import annotations
 
@@ -24,3 +24,12 @@ def links_for(hooks: Hooks, run: RunView, tags: Collection[str]) -> list[str]:
     functions = [getattr(entry.subject, "link_name", None) for entry in hooks.entries] if run.is_chief else []
     names = [function(run, tags) for function in functions if callable(function)]
     return [name for name in names if name is not None]
+
+
+def rules_for(hooks: Hooks) -> dict[str, Any]:
+    """Return the current retention rules of all savers. Commands can change them."""
+    subjects = [entry.subject for entry in hooks.entries]
+    rules = [rule for subject in subjects for rule in getattr(subject, "marks", {}).items()]
+    savers = [subject for subject in subjects if getattr(subject, "saves", False)]
+    rules += [rule for subject in savers for rule in getattr(subject, "rules", {}).items()]
+    return {tag: keep for tag, keep in dict(rules).items() if keep is not None}

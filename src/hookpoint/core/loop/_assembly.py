@@ -104,6 +104,8 @@ def _components(objects: RunObjects, options: LoopOptions, agreement: Agreement 
     agree: Callable[[str], None] = (lambda what: None) if agreement is None else agreement.agree
     signals = Signals(objects.verdicts.request_stop, is_in_team=agreement is not None, has_host=host is not None)
     saving = Saving(objects, store, signals, agree=agree)
+    saving.is_resumed_later = saving.resumable is not None and options.resume in ("auto", "must")
+    signals.saves, signals.plan = saving.saves, partial(_plan_after_signal, run, saves=saving.saves)
     if store is not None:
         signals.request_save = saving.request_by_signal if agreement is None else agreement.request_save_by_signal
     crashes = Crashes(options.max_crashes)
@@ -138,6 +140,13 @@ def _components(objects: RunObjects, options: LoopOptions, agreement: Agreement 
             loop_folder=str(Path(__file__).parent),
         ),
     )
+
+
+def _plan_after_signal(run: Run, *, saves: bool) -> str:
+    """Return what a run does after a signal. If it saves, it cannot stop in the middle of a validation pass."""
+    if not saves:
+        return "stopping after this step"
+    return f"stopping after this {'step' if run.mode in (None, 'train') else 'pass'}, then saving"
 
 
 def _is_fetching(frame: FrameType) -> bool:

@@ -23,6 +23,7 @@ from hookpoint.core.checkpoint.script_rates import changed_rate, rates_of, saved
 from hookpoint.core.checkpoint.script_schedules import changed_schedules
 from hookpoint.core.checkpoint.stateful import has_state, load_state, restore_gradients
 from hookpoint.core.checkpoint.store import Checkpoint, ResumableStore, Resume
+from hookpoint.core.data.list_digest import list_digest
 from hookpoint.core.errors import BadLoop, CannotResume
 from hookpoint.core.logger import logger
 from hookpoint.core.run.run import stepper_of
@@ -39,6 +40,10 @@ if TYPE_CHECKING:
 
 
 BETWEEN_EPOCHS = {"in_epoch": False}
+CHANGED_LIST = (
+    "the list of training batches has other items than in the checkpoint: some may be used twice, others never. "
+    "If the script shuffles the list in place, shuffle a copy: random.sample(data, len(data))"
+)
 
 
 class Resuming:
@@ -240,6 +245,9 @@ class Resuming:
             if batches is not None:
                 enter = positions.resume if self.moved is None else positions.resume_in_team
                 entered = enter(loader, self._clocks.epoch, batches, state["data"])
+                items = list_digest(loader) if self.moved is None and self._run.is_chief else None
+                if items is not None and self.place.get("items") not in (None, items):
+                    positions.notes.append(CHANGED_LIST)
             self._finish(state)
         return Entered(positions.begin(loader, self._clocks.epoch), 0) if entered is None else entered
 
@@ -264,8 +272,13 @@ class Resuming:
             )
 
     def report_finished(self, epochs: int | None) -> None:
-        """If the run is already finished, print a message that says so."""
+        """If all of these epochs are already done, say so: an earlier process or an earlier loop of this run did them."""
         done = self._clocks.epochs_done
+        if epochs and not self.has_resumed and done >= epochs and not self._objects.verdicts.stop and self._run.is_chief:
+            logger.warning(
+                "run.epochs(%d) runs no epoch: %d of %d epochs are already done; write run.epochs(%d) for %d more",
+                *(epochs, done, epochs, done + epochs, epochs),
+            )
         if epochs is not None and self._is_finished(epochs):
             count = f"{done} of {epochs} epochs" if done == epochs else f"{done} epochs, {epochs} requested"
             say(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.checkpoint.memory_errors import is_out_of_memory, out_of_memory
 from hookpoint.core.checkpoint.stateful import gradients_of, has_state, named_buffers, named_parameters, state_of
 from hookpoint.core.checkpoint.store import Keep, Request, ResumableStore, Saved, Store
+from hookpoint.core.data.list_digest import list_digest
 from hookpoint.core.errors import CannotSave, NotFinite, NothingToSaveTo
-from hookpoint.core.hooks.request_details import info_for, links_for
+from hookpoint.core.hooks.request_details import info_for, links_for, rules_for
 from hookpoint.core.logger import logger
 from hookpoint.core.run.run import stepper_of
 
@@ -46,6 +48,7 @@ class Saving:
         self.resumable: ResumableStore | None = store if hasattr(store, "open") else None  # type: ignore[assignment]
         self._objects, self._signals, self._agree = objects, signals, agree
         self._run, self._hooks, self._clocks = objects.run, objects.hooks, objects.clocks
+        self.is_resumed_later = False  # whether the script resumes from this run's newest checkpoint when it starts again
         self._is_in_team = objects.team.size > 1
         _join(store, objects.run)
         self._polls = not hasattr(store, "when_saved")  # a store with `when_saved` calls `wake` after a background save
@@ -75,6 +78,11 @@ class Saving:
     def require_store(self) -> None:
         if self.store is None:
             raise NothingToSaveTo("run.save() has nowhere to save to.", give='workdir="runs/name", or a store')
+
+    @property
+    def newest(self) -> str | None:
+        """The name of the newest checkpoint that this run wrote, or None if the script would not resume from it."""
+        return os.path.basename(self._last) if self.is_resumed_later and self._last is not None else None
 
     @property
     def is_writing(self) -> bool:
@@ -254,14 +262,6 @@ class Saving:
         trained = (key for key, parameter in named_parameters(self.stateful[name]) if _is_trained(parameter))
         return [*trained, *self.finite_buffers.get(name, ())]
 
-    def _rules(self) -> dict[str, Keep]:
-        """Return the current retention rules of all savers. Commands can change them."""
-        subjects = [entry.subject for entry in self._hooks.entries]
-        rules = [rule for subject in subjects for rule in getattr(subject, "marks", {}).items()]
-        savers = [subject for subject in subjects if getattr(subject, "saves", False)]
-        rules += [rule for subject in savers for rule in getattr(subject, "rules", {}).items()]
-        return {tag: keep for tag, keep in dict(rules).items() if keep is not None}
-
     def place(self) -> dict[str, Any]:
         """Return the run's position: between epochs, before an epoch's next pass, or after a number of batches in a pass."""
         scopes = self._objects.scopes
@@ -270,8 +270,8 @@ class Saving:
         place: dict[str, Any] = {"in_epoch": True, "rng": self.rng_of_body, "passes": list(map(_plain, self.passes_done))}
         is_in_training = bool(scopes.passes) and scopes.passes[0].is_train
         place["batches"] = scopes.passes[0].batches_done if is_in_training else None
-        place["stops_epoch"] = self._objects.verdicts.stop_epoch
-        return place
+        items = list_digest(scopes.passes[0].loader) if is_in_training else None
+        return {**place, "stops_epoch": self._objects.verdicts.stop_epoch, "items": items}
 
     def add_pass(self, results: Mapping[str, Any], batches: int, *, is_cut: bool) -> None:
         """Record a finished pass of this epoch. A resumed run skips it and only restores the random generators."""
@@ -306,7 +306,7 @@ class Saving:
             if moment.is_same(self._clocks.moment):
                 request.add(tag, keep, request.in_background, measured)
         self._marks.clear()
-        request.rules, request.limits = self._rules(), self._limits
+        request.rules, request.limits = rules_for(self._hooks), self._limits
         request.info, request.links = info_for(self._hooks, self._run), links_for(self._hooks, self._run, request.tags)
         self._run.monitors.settle()
         try:

@@ -11,17 +11,20 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from hookpoint.core.text.terminal import say, say_from_signal_handler
+
 WATCHED = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 class Signals:
-    """Signal handlers that only set a flag, which the loop checks at its next boundary. They are removed when the run ends.
+    """Signal handlers that set a flag, which the loop checks at its next boundary. They are removed when the run ends.
 
     Only the main thread can install handlers. In other threads, under a host, and for ignored signals, no handler is
     installed. SIGUSR1 is handled if the run has a store and the signal has no other handler. `has_stopped` is True if a signal
     caused the first stop request.
 
     `caught` is the signal that arrived on this rank. In a team, `received` is set once all ranks have been told about it.
+    `plan` returns what the run does before it ends, as text.
     """
 
     def __init__(self, request_stop: Callable[[str], bool], *, is_in_team: bool = False, has_host: bool = False) -> None:
@@ -29,6 +32,8 @@ class Signals:
         self.received: signal.Signals | None = None
         self.has_stopped = self.is_leaving = self.is_restored = False
         self.request_save: Callable[[], None] | None = None  # None if there is no store
+        self.saves = False
+        self.plan: Callable[[], str] = str
         self._request_stop, self._is_in_team, self._has_host = request_stop, is_in_team, has_host
         self._previous: dict[signal.Signals, Any] = {}
         self._check: Callable[[FrameType | None], None] | None = None
@@ -59,9 +64,19 @@ class Signals:
         owner = getattr(before, "__self__", None)
         return owner.previous_handler(number) if isinstance(owner, Signals) and owner.is_restored else before
 
-    def ending(self) -> BaseException | None:
-        """Return the exception to raise at the end of a run that a signal stopped, or None."""
-        return None if self.received is None else _ending(self.received)
+    def ending(self, saved: str | None = None) -> BaseException | None:
+        """Return the exception to raise at the end of a run that a signal stopped, or None.
+
+        `saved` is the name of the checkpoint from which the script resumes. KeyboardInterrupt shows it below the traceback, and
+        for other signals it is printed.
+        """
+        if self.received is None:
+            return None
+        ending = _ending(self.received)
+        if saved is not None:
+            line = f"saved {saved}; run the script again to resume"
+            ending.add_note(line) if self.received == signal.SIGINT else say(line)
+        return ending
 
     def can_interrupt(self) -> bool:
         """Return whether this run can interrupt its main thread with a signal that the run handles."""
@@ -90,6 +105,7 @@ class Signals:
             self.is_leaving = True
             raise _ending(signal.Signals(number))
         self.caught = signal.Signals(number)
+        say_from_signal_handler(_notice(self.caught, self.plan(), saves=self.saves))
         if not self._is_in_team:
             self.take(self.caught)
 
@@ -105,3 +121,9 @@ class Signals:
 
 def _ending(number: signal.Signals) -> BaseException:
     return KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number)
+
+
+def _notice(number: signal.Signals, plan: str, *, saves: bool) -> str:
+    if number != signal.SIGINT:
+        return f"{number.name}: {plan}."
+    return f"Ctrl-C: {plan}. Press Ctrl-C again to exit now{' without saving' if saves else ''}."

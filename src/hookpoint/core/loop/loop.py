@@ -85,6 +85,17 @@ class Loop:
         finally:
             self._machine = None
 
+    if not TYPE_CHECKING:  # type checkers report these attributes themselves
+
+        def __getattr__(self, name: str) -> Any:
+            from hookpoint.core.run.run import Run
+
+            if not name.startswith("_") and hasattr(Run, name):
+                raise _NotOnLoop(
+                    f"'{name}' belongs to the run, not to the Loop.", enter=f"with Loop(...) as run: and use run.{name}"
+                )
+            raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'", name=name, obj=self)
+
     def _compiled(self) -> Hooks:
         self._compiled_for = self._compile_options()
         hooks = self._compile(**self._compiled_for)
@@ -94,3 +105,7 @@ class Loop:
 
     def _compile_options(self) -> dict[str, Any]:
         return {"rank": self._place["rank"], "local_rank": self._place["local_rank"], "is_in_team": self._team.size > 1}
+
+
+class _NotOnLoop(OutsideRun, AttributeError):
+    """An attribute of the run is read from the Loop. As an AttributeError, it lets `hasattr` and `getattr` work."""

@@ -261,8 +261,7 @@ class Machine:
         """End the current iteration, then the pass. `finals` contains values that a host computed over the whole pass."""
         if not pass_.is_open or pass_.is_closing:
             return
-        pass_.is_closing = True
-        was_left = pass_.in_iteration
+        pass_.is_closing, was_left = True, pass_.in_iteration
         try:
             if pass_.in_iteration:
                 self.end_iteration(pass_)
@@ -321,9 +320,10 @@ class Machine:
             failure = self._close_scopes(error)
             problems = self._fire_last_points(failure)
             self.record.end(failure or next(iter(problems), None))
+            ending = self.signals.ending(self.saving.newest if failure is None else None)
         finally:
             self.clean_up()
-        return is_handled(error, failure, problems, self.signals.ending())
+        return is_handled(error, failure, problems, ending)
 
     def _close_scopes(self, error: BaseException | None) -> BaseException | None:
         """Close open passes and the epoch as incomplete. If the run failed, discard them instead, and return the exception."""

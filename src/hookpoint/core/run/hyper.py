@@ -12,6 +12,7 @@ from hookpoint.core.run.rates import Address, Groups, Rates, put
 
 ALIASES = {"learning_rate": "lr"}
 NAMES_OF_RATE = ("learning_rate", "lr")
+NEVER_NEGATIVE = ("lr", "momentum", "weight_decay")
 LARGEST = 3.4028234663852886e38  # the largest float32
 
 
@@ -89,7 +90,7 @@ class Hyper(MutableMapping[str, Any]):
 
     The learning rate is the rate of the first group. If you set it, the groups of all optimizers keep their ratios to the
     first group. If the first group already has this rate, nothing changes. Any other setting gets the same value in all groups
-    that have it.
+    that have it. A negative learning rate, momentum or weight decay raises BadValue.
 
     `"lr@0"` is the rate of a single group. Groups are numbered from 0 across all optimizers. With a dict of optimizers,
     `"lr@critic"` is the rate of one optimizer: its first group gets the value, and its other groups keep their ratios to the
@@ -285,6 +286,8 @@ def checked(name: str, value: Any, present: Any) -> Any:
         expected = f"a {type(present).__name__}"
     elif isinstance(value := as_number(value), bool) or not isinstance(value, int | float) or not math.isfinite(value):
         expected = "a finite number"
+    elif value < 0 and split_name(name)[0] in NEVER_NEGATIVE:
+        expected = ">= 0"
     elif abs(value) <= LARGEST:  # with a larger value, a step raises an error or makes every weight infinite
         return value
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -24,6 +25,16 @@ def say(line: str) -> None:
             _drawing[-1](line)
         else:
             print(line, file=sys.stderr, flush=True)
+
+
+def say_from_signal_handler(line: str) -> None:
+    """Print a line to stderr as `say` does, but without buffers, which the interrupted code may be writing to."""
+    if _silent:
+        return
+    with suppress(OSError, ValueError, AttributeError):  # AttributeError: sys.stderr is None
+        stream = sys.stderr.fileno()
+        start = "\n" if os.isatty(stream) else ""  # in a terminal, the cursor is behind ^C or a progress bar
+        os.write(stream, f"{start}{line}\n".encode())
 
 
 def printable(name: str) -> str:

@@ -236,6 +236,10 @@ def saving_to(path: Path) -> Iterator[None]:
             room = "" if free is None else f", {free / 2**20:.0f} MiB are free"
             cures = {"make": f"room on this disk{room}, or keep fewer checkpoints"}
         message = f"{path} could not be written: {error.strerror or error}{where}."
+        if error.errno in (errno.EEXIST, errno.ENOTDIR):
+            wrong = Path(os.fsdecode(error.filename or path))
+            if file := next((one for one in (wrong, *wrong.parents) if one.is_file()), None):
+                message, cures = f"{file} is a file, not a folder.", {"give": "another folder, or move the file away"}
         raise CannotSave(message, **cures, errno=error.errno) from error
 
 
