@@ -1313,6 +1313,32 @@ def test_what_cannot_be_part_of_a_runner_is_refused_when_it_is_made(net, given, 
     assert str(caught.value) == message
 
 
+@pytest.mark.parametrize("by_name", [False, True])
+def test_a_scheduler_of_another_optimizer_is_refused(net, by_name):
+    (model, optimizer), (_, other) = net(), net()
+    scheduler = torch.optim.lr_scheduler.StepLR(other, 1)
+    with pytest.raises(BadLoop) as caught:
+        Runner(model, {"a": optimizer} if by_name else optimizer, mse, lr_scheduler={"a": scheduler} if by_name else scheduler)
+    assert str(caught.value) == (
+        "the lr_scheduler StepLR is for an optimizer that this Runner does not have.\n"
+        "  write     optimizer=optimizer, lr_scheduler=StepLR(optimizer, ...)"
+    )
+
+
+def test_a_scheduler_may_be_for_an_optimizer_inside_a_wrapper(net, batches):
+    class Wrapper:
+        def __init__(self, inner):
+            self.inner, self.step, self.zero_grad = inner, inner.step, inner.zero_grad
+
+        @property
+        def param_groups(self):
+            return list(self.inner.param_groups)
+
+    model, optimizer = net()
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    assert Runner(model, Wrapper(optimizer), mse, lr_scheduler=scheduler).fit(batches, epochs=1).step == 5
+
+
 def test_an_optimizer_that_needs_a_closure_is_refused_and_works_with_a_main_callback(net, batches):
     class Closure(MainCallback):
         def on_iter_forward(self, run):

@@ -22,7 +22,10 @@ MULTIPLE = {
 
 
 def check_instances(**arguments: Any) -> None:
-    """Raise BadArgument if the model, optimizer, criterion or scheduler is a class or a list, or has the wrong type."""
+    """Raise BadArgument if the model, optimizer, criterion or scheduler is a class or a list, or has the wrong type.
+
+    A scheduler must be for one of the optimizers.
+    """
     for name, argument in arguments.items():
         objects = argument.values() if isinstance(argument, Mapping) else [argument]
         kind = next((one for one in objects if isinstance(one, type)), None)
@@ -38,6 +41,23 @@ def check_instances(**arguments: Any) -> None:
     if optimizer is not None and not isinstance(optimizer, Mapping) and not hasattr(optimizer, "step"):
         cure = CALLS["optimizer"].format("torch.optim.SGD")
         raise BadArgument(f"optimizer must have a step method, got {optimizer!r}.", give=cure)
+    _check_schedulers(arguments["lr_scheduler"], optimizer)
+
+
+def _check_schedulers(lr_scheduler: Any, optimizer: Any) -> None:
+    """Raise BadArgument if a scheduler changes none of the optimizers. Wrappers share the groups of the inner optimizer."""
+    optimizers = list(optimizer.values() if isinstance(optimizer, Mapping) else [optimizer])
+    if not all(hasattr(one, "param_groups") for one in optimizers):
+        return
+    own = {id(group) for one in optimizers for group in one.param_groups}
+    for scheduler in lr_scheduler.values() if isinstance(lr_scheduler, Mapping) else [lr_scheduler]:
+        groups = getattr(getattr(scheduler, "optimizer", None), "param_groups", ())
+        if groups and not any(id(group) in own for group in groups):
+            kind = type(scheduler).__name__
+            raise BadArgument(
+                f"the lr_scheduler {kind} is for an optimizer that this Runner does not have.",
+                write=f"optimizer=optimizer, lr_scheduler={kind}(optimizer, ...)",
+            )
 
 
 def check_steps(optimizer: Any) -> None:
