@@ -711,8 +711,12 @@ def test_who_is_triggered_at_the_step_of_a_validation_sees_what_it_found(runner,
     assert seen == [(2, 2), (4, 4)]
 
 
-def test_a_schedule_without_data_validates_nothing(runner, batches):
-    assert "val_loss" not in runner().fit(batches, epochs=1, validate_every=Every(steps=1)).metrics
+def test_a_schedule_for_validation_without_data_is_refused(runner, batches):
+    with pytest.raises(BadLoop) as caught:
+        runner().fit(batches, epochs=1, validate_every=Every(steps=1))
+    assert str(caught.value) == (
+        "validate_every needs validation data.\n  write     fit(train, val, validate_every=..., epochs=...)"
+    )
 
 
 def test_a_validation_between_steps_is_no_callback_that_takes_too_long(runner, batches, caplog):

@@ -87,12 +87,19 @@ def _needs_closure(optimizer: Any) -> bool:
     return closure is not None and closure.default is closure.empty
 
 
-def check_schedule(name: str, value: Any) -> None:
-    """Raise BadArgument if a schedule is not a When. A number is rejected too, because it could mean epochs or steps."""
-    if value is not None and not isinstance(value, When):
-        number = value if isinstance(value, int) and value > 0 else 2
-        cure = f"{name}=Every(epochs={number}), or Every(steps=...)"
-        raise BadArgument(f"{name} must be a schedule, got {value!r}.", write=cure)
+def check_validation(validate_every: Any, val: Any) -> None:
+    """Raise BadArgument if there is a schedule for validation but no data, or if the schedule is not a When.
+
+    A number is rejected too, because it could mean epochs or steps.
+    """
+    if validate_every is None:
+        return
+    if not isinstance(validate_every, When):
+        number = validate_every if isinstance(validate_every, int) and validate_every > 0 else 2
+        cure = f"validate_every=Every(epochs={number}), or Every(steps=...)"
+        raise BadArgument(f"validate_every must be a schedule, got {validate_every!r}.", write=cure)
+    if val is None:
+        raise BadArgument("validate_every needs validation data.", write="fit(train, val, validate_every=..., epochs=...)")
 
 
 def stop_at(run: Run, max_steps: int | None, *, before: bool = False) -> None:
