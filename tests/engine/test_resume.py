@@ -318,3 +318,20 @@ def test_a_run_that_was_stopped_because_it_diverged_ends_with_its_last_good_chec
     _diverging(tmp_path, callbacks.TerminateOnNaN())
     assert newest_good(tmp_path).manifest.step == 3
     assert "step 4 was not saved" in caplog.text
+
+
+def test_a_model_with_lazy_parameters_resumes_exactly(tmp_path, net, batches):
+    def fit(epochs, workdir=None, ready=False):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.LazyLinear(4), nn.LazyBatchNorm1d(), nn.Linear(4, 2))
+        if ready:
+            model(batches[0][0])
+        optimizer = torch.optim.Adam(model.parameters())
+        runner = Runner(model, optimizer, nn.MSELoss(), workdir=workdir, callbacks=[callbacks.ModelSaver()] if workdir else [])
+        assert runner.fit(batches, epochs=epochs).epoch == epochs
+        return [*model.state_dict().values()]
+
+    fit(1, tmp_path)
+    fit(2, tmp_path)
+    resumed = fit(3, tmp_path, ready=True)
+    assert all(map(torch.equal, resumed, fit(3)))
