@@ -115,6 +115,14 @@ def test_values_that_are_not_finite_are_read_and_marked(here, plot):
     assert "× NaN or infinite" in plot("broken", "--terminal").stdout
 
 
+def test_records_without_a_time_are_drawn(here, plot):
+    folder = here / "runs/timeless"
+    folder.mkdir(parents=True)
+    rows = [{"step": step, "epoch": 1, "at": "step", "loss": 1.0 / step} for step in (1, 2, 3)]
+    (folder / "scalars.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert "loss" in plot("timeless", "--terminal").stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

@@ -6,7 +6,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from hookpoint import Every, callbacks, on
-from hookpoint.core.errors import CannotResume, NotFinite, NothingToSaveTo
+from hookpoint.core.errors import CannotResume, NotFinite, NothingToSaveTo, NotSaveable
 from hookpoint.engine.data.seeded_samples import SeededSamples
 from hookpoint.engine.runner import Runner
 from hookpoint.run_folder.run_folder import RunFolder
@@ -324,3 +324,35 @@ def test_a_run_that_was_stopped_because_it_diverged_ends_with_its_last_good_chec
     _diverging(tmp_path, callbacks.TerminateOnNaN())
     assert newest_good(tmp_path).manifest.step == 3
     assert "step 4 was not saved" in caplog.text
+
+
+def test_a_model_with_lazy_parameters_resumes_exactly(tmp_path, net, batches):
+    def fit(epochs, workdir=None, ready=False):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.LazyLinear(4), nn.LazyBatchNorm1d(), nn.Linear(4, 2))
+        if ready:
+            model(batches[0][0])
+        optimizer = torch.optim.Adam(model.parameters())
+        runner = Runner(model, optimizer, nn.MSELoss(), workdir=workdir, callbacks=[callbacks.ModelSaver()] if workdir else [])
+        assert runner.fit(batches, epochs=epochs).epoch == epochs
+        return [*model.state_dict().values()]
+
+    fit(1, tmp_path)
+    fit(2, tmp_path)
+    resumed = fit(3, tmp_path, ready=True)
+    assert all(map(torch.equal, resumed, fit(3)))
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_a_sparse_buffer_is_refused_before_the_first_step_if_it_would_be_saved(tmp_path, net, batches, persistent):
+    model, optimizer = net()
+    model.register_buffer("adjacency", torch.eye(3).to_sparse(), persistent=persistent)
+    before = model.weight.detach().clone()
+    runner = Runner(model, optimizer, nn.MSELoss(), workdir=tmp_path, callbacks=[callbacks.ModelSaver()])
+    if not persistent:
+        assert runner.fit(batches, epochs=1).epoch == 1
+        return
+    with pytest.raises(NotSaveable, match=r"^parts\['model'\]\['adjacency'\] is a sparse tensor"):
+        runner.fit(batches, epochs=1)
+    assert torch.equal(model.weight, before)
+    assert Runner(model, optimizer, nn.MSELoss()).fit(batches, epochs=1).epoch == 1

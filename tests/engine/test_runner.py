@@ -735,8 +735,12 @@ def test_who_is_triggered_at_the_step_of_a_validation_sees_what_it_found(runner,
     assert seen == [(2, 2), (4, 4)]
 
 
-def test_a_schedule_without_data_validates_nothing(runner, batches):
-    assert "val_loss" not in runner().fit(batches, epochs=1, validate_every=Every(steps=1)).metrics
+def test_a_schedule_for_validation_without_data_is_refused(runner, batches):
+    with pytest.raises(BadLoop) as caught:
+        runner().fit(batches, epochs=1, validate_every=Every(steps=1))
+    assert str(caught.value) == (
+        "validate_every needs validation data.\n  write     fit(train, val, validate_every=..., epochs=...)"
+    )
 
 
 def test_a_validation_between_steps_is_no_callback_that_takes_too_long(runner, batches, caplog):
@@ -1341,6 +1345,32 @@ def test_what_cannot_be_part_of_a_runner_is_refused_when_it_is_made(net, given, 
     with pytest.raises(BadLoop) as caught:
         Runner(**{"model": model, "optimizer": optimizer, "criterion": mse, **given})
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_a_scheduler_of_another_optimizer_is_refused(net, by_name):
+    (model, optimizer), (_, other) = net(), net()
+    scheduler = torch.optim.lr_scheduler.StepLR(other, 1)
+    with pytest.raises(BadLoop) as caught:
+        Runner(model, {"a": optimizer} if by_name else optimizer, mse, lr_scheduler={"a": scheduler} if by_name else scheduler)
+    assert str(caught.value) == (
+        "the lr_scheduler StepLR is for an optimizer that this Runner does not have.\n"
+        "  write     optimizer=optimizer, lr_scheduler=StepLR(optimizer, ...)"
+    )
+
+
+def test_a_scheduler_may_be_for_an_optimizer_inside_a_wrapper(net, batches):
+    class Wrapper:
+        def __init__(self, inner):
+            self.inner, self.step, self.zero_grad = inner, inner.step, inner.zero_grad
+
+        @property
+        def param_groups(self):
+            return list(self.inner.param_groups)
+
+    model, optimizer = net()
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    assert Runner(model, Wrapper(optimizer), mse, lr_scheduler=scheduler).fit(batches, epochs=1).step == 5
 
 
 def test_an_optimizer_that_needs_a_closure_is_refused_and_works_with_a_main_callback(net, batches):

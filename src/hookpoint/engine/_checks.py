@@ -22,7 +22,10 @@ MULTIPLE = {
 
 
 def check_instances(**arguments: Any) -> None:
-    """Raise BadArgument if the model, optimizer, criterion or scheduler is a class or a list, or has the wrong type."""
+    """Raise BadArgument if the model, optimizer, criterion or scheduler is a class or a list, or has the wrong type.
+
+    A scheduler must be for one of the optimizers.
+    """
     for name, argument in arguments.items():
         objects = argument.values() if isinstance(argument, Mapping) else [argument]
         kind = next((one for one in objects if isinstance(one, type)), None)
@@ -40,6 +43,23 @@ def check_instances(**arguments: Any) -> None:
         if given is not None and not isinstance(given, Mapping) and not hasattr(given, "step"):
             cure = CALLS[name].format(example)
             raise BadArgument(f"{name} must have a step method, got {given!r}.", give=cure)
+    _check_schedulers(arguments["lr_scheduler"], arguments["optimizer"])
+
+
+def _check_schedulers(lr_scheduler: Any, optimizer: Any) -> None:
+    """Raise BadArgument if a scheduler changes none of the optimizers. Wrappers share the groups of the inner optimizer."""
+    optimizers = list(optimizer.values() if isinstance(optimizer, Mapping) else [optimizer])
+    if not all(hasattr(one, "param_groups") for one in optimizers):
+        return
+    own = {id(group) for one in optimizers for group in one.param_groups}
+    for scheduler in lr_scheduler.values() if isinstance(lr_scheduler, Mapping) else [lr_scheduler]:
+        groups = getattr(getattr(scheduler, "optimizer", None), "param_groups", ())
+        if groups and not any(id(group) in own for group in groups):
+            kind = type(scheduler).__name__
+            raise BadArgument(
+                f"the lr_scheduler {kind} is for an optimizer that this Runner does not have.",
+                write=f"optimizer=optimizer, lr_scheduler={kind}(optimizer, ...)",
+            )
 
 
 def check_steps(optimizer: Any) -> None:
@@ -69,12 +89,19 @@ def _needs_closure(optimizer: Any) -> bool:
     return closure is not None and closure.default is closure.empty
 
 
-def check_schedule(name: str, value: Any) -> None:
-    """Raise BadArgument if a schedule is not a When. A number is rejected too, because it could mean epochs or steps."""
-    if value is not None and not isinstance(value, When):
-        number = value if isinstance(value, int) and value > 0 else 2
-        cure = f"{name}=Every(epochs={number}), or Every(steps=...)"
-        raise BadArgument(f"{name} must be a schedule, got {value!r}.", write=cure)
+def check_validation(validate_every: Any, val: Any) -> None:
+    """Raise BadArgument if there is a schedule for validation but no data, or if the schedule is not a When.
+
+    A number is rejected too, because it could mean epochs or steps.
+    """
+    if validate_every is None:
+        return
+    if not isinstance(validate_every, When):
+        number = validate_every if isinstance(validate_every, int) and validate_every > 0 else 2
+        cure = f"validate_every=Every(epochs={number}), or Every(steps=...)"
+        raise BadArgument(f"validate_every must be a schedule, got {validate_every!r}.", write=cure)
+    if val is None:
+        raise BadArgument("validate_every needs validation data.", write="fit(train, val, validate_every=..., epochs=...)")
 
 
 def stop_at(run: Run, max_steps: int | None, *, before: bool = False) -> None:

@@ -20,6 +20,7 @@ import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from hookpoint.core.callback.current import log
+from hookpoint.core.errors import BadArgument
 from hookpoint.core.log.logbook import logged_name
 from hookpoint.core.log.metric_names import MetricNames, always
 from hookpoint.core.log.metric_objects import names_of, returns_more, takes_tensors
@@ -43,6 +44,8 @@ def names_of_fit(passed: Mapping[str, Any], lr_metric: str | None, *, lr_each_st
     A metric function logs a single number under its name in `metrics=`. Any other result raises an error when it is logged. The
     annotations of a metric object show whether it computes a dict. The names in such a dict are unknown. A model without a
     criterion, or with a criterion that is not from torch, may return a dict of losses.
+
+    Raises BadArgument if there is an `lr_metric`, but no scheduler reads it.
     """
     metrics, has_val = passed["metrics"], passed["val"] is not None
     own = ["loss", *(one for name, metric in metrics.items() for one in names_of(name, metric))]
@@ -50,7 +53,10 @@ def names_of_fit(passed: Mapping[str, Any], lr_metric: str | None, *, lr_each_st
     scheduler = passed["lr_scheduler"]
     schedulers = scheduler.values() if isinstance(scheduler, Mapping) else [scheduler]
     reads = {}
-    if not lr_each_step and any(isinstance(one, ReduceLROnPlateau) for one in schedulers):
+    has_plateau = any(isinstance(one, ReduceLROnPlateau) for one in schedulers)
+    if lr_metric is not None and not has_plateau:
+        raise BadArgument(f"lr_metric={lr_metric!r} needs a ReduceLROnPlateau scheduler.", drop="lr_metric")
+    if has_plateau and not lr_each_step:
         reads["the plateau scheduler"] = lr_metric or ("val_loss" if has_val else "loss")
     has_parts = not takes_tensors(passed["criterion"])  # a criterion from torch never returns a dict of losses
     can_be_more = always if has_parts or any(map(returns_more, metrics.values())) else partial(may_log, passed)

@@ -12,9 +12,12 @@ from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import BadArgument, NotACallback
 from hookpoint.core.fields import targets_in
 from hookpoint.core.log import metric_objects
+from hookpoint.core.log.logbook import logged_name
 from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.run import Run, now_of
 from hookpoint.engine.data.as_loader import map_tensors
+
+LOGGED = ("loss", "val_loss", "learning_rate")  # what a Runner logs itself
 
 
 class MetricSet(Callback):
@@ -28,6 +31,8 @@ class MetricSet(Callback):
     If the forward does not set `run.targets`, the targets are the last item of the batch, or a field of the batch with a common
     name such as "labels". With multiple ranks, torchmetrics objects reduce their values over all ranks themselves. The values
     of other objects are averaged over the ranks, weighted by samples.
+
+    The names `loss`, `val_loss` and `learning_rate` are reserved.
     """
 
     is_internal = True
@@ -51,6 +56,7 @@ class MetricSet(Callback):
                 raise BadArgument(
                     f"metrics[{name!r}] must be callable, got {metric!r}.", give="a function (outputs, targets) -> number"
                 )
+        _check_names(metrics)
 
     def on_train_epoch_begin(self, run: Run) -> None:
         mode = str(run.mode)
@@ -119,6 +125,16 @@ class MetricSet(Callback):
         total = run.reduce(samples)
         for one in metric_objects.names_of(name, metric):
             yield one, run.reduce(float(values[one]) * samples if samples else 0.0) / total
+
+
+def _check_names(metrics: Mapping[str, Any]) -> None:
+    """Raise BadArgument if the values of a metric would be mixed with those of another metric, or with the Runner's own."""
+    taken = set(LOGGED)
+    for name in (one for pair in metrics.items() for one in metric_objects.names_of(*pair)):
+        logged = {name, logged_name(name, "val")}
+        if mixed := sorted(logged & taken):
+            raise BadArgument(f"the metric {name!r} is logged as {mixed[0]!r}, which is already logged.", use="another name")
+        taken |= logged
 
 
 def _state_of(metric: Any) -> dict[str, Any] | None:

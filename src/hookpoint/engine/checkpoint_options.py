@@ -16,7 +16,7 @@ from hookpoint.core.run.run import Run
 from hookpoint.engine.data.data_position import TorchPositions
 from hookpoint.engine.data.rng import TorchRandomness
 from hookpoint.engine.data.torch_loader_workers import TorchLoaderWorkers
-from hookpoint.engine.step.modules import unwrapped
+from hookpoint.engine.step.modules import modules_of, unwrapped
 from hookpoint.parallel.strategy.strategy import LocalUpdates, PerRankModel, Pipelined
 from hookpoint.parallel.team.world import world_size
 
@@ -104,8 +104,11 @@ def identity_of(model: Any, optimizer: Any, *, seed: int | None = None, strategy
     # not need this entry. If it resumes a run of several ranks, it loads the state that all ranks share.
     if world_size() > 1:
         facts["copies"] = type(strategy).__name__ if isinstance(strategy, LocalUpdates) else "alike"
-    if not isinstance(strategy, Pipelined) and (parameters := _parameters(unwrapped(model), optimizer)):
-        facts["optimizer_parameters"] = parameters
+    tensors = (tensor for module in modules_of(model) for tensor in (*module.parameters(), *module.buffers()))
+    if not any(map(torch.nn.parameter.is_lazy, tensors)):  # shapes of lazy tensors are unknown until the first batch
+        facts["model"] = Fingerprint.of(state_of(full)) if has_state(full) else None
+        if not isinstance(strategy, Pipelined) and (parameters := _parameters(unwrapped(model), optimizer)):
+            facts["optimizer_parameters"] = parameters
     cuda = torch.cuda.is_available()
     return collect(
         world_size=world_size(),
@@ -113,7 +116,6 @@ def identity_of(model: Any, optimizer: Any, *, seed: int | None = None, strategy
         torch=torch.__version__,
         cuda=torch.version.cuda if cuda else None,
         device=torch.cuda.get_device_name() if cuda else "cpu",
-        model=Fingerprint.of(state_of(full)) if has_state(full) else None,
         layout=strategy.layout(model) if is_split else "whole",
         optimizer=_kind(optimizer),
         **facts,

@@ -221,9 +221,9 @@ class Runner:
             raise BadArgument("fit needs an optimizer.", write="Runner(model, optimizer, criterion)")
         _checks.check_counts(epochs=epochs, max_steps=0 if max_steps is None else max_steps)
         train, val = loaders_of_fit(train, val, batch_size)
-        _checks.check_schedule("validate_every", validate_every)
+        _checks.check_validation(validate_every, val)
         schedule = armed_with_text(validate_every if validate_every is not None else Every(epochs=1))
-        is_inside = validate_every is not None and val is not None and "iter" in validate_every.moments()
+        is_inside = validate_every is not None and "iter" in validate_every.moments()
         inside = [self._validation(val, schedule)] if is_inside else []
         if self._seed is not None:
             seed_all(self._seed)

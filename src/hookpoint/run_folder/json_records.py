@@ -95,9 +95,9 @@ def _is_checked(columns: Mapping[str, Sequence[Any]]) -> bool:
     types = {name: set(map(type, columns.get(name, ()))) for name in ("step", "epoch", "time", "at", "iteration")}
     if types["step"] != {int} or types["epoch"] != {int} or types["at"] != {str} or float in types["iteration"]:
         return False
-    clocks = [columns["step"], columns["epoch"], columns["time"]]
-    if not types["time"] <= {float, int} or not types["time"] or not math.isfinite(sum(clocks[2])):
+    if not types["time"] <= {float, int} or not types["time"] or not math.isfinite(sum(columns["time"])):
         return False
+    clocks = [columns["step"], columns["epoch"], columns["time"]]
     return all(min(clock) > -_LARGEST and max(clock) < _LARGEST for clock in clocks)
 
 

@@ -725,6 +725,14 @@ def test_a_metric_that_nothing_logs_is_refused(net, batches):
     )
 
 
+@pytest.mark.parametrize("schedule", [halving, None])
+def test_a_metric_for_the_scheduler_without_a_plateau_scheduler_is_refused(net, batches, runner, schedule):
+    one = scheduled(net, schedule, lr_metric="loss")[0] if schedule else runner(lr_metric="loss")
+    with pytest.raises(BadLoop) as caught:
+        one.fit(batches, epochs=1)
+    assert str(caught.value) == "lr_metric='loss' needs a ReduceLROnPlateau scheduler.\n  drop      lr_metric"
+
+
 def test_a_metric_that_the_first_epoch_does_not_log_is_an_error(net, batches):
     runner, _ = scheduled(net, Plateau, lr_metric="late", callbacks=[on("on_epoch_end")(lambda run: None)])
     with pytest.raises(MissingMetric, match=r"^the plateau scheduler reads 'late', which nothing has logged"):

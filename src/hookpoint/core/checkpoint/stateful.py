@@ -91,6 +91,15 @@ def named_buffers(model: Any) -> Iterator[tuple[str, Any]]:
     return named_items(model, "named_buffers")
 
 
+def sparse_in(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the state of each object that has a sparse buffer. A checkpoint cannot store such a buffer."""
+    return {
+        name: state_of(part)
+        for name, part in parts.items()
+        if has_state(part) and any("sparse" in str(getattr(buffer, "layout", "")) for _, buffer in named_buffers(part))
+    }
+
+
 def named_items(model: Any, method: str, **options: Any) -> Iterator[tuple[str, Any]]:
     """Call a method of a model, such as "named_parameters", and yield the (name, value) pairs that the method returns.
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hookpoint.core.checkpoint.memory_errors import is_out_of_memory, out_of_memory
-from hookpoint.core.checkpoint.stateful import gradients_of, has_state, named_buffers, named_parameters, state_of
+from hookpoint.core.checkpoint.stateful import gradients_of, has_state, named_buffers, named_parameters, sparse_in, state_of
 from hookpoint.core.checkpoint.store import Keep, Request, ResumableStore, Saved, Store
 from hookpoint.core.data.list_digest import list_digest
 from hookpoint.core.errors import CannotSave, NotFinite, NothingToSaveTo
@@ -109,10 +109,10 @@ class Saving:
         self.is_due = self._was_signalled = True
 
     def check(self) -> None:
-        """Check that the callbacks' state can be loaded again. Called before the first step."""
+        """Check that the callbacks' state and sparse buffers can be saved and loaded. Called before the first step."""
         self._run.monitors.settle_calls()
         if self.saves and self.resumable is not None:
-            self.resumable.check({"callbacks": self._hooks.state_dict()})
+            self.resumable.check({"callbacks": self._hooks.state_dict(), "parts": sparse_in(self.stateful)})
 
     def begin(self) -> None:
         """Record which buffers and frozen parameters are finite when the run begins. They must stay finite."""

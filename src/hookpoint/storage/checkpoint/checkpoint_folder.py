@@ -234,7 +234,7 @@ def saving_to(path: Path) -> Iterator[None]:
         if error.errno in NO_ROOM:
             free = disk.free_bytes(path)
             room = "" if free is None else f", {free / 2**20:.0f} MiB are free"
-            cures = {"make": f"room on this disk{room}, or keep fewer checkpoints"}
+            cures = {"make": f"room on this disk{room}", "run": "hookpoint clean RUN to delete the run's old checkpoints"}
         message = f"{path} could not be written: {error.strerror or error}{where}."
         if error.errno in (errno.EEXIST, errno.ENOTDIR):
             wrong = Path(os.fsdecode(error.filename or path))
