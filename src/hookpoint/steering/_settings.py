@@ -11,10 +11,9 @@ from hookpoint.core.callback.knob import Knob, actions_of, knobs_of
 from hookpoint.core.control.controlled_loop import ControlledLoop
 from hookpoint.core.errors import BadValue, UnknownSetting, listed
 from hookpoint.core.hooks.entry import Entry
-from hookpoint.core.run.hyper import as_number, checked, split_name
+from hookpoint.core.run.hyper import NEVER_NEGATIVE, as_number, checked, split_name
 from hookpoint.core.run.rates import put
 
-NEVER_NEGATIVE = ("lr", "momentum", "weight_decay")
 TYPES = {float: "float", int: "int", bool: "bool", str: "str", tuple: "list", list: "list"}
 LOG_EVERY = Knob("log_every", int, low=1, about="steps between two log steps")
 
