@@ -36,6 +36,7 @@ SCENARIOS = {
     "core/loop/test_secrets_in_files.py": "secrets and all files of a run",
     "core/loop/test_set_step.py": "runs that begin at another step",
     "core/test_loop_properties.py": "generated loops and the table of points",
+    "engine/data/test_dataset_generators.py": "datasets that draw random numbers",
     "engine/data/test_wrapped_loader.py": "loaders that wrap a DataLoader",
     "engine/step/test_function_main.py": "a function as the main callback",
     "engine/step/test_training_step.py": "the specialized step and the plain one",

@@ -82,7 +82,7 @@ def test_who_finds_a_dead_one_takes_over_at_once(workers, number, trial, tally):
         for worker in left:
             os.kill(worker, signal.SIGKILL)
     assert f"process {first.pid}" in second.log
-    assert "which has ended; taking over the workdir" in second.log
+    assert "which has ended. Taking over the folder." in second.log
     tally("taken over from a dead one", runs=1, workers_alive=len(left), bitwise_equal=not differences)
     assert not differences, second.log
 

@@ -131,7 +131,7 @@ class Settings:
         if (knob := self._find(name)) is not None:
             knob.knob.check(name, value)
             return knob.name
-        checked(name, value, self._run.hyper[name])
+        checked(name, value, self._run.hyper[name], of_optimizer=self._run.hyper.registered(name) is None)
         key, of = split_name(name)
         return f"{key}@{of}"
 

@@ -49,7 +49,7 @@ class ObjAttrParam:
         return getattr(self._obj, self._attribute)
 
     def set_value(self, value: Any) -> None:
-        setattr(self._obj, self._attribute, checked(self.name, value, self.get_value()))
+        setattr(self._obj, self._attribute, checked(self.name, value, self.get_value(), of_optimizer=False))
 
 
 class GroupParam:
@@ -136,7 +136,7 @@ class Hyper(MutableMapping[str, Any]):
                 self.recapture()
             return
         if isinstance(param, GroupParam | ObjAttrParam):
-            value = checked(name, value, param.get_value())
+            value = checked(name, value, param.get_value(), of_optimizer=isinstance(param, GroupParam))
         self.request(name, value)
         self._pending.pop(self._pending_name(name) or name, None)
         self._pending[name] = value
@@ -270,11 +270,11 @@ def split_name(name: str) -> tuple[str, str]:
     return ALIASES.get(key, key), of
 
 
-def checked(name: str, value: Any, present: Any) -> Any:
+def checked(name: str, value: Any, present: Any, *, of_optimizer: bool = True) -> Any:
     """Return the value if it can replace the current one. Otherwise, raise BadValue."""
     if isinstance(present, tuple):
         if isinstance(value, tuple | list) and len(value) == len(present):
-            return tuple(checked(name, item, now) for item, now in zip(value, present, strict=True))
+            return tuple(checked(name, item, now, of_optimizer=of_optimizer) for item, now in zip(value, present, strict=True))
         expected = f"{len(present)} values"
     elif isinstance(present, bool):
         if isinstance(value, bool):
@@ -286,7 +286,7 @@ def checked(name: str, value: Any, present: Any) -> Any:
         expected = f"a {type(present).__name__}"
     elif isinstance(value := as_number(value), bool) or not isinstance(value, int | float) or not math.isfinite(value):
         expected = "a finite number"
-    elif value < 0 and split_name(name)[0] in NEVER_NEGATIVE:
+    elif of_optimizer and value < 0 and split_name(name)[0] in NEVER_NEGATIVE:
         expected = ">= 0"
     elif abs(value) <= LARGEST:  # with a larger value, a step raises an error or makes every weight infinite
         return value
