@@ -50,7 +50,9 @@ def test_a_first_a_second_a_longer_and_a_new_run(here):
     longer = here("--epochs", "2")
     assert "digits finished: 2 epochs, 76 steps" in longer.stdout
     assert "epoch 1/2" not in longer.stderr
-    assert "digits finished: 1 epochs, 38 steps" in here("--epochs", "1", "--anew").stdout
+    anew = here("--epochs", "1", "--anew")
+    assert "digits finished: 1 epochs, 38 steps" in anew.stdout
+    assert "The earlier run in runs/digits was moved to runs/digits/previous/001.\n" in anew.stderr
     assert json.loads(Path("runs/digits/previous/001/run.json").read_text())["epochs_done"] == 2
 
 

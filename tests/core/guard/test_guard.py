@@ -12,7 +12,7 @@ import weakref
 import pytest
 
 from hookpoint import Callback, CallbackPipeline, Every, Hooks, LambdaCallback, Replace, StopRun, guard, guarding, install, on
-from hookpoint.core.errors import BadGuard, OutsideRun, UnknownArgument, UnknownPoint
+from hookpoint.core.errors import BadGuard, HookpointWarning, OutsideRun, UnknownArgument, UnknownPoint
 from hookpoint.core.guard.guard import compiled
 from hookpoint.core.loop.loop import Loop
 
@@ -366,6 +366,15 @@ def test_a_replacement_at_begin_or_error_means_nothing():
     assert function(2, callbacks=replace) == 5
     with pytest.raises(ZeroDivisionError):
         function(0, callbacks=replace)
+
+    class Mine(Callback):
+        def on_work_begin(self):
+            return Replace(1)
+
+    with pytest.warns(
+        HookpointWarning, match="on_work_begin returned a value of type Replace, which is ignored: return Replace"
+    ):
+        assert function(2, callbacks=Mine()) == 5
 
 
 def test_a_handler_that_fails_in_error_is_logged_and_the_first_error_goes_on(caplog):

@@ -49,8 +49,8 @@ def may_return(function: Callable[..., Any]) -> bool:
 
 
 def report(entry: Entry, handler: Handler, point: str, answer: Any) -> None:
-    """Warn once about a value that a handler returned. The only return value with an effect is `Replace`, in a guard."""
-    if answer is None or isinstance(answer, Replace) or (point, handler.spelling) in entry.reported:
+    """Warn once about a value that a handler returned and that has no effect."""
+    if answer is None or (isinstance(answer, Replace) and point in BY_NAME) or (point, handler.spelling) in entry.reported:
         return
     entry.reported.add((point, handler.spelling))
     shown = repr(answer) if isinstance(answer, bool | int | float | str) else f"a value of type {type(answer).__name__}"

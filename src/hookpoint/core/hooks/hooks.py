@@ -221,7 +221,7 @@ class Hooks:
         for entry, handler, gates in self._custom[point]:
             if (handler.when is None and not gates) or self._is_due(entry, handler, gates, point, _run_of(payload, handler)):
                 answer = _call_handler(entry, handler, point, payload)
-                if isinstance(answer, Replace):
+                if isinstance(answer, Replace) and "result" in payload:
                     result = answer.value
                     payload = {**payload, "result": result}
                 elif answer is not None and may_return(handler.function):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from hookpoint.core.errors import DamagedCheckpoint
 from hookpoint.core.schedule.moment import Moment
+from hookpoint.core.text.terminal import say
 from hookpoint.storage.checkpoint import layout
 from hookpoint.storage.checkpoint.manifest import Manifest
 from hookpoint.storage.disk import disk
@@ -23,7 +24,7 @@ def move_run(workdir: Path) -> None:
     """
     moved = _move([workdir / name for name in layout.RUN_FILES], workdir)
     if moved is not None:
-        logger.info("the earlier run in %s was moved to %s", workdir, moved)
+        say(f"The earlier run in {workdir} was moved to {moved}.")
 
 
 def move_foreign(workdir: Path) -> None:
