@@ -302,6 +302,7 @@ def started(tmp_path_factory):
     return workdirs
 
 
+@pytest.mark.thin(34)
 @every_class
 def test_a_run_resumed_without_its_state_forgets_the_one_before(name, started, tmp_path):
     states = []
