@@ -105,7 +105,7 @@ def test_validate_prints_the_metrics(command, tmp_path, until):
         training.join()
     assert re.fullmatch(r"applied at step \d+: val_loss \S+\n", said)
     assert (listed["status"], list(listed["values"])) == ("applied", ["val_loss"])
-    assert late == "the run is paused; the command is applied after: hookpoint ctl runs/live resume\n"
+    assert late == "the run is paused; the command will be applied after: hookpoint ctl runs/live resume\n"
 
 
 def test_a_lost_command_has_exit_code_1(command, steered, until):

@@ -290,17 +290,17 @@ def test_metrics_of_torchmetrics_have_the_values_of_all_samples():
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (["loss"], "the metric 'loss' is logged as 'loss'"),
-        (["val_loss"], "the metric 'val_loss' is logged as 'val_loss'"),
-        (["learning_rate"], "the metric 'learning_rate' is logged as 'learning_rate'"),
-        (["far", "val_far"], "the metric 'val_far' is logged as 'val_far'"),
-        (["val_far", "far"], "the metric 'far' is logged as 'val_far'"),
+        (["loss"], "the metric 'loss' would be logged as 'loss'"),
+        (["val_loss"], "the metric 'val_loss' would be logged as 'val_loss'"),
+        (["learning_rate"], "the metric 'learning_rate' would be logged as 'learning_rate'"),
+        (["far", "val_far"], "the metric 'val_far' would be logged as 'val_far'"),
+        (["val_far", "far"], "the metric 'far' would be logged as 'val_far'"),
     ],
 )
 def test_a_name_that_is_already_logged_is_refused(runner, distance, names, message):
     with pytest.raises(BadLoop) as caught:
         runner(metrics=dict.fromkeys(names, distance))
-    assert str(caught.value) == f"{message}, which is already logged.\n  use       another name"
+    assert str(caught.value) == f"{message}, which something else logs.\n  use       another name"
 
 
 def test_a_similar_name_is_accepted(runner, batches, distance):

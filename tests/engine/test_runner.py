@@ -1368,9 +1368,15 @@ def test_a_scheduler_may_be_for_an_optimizer_inside_a_wrapper(net, batches):
         def param_groups(self):
             return list(self.inner.param_groups)
 
-    model, optimizer = net()
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
-    assert Runner(model, Wrapper(optimizer), mse, lr_scheduler=scheduler).fit(batches, epochs=1).step == 5
+    class Copies(Wrapper):
+        @property
+        def param_groups(self):
+            return [dict(group) for group in self.inner.param_groups]
+
+    for wrapper in (Wrapper, Copies):
+        model, optimizer = net()
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+        assert Runner(model, wrapper(optimizer), mse, lr_scheduler=scheduler).fit(batches, epochs=1).step == 5
 
 
 def test_an_optimizer_that_needs_a_closure_is_refused_and_works_with_a_main_callback(net, batches):

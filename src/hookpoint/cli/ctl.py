@@ -130,7 +130,7 @@ def ctl(run: RunFolder, words: tuple[str, ...], expect: tuple[str, ...], wait: b
         _print({"id": order.id, "status": "sent"}, f"sent {order.id}", as_json)
         return FINE
     if is_late:
-        note(f"the run is paused; the command is applied after: hookpoint ctl {shown(run.path)} resume")
+        note(f"the run is paused; the command will be applied after: hookpoint ctl {shown(run.path)} resume")
     answer = _answer(order)
     if answer is None:
         note(f"the run has picked up the command and will answer it later: see hookpoint tail {shown(run.path)}")

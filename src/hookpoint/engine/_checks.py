@@ -54,7 +54,10 @@ def _check_schedulers(lr_scheduler: Any, optimizer: Any) -> None:
     own = {id(group) for one in optimizers for group in one.param_groups}
     for scheduler in lr_scheduler.values() if isinstance(lr_scheduler, Mapping) else [lr_scheduler]:
         groups = getattr(getattr(scheduler, "optimizer", None), "param_groups", ())
-        if groups and not any(id(group) in own for group in groups):
+        is_wrapped = (
+            any(value is scheduler.optimizer for one in optimizers for value in vars(one).values()) if groups else False
+        )
+        if groups and not is_wrapped and not any(id(group) in own for group in groups):
             kind = type(scheduler).__name__
             raise BadArgument(
                 f"the lr_scheduler {kind} is for an optimizer that this Runner does not have.",

@@ -133,7 +133,9 @@ def _check_names(metrics: Mapping[str, Any]) -> None:
     for name in (one for pair in metrics.items() for one in metric_objects.names_of(*pair)):
         logged = {name, logged_name(name, "val")}
         if mixed := sorted(logged & taken):
-            raise BadArgument(f"the metric {name!r} is logged as {mixed[0]!r}, which is already logged.", use="another name")
+            raise BadArgument(
+                f"the metric {name!r} would be logged as {mixed[0]!r}, which something else logs.", use="another name"
+            )
         taken |= logged
 
 

@@ -22,6 +22,7 @@ from hookpoint import (
     errors,
     on,
 )
+from hookpoint.callbacks import ModelSaver
 from hookpoint.core.loop.loop import Loop
 
 
@@ -357,6 +358,12 @@ def test_a_policy_and_ranks_of_a_pipeline_are_those_of_all_in_it(group, ranks, o
     [entry] = Hooks([group]).entries
     assert (entry.ranks, entry.on_error) == (ranks, on_error)
     assert len(Hooks([group], rank=1, local_rank=1).entries) == (ranks == "all")
+
+
+def test_a_saver_is_on_all_ranks_wherever_it_is():
+    for group in (CallbackPipeline([ModelSaver()]), EnableCallbackIf(ModelSaver(), print)):
+        [entry] = Hooks([group.set_chief_only()]).entries
+        assert entry.ranks == "all"
 
 
 def test_a_plain_object_may_have_a_policy_and_ranks():

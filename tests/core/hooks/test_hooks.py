@@ -351,6 +351,18 @@ def test_after_a_run_inside_a_run_a_callback_is_in_the_outer_run_again(train):
         _ = names.trainer
 
 
+def test_runs_that_end_in_the_order_in_which_they_began_leave_no_run_in_a_callback():
+    shared = Callback(name="shared")
+    first, second = Loop([shared]), Loop([shared])
+    first.__enter__()
+    run = second.__enter__()
+    first.__exit__(None, None, None)
+    assert shared.trainer is run
+    second.__exit__(None, None, None)
+    with pytest.raises(errors.OutsideRun):
+        _ = shared.trainer
+
+
 def test_compiling_leaves_callbacks_alone():
     count = Count()
     before = dict(vars(count))

@@ -10,7 +10,7 @@ def test_a_second_loop_whose_epochs_are_already_done_warns(caplog):
     with Loop() as run:
         first, second = list(run.epochs(2)), list(run.epochs(2))
     assert (first, second) == ([1, 2], [])
-    expected = "run.epochs(2) runs no epoch: 2 of 2 epochs are already done; write run.epochs(4) for 2 more"
+    expected = "run.epochs(2) runs no epochs: 2 of 2 epochs are already done; write run.epochs(4) for 2 more"
     assert [record.message for record in caplog.records] == [expected]
 
 

@@ -245,7 +245,7 @@ def test_a_list_that_the_script_shuffles_in_place_is_noticed(in_place, kind, tmp
         go(fails_at=14)
     caplog.clear()
     go()
-    warned = "the list of training batches has other items than in the checkpoint" in caplog.text
+    warned = "the list of training batches differs from the list in the checkpoint" in caplog.text
     assert warned == in_place
 
 

@@ -10,8 +10,8 @@ from typing import Any
 def changed_schedules(part: Any, saved: Any) -> Iterator[str]:
     """Yield a message for each setting of a script's schedulers that differs from the checkpoint.
 
-    `part` is a scheduler, or a list or mapping of schedulers. The settings of a scheduler are the arguments of its class that
-    it stores under the same name, such as `T_max`.
+    `part` is a scheduler of torch, or a list or mapping of schedulers. The settings of a scheduler are the arguments of its
+    class that it stores under the same name, such as `T_max`.
     """
     if not isinstance(saved, Mapping):
         return
@@ -19,7 +19,8 @@ def changed_schedules(part: Any, saved: Any) -> Iterator[str]:
         for key, inner in part.items() if isinstance(part, Mapping) else enumerate(part):
             yield from changed_schedules(inner, saved.get(str(key)))
         return
-    for name in _arguments(type(part)):
+    is_torchs = type(part).__module__.startswith("torch.")  # other schedulers may change such an attribute themselves
+    for name in _arguments(type(part)) if is_torchs else ():
         for attribute in (name, f"_{name}"):  # SequentialLR has _milestones
             values = [getattr(part, attribute, part), saved.get(attribute, part)]
             if name != "last_epoch" and all(map(_is_plain, values)):

@@ -7,16 +7,19 @@ from typing import Any
 
 ITEMS = 8  # items of a list that are compared
 NUMBERS = 8  # numbers of a tensor that are compared
+CHARACTERS = 64
 
 
-def list_digest(data: Any) -> str | None:
-    """Return a digest of some items of a list or tuple, or None for other data and for other items.
+def list_digest(data: Any, start: int) -> str | None:
+    """Return a digest of some items of a list or tuple, from `start` on. Return None for other data and for other items.
 
     The items may be numbers, strings, tensors, arrays, and tuples, lists and dicts of these.
     """
-    if type(data) not in (list, tuple) or not data:
+    if type(data) not in (list, tuple) or start >= len(data):
         return None
-    some = [data[number * (len(data) - 1) // max(1, min(ITEMS, len(data)) - 1)] for number in range(min(ITEMS, len(data)))]
+    last = len(data) - 1 - start
+    count = min(ITEMS, last + 1)
+    some = [data[start + number * last // max(1, count - 1)] for number in range(count)]
     try:
         return hashlib.sha256(repr(list(map(_plain, some))).encode(errors="surrogatepass")).hexdigest()[:8]
     except (TypeError, RuntimeError, RecursionError):
@@ -26,8 +29,10 @@ def list_digest(data: Any) -> str | None:
 def _plain(item: Any) -> Any:
     """Return a value whose repr is the same in every process. Raise TypeError for objects that may not have one."""
     kind = type(item)
-    if kind in (bool, int, float, str, bytes, type(None)):
+    if kind in (bool, int, float, type(None)):
         return item
+    if kind in (str, bytes):
+        return [len(item), item[:CHARACTERS]]
     if kind in (list, tuple):
         return [_plain(part) for part in item[:ITEMS]]
     if kind is dict:
@@ -36,5 +41,6 @@ def _plain(item: Any) -> Any:
         f"{kind.__module__}.{kind.__name__}" in ("torch.Tensor", "numpy.ndarray")
         and str(getattr(item, "device", "cpu")) == "cpu"
     ):
-        return [list(item.shape), str(item.dtype), _plain(item.reshape(-1)[:NUMBERS].tolist())]
+        first = item[(0,) * (item.ndim - 1)] if item.ndim > 1 and 0 not in item.shape else item.reshape(-1)  # not a copy
+        return [list(item.shape), str(item.dtype), _plain(first[:NUMBERS].tolist())]
     raise TypeError(kind.__name__)

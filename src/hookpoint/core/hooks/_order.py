@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from heapq import heappop, heappush
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hookpoint.core.callback.callback_info import identity_of
 from hookpoint.core.errors import OrderError
@@ -173,21 +173,24 @@ def _constraints(entries: Sequence[Entry]) -> list[Constraint]:
 
 
 def warn_of_unknown_names(entries: Sequence[Entry]) -> None:
-    """Warn about each name in `after` and `before` that no callback in the list has. Warn once per process.
-
-    The included callbacks name alternatives, which are rarely all in one list. A single callback has no order.
-    """
+    """Warn about each name in `after` and `before` that looks like a misspelled name of a callback. Warn once per process."""
     declared = [(entry, option, name) for entry in entries for option in ("after", "before") for name in entry.declared(option)]
     known = sorted(set().union(*(entry.names() for entry in entries))) if declared and len(entries) > 1 else []
     for entry, option, name in declared if known else ():
-        if name not in known and not type(entry.subject).__module__.startswith("hookpoint."):
-            text = f"{entry.name}.{option} names '{name}', but no callback in the list has this name"
-            _warn_once(text, near_miss(name, known))
+        if name not in known and not _is_included(entry.subject, option, name) and (meant := near_miss(name, known)):
+            what = f"{entry.name}.{option} names '{name}', but no callback in the list has this name"
+            _warn_once(f"{what}; did you mean '{meant}'?")
+
+
+def _is_included(subject: Any, option: str, name: str) -> bool:
+    """Return whether one of hookpoint's own classes declares the name. They name alternatives, rarely all in one list."""
+    kinds = [kind for kind in type(subject).__mro__ if kind.__module__.startswith("hookpoint.")]
+    return any(name in vars(kind).get(option, ()) for kind in kinds)
 
 
 @cache
-def _warn_once(text: str, meant: str | None) -> None:
-    logger.warning("%s%s", text, f"; did you mean '{meant}'?" if meant else "")
+def _warn_once(text: str) -> None:
+    logger.warning("%s", text)
 
 
 def _positions(entries: Sequence[Entry], names_of: Callable[[Entry], Iterable[str]]) -> dict[str, list[int]]:

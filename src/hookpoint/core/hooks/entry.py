@@ -334,6 +334,8 @@ def _entry(subject: Any, path: tuple[Callback, ...]) -> Entry:
     place = setter(path, ("ranks", "chief_only"), options)
     is_of_chief = getattr(place, "chief_only", is_monitor) is True
     ranks = option_of(name, "ranks", place, RANKS, default="chief" if is_of_chief else "all")
+    if getattr(subject, "saves", False):  # all ranks take part in a save
+        ranks = "all"
     for flag in ("collective", "may_skip") if ranks != "all" else ():
         if getattr(subject, flag, False):
             raise CompileError(f"{name} has {flag} = True but runs on the {ranks} only.", set='ranks = "all"')

@@ -74,7 +74,7 @@ class Hooks:
             if self._watchers or not all(call.train_only for call in self._calls.get(name, ()))
         }
         self._beginning: Clocks | None = None  # the clocks when the run started
-        self._attached: list[tuple[CallbackInfo, Any]] = []  # with the runs that were stored before
+        self._attached: list[tuple[CallbackInfo, Any, Any]] = []  # with this run and the run that was stored before
         self._guests: WeakKeyDictionary[Hooks, list[tuple[Entry, str, ArmedSchedule]]] = WeakKeyDictionary()  # see _follow
         self._unused_state: dict[str, Any] = {}
         self._custom: dict[str, list[tuple[Entry, Handler, tuple[ArmedSchedule, ...]]]] = {}
@@ -176,17 +176,23 @@ class Hooks:
             for callback in (entry.subject, *entry.path):
                 if isinstance(callback, Callback):
                     info = info_of(callback)
-                    self._attached.append((info, info.run))
+                    self._attached.append((info, run, info.run))
                     info.run = run
         while run is None and self._attached:
-            info, outer = self._attached.pop()
-            info.run = outer
+            info, own, outer = self._attached.pop()
+            if info.run is own:
+                info.run = outer if outer is not None and outer.hooks.is_attached else None
         if run is not None:
             self._contexts.enter(run)
         elif problems := self._contexts.leave(sys.exception()):  # only needed if an exception prevented the call to `leave`
             logger.error("a callback failed at __exit__", exc_info=problems[0])
         for watcher in self._watchers if run is None else ():
             watcher.leave()
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether the run is stored in the callbacks, from its beginning to its end."""
+        return bool(self._attached)
 
     def leave(self, error: BaseException | None) -> list[Exception]:
         """Exit the callbacks' contexts with the run's exception, in reverse order. Return the errors that they raise.

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 BETWEEN_EPOCHS = {"in_epoch": False}
 CHANGED_LIST = (
-    "the list of training batches has other items than in the checkpoint: some may be used twice, others never. "
+    "the list of training batches differs from the list in the checkpoint: some may be used twice, others never. "
     "If the script shuffles the list in place, shuffle a copy: random.sample(data, len(data))"
 )
 
@@ -239,16 +239,18 @@ class Resuming:
         assert self._checkpoint is not None
         positions, state, batches = self._objects.positions, self._checkpoint.state, self.place["batches"]
         self._saving.passes_done = [dict(done) for done in self.place["passes"]]
-        entered = None
+        entered, is_changed = None, False
         with self._objects.may_wait():
             self._load(state, in_pass=batches is not None)
             if batches is not None:
                 enter = positions.resume if self.moved is None else positions.resume_in_team
                 entered = enter(loader, self._clocks.epoch, batches, state["data"])
-                items = list_digest(loader) if self.moved is None and self._run.is_chief else None
-                if items is not None and self.place.get("items") not in (None, items):
-                    positions.notes.append(CHANGED_LIST)
+                items = list_digest(loader, batches) if self.moved is None and self._run.is_chief else None
+                is_changed = items is not None and self.place.get("items") not in (None, items)
             self._finish(state)
+        if is_changed:  # only on the chief, because other ranks may have other lists
+            logger.warning("%s", CHANGED_LIST)
+            self._run.put_event("inexact_resume", reason=CHANGED_LIST)
         return Entered(positions.begin(loader, self._clocks.epoch), 0) if entered is None else entered
 
     def _report_data(self) -> None:
@@ -276,7 +278,7 @@ class Resuming:
         done = self._clocks.epochs_done
         if epochs and not self.has_resumed and done >= epochs and not self._objects.verdicts.stop and self._run.is_chief:
             logger.warning(
-                "run.epochs(%d) runs no epoch: %d of %d epochs are already done; write run.epochs(%d) for %d more",
+                "run.epochs(%d) runs no epochs: %d of %d epochs are already done; write run.epochs(%d) for %d more",
                 *(epochs, done, epochs, done + epochs, epochs),
             )
         if epochs is not None and self._is_finished(epochs):

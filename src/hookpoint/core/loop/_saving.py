@@ -270,7 +270,7 @@ class Saving:
         place: dict[str, Any] = {"in_epoch": True, "rng": self.rng_of_body, "passes": list(map(_plain, self.passes_done))}
         is_in_training = bool(scopes.passes) and scopes.passes[0].is_train
         place["batches"] = scopes.passes[0].batches_done if is_in_training else None
-        items = list_digest(scopes.passes[0].loader) if is_in_training else None
+        items = list_digest(scopes.passes[0].loader, place["batches"]) if is_in_training else None
         return {**place, "stops_epoch": self._objects.verdicts.stop_epoch, "items": items}
 
     def add_pass(self, results: Mapping[str, Any], batches: int, *, is_cut: bool) -> None:

@@ -109,7 +109,7 @@ def as_list(name: str) -> Any:
         value = getattr(run, name)
         if isinstance(value, Mapping):
             return list(value.values())
-        if isinstance(value, list | tuple):
+        if type(value) in (list, tuple):  # a NamedTuple is one object
             return list(value)
         return [] if value is None else [value]
 

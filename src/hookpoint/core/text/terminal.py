@@ -33,7 +33,7 @@ def say_from_signal_handler(line: str) -> None:
         return
     with suppress(OSError, ValueError, AttributeError):  # AttributeError: sys.stderr is None
         stream = sys.stderr.fileno()
-        start = "\n" if os.isatty(stream) else ""  # in a terminal, the cursor is behind ^C or a progress bar
+        start = "\n" if os.isatty(stream) else ""  # in a terminal, the cursor is after ^C or a progress bar
         os.write(stream, f"{start}{line}\n".encode())
 
 
