@@ -62,6 +62,35 @@ def test_a_run_leaves_no_threads_behind(launch):
         assert len(set(found.values())) == 1, found
 
 
+def test_no_team_is_ready_before_all_ranks_have_connected(launch):
+    def join():
+        import time
+
+        import torch.distributed as dist
+
+        from hookpoint.parallel.team.init_process import join_team
+
+        dist.init_process_group("gloo")
+        store, connect, calls = dist.distributed_c10d._get_default_store(), dist.new_group, []
+
+        def connect_slowly(**options):
+            group = connect(**options)
+            calls.append(group)
+            if len(calls) == 2:
+                time.sleep(0.2)  # rank 0 could have ended in this time, and closed its sockets
+                store.set("rank 1 has connected", "")
+            return group
+
+        if dist.get_rank() == 1:
+            dist.new_group = connect_slowly
+        team = join_team()
+        has_connected = store.check(["rank 1 has connected"])
+        team.close()
+        return has_connected
+
+    assert launch(join).results == [True, True]
+
+
 def test_nobody_waits_for_an_answer_that_does_not_come(launch):
     def part():
         import os

@@ -44,6 +44,8 @@ class TorchTeam(Team):
         self.notes = StoreNotes.in_default_store(self.rank, self.size)
         # Other messages may be sent while an agreement is pending, so agreements need their own group.
         self._groups: list[Any] = [dist.new_group(backend="gloo", timeout=timedelta(seconds=seconds)) for _ in range(2)]
+        # Without this barrier, a rank that raises an error now would close its sockets while other ranks are still connecting.
+        dist.barrier(group=self._groups[-1])
         self._pending: deque[Any] = deque()  # pending agreements, oldest first
 
     def _group(self, number: int = MESSAGES) -> Any:
