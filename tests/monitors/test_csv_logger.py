@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import math
 import os
 import stat
@@ -296,6 +297,13 @@ def test_two_loggers_of_one_file_are_not_both_called(train, tmp_path, caplog):
     train([CSVLogger(), CSVLogger(rows="step")], [{"loss": 0.5}, {"loss": 0.25}], batches=None, workdir=tmp_path)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"log.csv": "epoch,loss\n1,0.5\n2,0.25\n"}
     assert "another CSVLogger of this run already writes log.csv" in caplog.text
+
+
+def test_a_file_that_a_json_writer_writes_is_refused(train, tmp_path, caplog):
+    monitors = [JSONWriter("log.csv"), CSVLogger()]
+    train(monitors, [{"loss": 0.5}], batches=None, workdir=tmp_path)
+    assert json.loads((tmp_path / "log.csv").read_text())["loss"] == 0.5
+    assert "CSVLogger: the JSONWriter of this run already writes log.csv" in caplog.text
 
 
 @pytest.mark.parametrize("separator", ["", ",,", '"', "\n", "\r", "a", "1", None])

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import PurePath
 from typing import Any, TypeVar
 
+from hookpoint.core.callback.callback import Callback
 from hookpoint.core.errors import BadArgument, BadLoop
 from hookpoint.core.run.run import Run
 from hookpoint.storage.checkpoint.layout import RUN_FILES
@@ -32,16 +32,27 @@ def folder_name(owner: str, name: Any, default: str) -> str:
     return name
 
 
-def earlier_monitors(kind: type[T], monitor: T, run: Run) -> list[T]:
+class FileMonitor(Callback):
+    """A monitor that writes the file `filename` in the workdir."""
+
+    filename: str
+
+    def check_own_file(self, run: Run) -> None:
+        """Raise BadLoop if an earlier monitor of the run already writes this file."""
+        for other in earlier_monitors(FileMonitor, self, run):
+            if other.filename == self.filename:
+                one = "another" if type(other) is type(self) else "the"
+                raise BadLoop(
+                    f"{type(self).__name__}: {one} {type(other).__name__} of this run already writes {self.filename}.",
+                    give="filename=, a different name",
+                )
+
+
+def earlier_monitors(kind: type[T], monitor: Callback, run: Run) -> list[T]:
     """Return the monitors of a class that come before this one in the run's list of callbacks.
 
     Without a workdir, the list is empty, because no monitor writes a file.
     """
-    found = [callback for callback in run.callbacks.values() if isinstance(callback, kind) and run.workdir is not None]
-    return found[: next((place for place, other in enumerate(found) if other is monitor), 0)]
-
-
-def check_own_file(owner: str, filename: str, taken: Iterable[str]) -> None:
-    """Raise BadLoop if an earlier monitor of the run already writes this file."""
-    if filename in taken:
-        raise BadLoop(f"{owner}: another {owner} of this run already writes {filename}.", give="filename=, a different name")
+    found = list(run.callbacks.values()) if run.workdir is not None else []
+    earlier = found[: next((place for place, other in enumerate(found) if other is monitor), 0)]
+    return [callback for callback in earlier if isinstance(callback, kind)]

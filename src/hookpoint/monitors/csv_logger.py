@@ -9,19 +9,19 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, ClassVar, Unpack
 
-from hookpoint.core.callback.callback import Callback, Options
+from hookpoint.core.callback.callback import Options
 from hookpoint.core.errors import BadArgument, BadOption
 from hookpoint.core.log.records import Record
 from hookpoint.core.run.run import Run
 from hookpoint.monitors._csv_table import CsvTable, Row
 from hookpoint.monitors._row_values import EpochValues, StepValues
-from hookpoint.monitors._workdir_file import check_own_file, earlier_monitors, file_name
+from hookpoint.monitors._workdir_file import FileMonitor, file_name
 from hookpoint.storage.disk import disk
 
 logger = logging.getLogger("hookpoint")
 
 
-class CSVLogger(Callback):
+class CSVLogger(FileMonitor):
     """Write one CSV row per epoch to a file in the workdir.
 
         epoch,accuracy,loss,val_loss
@@ -84,7 +84,7 @@ class CSVLogger(Callback):
 
     def on_run_begin(self, run: Run) -> None:
         self._table = None
-        check_own_file("CSVLogger", self.filename, [monitor.filename for monitor in earlier_monitors(CSVLogger, self, run)])
+        self.check_own_file(run)
         self._table = None if run.workdir is None else CsvTable(Path(run.workdir) / self.filename, self.separator)
         self._is_begun, self._is_resumed = False, run.resuming
         self._unwritten = []

@@ -10,13 +10,13 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, BinaryIO, ClassVar, Unpack
 
-from hookpoint.core.callback.callback import Callback, Options
+from hookpoint.core.callback.callback import Options
 from hookpoint.core.log.records import Record
 from hookpoint.core.run.run import Run
 from hookpoint.core.schedule.moment import Moment
 from hookpoint.core.text.plain_values import plain
 from hookpoint.core.text.secrets import masked
-from hookpoint.monitors._workdir_file import check_own_file, earlier_monitors, file_name
+from hookpoint.monitors._workdir_file import FileMonitor, earlier_monitors, file_name
 from hookpoint.storage.checkpoint.layout import EVENTS, SCALARS
 from hookpoint.storage.disk import disk
 from hookpoint.storage.disk.complete_lines import end_of_complete_lines, ends_a_line, lines_backwards
@@ -27,7 +27,7 @@ logger = logging.getLogger("hookpoint")
 LOOK_BACK_BYTES = 2**18
 
 
-class JSONWriter(Callback):
+class JSONWriter(FileMonitor):
     """Append scalars to `filename` in the workdir, one line of JSON per record, and events to events.jsonl.
 
         {"step": 50, "iteration": 50, "epoch": 1, "time": 1731664800.125, "at": "step", "loss": 0.6931, "accuracy": 0.5}
@@ -66,9 +66,8 @@ class JSONWriter(Callback):
         self._cut_after = run.moment if run.resuming else None
         self._sizes = None
         self._folder = None
-        earlier = earlier_monitors(JSONWriter, self, run)
-        self._writes_events = not earlier
-        check_own_file("JSONWriter", self.filename, [monitor.filename for monitor in earlier])
+        self._writes_events = not earlier_monitors(JSONWriter, self, run)
+        self.check_own_file(run)
         self._folder = None if run.workdir is None else Path(run.workdir)
 
     def on_run_end(self) -> None:
