@@ -156,8 +156,12 @@ def test_csv_has_every_value(board, tmp_path):
         *(row(step, **{"a,b": step / 2}) for step in range(3_000)),
         "no json\n",
         row(9, "epoch", **{"a,b": 1}),
+        row(9, "value", c=2),
     )
     client = board()
+    assert client.send("GET", f"/api/run/{client.key('mine')}/curve.csv?name=c&at=value")[2].splitlines()[1:] == [
+        b"9,1,1790000009.0,2.0"
+    ]
     status, headers, content = client.send("GET", f"/api/run/{client.key('mine')}/curve.csv?name=a%2Cb&at=step")
     lines = content.decode().splitlines()
     assert (status, headers["content-disposition"]) == (200, 'attachment; filename="a_b.csv"')
@@ -166,7 +170,7 @@ def test_csv_has_every_value(board, tmp_path):
     assert lines[3] == "2,1,1790000002.0,1.0"
     for nothing in ("name=step", "name=a%2Cb&at=value", "at=step"):
         status, _, content = client.send("GET", f"/api/run/{client.key('mine')}/curve.csv?{nothing}")
-        assert (status, b"there are no values with name=" in content) == (404, True)
+        assert (status, b"at can be step, epoch or value" in content) == (404, True)
 
 
 def test_differences_of_settings(board, train_run):

@@ -280,7 +280,7 @@ class Board:
 def _csv(lines: Iterator[str], name: str, at: str) -> Response:
     header, first = next(lines), next(filter(None, lines), None)
     if first is None:
-        raise HTTPException(404, f"there are no values with name={name} and at={at}; at is step or epoch")
+        raise HTTPException(404, f"there are no values with name={name} and at={at}; at can be step, epoch or value")
     file_name = f"{re.sub('[^A-Za-z0-9_.-]+', '_', name).strip('._') or 'curve'}.csv"
     headers = {"content-disposition": f'attachment; filename="{file_name}"'}
     return StreamingResponse(chain((header, first), lines), headers=headers, media_type="text/csv; charset=utf-8")
