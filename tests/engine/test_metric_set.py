@@ -300,7 +300,7 @@ def test_metrics_of_torchmetrics_have_the_values_of_all_samples():
 def test_a_name_that_is_already_logged_is_refused(runner, distance, names, message):
     with pytest.raises(BadLoop) as caught:
         runner(metrics=dict.fromkeys(names, distance))
-    assert str(caught.value) == f"{message}, which something else logs.\n  use       another name"
+    assert str(caught.value) == f"{message}, but this name is already in use.\n  use       another name"
 
 
 def test_a_similar_name_is_accepted(runner, batches, distance):

@@ -523,7 +523,7 @@ def test_max_steps_counts_steps_and_not_batches(runner, batches):
 
 
 @pytest.mark.parametrize("as_callback", [False, True])
-def test_max_steps_beyond_the_length_of_the_loader_keep_the_rest_of_the_epoch(net, batches, tmp_path, as_callback):
+def test_max_steps_beyond_the_length_of_the_loader_keeps_the_rest_of_the_epoch(net, batches, tmp_path, as_callback):
     class TooShort:
         def __iter__(self):
             return iter(batches)
@@ -1354,7 +1354,7 @@ def test_a_scheduler_of_another_optimizer_is_refused(net, by_name):
     with pytest.raises(BadLoop) as caught:
         Runner(model, {"a": optimizer} if by_name else optimizer, mse, lr_scheduler={"a": scheduler} if by_name else scheduler)
     assert str(caught.value) == (
-        "the lr_scheduler StepLR is for an optimizer that this Runner does not have.\n"
+        "the lr_scheduler StepLR was created for a different optimizer.\n"
         "  write     optimizer=optimizer, lr_scheduler=StepLR(optimizer, ...)"
     )
 

@@ -66,7 +66,7 @@ def board(
     except OSError as error:
         what = f"cannot listen on {shown(host)}, port {port}: {error.strerror or error}"
         if error.errno == errno.EADDRINUSE:
-            raise CommandError(f"{what}; leave out --port to use a free one", IN_USE) from None
+            raise CommandError(f"{what}; leave out --port to use a free port", IN_USE) from None
         raise CommandError(what) from None
 
 

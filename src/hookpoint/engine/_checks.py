@@ -24,7 +24,7 @@ MULTIPLE = {
 def check_instances(**arguments: Any) -> None:
     """Raise BadArgument if the model, optimizer, criterion or scheduler is a class or a list, or has the wrong type.
 
-    A scheduler must be for one of the optimizers.
+    A scheduler must have been created for one of the optimizers.
     """
     for name, argument in arguments.items():
         objects = argument.values() if isinstance(argument, Mapping) else [argument]
@@ -60,7 +60,7 @@ def _check_schedulers(lr_scheduler: Any, optimizer: Any) -> None:
         if groups and not is_wrapped and not any(id(group) in own for group in groups):
             kind = type(scheduler).__name__
             raise BadArgument(
-                f"the lr_scheduler {kind} is for an optimizer that this Runner does not have.",
+                f"the lr_scheduler {kind} was created for a different optimizer.",
                 write=f"optimizer=optimizer, lr_scheduler={kind}(optimizer, ...)",
             )
 

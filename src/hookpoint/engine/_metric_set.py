@@ -17,7 +17,7 @@ from hookpoint.core.loop.services import machine_of
 from hookpoint.core.run.run import Run, now_of
 from hookpoint.engine.data.as_loader import map_tensors
 
-LOGGED = ("loss", "val_loss", "learning_rate")  # what a Runner logs itself
+LOGGED = ("loss", "val_loss", "learning_rate")  # the metrics that a Runner logs itself
 
 
 class MetricSet(Callback):
@@ -134,7 +134,7 @@ def _check_names(metrics: Mapping[str, Any]) -> None:
         logged = {name, logged_name(name, "val")}
         if mixed := sorted(logged & taken):
             raise BadArgument(
-                f"the metric {name!r} would be logged as {mixed[0]!r}, which something else logs.", use="another name"
+                f"the metric {name!r} would be logged as {mixed[0]!r}, but this name is already in use.", use="another name"
             )
         taken |= logged
 

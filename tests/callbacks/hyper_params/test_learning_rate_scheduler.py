@@ -98,7 +98,7 @@ def test_a_function_of_the_rate_and_the_step_is_refused():
     with pytest.raises(TypeError) as caught:
         LearningRateScheduler(lambda lr, cur_step_num: lr)
     assert str(caught.value) == (
-        "LearningRateScheduler calls schedule(epoch, lr), but the first parameter here is 'lr'.\n"
+        "LearningRateScheduler calls schedule(epoch, lr), but the first parameter of your function is 'lr'.\n"
         "  write     lambda epoch, lr: ...\n"
         "  use       ScheduledHyperParamSetter(..., step_based=True) for each step"
     )

@@ -277,7 +277,7 @@ class Overrides(ProxyCallback):
 )
 def test_what_does_more_than_read_is_refused_when_callbacks_are_compiled(callback, text):
     if isinstance(callback, CallbackPipeline) and text is None:
-        callback, text = type(callback)([Callback()]), "Mine has asynchronous = True but only groups callbacks."
+        callback, text = type(callback)([Callback()]), "Mine is a pipeline and cannot set asynchronous."
     with pytest.raises(errors.CompileError) as caught:
         Hooks([callback])
     assert text in str(caught.value)

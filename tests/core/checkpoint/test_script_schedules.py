@@ -59,13 +59,13 @@ def test_settings_of_schedulers_that_differ_from_the_checkpoint_are_reported(mak
     assert not caplog.records
     train(tmp_path, make, 4)
     assert [record.getMessage() for record in caplog.records] == [
-        f"the script's {script}, but the run uses the value in the checkpoint, {used}. To use another value, set the"
+        f"the script's {script}, but the run uses {used}, the value in the checkpoint. To use another value, set the"
         f" scheduler's attribute {attribute} in on_epoch_begin"
         for script, used, attribute in lines
     ]
 
 
-def test_the_value_that_on_epoch_begin_sets_counts(tmp_path, caplog):
+def test_a_value_set_at_on_epoch_begin_replaces_the_checkpoints_value(tmp_path, caplog):
     train(tmp_path, cosine, 2)
     longer = LambdaCallback(on_epoch_begin=lambda run: setattr(run.lr_scheduler, "T_max", 4))
     assert train(tmp_path, cosine, 3, longer, horizon=4).T_max == 4

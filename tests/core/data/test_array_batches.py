@@ -57,7 +57,7 @@ def test_a_tuple_of_arrays_is_cut_into_batches_in_order(rows, sizes):
             [np.ones(2), np.ones(2)],
             2,
             (
-                "a list is a list of batches, to which batch_size does not apply.\n"
+                "the items of a list are used as batches, so batch_size does not apply.\n"
                 "  write     the arrays as a tuple: fit((X, Y), ...)\n"
                 "  drop      batch_size if the items are batches"
             ),

@@ -266,22 +266,22 @@ class Group(CallbackPipeline): ...
 
 
 @pytest.mark.parametrize("name", ["p", "Group"])
-def test_a_pipeline_has_a_name_too(name):
+def test_after_and_before_accept_the_name_of_a_pipeline(name):
     assert order(Step("a", after=(name,)), Group([Step("b"), Step("c")], name="p"), Step("d")) == "b c a d"
     assert order(Step("d"), Group([Step("b"), pipeline("q", Step("c"))], name="p"), Step("a", before=(name,))) == "d a b c"
 
 
-def test_the_name_of_a_pipeline_means_nobody_inside():
+def test_a_pipelines_name_does_not_match_its_own_callbacks():
     assert order(pipeline("p", Step("a", after=("p",)), Step("b", after=("CallbackPipeline",)))) == "a b"
 
 
 @pytest.mark.parametrize("option", ["after", "before", "reads", "writes", "collective"])
-def test_an_option_that_means_nothing_on_a_pipeline_is_refused(option):
+def test_an_option_for_single_callbacks_is_refused_on_a_pipeline(option):
     kind = type("Group", (CallbackPipeline,), {option: ("b",)})
     with pytest.raises(errors.CompileError) as caught:
         order(kind([Step("a")]), Step("b"))
     assert str(caught.value) == (
-        f"Group sets {option} but only groups callbacks.\n"
+        f"Group is a pipeline and cannot set {option}.\n"
         f"  set       {option} on a callback in Group"
     )  # fmt: skip
 
@@ -325,7 +325,7 @@ def test_a_cycle_at_one_point_is_named_with_that_point():
 # What is said
 
 
-def test_a_misspelled_name_is_said_once(caplog):
+def test_a_misspelled_name_causes_one_warning(caplog):
     class Mine(HumanHyperParamSetter): ...
 
     for _ in range(2):

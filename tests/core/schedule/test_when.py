@@ -487,7 +487,7 @@ def test_a_schedule_goes_on_counting_after_its_state_was_written_and_read(schedu
 @given(everything)
 def test_only_ticks_that_hardly_ever_meet_cannot_be_joined(schedule):
     if has_ticks_that_hardly_meet(schedule):
-        with pytest.raises(BadSchedule, match=r"rarely coincide|are not checked when"):
+        with pytest.raises(BadSchedule, match=r"rarely coincide|are not checked at the same time"):
             built(schedule)
     else:
         built(schedule)
@@ -556,7 +556,7 @@ def test_only_ticks_that_hardly_ever_meet_cannot_be_joined(schedule):
             (
                 make,
                 (
-                    f"{text}: ticks on {negated} are not checked when ticks on {clock} are.\n"
+                    f"{text}: ticks on {negated} and ticks on {clock} are not checked at the same time.\n"
                     "  use       a function instead of the negated tick, as in Every(epochs=1) & If(lambda run: run.step % 20)"
                 ),
             )

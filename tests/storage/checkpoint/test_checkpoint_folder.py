@@ -180,8 +180,8 @@ def test_a_full_disk_says_how_full_it_is(tmp_path, failing):
         write_checkpoint(tmp_path / "step-00000007", STATE, describe)
     first, second, third = str(caught.value).splitlines()
     assert first.startswith(f"{tmp_path}/step-00000007 could not be written: No space left on device (")
-    assert second.startswith("  make      room on this disk, ")
-    assert second.endswith(" MiB are free")
+    assert second.startswith("  make      room on this disk (")
+    assert second.endswith(" MiB are free)")
     assert third == "  run       hookpoint clean RUN to delete the run's old checkpoints"
     assert isinstance(caught.value, OSError)
 

@@ -77,6 +77,6 @@ def _takes_rate(schedule: Callable[..., Any]) -> bool:
     if first in ("lr", "learning_rate"):
         cures = {"write": EXAMPLE, "use": "ScheduledHyperParamSetter(..., step_based=True) for each step"}
         raise BadArgument(
-            f"LearningRateScheduler calls schedule(epoch, lr), but the first parameter here is '{first}'.", **cures
+            f"LearningRateScheduler calls schedule(epoch, lr), but the first parameter of your function is '{first}'.", **cures
         )
     return not misfit(schedule, 0, 0.0)

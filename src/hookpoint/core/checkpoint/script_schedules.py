@@ -10,7 +10,7 @@ from typing import Any
 def changed_schedules(part: Any, saved: Any) -> Iterator[str]:
     """Yield a message for each setting of a script's schedulers that differs from the checkpoint.
 
-    `part` is a scheduler of torch, or a list or mapping of schedulers. The settings of a scheduler are the arguments of its
+    `part` is a PyTorch scheduler, or a list or mapping of schedulers. The settings of a scheduler are the arguments of its
     class that it stores under the same name, such as `T_max`.
     """
     if not isinstance(saved, Mapping):
@@ -28,7 +28,7 @@ def changed_schedules(part: Any, saved: Any) -> Iterator[str]:
                 if script != used:
                     what = f"the script's {type(part).__name__} has {name}={script}"
                     cure = f"To use another value, set the scheduler's attribute {attribute} in on_epoch_begin"
-                    yield f"{what}, but the run uses the value in the checkpoint, {used}. {cure}"
+                    yield f"{what}, but the run uses {used}, the value in the checkpoint. {cure}"
     inner_schedulers = zip(getattr(part, "_schedulers", ()), saved.get("_schedulers", ()), strict=False)
     for inner, state in inner_schedulers:  # of SequentialLR and ChainedScheduler
         yield from changed_schedules(inner, state)

@@ -33,7 +33,7 @@ def check_data(data: Any, batch_size: BatchSize = AUTO) -> None:
             )
         elif batch_size != AUTO and isinstance(data, list) and data and all(map(_is_array, data)):
             raise BadData(
-                "a list is a list of batches, to which batch_size does not apply.",
+                "the items of a list are used as batches, so batch_size does not apply.",
                 write="the arrays as a tuple: fit((X, Y), ...)",
                 drop="batch_size if the items are batches",
             )

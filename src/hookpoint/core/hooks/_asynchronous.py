@@ -39,7 +39,7 @@ def check_asynchronous(entry: Entry) -> None:
     for pipeline in entry.path:
         if getattr(pipeline, "asynchronous", False):
             name = type(pipeline).__name__
-            raise CompileError(f"{name} has asynchronous = True but only groups callbacks.", set="it on each grouped callback")
+            raise CompileError(f"{name} is a pipeline and cannot set asynchronous.", set=f"it on callbacks in {name}")
     if not entry.is_asynchronous:
         return
     for why, cures in _problems(entry):

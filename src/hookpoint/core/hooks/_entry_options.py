@@ -45,7 +45,7 @@ def reject_ineffective(pipeline: Callback) -> None:
     for option in () if isinstance(pipeline, ProxyCallback) else OF_ONE_CALLBACK:
         if getattr(pipeline, option, None):
             name = type(pipeline).__name__
-            raise CompileError(f"{name} sets {option} but only groups callbacks.", set=f"{option} on a callback in {name}")
+            raise CompileError(f"{name} is a pipeline and cannot set {option}.", set=f"{option} on a callback in {name}")
 
 
 def _sets(options: Any, option: str) -> bool:

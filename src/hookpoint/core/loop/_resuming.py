@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 BETWEEN_EPOCHS = {"in_epoch": False}
 CHANGED_LIST = (
-    "the list of training batches differs from the list in the checkpoint: some may be used twice, others never. "
+    "the list of training batches differs from the list in the checkpoint: some batches may be used twice, others never. "
     "If the script shuffles the list in place, shuffle a copy: random.sample(data, len(data))"
 )
 
@@ -274,7 +274,7 @@ class Resuming:
             )
 
     def report_finished(self, epochs: int | None) -> None:
-        """If all of these epochs are already done, say so: an earlier process or an earlier loop of this run did them."""
+        """Tell the user if all of these epochs are already done, in an earlier process or in an earlier loop of this run."""
         done = self._clocks.epochs_done
         if epochs and not self.has_resumed and done >= epochs and not self._objects.verdicts.stop and self._run.is_chief:
             logger.warning(

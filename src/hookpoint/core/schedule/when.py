@@ -242,7 +242,7 @@ class Combined(When):
 class AllOf(Combined):
     """Due when all parts are due. Two ticks must use the same clock, because they would otherwise rarely coincide.
 
-    A tick on epochs cannot be combined with a negated tick on another clock, because only one of them is checked at a time.
+    A tick on epochs cannot be combined with a negated tick on another clock, because they are never checked at the same time.
     """
 
     sign = " & "
@@ -258,7 +258,7 @@ class AllOf(Combined):
         if self.ticks_on and not set(map(_moment, self.negated_ticks_on)) <= set(map(_moment, self.ticks_on)):
             negated, ticks = listed(self.negated_ticks_on), listed(self.ticks_on)
             raise BadSchedule(
-                f"{self!r}: ticks on {negated} are not checked when ticks on {ticks} are.",
+                f"{self!r}: ticks on {negated} and ticks on {ticks} are not checked at the same time.",
                 use="a function instead of the negated tick, as in Every(epochs=1) & If(lambda run: run.step % 20)",
             )
 
@@ -297,7 +297,7 @@ class NotOf(Combined):
 
 
 def armed_with_text(schedule: When) -> ArmedSchedule:
-    """Arm a schedule for a run whose checkpoints record which schedule it is."""
+    """Arm a schedule and store its text. A resumed run compares the text to detect a changed schedule."""
     armed = schedule.arm()
     armed.when = repr(schedule)
     return armed

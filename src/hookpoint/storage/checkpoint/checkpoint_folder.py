@@ -233,7 +233,7 @@ def saving_to(path: Path) -> Iterator[None]:
         cures = {"check": "that the folder exists and you may write to it"}
         if error.errno in NO_ROOM:
             free = disk.free_bytes(path)
-            room = "" if free is None else f", {free / 2**20:.0f} MiB are free"
+            room = "" if free is None else f" ({free / 2**20:.0f} MiB are free)"
             cures = {"make": f"room on this disk{room}", "run": "hookpoint clean RUN to delete the run's old checkpoints"}
         message = f"{path} could not be written: {error.strerror or error}{where}."
         if error.errno in (errno.EEXIST, errno.ENOTDIR):
