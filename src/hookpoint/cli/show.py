@@ -122,7 +122,7 @@ def _settings(settings: Any) -> Rows:
 
 
 def _identity(run: RunFolder) -> tuple[Rows, Rows]:
-    """Return the versions with which a run was started, and the other facts that a resumed run is compared with."""
+    """Return the versions with which a run was started, and the other facts that a resume compares."""
     identity = run.facts.get("identity")
     if not isinstance(identity, Mapping):
         return [], []

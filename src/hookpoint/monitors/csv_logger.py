@@ -33,7 +33,7 @@ class CSVLogger(FileMonitor):
     append: What a new run does with an existing file. None renames it to `log.1.csv` and so on, True appends to it, and False
         replaces it, as in Keras.
     rows: "epoch" for one row per epoch, with the means over training and validation passes and the values logged between
-        passes. Values that are logged after the last epoch are in a row of their own, with the number of that epoch. "step" for
+        passes. Values that are logged after the last epoch get a separate row, with the number of that epoch. "step" for
         one row per step at which values are logged. Such a row contains the step, the epoch, the means since the last log step
         (`log_every` of the Runner or Loop), and validation results and other values logged at this step.
 

@@ -35,8 +35,8 @@ class Saver(Callback):
     `rules` maps each tag to its retention rule, or to None to keep all checkpoints. `limits` names the tags whose rule also
     counts the checkpoint written at the end of the run. on_setup raises if two savers use the same tag, because they would
     delete each other's checkpoints. With `async_save`, checkpoints are written in the background. A saver runs on all ranks and
-    ignores `ranks`: the store decides which ranks write. A warning says if an epoch that is cut short, for example with
-    `break`, is not saved.
+    ignores `ranks`: the store decides which ranks write. If an epoch that is cut short, for example with `break`, is
+    not saved, the saver logs one warning.
     """
 
     saves = same_on_all_ranks = True
@@ -95,7 +95,7 @@ class Saver(Callback):
             self._missed = None if is_saved else run.epoch
 
     def save_incomplete(self, run: Run) -> bool:
-        """Handle the end of an epoch that was cut short. Return whether this replaces the trigger; by default, it does not."""
+        """Handle the end of an epoch that was cut short. Return whether this saver saves such epochs. Default: no."""
         return False
 
     def schedule_in(self, run: Run) -> When | None:

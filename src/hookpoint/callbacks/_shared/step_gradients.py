@@ -79,6 +79,6 @@ def step_gradients(run: Run, named: Iterable[tuple[str, Any]], index: int = 0) -
 
 
 def _parameters_of(optimizer: Any) -> set[int]:
-    if not hasattr(optimizer, "register_step_pre_hook"):  # its steps are not observed
+    if not hasattr(optimizer, "register_step_pre_hook"):  # its steps cannot be observed
         return set()
     return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}

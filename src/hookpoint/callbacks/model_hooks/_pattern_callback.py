@@ -76,7 +76,7 @@ class MeasuredSteps:
             raise BadLoop(f"{owner} measures at log steps, but log_every=0 disables them.", give=f"{owner}(every=100)")
 
     def has(self, run: Run, step: int) -> bool:
-        """Return whether a step is measured of an optimizer whose steps the run does not count."""
+        """Return whether to measure a step of an additional optimizer. `run.step` does not count these steps."""
         return step % (self.every or machine_of(run).options.log_every) == 0
 
     def has_next(self, run: Run) -> bool:

@@ -27,8 +27,8 @@ class GradientStats(MeasuringCallback):
     clipped. A step that the fp16 scaler skips is not measured. A step that a fused optimizer itself skips is still measured,
     and its values are nonfinite.
 
-    With multiple optimizers, the steps of each are counted and measured separately. The metrics of the first optimizer have the
-    names above. The others have the optimizer's key or index in their names, such as `gradient/norm@critic`.
+    With multiple optimizers, the steps of each one are counted and measured separately. The metrics of the first optimizer have
+    the names above. The metrics of the others end with the optimizer's key or index, as in `gradient/norm@critic`.
 
     All ranks log the same values, even if parameters are sharded. If ranks have different layers, they wait for each other at
     measured steps. Otherwise, a step waits for the GPU only if gradients are sparse.
@@ -93,7 +93,7 @@ class GradientStats(MeasuringCallback):
             self._measure(run)
 
     def _measure_other(self, run: Run, index: int) -> None:
-        """Count a step of another optimizer, and measure its gradients if it is due."""
+        """Count a step of another optimizer, and measure its gradients if the step is due."""
         self._before = None
         name = _suffix(run, index)
         self._counts[name] = self._counts.get(name, 0) + 1
@@ -136,7 +136,7 @@ class GradientStats(MeasuringCallback):
 
 
 def _suffix(run: Run, index: int) -> str:
-    """Return the end of the names of an optimizer's metrics."""
+    """Return the suffix of the names of an optimizer's metrics."""
     if index == 0:
         return ""
     return f"@{list(run.optimizer)[index] if isinstance(run.optimizer, Mapping) else index}"

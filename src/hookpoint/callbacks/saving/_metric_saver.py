@@ -167,7 +167,7 @@ class TrackingSaver(Saver):
 class MetricSaver(TrackingSaver):
     """When triggered, save a checkpoint if the metric has a new best value. The tag is `<prefix>-<metric or filename>`.
 
-    Without a schedule, epochs that are cut short with `break` also count.
+    Without a schedule, the saver also checks the metric at the end of epochs that are cut short with `break`.
     """
 
     def __init__(

@@ -18,7 +18,7 @@ class MinSaver(MetricSaver):
     so far; NaN never counts as better. Raises if the metric is missing. Works without a ModelSaver. `async_save` works as in
     ModelSaver.
 
-    Without a schedule, epochs that are cut short with `break` also count.
+    Without a schedule, the saver also checks the metric at the end of epochs that are cut short with `break`.
 
     A new best is saved only while the model still has the weights that were validated. If validation does not run at the end of
     epochs, use `.when(...)` to trigger the saver after each validation pass. The result of a validation pass inside a training

@@ -33,9 +33,9 @@ class ModelCheckpoint(TrackingSaver):
     both.
 
     With `monitor`, a new best value of that metric is also saved as `checkpoints/best-<metric>/`. With `save_best_only`, a
-    trigger saves a checkpoint only if the metric has a new best value, and the config's retention rules apply to these
-    checkpoints; without a config, only the best one is kept. With a schedule by steps or time, the end of each epoch is also a
-    trigger for the metric. `mode` is "min", "max" or "auto". With "auto", the metric's name determines the mode. The first
+    trigger saves a checkpoint only if the metric has a new best value. The config's retention rules then apply to these
+    checkpoints. Without a config, only the best one is kept. With a schedule by steps or time, the metric is also checked at
+    the end of each epoch. `mode` is "min", "max" or "auto". With "auto", the metric's name determines the mode. The first
     value must be better than `initial_value_threshold`. Equal values and NaN are not better. Raises if the metric is missing.
     With a step schedule, the value is the mean of the values logged since the last trigger.
 

@@ -32,12 +32,13 @@ class StochasticWeightAveraging(AveragedWeights):
         model: The module to average; by default, the run's whole model.
 
     If the model has batch norm layers, torch's update_bn measures their statistics for the averages, with one pass over the
-    data. If that fails at the end of the run, a warning is logged, and the averages are used with the statistics of the
-    training weights. The validation of the last epoch uses the averages. The last checkpoint contains the training weights, so
-    that you can resume from it and train for longer. The averages are loaded into the model after that checkpoint is written.
-    `load_weights(path, averaged=True)` returns the averages from a checkpoint, and `weights()` returns the current averages. If
-    a run is stopped early, the averages computed until then are loaded into the model. After an exception or a signal, the
-    model has its training weights. The weights of an incomplete epoch are not averaged. Sends the event "setting".
+    data. If this measurement fails, a run on one rank logs a warning and uses the averages with the statistics of the training
+    weights. A run on multiple ranks raises. The validation of the last epoch uses the averages. The last checkpoint contains
+    the training weights, so that you can resume from it and train for longer. The averages are loaded into the model after that
+    checkpoint is written. `load_weights(path, averaged=True)` returns the averages from a checkpoint, and `weights()` returns
+    the current averages. If a run is stopped early, the averages computed until then are loaded into the model. After an
+    exception or a signal, the model has its training weights. The weights of an incomplete epoch are not averaged. Sends the
+    event "setting".
 
     >>> import torch
     >>> model = torch.nn.Linear(1, 1, bias=False)
@@ -127,14 +128,14 @@ class StochasticWeightAveraging(AveragedWeights):
     def _begin_step(self, run: Run) -> None:
         if not self._has_checked_batch:
             self._check_batch(run)
-        # The scheduler also sets the rate, between epochs or after each step.
+        # A scheduler sets the rate too, between epochs or after each step, so set it again before every step.
         self._acts_on_steps = run.lr_scheduler is not None and bool(self._rates)
         if self._acts_on_steps:
             for group, rate in zip(run.optimizer.param_groups, self._targets(run), strict=False):
                 put(group, "lr", rate)
 
     def _check_batch(self, run: Run) -> None:
-        """Raise if the model cannot be called with the batches that batch norm statistics will be measured with."""
+        """Raise if the model cannot be called with a training batch. Batch norm statistics are measured with such batches."""
         self._has_checked_batch = True
         is_known = self._forward is not None or self.data is not None or run.hooks.dispatch("on_val_forward", mode="val")
         if is_known or not batch_norm_buffers(self.model_of(run)):

@@ -143,8 +143,8 @@ class Callback:
     def run(self, hookpoint: str | None = None, logs: Mapping[str, Any] | None = None) -> None:
         """Call the callback's handler for a point. Do nothing if there is no such handler.
 
-        `logs` maps argument names to values. If a subclass overrides `run`, the loop calls `run` at every point, and with
-        "on_trigger" if the subclass defines on_trigger. Its handlers cannot have their own schedules.
+        `logs` maps argument names to values. If a subclass overrides `run`, the loop calls `run` at every point. If the
+        subclass defines on_trigger, its schedule calls `run` with "on_trigger". Handlers cannot have schedules of their own.
 
         >>> LambdaCallback(on_say=lambda words: print(words, "words")).run(hookpoint="on_say", logs={"words": 3})
         3 words

@@ -105,7 +105,7 @@ def find_handlers(subject: Any) -> list[Handler]:
 
 
 def scheduled_handlers(subject: Any) -> list[Handler]:
-    """Return the handlers of on_trigger, and those that have a schedule. Do not check the names of other methods."""
+    """Return the handlers of on_trigger and the handlers with a schedule. Do not check the names of other methods."""
     return [handler for handler in _scan(subject, _is_scheduled) if handler.point == "on_trigger" or handler.when is not None]
 
 

@@ -13,7 +13,7 @@ from hookpoint.core.schedule.when import At, Every, If, When
 class PeriodicTrigger(CallbackPipeline):
     """Trigger a callback every k steps, every k epochs or before training. The callback's other handlers run as usual.
 
-    The period replaces a schedule that the callback sets itself, such as the period of a ProcessTensors. If several
+    The period replaces the callback's own schedule, such as the period of a ProcessTensors. If several
     PeriodicTriggers are nested, the period of the outermost one applies.
 
     >>> PeriodicTrigger(LambdaCallback(on_trigger=lambda run: print(run.step)), every_k_steps=100).schedule

@@ -22,7 +22,7 @@ class CallbackPipeline(Callback):
     """Group callbacks into one. They run in the given order, with no other callback in between. Pipelines can be nested.
 
     `.when(...)` on a pipeline applies to every callback in it that has on_trigger but no schedule of its own. `ranks`,
-    `on_error` and `set_chief_only()` apply to every callback in it.
+    `on_error` and `set_chief_only()` apply to every callback in it, but savers always run on all ranks.
 
     >>> CallbackPipeline([Callback(), CallbackPipeline([Callback()])]).get_pipeline()  # doctest: +ELLIPSIS
     [<...Callback object at ...>, <...CallbackPipeline object at ...>]
@@ -30,7 +30,7 @@ class CallbackPipeline(Callback):
 
     gate: When | None = None
     before_train = False
-    replaces_schedules = False  # whether its schedule also replaces the schedules that its callbacks set themselves
+    replaces_schedules = False  # whether the pipeline's schedule also replaces the callbacks' own schedules
 
     def __init__(self, callbacks: Iterable[Any] = (), *, name: str | None = None) -> None:
         super().__init__(name=name)

@@ -11,7 +11,7 @@ CHARACTERS = 64
 
 
 def list_digest(data: Any, start: int) -> str | None:
-    """Return a digest of some items of a list or tuple, from `start` on. Return None for other data and for other items.
+    """Return a digest of some items of a list or tuple, from `start` on. Return None for other types of data or items.
 
     The items may be numbers, strings, tensors, arrays, and tuples, lists and dicts of these.
     """

@@ -183,7 +183,7 @@ def warn_of_unknown_names(entries: Sequence[Entry]) -> None:
 
 
 def _is_included(subject: Any, option: str, name: str) -> bool:
-    """Return whether one of hookpoint's own classes declares the name. They name alternatives, rarely all in one list."""
+    """Return whether one of hookpoint's own classes declares the name. Few lists contain all these names."""
     kinds = [kind for kind in type(subject).__mro__ if kind.__module__.startswith("hookpoint.")]
     return any(name in vars(kind).get(option, ()) for kind in kinds)
 

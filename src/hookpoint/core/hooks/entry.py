@@ -167,7 +167,7 @@ class Entry:
         return call
 
     def decided(self, point: str, decide: Callable[[], bool]) -> bool:
-        """Return whether to call a handler. If `decide` raises an error that does not end the run, the answer is False."""
+        """Return whether to call a handler. If `decide` raises an error that does not end the run, return False."""
         try:
             return decide()
         except StopRun:

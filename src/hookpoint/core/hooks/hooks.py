@@ -191,7 +191,7 @@ class Hooks:
 
     @property
     def is_attached(self) -> bool:
-        """Whether the run is stored in the callbacks, from its beginning to its end."""
+        """Whether the callbacks store the run. True from the beginning to the end of the run."""
         return bool(self._attached)
 
     def leave(self, error: BaseException | None) -> list[Exception]:
@@ -242,7 +242,7 @@ class Hooks:
         return allowed if armed is None else entry.decided(point, lambda: armed.take(run, None, allowed))
 
     def _follow(self, hooks: Any) -> None:
-        """Use schedules that began with the run of `hooks`. A guard's callbacks may be called in one run after another."""
+        """Use schedules that started with the run of `hooks`. A guard may be used in several runs, one after another."""
         if self not in hooks._guests:
             hooks._guests[self] = []
             for entry in self.entries:

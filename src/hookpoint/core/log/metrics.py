@@ -75,7 +75,7 @@ class Metrics(Mapping[str, float]):
         self._shown[name] = self._shown.get(name, 0) + 1
 
     def log_mark(self, name: str) -> tuple[int, int]:
-        """Return two numbers, one of which increases whenever a value is logged. The second one may also decrease."""
+        """Return two numbers. Each logged value increases at least one of them. The second number may also decrease."""
         value = self._values.get(name)
         followed = len(value.mean.pending) if type(value) is Newest else 0
         return self._shown.get(name, 0) + self.observations(name), followed

@@ -21,7 +21,7 @@ MAX_PENDING = 16  # a reader with this many unread windows converts their values
 
 
 class ReaderWindows:
-    """The readers of each metric that any rank reads on a step schedule. Without such readers, this class does nothing."""
+    """The readers of metrics that at least one rank reads on a step schedule. If there are none, this class does nothing."""
 
     def __init__(self, names: Iterable[str] = (), floats: Floats = floats_one_by_one, may_wait: MayWait = nullcontext) -> None:
         self.by_metric = {name: MetricReaders(floats) for name in names}

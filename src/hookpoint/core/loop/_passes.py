@@ -167,5 +167,5 @@ class Pass:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether the pass is at its last batch. The length of a loader may be too small: more batches may follow its end."""
+        """Whether the loader's length makes this the last batch. More may follow, because the length may be an estimate."""
         return self.batches_seen - self.is_retrying == self.total

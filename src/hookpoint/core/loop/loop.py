@@ -108,4 +108,4 @@ class Loop:
 
 
 class _NotOnLoop(OutsideRun, AttributeError):
-    """An attribute of the run is read from the Loop. As an AttributeError, it lets `hasattr` and `getattr` work."""
+    """An attribute of the run was read from the Loop. As an AttributeError, this error does not break `hasattr`."""

@@ -33,7 +33,7 @@ class ArmedSchedule(ABC):
     is None, and ticks on all clocks are checked.
     """
 
-    when = ""  # the schedule as text, which shows whether the schedule has changed since a checkpoint
+    when = ""  # the schedule as text, to detect that it has changed since a checkpoint
     ticks = 0
     by_clock = True  # whether the schedule depends only on clocks, not on a user's function
     has_fired = False  # whether the schedule has fired since it was armed
@@ -49,7 +49,7 @@ class ArmedSchedule(ABC):
         """Start from the current clock values, so that past ticks are not due."""
 
     def join(self) -> None:
-        """Join a resumed run whose checkpoint does not contain this schedule: a `Once` in the past is due after all."""
+        """Join a resumed run whose checkpoint does not contain this schedule. A `Once` in the past becomes due."""
 
     def take(self, run: RunView, moment: str | None = None, allowed: bool = True) -> bool:
         """Return whether the schedule is due now, and advance it. Counter ticks advance even if `allowed` is False."""
@@ -79,7 +79,7 @@ class ArmedSchedule(ABC):
         """Restore the state that `state` returned."""
 
     def restore(self, state: Any, when: str | None) -> None:
-        """Restore the state of the schedule `when`, but only if this is the same schedule. Older checkpoints lack `when`."""
+        """Restore the state of the schedule `when`, unless the schedule has changed since. Older checkpoints lack `when`."""
         if when == self.when or (when is None and _has_same_shape(state, self.state())):
             self.load_state(state)
         else:

@@ -122,9 +122,10 @@ def _generators(loader: Any) -> dict[str, Any]:
 
 
 def _dataset_generators(loader: Any) -> dict[str, Any]:
-    """Return the generators that are attributes of the dataset or of datasets inside it, if no workers read the dataset.
+    """Return the generators that are attributes of the dataset or of nested datasets. With workers, return none.
 
-    A dataset or an iterable dataset's loader that has a state dict restores its own generators.
+    Datasets with a `state_dict` restore their generators themselves, so these generators are left out. The same applies to
+    loaders with a `state_dict`, if their dataset is iterable.
     """
     if not isinstance(loader, DataLoader) or loader.num_workers:
         return {}

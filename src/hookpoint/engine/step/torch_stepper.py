@@ -370,7 +370,7 @@ class TorchStepper(Stepper):
 
     @staticmethod
     def is_last(run: Run) -> bool:
-        """Return whether this is the last batch of its pass, or False if the loader has no length or more batches than that."""
+        """Return whether the loader's length makes this the last batch. Surplus batches and missing lengths return False."""
         progress = run.progress
         return progress is not None and now_of(run).batch_idx + 1 == progress.total
 

@@ -1,1 +1,1 @@
-"""The workdir: lock a run's folder, find the checkpoint to resume from, and select the checkpoints to keep."""
+"""The workdir: lock a run's folder, find the checkpoint to resume from, and link checkpoints by name."""
