@@ -32,7 +32,7 @@ def points(record):
     return [row[0] for row in record.rows]
 
 
-@pytest.mark.filterwarnings("ignore:skip_backward had no effect")  # at the last two points, it is too late for it
+@pytest.mark.filterwarnings("ignore:skip_backward had no effect")  # too late at the last two points
 @pytest.mark.parametrize("skip", ["skip_batch", "skip_backward", "skip_step"])
 @pytest.mark.parametrize("point", ["on_train_iter_begin", "on_backward_begin", "on_backward_end", "on_step_begin"])
 def test_skips_do_what_they_do_in_a_runner(skip, point):

@@ -305,7 +305,7 @@ def test_layers_import_what_they_may(imports):
     assert breaches(imports) == []
 
 
-def test_layers_import_all_that_they_may(imports):
+def test_every_allowed_import_is_used(imports):
     assert unused(imports) == []
 
 
@@ -340,7 +340,7 @@ def test_the_core_imports_nothing_inside_functions(imports):
     assert {one.importer for one in late} == {IMPORTS_LATE}
 
 
-def test_the_core_asks_higher_layers_for_little(imports):
+def test_the_core_loads_only_the_listed_names_from_higher_layers(imports):
     found = set()
     for path in (SOURCE / "core").rglob("*.py"):
         nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
@@ -438,7 +438,7 @@ def test_the_largest_cycle_counts_what_type_checkers_import(tree):
     assert largest_cycle(tree(**{"core/a": a, "core/b": b, "core/c": a})) == {"hookpoint.core.a", "hookpoint.core.b"}
 
 
-def test_an_import_by_name_knows_whether_it_is_in_a_function(tree):
+def test_imports_by_name_record_whether_they_are_in_a_function(tree):
     text = 'import_module("hookpoint.core.a")\ndef f():\n    import_module("hookpoint.core.b")'
     assert [(one.imported, one.in_function) for one in tree(**{"core/run": text})] == [
         ("hookpoint.core.a", False),
@@ -446,7 +446,7 @@ def test_an_import_by_name_knows_whether_it_is_in_a_function(tree):
     ]
 
 
-def test_an_allowance_that_nothing_uses_is_seen(tree):
+def test_an_allowed_import_that_nothing_uses_is_reported(tree):
     found = unused(tree(**{"plots/curve": "from hookpoint.core import log", "cli/demo": "import hookpoint"}))
     assert "monitors imports core" in found
     assert "cli imports core" in found

@@ -1,4 +1,4 @@
-"""What the page of the architecture follows through the files is what happens: a run enters each of the files."""
+"""A real run enters every file that docs/architecture.md lists for a step, a value, a save and a resume."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_the_files_of_a_trace_are_entered(title, tmp_path):
     assert [name for name in listed if name not in found] == [name for name in listed if name in SEVERAL_RANKS[title]]
 
 
-# That the check above can fail
+# Tests that the check above can fail
 
 
 def test_an_import_alone_and_other_folders_are_not_entered(tmp_path, monkeypatch):

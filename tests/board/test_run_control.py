@@ -13,7 +13,7 @@ from hookpoint.board import _application, _run_control
 
 @pytest.fixture
 def impatient(monkeypatch):
-    """Return `impatient()`: requests in this block do not wait for answers, and others wait as long as it takes."""
+    """Return `impatient()`: requests in this block do not wait for answers. Other requests wait for as long as necessary."""
     monkeypatch.setattr(_application, "WAIT_SECONDS", 250.0)
 
     @contextmanager

@@ -22,7 +22,7 @@ MACHINE = re.compile(rb"/tmp/|/home/|/root/|/Users/|root@")
 
 @pytest.fixture(params=RUNS, ids=lambda path: path.name.partition(".")[0])
 def run(request, tmp_path):
-    """Unpack a run into runs/, next to nothing else; return its folder."""
+    """Unpack a run into an empty runs/ and return its folder."""
     with tarfile.open(request.param) as archive:
         archive.extractall(tmp_path / "runs", filter="data")
     (folder,) = (tmp_path / "runs").iterdir()
@@ -33,7 +33,7 @@ def records(folder):
     return [json.loads(line) for line in (folder / "scalars.jsonl").read_text().splitlines()]
 
 
-def test_the_commands_and_load_weights_read_it(run, command):
+def test_the_commands_and_load_weights_read_every_fixture_run(run, command):
     facts, rows = json.loads((run / "run.json").read_text()), records(run)
     shown = json.loads(command("show", run.name, "--json").stdout)
     assert {name: shown[name] for name in ("status", "step", "epoch")} == {
@@ -68,7 +68,7 @@ def check_weights(run):
     assert all(torch.equal(loaded[name], value) for name, value in expected.items())
 
 
-def test_it_says_nothing_about_the_machine_that_wrote_it(run):
+def test_a_fixture_run_does_not_name_the_machine_that_wrote_it(run):
     for path in run.rglob("*"):
         if path.is_file():
             assert not MACHINE.search(path.read_bytes()), path

@@ -304,7 +304,7 @@ def started(tmp_path_factory):
 
 @pytest.mark.thin(34)
 @every_class
-def test_a_run_resumed_without_its_state_forgets_the_one_before(name, started, tmp_path):
+def test_a_callback_resumed_without_its_state_forgets_the_previous_run(name, started, tmp_path):
     states = []
     for used in (False, True):
         callback = CLASSES[name](**copy.deepcopy(ARGUMENTS[name]), name="mine")

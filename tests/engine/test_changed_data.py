@@ -279,7 +279,7 @@ def test_between_epochs_other_data_is_warned_of(change, tmp_path, caplog):
     assert not caplog.records
 
 
-def test_a_sampler_whose_length_varies_by_itself_resumes(tmp_path, caplog):
+def test_a_sampler_that_changes_its_own_length_resumes(tmp_path, caplog):
     class Growing(SubsetRandomSampler):
         def __iter__(self):
             yield from list(super().__iter__())

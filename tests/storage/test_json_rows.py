@@ -38,7 +38,7 @@ def test_a_line_in_the_middle_that_is_not_json_is_named(tmp_path):
         read_scalars(path)
 
 
-def test_texts_are_numbers_only_where_metrics_are(tmp_path):
+def test_strings_become_numbers_only_in_metrics(tmp_path):
     path = tmp_path / "scalars.jsonl"
     path.write_text('{"step": 1, "at": "inf", "loss": "-inf", "note": "hello", "val": "nan"}\n')
     (row,) = read_scalars(path)

@@ -221,7 +221,7 @@ def two_networks(*callbacks, order="ab", b_every=1, batches=4, log_every=1, give
 
 
 @pytest.mark.parametrize("order", ["ab", "ba"])
-def test_each_optimizer_has_its_own(recorder, order):
+def test_each_optimizer_has_its_own_metrics(recorder, order):
     monitor = recorder()
     two_networks(GradientStats(every=1, updates=True, per_parameter=True), order=order, batches=2, monitors=[monitor])
     assert monitor.of("gradient/norm") == monitor.of("gradient/a.weight/norm") == [(1, 3.0), (2, 13.0)]
@@ -235,7 +235,7 @@ def test_optimizers_in_a_list_have_an_index():
 
 
 @pytest.mark.parametrize("options", [{"every": 2}, {"every": None, "log_every": 2}], ids=["every", "log steps"])
-def test_of_each_optimizer_every_nth_step_is_measured(recorder, options):
+def test_every_nth_step_of_each_optimizer_is_measured(recorder, options):
     monitor, every = recorder(), options.pop("every")
     two_networks(GradientStats(every=every), b_every=3, batches=12, monitors=[monitor], **options)
     assert [value for _, value in monitor.of("gradient/norm@b")] == [54.0, 114.0]  # its second and fourth step

@@ -11,7 +11,7 @@ import pytest
 
 @pytest.fixture
 def server():
-    """A server at `server.url` that keeps what it is sent, and answers with `server.code`."""
+    """A server at `server.url` that stores the messages it receives and answers with `server.code`."""
     got = []
 
     class Handler(BaseHTTPRequestHandler):

@@ -205,7 +205,7 @@ def test_a_server_that_hangs_does_not_hold_up_the_run(train_on_disk, monkeypatch
     assert "Notify: messages lost: 2 not sent before the run ended" in caplog.messages
 
 
-def test_a_schedule_without_a_best_is_refused():
+def test_a_schedule_without_best_is_refused():
     with pytest.raises(NoTrigger):
         Hooks([Notify("json://127.0.0.1:1/").when(Every(steps=1))])
 

@@ -29,7 +29,7 @@ def no_thread_is_left():
 
 @pytest.fixture(autouse=True)
 def pass_time(clock, monkeypatch, until):
-    """Return `pass_time(seconds)`, which returns once the watch has seen the time. No other time passes in this process."""
+    """Return `pass_time(seconds)`: advance the clock, and wait until the watch has read it. No other time passes."""
     looks = 0
 
     def look():
@@ -40,7 +40,7 @@ def pass_time(clock, monkeypatch, until):
     def go(seconds):
         clock.now += seconds
         before = looks
-        until(lambda: looks >= before + 2)  # as one look is over when another one begins
+        until(lambda: looks >= before + 2)  # the first reading may have begun before the clock advanced, the second one has not
 
     monkeypatch.setattr(step_timeout, "monotonic", clock)
     monkeypatch.setattr(_step_watch, "monotonic", look)
@@ -49,7 +49,7 @@ def pass_time(clock, monkeypatch, until):
 
 @pytest.fixture
 def hang_until(clock, until):
-    """Hang, in Python code and longer than the limit, until something is so."""
+    """Return `hang_until(condition)`, which hangs in Python code for longer than the limit, until the condition is true."""
 
     def hang(is_so):
         clock.now += 2 * LIMIT

@@ -65,13 +65,13 @@ def test_the_best_alone_may_be_kept(train_on_disk, disk, scores):
     assert disk.kept("best-score") == [9]
 
 
-def test_a_schedule_by_epochs_also_holds_for_the_best_alone(train_on_disk, disk, scores):
+def test_save_best_only_follows_a_schedule_by_epochs(train_on_disk, disk, scores):
     saver = ModelCheckpoint(monitor="score", save_best_only=True).when(Every(epochs=2))
     train_on_disk([saver], scores(5.0, 4.0, 3.0, 6.0, 2.0, 1.0))
     assert [step for step, tags in disk.saved if "best-score" in tags] == [6, 18]
 
 
-def test_a_config_says_how_many_of_the_best_alone_are_kept(train_on_disk, disk, scores):
+def test_save_best_only_follows_the_retention_rules_of_the_config(train_on_disk, disk, scores):
     config = CheckpointConfig(save_checkpoint_steps=2, keep_checkpoint_max=3)
     train_on_disk([ModelCheckpoint(monitor="score", save_best_only=True, config=config)], scores(5.0, 4.0, 6.0, 3.0, 2.0))
     assert [step for step, tags in disk.saved if "best-score" in tags] == [3, 6, 12, 15]

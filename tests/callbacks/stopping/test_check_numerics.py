@@ -194,7 +194,7 @@ def test_outputs_may_be_anything_that_holds_tensors():
 
 
 @pytest.mark.parametrize("given", [dict, lambda pairs: list(pairs.values())], ids=["dict", "list"])
-def test_gradients_of_each_optimizer(given):
+def test_gradients_of_each_optimizer_are_checked(given):
     models = {"a": torch.nn.Linear(2, 1), "b": torch.nn.Linear(2, 1)}
     optimizers = {name: torch.optim.SGD(model.parameters(), lr=0.1) for name, model in models.items()}
 

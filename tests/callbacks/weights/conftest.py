@@ -1,4 +1,4 @@
-"""The fixtures with which tests of parallel/ launch multiple ranks."""
+"""The fixtures of tests/parallel that launch multiple ranks."""
 
 from __future__ import annotations
 

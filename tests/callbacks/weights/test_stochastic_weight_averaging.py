@@ -245,7 +245,7 @@ def test_a_batch_that_cannot_be_measured_is_refused_at_the_first_step(data, foun
 
 
 @pytest.mark.parametrize(("norm", "given"), [(False, {}), (True, {"data": BATCHES}), (True, {"forward": len})])
-def test_a_batch_that_is_not_measured_may_be_anything(norm, given):
+def test_a_batch_that_is_not_measured_may_have_any_form(norm, given):
     run, _ = own_loop(StochasticWeightAveraging(1, **given), [INPUTS], lambda model, batch: model(batch), norm=norm)
     assert run.step == 2
 

@@ -272,7 +272,7 @@ def test_a_schedule_that_an_overridden_run_would_ignore_is_refused(callback, han
     )
 
 
-def test_the_methods_of_an_overridden_run_are_its_own_business():
+def test_methods_of_a_callback_that_overrides_run_are_not_checked():
     class Own(Callback):
         def run(self, hookpoint=None, logs=None): ...
         def on_epoch_ends(self): ...

@@ -11,24 +11,24 @@ from hookpoint.core.data.list_digest import list_digest
     "of",
     [int, str, lambda number: bytes([number]), torch.tensor, lambda number: np.full((2, 3), number), lambda n: {"x": (n, n)}],
 )
-def test_other_items_have_another_digest(of):
+def test_the_digest_changes_with_the_items_and_their_order(of):
     items = [of(number) for number in range(20)]
     assert list_digest(items, 0) == list_digest(list(items), 0) != list_digest(items[::-1], 0)
     assert list_digest(items, 0) != list_digest([of(number + 1) for number in range(20)], 0)
 
 
-def test_only_items_that_are_left_count():
+def test_only_the_remaining_items_count():
     assert list_digest([1, 2, 3, 4], 2) == list_digest([7, 8, 3, 4], 2) != list_digest([1, 2, 4, 3], 2)
     assert list_digest([1, 2], 2) is None
     assert list_digest([], 0) is None
 
 
-def test_what_may_differ_in_another_process_has_none():
+def test_items_whose_repr_depends_on_the_process_have_no_digest():
     assert list_digest([object()], 0) is None
     assert list_digest(iter([1]), 0) is None
 
 
-def test_shapes_and_ends_of_long_texts_count():
+def test_shapes_and_lengths_of_strings_count():
     assert list_digest([torch.zeros(2, 3)], 0) != list_digest([torch.zeros(3, 2)], 0)
     assert list_digest([torch.zeros(0, 3)], 0) != list_digest([torch.zeros(3, 0)], 0)
     assert list_digest(["a" * 100], 0) != list_digest(["a" * 101], 0)

@@ -326,7 +326,7 @@ def work_in_a_run(callback, batches=range(1, 6), first=0, body=lambda: None):
             body()
 
 
-def test_each_run_starts_the_schedules_of_its_guards_anew():
+def test_each_run_restarts_the_schedules_of_its_guards():
     rarely = Rarely()
     for first in (0, 0, 11):
         work_in_a_run(rarely, first=first)

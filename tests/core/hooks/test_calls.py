@@ -208,7 +208,7 @@ def test_a_writer_that_only_gets_ready_has_nothing_to_write_yet(train):
     assert reader.seen == [0.1, 0.2]
 
 
-def test_a_reader_whose_errors_do_not_end_the_run_reads_anyway(train, caplog):
+def test_a_reader_whose_errors_do_not_end_the_run_is_called_without_the_metric(train, caplog):
     reader = Reader()
     reader.on_error = "warn"
     train([reader, Writer(2)], epochs=2)

@@ -206,14 +206,14 @@ quiet = LambdaCallback(name="bad", on_error="warn", on_trigger=print, on_hello=p
         ([EnableCallbackIf(copy(quiet), fails), LambdaCallback(on_epoch_begin=lambda run: run.fire("on_hello"))], "on_hello"),
     ],
 )
-def test_a_failure_of_its_condition_is_a_failure_of_the_callback(train, caplog, callbacks, point):
+def test_an_error_in_a_condition_is_a_failure_of_the_callback(train, caplog, callbacks, point):
     train(callbacks, epochs=5)
     first, _, third = messages(caplog)
     assert first == f"bad failed at {point}: ValueError: boom; the run continues"
     assert third.endswith(": ValueError: boom (3 times in a row); it is disabled for the rest of the run")
 
 
-def test_a_tick_is_gone_if_its_condition_fails(train):
+def test_a_tick_whose_condition_fails_is_skipped(train):
     seen = []
     fails_once = If(lambda run: 1 / (run.step - 2))
     callback = LambdaCallback(on_trigger=lambda run: seen.append(run.step), on_error="warn")
@@ -239,13 +239,13 @@ class Group(CallbackPipeline):
         [Group([Saver(name="bad", on_error="warn")])],
     ],
 )
-def test_a_failure_in_setup_is_one_too(train, caplog, callbacks):
+def test_an_error_in_setup_is_a_failure_of_the_callback(train, caplog, callbacks):
     train(callbacks)
     assert messages(caplog) == ["bad failed at setup: ValueError: boom; the run continues"]
 
 
 @pytest.mark.parametrize("callbacks", [[SetUp()], [Group([Saver(on_error="warn"), Saver()])]])
-def test_else_a_failure_in_setup_ends_the_run(train, callbacks):
+def test_an_error_in_setup_ends_the_run_unless_all_callbacks_tolerate_it(train, callbacks):
     with pytest.raises(ValueError, match="boom"):
         train(callbacks)
 
@@ -354,7 +354,7 @@ class OfChief(CallbackPipeline):
         (CallbackPipeline([Monitor()]), "chief", "warn"),
     ],
 )
-def test_a_policy_and_ranks_of_a_pipeline_are_those_of_all_in_it(group, ranks, on_error):
+def test_ranks_and_on_error_of_a_pipeline_apply_to_all_its_callbacks(group, ranks, on_error):
     [entry] = Hooks([group]).entries
     assert (entry.ranks, entry.on_error) == (ranks, on_error)
     assert len(Hooks([group], rank=1, local_rank=1).entries) == (ranks == "all")

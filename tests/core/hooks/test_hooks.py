@@ -336,7 +336,7 @@ def test_set_up_reaches_each_callback_once():
     assert calls == [("a", "model", "dir"), ("b", "model", "dir"), ("c", "model", "dir")]
 
 
-def test_after_a_run_inside_a_run_a_callback_is_in_the_outer_run_again(train):
+def test_after_an_inner_run_a_callback_reads_the_outer_run_again(train):
     seen = []
 
     class Names(Callback):

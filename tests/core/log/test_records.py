@@ -1,4 +1,4 @@
-"""What monitors are told of passes and epochs."""
+"""The records that monitors receive about passes and epochs."""
 
 from __future__ import annotations
 

@@ -786,7 +786,7 @@ def test_an_epoch_whose_first_pass_was_cut_short_stays_incomplete_after_a_resume
 
 
 @pytest.mark.parametrize("epoch", [1, 2])
-def test_a_run_that_is_stopped_before_the_body_of_an_epoch_goes_on_with_the_same_random_numbers(epoch, new_disk):
+def test_a_run_stopped_before_the_body_of_an_epoch_resumes_with_the_same_random_numbers(epoch, new_disk):
     def run_it(disk, stops):
         class Stops(Callback):
             def on_epoch_begin(self, run):

@@ -124,7 +124,7 @@ def test_a_tensor_learning_rate_is_read_as_a_float_and_set_from_a_tensor():
 
 
 @pytest.mark.parametrize("name", ["nesterov", "nesterov@0", "params"])
-def test_entries_of_a_group_that_are_no_numbers_are_no_settings(hyper, optimizer, name):
+def test_entries_of_a_group_that_are_not_numbers_are_not_settings(hyper, optimizer, name):
     optimizer.param_groups[0]["params"] = []
     for use in (lambda: hyper[name], lambda: hyper.__setitem__(name, True)):
         with pytest.raises(UnknownSetting, match=f"there is no setting '{name}'"):

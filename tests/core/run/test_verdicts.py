@@ -248,7 +248,7 @@ def test_a_batch_that_is_skipped_before_the_body_never_reaches_it(point):
 
 
 @pytest.mark.parametrize("others", [[], [LambdaCallback(on_iter_begin=lambda: None)]], ids=["alone", "with a begin handler"])
-def test_a_batch_that_is_skipped_when_it_was_fetched_never_reaches_the_body(others):
+def test_a_batch_that_is_skipped_after_it_was_fetched_never_reaches_the_body(others):
     skip = LambdaCallback(on_batch_fetch_end=lambda run, batch: batch == "a" and run.skip_batch())
     seen, run = train_on_letters([skip, *others], epochs=1)
     assert (seen, run.iteration) == ("b", 1)

@@ -1,6 +1,6 @@
-"""Write run.tar.xz: train a model with two weights, and replace what belongs to this machine.
+"""Write run.tar.xz: train a model with two weights, and replace everything that identifies this machine.
 
-Run `python write.py` after a change to what a run writes. Keep the earlier archive too, under a name of its own.
+Run `python write.py` after a change to what a run writes. Keep the earlier archive too, under a different name.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def train(workdir: str) -> None:
 
 
 def mask(folder: Path) -> None:
-    """Replace what names this machine, in the same way as in earlier_runs."""
+    """Replace everything that identifies this machine, as in earlier_runs."""
     masks = {
         "run.json": {"host": "example", "pid": 1, "folder": "/example", "command": "python write.py"},
         ".control/live.json": {"pid": 1, "boot": None, "started": None},
@@ -61,7 +61,7 @@ def mask(folder: Path) -> None:
         path.write_text(json.dumps(json.loads(path.read_text()) | values, indent=2) + "\n")
 
 
-def nobodys(member: tarfile.TarInfo) -> tarfile.TarInfo:
+def anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
     member.uid = member.gid = member.mtime = 0
     member.uname = member.gname = ""
     return member
@@ -75,7 +75,7 @@ def main() -> None:
         mask(Path("run"))
         (Path("run") / ".lock").unlink()
         with tarfile.open(ARCHIVE, "w:xz", preset=9) as archive:
-            archive.add("run", filter=nobodys)
+            archive.add("run", filter=anonymous)
 
 
 if __name__ == "__main__":

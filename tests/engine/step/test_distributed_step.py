@@ -19,6 +19,6 @@ def test_a_class_is_refused():
         distribution(DataParallel)
 
 
-def test_what_is_no_strategy_is_refused():
+def test_a_value_that_is_not_a_strategy_is_refused():
     with pytest.raises(BadStrategy, match=r"strategy='ddp' is not a strategy\.\n  choose +\"auto\", hookpoint"):
         distribution("ddp")

@@ -726,7 +726,7 @@ def test_a_metric_that_nothing_logs_is_refused(net, batches):
 
 
 @pytest.mark.parametrize("schedule", [halving, None])
-def test_a_metric_for_the_scheduler_without_a_plateau_scheduler_is_refused(net, batches, runner, schedule):
+def test_lr_metric_without_a_plateau_scheduler_is_refused(net, batches, runner, schedule):
     one = scheduled(net, schedule, lr_metric="loss")[0] if schedule else runner(lr_metric="loss")
     with pytest.raises(BadLoop) as caught:
         one.fit(batches, epochs=1)

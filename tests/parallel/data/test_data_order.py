@@ -22,7 +22,7 @@ def orders(folder=""):
 
     many = 2 // int(os.environ.get("WORLD_SIZE", "1"))  # batches of 6 for one process, of 3 for each of two
     torch.set_num_threads(1)
-    # Workers that stay are not told if a garbage collection ends them: torch waits as long before it terminates each of them.
+    # If persistent workers are garbage collected, torch does not notify them: it waits this long before it terminates each one.
     torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 0.2
     inputs = torch.arange(40.0).view(20, 2)
     data = TensorDataset(inputs, inputs.sum(1, keepdim=True))
