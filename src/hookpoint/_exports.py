@@ -126,8 +126,8 @@ ADAPTERS = {
     "keras": "adapters._keras",
     "lightning": "adapters._lightning",
     "transformers": "adapters._transformers",
-    "IgniteEngines": "adapters.theirs.ignite_engines",
-    "adopt": "adapters.theirs.adopt",
+    "IgniteEngines": "adapters.foreign_callbacks.ignite_engines",
+    "adopt": "adapters.foreign_callbacks.adopt",
 }
 
 # What the core needs from higher layers. The core knows the names, not the modules. It passes this table to `load` if a list of

@@ -22,7 +22,9 @@ TESTS = ["tests/adapters", "tests/architecture/test_docs.py"]
 LOWEST_NEEDS = {"lightning": ["setuptools<81"]}  # an old release imports pkg_resources
 SELECTED = "adapters or other-trainers"
 # Several trainers in one environment, for the tests of lists with callbacks of each. Everything else is tested per trainer.
-COMBINED = {"together": (["keras", "lightning", "transformers"], ["tests/adapters/theirs/test_several_libraries.py"])}
+COMBINED = {
+    "together": (["keras", "lightning", "transformers"], ["tests/adapters/foreign_callbacks/test_several_libraries.py"])
+}
 
 
 def requirements(host: str, *, lowest: bool) -> list[str]:

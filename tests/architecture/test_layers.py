@@ -69,7 +69,7 @@ FOLDERS = {
     "core": ". text schedule callback hooks team log data checkpoint run guard background hang control loop",
     "callbacks": "_shared saving stopping hyper_params inference weights model_hooks tensors progress system profiling"
     " summaries notify debug .",
-    "adapters": "theirs .",
+    "adapters": "foreign_callbacks .",
     "storage": "disk checkpoint workdir remote .",
     "parallel": "team shared strategy data averaging async_sgd tensor pipeline checkpoint launch .",
     "engine": "data step fused .",

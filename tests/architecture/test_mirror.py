@@ -10,17 +10,17 @@ SOURCE = Path(hookpoint.__file__).parent
 TESTS = Path(__file__).parents[1]
 # The other files of these folders. Each tests a scenario that spans modules.
 SCENARIOS = {
+    "adapters/foreign_callbacks/test_ignite.py": "ignite's own handlers in our runs",
+    "adapters/foreign_callbacks/test_keras.py": "Keras's own callbacks in our runs",
+    "adapters/foreign_callbacks/test_keras_interface.py": "what a Keras callback sees, without Keras",
+    "adapters/foreign_callbacks/test_lightning.py": "Lightning's own callbacks in our runs",
+    "adapters/foreign_callbacks/test_several_libraries.py": "callbacks of several libraries in one list",
+    "adapters/foreign_callbacks/test_transformers.py": "transformers' own callbacks in our runs",
     "adapters/test_accelerate.py": "loaders that Accelerate has prepared",
     "adapters/test_conformance.py": "one script under every trainer",
     "adapters/test_environment.py": "environments of make test-adapters",
     "adapters/test_kill.py": "trainers that are killed and resumed",
     "adapters/test_values.py": "values of callbacks under another trainer",
-    "adapters/theirs/test_ignite.py": "ignite's own handlers in our runs",
-    "adapters/theirs/test_keras.py": "Keras's own callbacks in our runs",
-    "adapters/theirs/test_keras_interface.py": "what a Keras callback sees, without Keras",
-    "adapters/theirs/test_lightning.py": "Lightning's own callbacks in our runs",
-    "adapters/theirs/test_several_libraries.py": "callbacks of several libraries in one list",
-    "adapters/theirs/test_transformers.py": "transformers' own callbacks in our runs",
     "board/test_costs.py": "cost of open pages to a training",
     "board/test_page_build.py": "the built page and its sources",
     "callbacks/notify/test_send_stat_by_apprise.py": "SendStat with the real Apprise and real servers",

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from hookpoint.adapters._keras import keras as keras
     from hookpoint.adapters._lightning import lightning as lightning
     from hookpoint.adapters._transformers import transformers as transformers
-    from hookpoint.adapters.theirs.adopt import adopt as adopt
-    from hookpoint.adapters.theirs.ignite_engines import IgniteEngines as IgniteEngines
+    from hookpoint.adapters.foreign_callbacks.adopt import adopt as adopt
+    from hookpoint.adapters.foreign_callbacks.ignite_engines import IgniteEngines as IgniteEngines
 
 
 def __getattr__(name: str) -> Any:

@@ -8,7 +8,7 @@ from importlib import import_module
 from inspect import signature
 from typing import Any, ClassVar
 
-from hookpoint.adapters.theirs._adopted import Adopted, cure, number_of, values_of
+from hookpoint.adapters.foreign_callbacks._adopted import Adopted, cure, number_of, values_of
 from hookpoint.core.errors import BadArgument, NothingToSaveTo
 from hookpoint.core.run.run import Run, stepper_of
 

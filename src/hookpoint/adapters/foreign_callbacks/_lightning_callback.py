@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from hookpoint.adapters.theirs._adopted import Adopted
-from hookpoint.adapters.theirs._lightning_module import LightningModuleView
-from hookpoint.adapters.theirs._lightning_trainer import OPTIONS, LightningTrainer
-from hookpoint.adapters.theirs._offers import Caller
+from hookpoint.adapters.foreign_callbacks._adopted import Adopted
+from hookpoint.adapters.foreign_callbacks._lightning_module import LightningModuleView
+from hookpoint.adapters.foreign_callbacks._lightning_trainer import OPTIONS, LightningTrainer
+from hookpoint.adapters.foreign_callbacks._offers import Caller
 from hookpoint.core.run.run import Run
 
 NEED_MODULE = ("ModelPruning", "ModelSummary", "RichModelSummary", "WeightAveraging")

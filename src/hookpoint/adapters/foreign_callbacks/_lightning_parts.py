@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hookpoint.adapters.theirs._offers import Caller, Offers
+from hookpoint.adapters.foreign_callbacks._offers import Caller, Offers
 
 
 class Strategy(Offers):

@@ -9,7 +9,7 @@ import pytest
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: make test-adapters")
 torch = pytest.importorskip("torch")
 
-from tests.adapters.theirs.scripted import BATCHES, INPUTS, VALIDATION, Script, Scripted, ours  # noqa: E402
+from tests.adapters.foreign_callbacks.scripted import BATCHES, INPUTS, VALIDATION, Script, Scripted, ours  # noqa: E402
 from transformers.integrations import TensorBoardCallback  # noqa: E402
 
 from hookpoint import Callback, Loop, Runner, adapters  # noqa: E402

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any
 from weakref import WeakValueDictionary
 
-from hookpoint.adapters.theirs._adopted import Adopted
+from hookpoint.adapters.foreign_callbacks._adopted import Adopted
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.callback.foreign import BASES, adopted, base_of
 from hookpoint.core.errors import NotACallback
@@ -47,6 +47,6 @@ def adopt(callback: Any, **options: Any) -> Callback:
         kind = type(callback).__name__
         raise NotACallback(f"{kind} is not a Keras 3, Lightning or transformers callback.", write=f"callbacks=[{kind}(...)]")
     module, name = _CLASSES[BASES[base.__module__, base.__qualname__]]
-    wrapper: Adopted = getattr(import_module(f"hookpoint.adapters.theirs.{module}"), name)(callback, base, **options)
+    wrapper: Adopted = getattr(import_module(f"hookpoint.adapters.foreign_callbacks.{module}"), name)(callback, base, **options)
     _ADOPTED[id(callback)] = wrapper
     return wrapper

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from ignite.engine import Engine, Events  # noqa: E402
 from ignite.handlers import BasicTimeProfiler, Checkpoint, DiskSaver, EarlyStopping, TerminateOnNan  # noqa: E402
 from ignite.metrics import Average, RunningAverage  # noqa: E402
-from tests.adapters.theirs.scripted import BATCHES, Script, Scripted, ours  # noqa: E402
+from tests.adapters.foreign_callbacks.scripted import BATCHES, Script, Scripted, ours  # noqa: E402
 
 from hookpoint import Callback, adapters  # noqa: E402
 from hookpoint import callbacks as cb  # noqa: E402

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 from lightning.pytorch import callbacks as C  # noqa: E402
 from lightning.pytorch.loggers.logger import Logger  # noqa: E402
 from packaging.version import Version  # noqa: E402
-from tests.adapters.theirs.scripted import BATCHES, INPUTS, VALIDATION, Script, ours  # noqa: E402
+from tests.adapters.foreign_callbacks.scripted import BATCHES, INPUTS, VALIDATION, Script, ours  # noqa: E402
 
 import hookpoint  # noqa: E402
 from hookpoint import Callback, Loop, adapters  # noqa: E402

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from hookpoint.adapters.theirs._adopted import Adopted, number_of, values_of
-from hookpoint.adapters.theirs._keras_model import KerasModel, is_keras
-from hookpoint.adapters.theirs._keras_state import load_state, state_of, without_truncating
-from hookpoint.adapters.theirs._offers import Caller
+from hookpoint.adapters.foreign_callbacks._adopted import Adopted, number_of, values_of
+from hookpoint.adapters.foreign_callbacks._keras_model import KerasModel, is_keras
+from hookpoint.adapters.foreign_callbacks._keras_state import load_state, state_of, without_truncating
+from hookpoint.adapters.foreign_callbacks._offers import Caller
 from hookpoint.core.run.run import Run
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hookpoint.adapters.theirs._offers import Caller, Offers
+from hookpoint.adapters.foreign_callbacks._offers import Caller, Offers
 from hookpoint.core.errors import NotOffered
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hookpoint.adapters.theirs._adopted import Adopted
+from hookpoint.adapters.foreign_callbacks._adopted import Adopted
 
 COUNTERS = {
     "EarlyStopping": ("wait", "best", "best_epoch", "stopped_epoch"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hookpoint.adapters.theirs._offers import Caller, Offers
+from hookpoint.adapters.foreign_callbacks._offers import Caller, Offers
 
 
 class LightningModuleView(Offers):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from hookpoint.adapters.theirs._adopted import number_of, values_of
-from hookpoint.adapters.theirs._run_engine import Calls, run_engine
+from hookpoint.adapters.foreign_callbacks._adopted import number_of, values_of
+from hookpoint.adapters.foreign_callbacks._run_engine import Calls, run_engine
 from hookpoint.core.callback.callback import Callback
 from hookpoint.core.run.run import Run
 

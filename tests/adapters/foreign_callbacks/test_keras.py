@@ -11,7 +11,7 @@ os.environ.setdefault("KERAS_BACKEND", "torch")
 keras = pytest.importorskip("keras", reason="Keras is not installed: make test-adapters")
 np, torch = pytest.importorskip("numpy"), pytest.importorskip("torch")
 
-from tests.adapters.theirs.scripted import BATCHES, INPUTS, VALIDATION, Script, ours  # noqa: E402
+from tests.adapters.foreign_callbacks.scripted import BATCHES, INPUTS, VALIDATION, Script, ours  # noqa: E402
 
 from hookpoint import Loop, Runner  # noqa: E402
 from hookpoint import callbacks as cb  # noqa: E402

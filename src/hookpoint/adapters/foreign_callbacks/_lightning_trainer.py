@@ -8,9 +8,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from hookpoint.adapters.theirs._adopted import number_of
-from hookpoint.adapters.theirs._lightning_parts import FitLoop, Logger, LoggerConnector, Strategy
-from hookpoint.adapters.theirs._offers import Caller, Offers
+from hookpoint.adapters.foreign_callbacks._adopted import number_of
+from hookpoint.adapters.foreign_callbacks._lightning_parts import FitLoop, Logger, LoggerConnector, Strategy
+from hookpoint.adapters.foreign_callbacks._offers import Caller, Offers
 from hookpoint.core.errors import NotOffered
 from hookpoint.core.run.run import stepper_of
 

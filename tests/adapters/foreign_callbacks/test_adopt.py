@@ -93,7 +93,7 @@ print(*sorted(before)); print(*sorted(sys.modules))
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     with_our_own, with_theirs = (set(line.split()) for line in done.stdout.splitlines())
     assert not any(name.startswith("hookpoint.adapters") for name in with_our_own)
-    assert "hookpoint.adapters.theirs.adopt" in with_theirs
+    assert "hookpoint.adapters.foreign_callbacks.adopt" in with_theirs
     assert not {name.partition(".")[0] for name in with_theirs} & LIBRARIES
 
 

@@ -12,7 +12,7 @@ keras = pytest.importorskip("keras", reason="Keras is not installed: make test-a
 lightning = pytest.importorskip("lightning", reason="Lightning is not installed: make test-adapters")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: make test-adapters")
 
-from tests.adapters.theirs.scripted import ours  # noqa: E402
+from tests.adapters.foreign_callbacks.scripted import ours  # noqa: E402
 
 from hookpoint import CallbackPipeline, EnableCallbackIf  # noqa: E402
 from hookpoint import callbacks as cb  # noqa: E402
