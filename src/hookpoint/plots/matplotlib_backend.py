@@ -1,4 +1,8 @@
-"""Plot with matplotlib; no display is needed. Names are drawn as plain text, never interpreted as math or markup."""
+"""Draw curves in image files, with matplotlib. No display is needed.
+
+Names are drawn as plain text, never interpreted as math or markup. `terminal_backend.py` draws the same figures in a terminal.
+The board draws its curves in the browser (`web/src/charts/`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plot in a terminal: draw curves with braille dots, or with symbols if braille dots cannot distinguish the curves."""
+"""Draw curves in a terminal, with braille dots, or with symbols if braille dots cannot distinguish the curves."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Retention: rules that select the checkpoints to keep. The store deletes the others.
+"""Retention: rules that select the checkpoints to keep. `storage/checkpoint_store.py` deletes the others.
 
-A rule is called with all checkpoints that have the same tag, oldest first, and returns the checkpoints to keep. Rules have no
-state, so a resumed run keeps the same checkpoints as an uninterrupted run.
+A rule is called with all checkpoints that have the same tag, oldest first, and returns the checkpoints to keep. The rules in
+this file have no state, so a resumed run keeps the same checkpoints as an uninterrupted run. The rule of TopKSaver ranks the
+values of a metric, and its ranking is part of the saver's state (`callbacks/saving/_top_k.py`).
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ from typing import Any, ClassVar, Unpack
 
 from hookpoint.callbacks._shared.arguments import integer
 from hookpoint.callbacks._shared.saver import is_claimed, measured
-from hookpoint.callbacks.saving._metric_saver import MetricSaver, TopK
+from hookpoint.callbacks.saving._metric_saver import MetricSaver
+from hookpoint.callbacks.saving._top_k import TopK
 from hookpoint.core.callback.callback import Options
 from hookpoint.core.callback.knob import Knob
 from hookpoint.core.log.best import mode_of

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookpoint.callbacks.saving._metric_saver import TopK
+from hookpoint.callbacks.saving._top_k import TopK
 
 
 @given(st.integers(1, 5), st.sampled_from(["min", "max"]), st.lists(st.floats()))
-def test_it_has_the_k_best_and_of_equal_ones_the_earlier(k, mode, values):
+def test_the_best_k_values_are_ranked_and_ties_go_to_the_earlier_value(k, mode, values):
     top = TopK(k, mode)
     said = [top.take(value, step) for step, value in enumerate(values)]
     real = [(value, step) for step, value in enumerate(values) if not math.isnan(value)]
@@ -22,7 +22,7 @@ def test_it_has_the_k_best_and_of_equal_ones_the_earlier(k, mode, values):
     assert all(said[step] for _, step in expected)
 
 
-def test_a_second_value_of_a_step_replaces_its_first():
+def test_a_second_value_for_a_step_replaces_the_first():
     top = TopK(2, "min")
     assert top.take(1.0, 10)
     assert top.take(2.0, 20)
@@ -31,7 +31,7 @@ def test_a_second_value_of_a_step_replaces_its_first():
     assert top.ranking == [(0.5, 20), (1.0, 10)]
 
 
-def test_its_state_goes_through_json_and_a_reset_forgets():
+def test_the_state_survives_json_and_reset_discards_it():
     first, second = TopK(2, "max"), TopK(2, "max")
     first.take(0.1, 1)
     first.take(0.2, 2)
@@ -43,7 +43,7 @@ def test_its_state_goes_through_json_and_a_reset_forgets():
 
 
 @pytest.mark.parametrize("k", [0, -1, 2.0, True, "3", None])
-def test_a_number_that_means_nothing_is_refused(k):
+def test_k_must_be_a_positive_integer(k):
     message = f"TopKSaver: k must be an integer >= 1, got {k!r}."
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         TopK(k)
