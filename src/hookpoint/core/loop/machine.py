@@ -11,8 +11,8 @@ begin_run                          on_setup, on_run_begin; on_load if the run re
   end_epoch                        on_epoch_end; on_save if a save is due
 end_run                            on_exception if the run failed; on_run_end
 
-A driver is the `for` loop of a user or a Runner (epochs.py, batches.py), or another library's trainer (host_driver.py).
-Between begin_iteration and end_iteration, a step fires on_backward_begin, on_backward_end, on_step_begin and on_step_end.
+A driver is the `for` loop of a user or a Runner (epochs.py, batches.py), or another library's trainer (host_driver.py). A
+training pass begins and ends an epoch if none is open. Inside an iteration, a step fires on_backward_... and on_step_... .
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Machine:
         self.record, self.missing, self.watch = components.record, components.missing, components.watch
         self.control, self.agree = components.control, components.agree
         self._samples_of, self._is_over = counter(options.samples), False
-        self.scopes.end_pass, self.scopes.end_epoch = self.end_pass, self.end_epoch
+        self.scopes.end_pass, self.scopes.end_epoch = self.end_pass, self.end_epoch  # to close what a `break` has left open
         self.pass_end = PassEnd(self.verdicts, self.signals, self.saving, self.scopes)
         self.saving.announce = lambda saved: self._fire("on_save", path=saved.path, tags=tuple(saved.tags))
         enter_run(self.run)
@@ -151,7 +151,7 @@ class Machine:
             pass_.source = map(self.options.prepare, pass_.source)
         return True
 
-    # Iterations. A pass runs a specialized version of this code (batches.py).
+    # Iterations. batches.py generates the code that a pass runs from these methods, without the checks that cannot change.
 
     def iterate(self, pass_: Pass) -> Iterator[Any]:
         """Yield the batches of an open pass until there are no more batches, the pass must end, or its handlers change."""
@@ -203,7 +203,7 @@ class Machine:
         if pass_.is_timed and pass_.batches_seen == pass_.sampled_next:
             pass_.sampled_next += SAMPLE_EVERY
             now.is_sampled, pass_.began = True, perf_counter()
-        if pass_.begin is not None:
+        if pass_.begin is not None:  # on_iter_begin, on_<mode>_iter_begin
             (pass_.timed[0] or pass_.begin if now.is_sampled else pass_.begin)(run)
             if self.scopes.passes[-1] is not pass_:  # a handler opened a pass and left it with `break`
                 self.scopes.close_above(pass_)
@@ -220,7 +220,7 @@ class Machine:
                 clocks.samples += now.samples
                 if not self.steps.are_reported:
                     clocks.count_step()
-            if pass_.end is not None:
+            if pass_.end is not None:  # on_<mode>_iter_end, on_iter_end
                 (pass_.timed[1] or pass_.end if now.is_sampled else pass_.end)(run)
                 if self.scopes.passes[-1] is not pass_:
                     self.scopes.close_above(pass_)
