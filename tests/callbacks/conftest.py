@@ -1,6 +1,6 @@
-"""A real terminal for tests: programs run in a pseudo-terminal, and what they write is read as a screen would show it.
+"""A real terminal: programs run in a pseudo-terminal, and what they write is parsed as a screen would show it.
 
-And a clock that moves when it is told to, and runs of which only losses or learning rates matter.
+Also a clock that moves when it is told to, and runs of which only losses or learning rates matter.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CONTROL = re.compile(r"\x1b\[(\??)(\d*(?:;\d+)*)([A-Za-z])")
 
 @dataclass
 class Terminal:
-    """What a program left on the screen, and everything it wrote."""
+    """What a program left on the screen and everything it wrote."""
 
     lines: list[str]
     frames: list[str]
@@ -44,7 +44,7 @@ class Terminal:
 
 
 def screen(written: str, columns: int) -> tuple[list[str], bool]:
-    """Return the lines of a screen, and whether the cursor is shown: enough of a terminal for what rich writes."""
+    """Return the lines of the screen and whether the cursor is shown. Understands the control sequences that rich writes."""
     lines, row, column, shown = [[]], 0, 0, True
     position = 0
     while position < len(written):
@@ -90,7 +90,7 @@ def drawings(written: str) -> list[str]:
 
 @pytest.fixture
 def in_terminal(tmp_path) -> Callable[..., Terminal]:
-    """Run a program whose stderr, and unless piped its stdout, is a terminal; `signals` are sent as it prints "ready"."""
+    """Run a program whose stderr is a terminal, and its stdout unless piped; `signals` are sent when it prints "ready"."""
 
     def run(program: str, *, columns: int = 80, pipe_stdout: bool = False, signals: int = 0, **environ: str) -> Terminal:
         path = tmp_path / "program.py"
@@ -120,7 +120,7 @@ def _read(terminal: int, process: subprocess.Popen[bytes], signals: int) -> str:
     while True:
         try:
             piece = os.read(terminal, 65536)
-        except OSError:  # how Linux says that the other end is closed
+        except OSError:  # Linux raises when the other end is closed
             piece = b""
         if not piece:
             os.close(terminal)
@@ -148,7 +148,7 @@ def clock():
 
 @pytest.fixture(autouse=True)
 def nothing_was_logged():
-    """Let each test see warnings that are logged once."""
+    """Clear the record of warnings, so that each test sees those that are logged once."""
     extras.warn_once.cache_clear()
 
 
@@ -160,19 +160,19 @@ def scores():
 
 @pytest.fixture
 def hooked_modules():
-    """Return `hooked_modules(model)`: the names of modules that forward hooks are left on."""
+    """Return `hooked_modules(model)`: the names of the modules that still have forward hooks."""
     return lambda model: [name for name, module in model.named_modules() if module._forward_hooks]
 
 
 @pytest.fixture
 def train_on_disk(train, disk):
-    """Bring the run on the disk to as many epochs as there are rows: what each epoch logs."""
+    """Train the run on the disk for as many epochs as there are rows; each row is logged in its epoch."""
     return partial(train, store=disk)
 
 
 @pytest.fixture
 def train_on_losses(train):
-    """Train with these losses in each epoch, which `run.loss` is set to; with `how="log"` they are logged."""
+    """Train with these losses in each epoch: `run.loss` is set to them, or with `how="log"` they are logged."""
     steps = {"set": lambda run, loss: setattr(run, "loss", loss), "log": lambda run, loss: run.log(loss=loss)}
 
     def go(callbacks, losses, *, how="set", **given):
@@ -183,7 +183,7 @@ def train_on_losses(train):
 
 @pytest.fixture
 def sgd():
-    """Make an optimizer with a group for each of the rates, 1.0 where none is given."""
+    """Make an optimizer with a group for each of the rates, by default a single group with 1.0."""
 
     def make(*rates, **options):
         groups = [{"params": [torch.zeros(1, requires_grad=True)], "lr": rate} for rate in rates or (1.0,)]
@@ -194,7 +194,7 @@ def sgd():
 
 @pytest.fixture
 def rates_of_steps(train, sgd):
-    """Train, and return the learning rate of each step. With `stop_at`, the run is stopped at that step."""
+    """Train and return the learning rate of each step. With `stop_at`, the run stops at that step."""
 
     def go(callbacks, *, batches=1, optimizer=None, stop_at=None, **given):
         seen, optimizer = [], optimizer or sgd()
@@ -213,7 +213,7 @@ def rates_of_steps(train, sgd):
 
 @pytest.fixture
 def rates_of_epochs(train, sgd):
-    """Run an epoch for each value of the metric, None for none; return the learning rate after each of them."""
+    """Run an epoch for each value of the metric (None: nothing is logged) and return the learning rate after each epoch."""
 
     def go(callbacks, values, *, metric="val_loss", optimizer=None, **given):
         seen, optimizer = [], optimizer or sgd()
@@ -227,7 +227,7 @@ def rates_of_epochs(train, sgd):
 
 @pytest.fixture
 def train_timed(train, clock):
-    """Train with steps that take so many seconds of the clock; 1000 seconds pass after the last one of each epoch."""
+    """Train with steps that take `seconds` of the clock; 1000 seconds pass after the last step of each epoch."""
 
     def go(callbacks, *, batches=4, seconds=0.5, **given):
         def wait(seconds):

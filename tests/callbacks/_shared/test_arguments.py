@@ -1,4 +1,4 @@
-"""Arguments are returned or refused, with the allowed values in the message."""
+"""Arguments are returned or rejected, and the message lists the allowed values."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from hookpoint.core.errors import BadArgument
         (arguments.file_name, ["", ".", "..", "a/b", "a\\b", "a\0", 3], "the name of a file in the workdir, not a path"),
     ],
 )
-def test_other_values_are_refused(check, values, expected):
+def test_invalid_arguments_raise_and_the_message_says_which_values_are_allowed(check, values, expected):
     for value in values:
         with pytest.raises(BadArgument, match=re.escape(f"Mine: given must be {expected}, got {value!r}.")):
             check("Mine", "given", value)
 
 
 @pytest.mark.parametrize("value", ["c", "", None, 3, ["a", "c"], [["a"]], []])
-def test_only_the_allowed_values_are_choices(value):
+def test_choices_outside_the_allowed_values_raise(value):
     with pytest.raises(BadArgument, match=r"^Mine: given must be 'a' or 'b', got "):
         arguments.choices("Mine", "given", value, ("a", "b"))
 
 
-def test_a_single_choice_is_not_a_list():
+def test_a_list_is_rejected_where_a_single_choice_is_expected():
     assert arguments.choice("Mine", "given", "a", ("a", "b")) == "a"
     with pytest.raises(BadArgument, match="got \\['a'\\]"):
         arguments.choice("Mine", "given", ["a"], ("a", "b"))
 
 
-def test_good_values_are_returned():
+def test_valid_arguments_are_returned():
     assert arguments.integer("Mine", "given", 2, least=2) == 2
     assert arguments.number("Mine", "given", -0.5) == -0.5
     assert arguments.function("Mine", "given", print) is print
@@ -65,6 +65,6 @@ def test_good_values_are_returned():
         (lambda: cb.GPUMemoryTracker(0.5), "GPUMemoryTracker: devices must be a list of device indices, got 0.5"),
     ],
 )
-def test_a_list_of_the_wrong_type_is_refused_with_the_name_of_the_argument(make, says):
+def test_the_error_for_an_invalid_list_names_the_argument(make, says):
     with pytest.raises(BadArgument, match=says):
         make()

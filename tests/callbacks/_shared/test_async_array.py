@@ -8,34 +8,34 @@ from hookpoint.callbacks._shared.async_array import AsyncArray, snapshot
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.bool])
-def test_it_has_the_numbers_of_the_moment_it_was_made(dtype):
+def test_an_async_array_keeps_the_values_it_was_made_from(dtype):
     tensor = torch.tensor([[1, 0], [1, 1]]).to(dtype)
     late = AsyncArray(tensor)
     tensor.zero_()
     assert numpy.asarray(late).tolist() == [[1, 0], [1, 1]]
 
 
-def test_it_may_be_read_as_a_float():
+def test_an_async_array_converts_to_float():
     assert float(AsyncArray(torch.tensor(0.5))) == 0.5
     assert float(AsyncArray(torch.tensor([0.5], dtype=torch.bfloat16))) == 0.5
 
 
-def test_numpy_may_ask_for_another_type():
+def test_numpy_can_convert_an_async_array_to_another_dtype():
     assert numpy.asarray(AsyncArray(torch.tensor([1, 2])), dtype="float32").dtype == "float32"
 
 
-def test_it_has_no_part_in_a_graph():
+def test_the_copy_does_not_require_grad():
     parameter = torch.nn.Parameter(torch.ones(2))
     assert not AsyncArray(parameter * 2)._copy.requires_grad
 
 
-def test_of_a_sparse_tensor_it_has_the_values():
+def test_a_sparse_tensor_is_read_as_its_values():
     embedding = torch.nn.Embedding(100, 2, sparse=True)
     embedding(torch.tensor([3, 7])).sum().backward()
     assert numpy.asarray(AsyncArray(embedding.weight.grad)).tolist() == [[1, 1], [1, 1]]
 
 
-def test_of_a_sharded_tensor_it_has_the_part_that_is_here():
+def test_a_sharded_tensor_is_read_as_its_local_shard():
     class Sharded:
         is_sparse = False
 
@@ -50,7 +50,7 @@ def test_of_a_sharded_tensor_it_has_the_part_that_is_here():
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
-def test_nobody_waits_for_a_gpu_until_it_is_read():
+def test_a_gpu_is_not_synchronized_until_the_array_is_read():
     tensor = torch.rand(1000, 1000, device="cuda").to(torch.bfloat16)
     before = tensor.float().cpu().numpy()
     torch.cuda.set_sync_debug_mode("error")
@@ -64,22 +64,22 @@ def test_nobody_waits_for_a_gpu_until_it_is_read():
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.bfloat16])
-def test_what_numpy_does_not_know_becomes_float32(dtype):
+def test_dtypes_unknown_to_numpy_are_converted_to_float32(dtype):
     array = numpy.asarray(AsyncArray(torch.tensor([0.5, 2.0]).to(dtype)))
     assert array.dtype == "float32"
     assert array.tolist() == [0.5, 2.0]
 
 
-def test_a_conjugated_tensor_has_its_own_numbers():
+def test_a_conjugated_tensor_keeps_its_values():
     assert numpy.asarray(AsyncArray(torch.tensor([1 + 2j]).conj())).tolist() == [1 - 2j]
 
 
-def test_on_the_host_it_is_there():
+def test_an_array_of_a_host_tensor_is_ready_at_once():
     assert AsyncArray(torch.ones(2)).is_ready
 
 
 @pytest.mark.parametrize("value", [torch.ones(2), numpy.ones(2), [1.0, 1.0]])
-def test_anything_can_be_kept_as_of_now(value):
+def test_a_snapshot_does_not_change_with_its_source(value):
     late = snapshot(value)
     value[0] = 5
     assert numpy.asarray(late).tolist() == [1, 1]

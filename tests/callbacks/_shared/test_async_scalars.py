@@ -8,7 +8,7 @@ from hookpoint.callbacks._shared.async_scalars import MAX_PENDING, AsyncScalars,
 
 
 class Distant:
-    """A value on a device of which nothing tells whether it is there: reading it counts."""
+    """A value on a device that cannot be polled for completion: reads are counted."""
 
     reads = 0
 
@@ -26,7 +26,7 @@ def unread():
 
 
 @pytest.mark.parametrize("value", [0.5, 1, torch.tensor(0.5), torch.tensor([0.5]), numpy.float32(0.5), numpy.array(0.5)])
-def test_what_is_on_the_host_is_there_at_once(value):
+def test_values_on_the_host_are_available_at_once(value):
     late = AsyncScalars()
     late.add("tag", value)
     assert is_on_host(value)
@@ -34,7 +34,7 @@ def test_what_is_on_the_host_is_there_at_once(value):
     assert late.take() == []
 
 
-def test_what_is_elsewhere_is_not_read_before_there_is_a_reason():
+def test_device_values_are_not_read_early():
     late = AsyncScalars()
     for number in range(MAX_PENDING * 2):
         late.add(number, Distant(number))
@@ -42,7 +42,7 @@ def test_what_is_elsewhere_is_not_read_before_there_is_a_reason():
     assert Distant.reads == 0
 
 
-def test_the_oldest_are_read_when_many_have_come():
+def test_the_oldest_values_are_read_when_too_many_are_pending():
     late = AsyncScalars()
     found = []
     for number in range(MAX_PENDING * 4):
@@ -51,7 +51,7 @@ def test_the_oldest_are_read_when_many_have_come():
     assert found == [(number, float(number)) for number in range(MAX_PENDING * 2)]
 
 
-def test_whoever_waits_gets_all_in_order():
+def test_waiting_returns_all_values_in_order():
     late = AsyncScalars()
     for number in range(MAX_PENDING + 3):
         late.add(number, Distant(number) if number % 2 else number)
@@ -59,7 +59,7 @@ def test_whoever_waits_gets_all_in_order():
     assert late.take(wait=True) == []
 
 
-def test_what_is_on_the_host_does_not_overtake():
+def test_host_values_do_not_overtake_device_values():
     late = AsyncScalars()
     late.add("first", Distant(1))
     late.add("second", 2.0)
@@ -67,7 +67,7 @@ def test_what_is_on_the_host_does_not_overtake():
     assert late.take(wait=True) == [("first", 1.0), ("second", 2.0)]
 
 
-def test_what_was_forgotten_does_not_come():
+def test_cleared_values_are_not_returned():
     late = AsyncScalars()
     late.add("host", 1.0)
     late.add("device", Distant(1))
@@ -79,7 +79,7 @@ def test_what_was_forgotten_does_not_come():
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
-def test_values_on_a_gpu_come_without_waiting():
+def test_values_on_a_gpu_are_read_without_synchronizing():
     late = AsyncScalars()
     torch.cuda.set_sync_debug_mode("error")
     try:

@@ -1,4 +1,4 @@
-"""Hooks come and go together."""
+"""Hooks are registered and removed together."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def register(handles, model, *names):
     handles.register(model, "Mine", items, {"forward": lambda *given: None})
 
 
-def test_all_of_them_are_removed(hooked_modules):
+def test_remove_removes_all_hooks(hooked_modules):
     model, handles = nn.Sequential(nn.ReLU(), nn.ReLU()), HookHandles()
     assert not handles
     register(handles, model, "0")
@@ -33,7 +33,7 @@ def test_all_of_them_are_removed(hooked_modules):
     assert model[0] not in handles
 
 
-def test_where_one_cannot_be_registered_none_is(hooked_modules):
+def test_no_hook_stays_registered_when_a_module_is_missing(hooked_modules):
     model, handles = nn.Sequential(nn.ReLU()), HookHandles()
     with pytest.raises(AttributeError):
         register(handles, model, "0", "gone")
@@ -41,14 +41,14 @@ def test_where_one_cannot_be_registered_none_is(hooked_modules):
     assert not handles
 
 
-def test_they_are_not_pickled():
+def test_handles_are_not_pickled():
     model, handles = nn.Sequential(nn.ReLU()), HookHandles()
     register(handles, model, "0")
     assert not pickle.loads(pickle.dumps(handles))
     handles.remove()
 
 
-def test_what_is_never_called_is_named_and_not_more_than_five(caplog):
+def test_at_most_five_uncalled_modules_are_named(caplog):
     model, handles = nn.Sequential(*(nn.ReLU() for _ in range(8))), HookHandles()
     register(handles, model, *"01234567")
     model[0](nn.Parameter())
@@ -94,26 +94,26 @@ class Method:
         (abs, 1),
     ],
 )
-def test_it_tells_the_name_to_who_asks_for_it(function, result):
+def test_a_function_gets_the_name_if_it_has_a_name_parameter(function, result):
     call = HookCall("Mine", "forward", "layer", function, 1)
     assert not call.was_called
     assert call(1) == result
     assert call.was_called
 
 
-def test_a_name_that_takes_what_torch_gives_is_not_the_name():
+def test_a_name_parameter_filled_by_torch_does_not_get_the_name():
     assert not takes_name(lambda name: None, 1)
     assert not takes_name(lambda *name: None, 1)
     assert not takes_name(lambda name, /: None, 0)
 
 
-def test_an_error_says_where():
+def test_an_error_in_a_hook_names_its_callback_and_module():
     with pytest.raises(ZeroDivisionError) as caught:
         HookCall("Mine(layer)", "forward", "layer", lambda one: 1 / one, 1)(0)
     assert caught.value.__notes__ == ["in Mine(layer), forward hook of 'layer'"]
 
 
-def test_a_copy_does_nothing():
+def test_a_copied_hook_call_does_nothing():
     call = HookCall("Mine", "forward", "layer", lambda one: 1 / one, 1)
     for one in (copy.deepcopy(call), copy.copy(call), pickle.loads(pickle.dumps(call))):
         assert one(0) is None

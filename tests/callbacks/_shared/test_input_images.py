@@ -18,11 +18,11 @@ from hookpoint.callbacks._shared.input_images import images_in
         ((40, 3, 8, 9), (16, 8, 9, 3)),
     ],
 )
-def test_pictures_are_height_by_width_by_channels(kind, shape, shown):
+def test_images_are_returned_as_height_by_width_by_channels(kind, shape, shown):
     assert tuple(images_in(kind(numpy.ones(shape))).shape) == shown
 
 
-def test_a_pixel_is_where_it_was():
+def test_pixels_keep_their_position():
     images = torch.zeros(1, 3, 4, 5)
     images[0, 2, 1, 3] = 1
     assert images_in(images).nonzero().tolist() == [[0, 1, 3, 2]]
@@ -38,7 +38,7 @@ def test_a_pixel_is_where_it_was():
         [["a", "b"], (torch.ones(2, 3, 4, 4), 0)],
     ],
 )
-def test_the_first_array_of_a_batch_is_looked_at(batch):
+def test_images_come_from_the_first_array_of_the_batch(batch):
     assert tuple(images_in(batch).shape) == (2, 4, 4, 3)
 
 
@@ -58,24 +58,24 @@ def test_the_first_array_of_a_batch_is_looked_at(batch):
     ],
     ids=str,
 )
-def test_other_batches_have_no_pictures(batch):
+def test_other_batches_contain_no_images(batch):
     assert images_in(batch) is None
 
 
 @pytest.mark.parametrize("kind", [torch.as_tensor, numpy.asarray], ids=["torch", "numpy"])
-def test_normalized_numbers_are_spread_over_0_to_1(kind):
+def test_normalized_values_are_rescaled_to_0_to_1(kind):
     images = images_in(kind(numpy.array([-1.0, 0.0, 3.0, 1.0]).reshape(1, 1, 2, 2)))
     assert images.reshape(-1).tolist() == [0.0, 0.25, 1.0, 0.5]
 
 
 @pytest.mark.parametrize("kind", [torch.as_tensor, numpy.asarray], ids=["torch", "numpy"])
-def test_others_stay_as_they_are(kind):
+def test_values_in_the_usual_ranges_are_not_rescaled(kind):
     for numbers in (numpy.array([0.0, 0.5, 1.0, 0.25]), numpy.array([0, 128, 255, 7], dtype="uint8")):
         images = images_in(kind(numbers.reshape(1, 1, 2, 2)))
         assert images.reshape(-1).tolist() == numbers.tolist()
 
 
-def test_negative_numbers_that_are_all_the_same_are_dark():
+def test_equal_negative_values_become_black():
     assert images_in(torch.full((1, 1, 2, 2), -3.0)).tolist() == torch.zeros(1, 2, 2, 1).tolist()
 
 

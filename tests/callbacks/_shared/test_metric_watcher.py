@@ -24,7 +24,7 @@ def test_each_value_is_taken_once(train_on_disk):
     assert watches.taken == [(3, 1.0), (9, 1.0)]
 
 
-def test_epochs_that_were_broken_off_count_too():
+def test_values_of_epochs_that_end_with_a_break_are_taken():
     watches = Watches()
     with Loop([watches]) as run:
         for epoch in run.epochs(3):
@@ -35,7 +35,7 @@ def test_epochs_that_were_broken_off_count_too():
     assert watches.taken == [(2, 1.0), (4, 2.0), (6, 3.0)]
 
 
-def test_with_a_schedule_they_count_when_that_says_so():
+def test_with_a_schedule_values_are_taken_when_it_is_due():
     watches = Watches().when(Every(steps=3))
     with Loop([watches]) as run:
         for epoch in run.epochs(2):
@@ -46,7 +46,7 @@ def test_with_a_schedule_they_count_when_that_says_so():
     assert watches.taken == [(2, 1.0)]
 
 
-def test_values_within_an_epoch():
+def test_values_logged_within_an_epoch_are_taken():
     watches = Watches("val_score").when(Every(steps=2))
     with Loop([watches]) as run:
         for _ in run.batches(range(6)):
@@ -55,26 +55,26 @@ def test_values_within_an_epoch():
     assert watches.taken == [(1, 1.0), (3, 3.0), (5, 5.0)]
 
 
-def test_a_resumed_run_takes_nothing_twice(train_on_disk):
+def test_a_resumed_run_takes_no_value_twice(train_on_disk):
     train_on_disk([Watches(), ModelSaver()], [{"score": 1.0}])
     again = Watches()
     train_on_disk([again, ModelSaver()], [{"score": 1.0}, {}, {"score": 3.0}])
     assert again.taken == [(9, 3.0)]
 
 
-def test_a_second_run_starts_anew(train_on_disk, new_disk):
+def test_a_second_run_starts_from_scratch(train_on_disk, new_disk):
     watches = Watches()
     train_on_disk([watches], [{"score": 1.0}, {"score": 2.0}])
     train_on_disk([watches], [{"score": 3.0}], store=new_disk())
     assert watches.taken == [(3, 1.0), (6, 2.0), (3, 3.0)]
 
 
-def test_a_metric_that_never_comes_is_an_error(train_on_disk):
+def test_a_metric_that_is_never_logged_raises(train_on_disk):
     with pytest.raises(MissingMetric, match=r"^Watches\(score\) reads 'score', which nothing has logged"):
         train_on_disk([Watches()], [{}, {}])
 
 
 @pytest.mark.parametrize("metric", ["", None, 3])
-def test_something_else_is_no_metric(metric):
+def test_an_invalid_metric_name_raises(metric):
     with pytest.raises(ValueError, match="is not the name of a metric"):
         Watches(metric)

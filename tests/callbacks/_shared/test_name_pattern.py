@@ -1,4 +1,4 @@
-"""Names of modules and parameters are chosen by globs and expressions, and a slip is told from what there is."""
+"""Globs and regular expressions select modules and parameters by name. An error for a typo lists the names there are."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ def fitting(pattern):
         (("head", re.compile("^conv1$")), ["conv1", "head"]),
     ],
 )
-def test_what_fits(pattern, names):
+def test_patterns_match_names(pattern, names):
     assert fitting(pattern) == names
 
 
 @pytest.mark.parametrize("pattern", [None, 3, [], [None], re.compile(b"x"), ["head", 1]])
-def test_what_is_no_pattern_is_refused(pattern):
+def test_an_invalid_pattern_raises(pattern):
     with pytest.raises(BadArgument, match=r"^Tap: .* is not a pattern\.\n  give      a glob such as"):
         NamePattern("Tap", pattern)
 
 
-def test_a_thing_with_two_names_is_there_once_by_the_first_that_fits():
+def test_an_object_with_two_names_is_returned_once_under_the_first_match():
     one, other = object(), object()
     named = [("a", one), ("b", other), ("c", one)]
     assert NamePattern("Tap", "*").require("Tap", "module", named) == {"a": one, "b": other}
@@ -53,13 +53,13 @@ def chosen(pattern, names=NAMES):
     return list(NamePattern("Tap", pattern).require("Tap(x)", "module", [(name, object()) for name in names]))
 
 
-def test_each_pattern_has_to_fit_something():
+def test_every_pattern_must_match_something():
     assert chosen(["head", "conv1"]) == ["conv1", "head"]
     with pytest.raises(BadLoop, match=r"^Tap\(x\): 'layers\.0\.liner1' matches no module\.\n  similar   layers\.0\.linear1, "):
         chosen(["head", "layers.0.liner1"])
 
 
-def test_without_a_near_name_it_says_what_there_is():
+def test_without_a_similar_name_the_error_lists_the_known_names():
     with pytest.raises(BadLoop, match=r"'\^zzz' matches no module\.\n  known     conv1, conv1\.norm, .*, head$"):
         chosen(re.compile("^zzz"))
     with pytest.raises(BadLoop, match=r"known     0, 1, 2, 3, 4, 5, 6, 7 and 12 more"):
@@ -68,10 +68,10 @@ def test_without_a_near_name_it_says_what_there_is():
         chosen("zzz", [""])
 
 
-def test_without_a_model_it_says_so():
+def test_without_a_model_the_error_says_so():
     with pytest.raises(BadLoop, match=r"^Tap\(x\) found no module\.\n  give      model=\.\.\., a torch\.nn\.Module"):
         chosen("*", [])
 
 
-def test_it_spells_itself():
+def test_str_lists_the_patterns():
     assert str(NamePattern("Tap", ["a.*", "", re.compile("^b")])) == "a.*, '', ^b"

@@ -1,4 +1,4 @@
-"""Modules and parameters go by all of their names, and by the same ones when a model is compiled."""
+"""Modules and parameters go by all of their names, also in a compiled model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def names(pairs):
     return [name for name, _ in pairs]
 
 
-def test_a_shared_module_has_both_names_and_a_list_of_modules_none():
+def test_a_shared_module_has_both_names_and_module_lists_are_left_out():
     assert names(named_modules(Net())) == ["", "layers.0", "layers.1", "again"]
 
 
@@ -31,18 +31,18 @@ def test_a_tied_parameter_has_both_names():
     assert names(named_parameters(Net())) == expected
 
 
-def test_several_models_go_by_their_keys():
+def test_names_of_several_models_start_with_their_keys():
     models = {"g": nn.Linear(1, 1), "d": nn.Sequential(nn.ReLU())}
     assert names(named_modules(models)) == ["g", "d", "d.0"]
     assert names(named_parameters(models)) == ["g.weight", "g.bias"]
     assert names(named_modules([nn.ReLU()])) == ["0"]
 
 
-def test_what_is_no_model_has_none():
+def test_values_that_are_not_models_have_no_names():
     assert names(named_modules(None)) == names(named_parameters("a model")) == []
 
 
-def test_a_compiled_model_has_the_names_of_the_plain_one():
+def test_a_compiled_model_keeps_its_names():
     net = Net()
     compiled = torch.compile(net, backend="eager")
     assert dict(named_modules(compiled)) == dict(named_modules(net))
@@ -51,7 +51,7 @@ def test_a_compiled_model_has_the_names_of_the_plain_one():
     assert not is_compiled(net)
 
 
-def test_a_compiled_part_is_seen():
+def test_a_compiled_submodule_is_detected():
     net, other = Net(), Net()
     net.layers[0] = torch.compile(net.layers[0], backend="eager")
     other.again.compile(backend="eager")
@@ -61,7 +61,7 @@ def test_a_compiled_part_is_seen():
     assert not is_compiled(None)
 
 
-def test_a_model_of_another_library_needs_no_options_of_torch():
+def test_a_model_of_another_library_only_needs_named_parameters():
     class Other:
         def named_parameters(self):
             return [("weight", 1.0)]

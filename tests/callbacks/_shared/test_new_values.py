@@ -8,13 +8,13 @@ from hookpoint.core.loop.loop import Loop
 from hookpoint.core.schedule.moment import Moment
 
 
-def test_each_final_value_is_handed_out_once():
+def test_each_final_value_is_returned_once():
     values, found = NewValues("score"), []
     with Loop() as run:
         found.append(values.take(run))
         for epoch in run.epochs(2):
             for _ in run.batches(range(3)):
-                run.log(score=100.0)  # shown, and not final
+                run.log(score=100.0)  # shown, but not final
                 found.append(values.take(run))
             found.append(values.take(run))
             run.log(score=epoch / 4)
@@ -32,7 +32,7 @@ def test_each_final_value_is_handed_out_once():
     ]
 
 
-def test_a_value_is_the_final_one_even_when_a_pass_shows_another():
+def test_the_final_value_is_returned_while_another_pass_logs_the_metric():
     values = NewValues("loss")
     with Loop() as run:
         for _ in run.epochs(1):
@@ -44,7 +44,7 @@ def test_a_value_is_the_final_one_even_when_a_pass_shows_another():
             assert values.take(run) == (Moment(1, 2, 2), 2.0)
 
 
-def test_an_equal_value_is_a_new_one():
+def test_an_equal_value_logged_later_counts_as_new():
     values, found = NewValues("score"), []
     take = LambdaCallback(on_trigger=lambda run: found.append(values.take(run)))
     with Loop([take]) as run:
@@ -53,7 +53,7 @@ def test_an_equal_value_is_a_new_one():
     assert found == [(Moment(1, 0, 0), 1.0), (Moment(2, 0, 0), 1.0)]
 
 
-def test_a_value_of_an_earlier_step_is_not_current_and_that_is_said_once(caplog):
+def test_a_value_of_an_earlier_step_is_not_current_and_warns_once(caplog):
     values, found = NewValues("score"), []
     with Loop() as run:
         for _ in range(2):
@@ -75,7 +75,7 @@ def test_a_value_of_an_earlier_step_is_not_current_and_that_is_said_once(caplog)
     ]
 
 
-def test_its_state_tells_what_was_handed_out():
+def test_a_loaded_state_returns_no_value_twice():
     first, second = NewValues("score"), NewValues("score")
     with Loop() as run:
         run.log(score=1.0)

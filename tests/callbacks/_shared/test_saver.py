@@ -15,36 +15,36 @@ from hookpoint.core.loop.loop import Loop
 SAVERS = [name for name in callbacks.__all__ if isinstance(one := getattr(callbacks, name), type) and issubclass(one, Saver)]
 
 
-def test_the_loop_knows_savers_by_their_mark():
+def test_every_saver_sets_the_saves_attribute():
     assert SAVERS == ["BackupAndRestore", "MaxSaver", "MinSaver", "ModelCheckpoint", "ModelSaver", "TopKSaver"]
     assert all(getattr(callbacks, name).saves for name in SAVERS)
 
 
-def test_a_saver_for_the_chief_takes_part_on_all_ranks(train_on_disk, disk):
+def test_a_saver_runs_on_all_ranks_even_with_ranks_chief(train_on_disk, disk):
     train_on_disk([saver := MinSaver("score", ranks="chief")], [{"score": 1.0}])
     assert saver.ranks == "all"
     assert disk.saved == [(3, ["best-score"])]
 
 
-def test_without_a_place_to_save_to_a_saver_is_refused_at_once():
+def test_a_saver_without_a_store_raises_before_the_run_begins():
     with pytest.raises(NothingToSaveTo, match=r"^MinSaver\(loss\) has nowhere to save to"), Loop([MinSaver("loss")]):
         pytest.fail("the run must not begin")
 
 
 @pytest.mark.parametrize("make", [lambda: ModelSaver(tag="exception"), lambda: ModelCheckpoint("exception")])
-def test_a_tag_from_which_no_run_resumes_is_refused(make):
+def test_a_tag_that_no_run_resumes_from_raises(make):
     with pytest.raises(BadArgument, match=r"the tag 'exception' is reserved: a run never resumes"):
         make()
 
 
 @pytest.mark.parametrize("tag", ["stop", "end", "signal"])
 @pytest.mark.parametrize("make", [lambda tag: ModelSaver(tag=tag, max_to_keep=None), ModelCheckpoint])
-def test_a_tag_of_checkpoints_that_the_run_saves_itself_is_refused(make, tag):
+def test_a_tag_that_the_run_uses_itself_raises(make, tag):
     with pytest.raises(BadArgument, match=rf"the tag '{tag}' is reserved: a run deletes its checkpoints with this tag"):
         make(tag)
 
 
-def test_savers_of_one_point_share_a_checkpoint(train_on_disk, disk):
+def test_savers_that_save_at_the_same_step_share_a_checkpoint(train_on_disk, disk):
     train_on_disk([ModelSaver(), MinSaver("score"), BackupAndRestore()], [{"score": 2.0}, {"score": 3.0}, {"score": 1.0}])
     assert disk.saved == [
         (3, ["model", "best-score", "backup"]),
@@ -76,7 +76,7 @@ def break_epochs(savers, store, scores=(2.0, 1.0, 3.0), leave=lambda run, batch:
         (ModelCheckpoint(monitor="score", save_best_only=True), [(3, ["best-score"]), (6, ["best-score"])]),
     ],
 )
-def test_a_saver_of_best_values_also_saves_epochs_that_end_with_a_break(saver, saved, disk, caplog):
+def test_savers_of_best_values_also_save_epochs_that_end_with_a_break(saver, saved, disk, caplog):
     assert break_epochs([saver], disk) == saved
     assert not caplog.messages
 
@@ -90,7 +90,7 @@ def test_a_saver_of_best_values_also_saves_epochs_that_end_with_a_break(saver, s
         (MinSaver("score").when(Every(epochs=1)), "MinSaver(score)"),
     ],
 )
-def test_one_warning_says_that_epochs_that_end_with_a_break_are_not_saved(saver, name, disk, caplog):
+def test_savers_that_skip_epochs_that_end_with_a_break_warn_once(saver, name, disk, caplog):
     break_epochs([saver], disk)
     assert caplog.messages == [f"epoch 1 was cut short, {CUT_SHORT.format(name)}"]
 
@@ -107,13 +107,13 @@ def test_a_stop_inside_an_epoch_saves_only_the_end(saver, disk, caplog):
     assert not caplog.messages
 
 
-def test_a_break_in_the_last_epoch_needs_no_warning(disk, caplog):
+def test_a_break_in_the_last_epoch_does_not_warn(disk, caplog):
     break_epochs([ModelSaver()], disk, scores=[1.0])
     assert disk.saved == [(3, ["end"])]
     assert not caplog.messages
 
 
-def test_a_step_is_asked_for_once_however_often_a_saver_is_triggered(train_on_disk, disk):
+def test_a_step_is_requested_once_however_often_a_saver_is_triggered(train_on_disk, disk):
     saver = ModelSaver().when(Every(steps=3) | Every(epochs=1))
     asked = []
 
@@ -126,7 +126,7 @@ def test_a_step_is_asked_for_once_however_often_a_saver_is_triggered(train_on_di
     assert [step for step, tags in disk.saved if "model" in tags] == [3, 6]
 
 
-def test_a_resumed_run_does_not_ask_again_for_the_step_it_starts_from(train_on_disk, disk):
+def test_a_resumed_run_does_not_request_its_first_step_again(train_on_disk, disk):
     def saver():
         return ModelSaver().when(Every(steps=3) | Every(epochs=1))
 
@@ -163,14 +163,14 @@ def test_a_resumed_run_does_not_ask_again_for_the_step_it_starts_from(train_on_d
         ),
     ],
 )
-def test_two_savers_with_one_tag_are_refused_before_anything_is_deleted(disk, first, second, message):
+def test_two_savers_with_the_same_tag_raise_before_anything_is_deleted(disk, first, second, message):
     with pytest.raises(CompileError, match=message) as caught, Loop([first(), second()], store=disk):
         pytest.fail("the run must not begin")
     assert "give      one of them another tag=, prefix= or filename=" in str(caught.value)
     assert disk.saved == []
 
 
-def test_two_savers_with_a_tag_each_are_fine(train_on_disk, disk):
+def test_savers_with_different_tags_work_together(train_on_disk, disk):
     train_on_disk(
         [ModelSaver(), ModelSaver(2, None, tag="other"), MinSaver("a"), MaxSaver("a", filename="most"), MinSaver("b")],
         [{"a": 1.0, "b": 1.0}, {"a": 2.0, "b": 1.0}, {"a": 1.0, "b": 0.0}],
@@ -178,7 +178,7 @@ def test_two_savers_with_a_tag_each_are_fine(train_on_disk, disk):
     assert [disk.kept(tag) for tag in ("other", "best-a", "best-most", "best-b")] == [[6, 9], [3], [6], [9]]
 
 
-def test_one_saver_twice_in_a_list_is_one_saver(train_on_disk, disk):
+def test_a_saver_listed_twice_counts_once(train_on_disk, disk):
     saver = ModelSaver()
     train_on_disk([saver, saver], [{}])
     assert disk.saved[0] == (3, ["model"])
@@ -195,7 +195,7 @@ def test_one_saver_twice_in_a_list_is_one_saver(train_on_disk, disk):
         (lambda place: BackupAndRestore(place), "BackupAndRestore(backup_dir='runs/x')"),
     ],
 )
-def test_the_workdir_decides_where_checkpoints_are(make, argument):
+def test_a_folder_for_checkpoints_raises(make, argument):
     make(None)
     with pytest.raises(ValueError) as caught:  # noqa: PT011
         make("runs/x")
@@ -217,7 +217,7 @@ def test_the_workdir_decides_where_checkpoints_are(make, argument):
         ("runs/v1.5", "runs/v1.5"),
     ],
 )
-def test_the_workdir_of_the_advice_is_a_folder(given, workdir):
+def test_the_suggested_workdir_is_a_folder(given, workdir):
     with pytest.raises(BadLoop, match=re.escape(f"workdir='{workdir}' to")):
         ModelCheckpoint(filepath=given)
 
@@ -234,7 +234,7 @@ def test_the_workdir_of_the_advice_is_a_folder(given, workdir):
         (lambda: ModelCheckpoint(monitor=["a"]), "ModelCheckpoint: monitor must be a non-empty string, got ['a']."),
     ],
 )
-def test_a_name_is_a_name(make, message):
+def test_names_of_metrics_files_and_tags_must_be_non_empty_strings(make, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         make()
 
@@ -271,19 +271,19 @@ EXPECTED = {
 SCORES = (3.0, 1.0, 2.0, 3.0, 4.0, 3.5)
 
 
-def test_what_is_kept_is_there_and_nothing_else(tmp_path):
+def test_only_the_expected_checkpoints_are_kept(tmp_path):
     train_on_a_real_disk(tmp_path, savers(), SCORES)
     assert tags_of(tmp_path) == EXPECTED
 
 
-def test_a_run_that_is_resumed_after_each_epoch_keeps_the_same(tmp_path):
+def test_a_run_resumed_after_each_epoch_keeps_the_same_checkpoints(tmp_path):
     for epochs in range(1, len(SCORES) + 1):
         train_on_a_real_disk(tmp_path, savers(), SCORES[:epochs])
     assert tags_of(tmp_path) == EXPECTED
 
 
 @pytest.mark.parametrize("background", [False, True])
-def test_a_background_keeps_the_same(tmp_path, background):
+def test_saving_in_the_background_keeps_the_same_checkpoints(tmp_path, background):
     config = CheckpointConfig(save_checkpoint_steps=4, keep_checkpoint_max=2, async_save=background)
     run = train_on_a_real_disk(tmp_path, [ModelCheckpoint("mine", config=config, monitor="score")], (2.0, 1.0, 3.0))
     assert run.step == 30
@@ -293,7 +293,7 @@ def test_a_background_keeps_the_same(tmp_path, background):
     assert {name for name, tags in found.items() if "best-score" in tags} == {"best-score", "step-00000020-2"}
 
 
-def test_a_metric_may_be_called_like_a_path(tmp_path):
+def test_a_metric_name_with_a_path_creates_no_files_elsewhere(tmp_path):
     with hookpoint.Loop([MinSaver("../val/loss")], workdir=tmp_path / "run", extra_callbacks=[], monitors=[]) as run:
         for _ in run.epochs(1):
             run.log({"../val/loss": 1.0})

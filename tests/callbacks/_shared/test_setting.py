@@ -13,7 +13,7 @@ from hookpoint.core.loop.loop import Loop
 
 
 class Writer(Callback):
-    """Sets a setting at the begin of the epochs it is told."""
+    """Sets a setting at the begin of the given epochs."""
 
     def __init__(self, param, values, **options):
         super().__init__(**options)
@@ -47,7 +47,7 @@ def rates(optimizer):
 
 @pytest.fixture
 def run_with():
-    """Return what makes a run with a setting in it, and gives the run and the setting."""
+    """Return a function that starts a run with a setting and returns both."""
     loops = []
 
     def make(param, **given):
@@ -63,7 +63,7 @@ def run_with():
         loop.__exit__(None, None, None)
 
 
-def test_all_groups_are_set_by_their_ratios(run_with):
+def test_groups_are_set_in_proportion_to_their_rates(run_with):
     sgd = optimizer(1.0, 0.5)
     run, setting = run_with("learning_rate", optimizer=sgd)
     assert setting.set(run, 0.25)
@@ -71,7 +71,7 @@ def test_all_groups_are_set_by_their_ratios(run_with):
     assert not setting.set(run, 0.25)
 
 
-def test_the_learning_rate_is_adjusted_from_the_first_groups(run_with):
+def test_the_learning_rate_is_adjusted_from_that_of_the_first_group(run_with):
     sgd = optimizer(1.0, 0.5, 1.0)
     run, setting = run_with("lr", optimizer=sgd)
     asked = []
@@ -80,7 +80,7 @@ def test_the_learning_rate_is_adjusted_from_the_first_groups(run_with):
     assert asked == [1.0]
 
 
-def test_of_another_setting_each_group_is_adjusted_from_its_own_value(run_with):
+def test_other_settings_are_adjusted_for_each_group_separately(run_with):
     first, second = optimizer(1.0, 1.0), optimizer(1.0)
     first.param_groups[0]["weight_decay"], second.param_groups[0]["weight_decay"] = 0.5, 1.0
     run, setting = run_with("weight_decay", optimizer={"first": first, "second": second})
@@ -92,7 +92,7 @@ def test_of_another_setting_each_group_is_adjusted_from_its_own_value(run_with):
     assert [group["weight_decay"] for one in (first, second) for group in one.param_groups] == [0.75] * 3
 
 
-def test_each_group_may_be_set_to_its_own_value(run_with):
+def test_each_group_can_be_set_to_its_own_value(run_with):
     sgd = optimizer(1.0, 0.5)
     run, setting = run_with("lr", optimizer=sgd)
     assert setting.set_each(run, [0.5, 0.5])
@@ -102,7 +102,7 @@ def test_each_group_may_be_set_to_its_own_value(run_with):
     assert not setting.set_each(run, [0.25, 0.25])
 
 
-def test_the_value_that_a_tensor_has_is_no_change(run_with):
+def test_setting_the_value_of_a_tensor_again_is_not_a_change(run_with):
     adam = optimizer(torch.tensor(0.1), kind=torch.optim.Adam, capturable=False)
     run, setting = run_with("lr", optimizer=adam)
     assert not setting.set(run, 0.1)
@@ -110,21 +110,21 @@ def test_the_value_that_a_tensor_has_is_no_change(run_with):
     assert not setting.set(run, 0.2)
 
 
-def test_one_group_alone(run_with):
+def test_a_single_group_can_be_set(run_with):
     sgd = optimizer(1.0, 0.5)
     run, setting = run_with("lr@1", optimizer=sgd)
     setting.adjust(run, lambda old: old * 8)
     assert rates(sgd) == [1.0, 4.0]
 
 
-def test_none_changes_nothing(run_with):
+def test_returning_none_changes_nothing(run_with):
     sgd = optimizer(1.0)
     run, setting = run_with("lr", optimizer=sgd)
     assert not setting.adjust(run, lambda old: None)
     assert rates(sgd) == [1.0]
 
 
-def test_a_learning_rate_that_is_a_tensor_is_changed_in_place(run_with):
+def test_a_tensor_learning_rate_is_changed_in_place(run_with):
     rate = torch.tensor(1.0)
     adam = optimizer(rate, kind=torch.optim.Adam, capturable=False)
     run, setting = run_with("learning_rate", optimizer=adam)
@@ -145,7 +145,7 @@ def test_a_learning_rate_that_is_a_tensor_is_changed_in_place(run_with):
         (False, True, True),
     ],
 )
-def test_numbers_keep_the_type_of_the_one_before(run_with, old, new, kept):
+def test_a_new_value_keeps_the_type_of_the_previous_value(run_with, old, new, kept):
     thing = SimpleNamespace(value=old)
     run, setting = run_with(ObjAttrParam(thing, "value"))
     setting.set(run, new)
@@ -153,7 +153,7 @@ def test_numbers_keep_the_type_of_the_one_before(run_with, old, new, kept):
 
 
 @pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf"), "0.1", True, [0.1]])
-def test_what_is_no_learning_rate_is_refused(run_with, value):
+def test_an_invalid_learning_rate_raises(run_with, value):
     sgd = optimizer(0.5)
     run, setting = run_with("learning_rate", optimizer=sgd)
     with pytest.raises(BadValue):
@@ -168,7 +168,7 @@ def test_an_attribute_may_be_negative(run_with):
     assert thing.lr == -1.0
 
 
-def test_a_setting_that_is_not_there_is_an_error_before_training():
+def test_an_unknown_setting_raises_before_training():
     with (
         pytest.raises(UnknownSetting, match="there is no setting 'learnin_rate'"),
         Loop([Writer("learnin_rate", {})], optimizer=optimizer(1.0)),
@@ -177,12 +177,12 @@ def test_a_setting_that_is_not_there_is_an_error_before_training():
 
 
 @pytest.mark.parametrize("param", ["", None, 3, object()])
-def test_something_else_is_no_setting(param):
+def test_an_invalid_setting_raises(param):
     with pytest.raises(TypeError, match="is not a setting"):
         Setting(param)
 
 
-def test_a_change_is_an_event_and_a_line_in_the_log(caplog):
+def test_a_change_is_recorded_as_an_event_and_logged(caplog):
     caplog.set_level("INFO")
     events = Events()
     with Loop([Writer("learning_rate", {1: 0.5, 2: 0.5, 3: 0.25}, name="W"), events], optimizer=optimizer(1.0, 0.5)) as run:
@@ -220,7 +220,7 @@ THING = SimpleNamespace(rate=1.0)
         (ObjAttrParam(THING, "rate"), ObjAttrParam(THING, "rate", name="other")),
     ],
 )
-def test_two_writers_of_one_setting_are_named_once(caplog, one, other):
+def test_two_writers_of_the_same_setting_are_named_once(caplog, one, other):
     writers = [Writer(one, {1: 0.5, 3: 0.25}, name="A"), Writer(other, {2: 0.125, 4: 0.0625}, name="B")]
     said = warnings_of(caplog, writers, optimizer=optimizer(1.0, 1.0))
     assert said == [f"A and B both set {writers[1].setting.name}; the last write wins"]
@@ -235,19 +235,19 @@ def test_two_writers_of_one_setting_are_named_once(caplog, one, other):
         (ObjAttrParam(SimpleNamespace(lr=1.0), "lr"), "lr"),
     ],
 )
-def test_writers_of_two_settings_are_not_in_each_others_way(caplog, one, other):
+def test_writers_of_different_settings_do_not_conflict(caplog, one, other):
     writers = [Writer(one, {1: 0.5, 3: 0.25}, name="A"), Writer(other, {2: 0.125}, name="B")]
     assert warnings_of(caplog, writers, optimizer=optimizer(1.0, 1.0)) == []
 
 
 @pytest.mark.parametrize(("one", "other", "is_said"), [("lr@1", "lr@critic", True), ("lr@actor", "lr@critic", False)])
-def test_a_group_and_its_optimizer_are_in_each_others_way(caplog, one, other, is_said):
+def test_a_writer_of_a_group_and_a_writer_of_its_optimizer_conflict(caplog, one, other, is_said):
     optimizers = {"actor": optimizer(1.0), "critic": optimizer(1.0)}
     writers = [Writer(one, {1: 0.5}, name="A"), Writer(other, {2: 0.125}, name="B")]
     assert bool(warnings_of(caplog, writers, optimizer=optimizers)) == is_said
 
 
-def test_a_second_writer_that_changes_nothing_is_no_second_writer(caplog):
+def test_a_second_writer_that_changes_nothing_does_not_conflict(caplog):
     writers = [Writer("lr", {1: 0.5}, name="A"), Writer("lr", {2: 0.5}, name="B")]
     assert warnings_of(caplog, writers, optimizer=optimizer(1.0)) == []
 
@@ -258,7 +258,7 @@ def test_the_next_run_warns_again(caplog):
     assert len(warnings_of(caplog, writers, optimizer=optimizer(1.0))) == 2
 
 
-def test_a_scheduler_is_a_writer_too(caplog):
+def test_a_scheduler_counts_as_a_writer(caplog):
     sgd = optimizer(1.0)
     scheduler = torch.optim.lr_scheduler.StepLR(sgd, 10)
     said = warnings_of(
@@ -270,7 +270,7 @@ def test_a_scheduler_is_a_writer_too(caplog):
 # What a checkpoint keeps
 
 
-def test_a_value_that_no_optimizer_keeps_is_kept_here(run_with):
+def test_a_value_that_no_optimizer_stores_is_in_the_state(run_with):
     thing = SimpleNamespace(dropout=0.5)
     run, setting = run_with(ObjAttrParam(thing, "dropout"))
     assert setting.state_dict() == {"has_written": False, "value": None}
@@ -284,7 +284,7 @@ def test_a_value_that_no_optimizer_keeps_is_kept_here(run_with):
     assert fresh.state_dict() == state
 
 
-def test_the_value_that_is_kept_is_the_present_one_whoever_set_it(run_with):
+def test_the_state_contains_the_current_value_whoever_set_it(run_with):
     thing = SimpleNamespace(dropout=0.5)
     run, setting = run_with(ObjAttrParam(thing, "dropout"))
     setting.set(run, 0.25)
@@ -292,7 +292,7 @@ def test_the_value_that_is_kept_is_the_present_one_whoever_set_it(run_with):
     assert setting.state_dict()["value"] == 0.75
 
 
-def test_a_registered_setting_is_kept_too(run_with):
+def test_the_state_contains_the_value_of_a_registered_setting(run_with):
     thing = SimpleNamespace(dropout=0.5)
 
     class Registers(Callback):
@@ -308,7 +308,7 @@ def test_a_registered_setting_is_kept_too(run_with):
     assert thing.dropout == 0.25
 
 
-def test_the_optimizers_values_are_left_to_the_optimizer(run_with):
+def test_values_of_the_optimizer_are_not_in_the_state(run_with):
     sgd = optimizer(1.0)
     run, setting = run_with("lr", optimizer=sgd)
     setting.set(run, 0.25)
@@ -319,7 +319,7 @@ def test_the_optimizers_values_are_left_to_the_optimizer(run_with):
     assert rates(sgd) == [0.5]
 
 
-def test_a_value_is_logged_unless_it_is_there(run_with):
+def test_a_value_is_logged_unless_the_run_has_already_logged_it(run_with):
     sgd = optimizer(1.0)
     run, setting = run_with("learning_rate", optimizer=sgd)
     for epoch in run.epochs(2):

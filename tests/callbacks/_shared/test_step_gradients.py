@@ -7,7 +7,7 @@ from hookpoint.callbacks import ProcessTensors, SummaryCollector
 
 
 def two_networks(*callbacks, batches=3, skip_b=0, **options):
-    """Train two networks whose gradients are 3 and 4 times the batch. The parameter of a third one is in no optimizer."""
+    """Train two networks whose gradients are 3 and 4 times the batch. The parameters of a third network are in no optimizer."""
     models = {name: torch.nn.Linear(1, 1, bias=False) for name in "abc"}
     optimizers = {name: torch.optim.SGD(models[name].parameters(), lr=0.0) for name in "ab"}
     options = {"extra_callbacks": [], "monitors": [], **options}
@@ -23,7 +23,7 @@ def two_networks(*callbacks, batches=3, skip_b=0, **options):
     return run, optimizers
 
 
-def test_tensors_are_read_at_the_step_of_their_own_optimizer():
+def test_gradients_are_read_at_the_step_of_their_own_optimizer():
     seen = []
     names = ["a.weight.grad", "b.weight.grad", "c.weight.grad"]
     _, optimizers = two_networks(
@@ -44,7 +44,7 @@ class Histograms(Callback):
                     self.seen.setdefault(name, []).append((record.step, float(value)))
 
 
-def test_histograms_have_the_gradients_of_each_optimizers_step():
+def test_histograms_contain_the_gradients_of_each_optimizers_step():
     monitor = Histograms()
     two_networks(
         SummaryCollector(collect_freq=2, collect_specified_data={"histogram_regular": "b"}), batches=5, monitors=[monitor]

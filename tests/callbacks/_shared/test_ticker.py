@@ -6,7 +6,7 @@ from threading import Event
 from hookpoint.callbacks._shared.ticker import Ticker
 
 
-def test_a_ticker_ticks_on_a_thread_of_its_own_until_it_is_stopped():
+def test_a_ticker_ticks_on_its_own_thread_until_it_is_stopped():
     ticks, third = [], Event()
 
     def tick():
@@ -20,7 +20,7 @@ def test_a_ticker_ticks_on_a_thread_of_its_own_until_it_is_stopped():
     assert not ticker._thread.is_alive()
 
 
-def test_a_ticker_that_fails_says_so_once_and_ends(caplog):
+def test_a_ticker_that_fails_warns_once_and_ends(caplog):
     def tick():
         raise OSError("the terminal is gone")
 

@@ -47,7 +47,7 @@ print("ended", run.epoch, run.step, run.store, sys.stdin.closed)
 
 
 class Typist:
-    """Somebody at a terminal, in which a program runs as its foreground job."""
+    """A user at a terminal in which a program runs as its foreground job."""
 
     def __init__(self, *command, **environ):
         self.ours, theirs = pty.openpty()
@@ -65,7 +65,7 @@ class Typist:
         self._seen = 0
 
     def wait_for(self, pattern):
-        """Wait until the program has written this, after what was waited for before."""
+        """Wait until the program writes a match of the pattern, after the previous match."""
         deadline = monotonic() + 60
         while not (found := re.compile(pattern).search(self.written, self._seen)):
             assert monotonic() < deadline, f"{pattern} did not come: {self.written!r}"
@@ -81,7 +81,7 @@ class Typist:
     def answer(self, prompt, *lines):
         for line in lines:
             self.wait_for(prompt)
-            self.type(line if line == CTRL_D else line + "\n")  # what followed it would be for the next shell
+            self.type(line if line == CTRL_D else line + "\n")  # text after Ctrl-D would go to the next shell
 
     def finish(self):
         while self._read():
@@ -94,7 +94,7 @@ class Typist:
         if select.select([self.ours], [], [], 1)[0]:
             try:
                 piece = os.read(self.ours, 65536)
-            except OSError:  # how Linux says that the other end is closed
+            except OSError:  # Linux raises when the other end is closed
                 return False
             self.written += piece.decode(errors="replace")
             return bool(piece)
@@ -118,12 +118,12 @@ def typist(tmp_path):
             one.process.wait()
 
 
-def test_python_opens_sees_the_run_and_goes_on(typist):
+def test_the_python_shell_sees_the_run_and_the_run_continues(typist):
     someone = typist("python")
     someone.answer(">>> ", "run.name, run.epoch, trainer is run", "run.store['seen'] = 7", "1 / 0", "exit()")
     assert "('mine', 1, True)" in someone.written
     assert "ZeroDivisionError" in someone.written
-    someone.answer(">>> ", CTRL_D)  # in the second epoch it is opened again, and left by Ctrl-D
+    someone.answer(">>> ", CTRL_D)  # the second epoch opens the shell again; Ctrl-D leaves it
     someone.wait_for(r"ended 3 12 \{'seen': 7\} False")
     someone.finish()
     assert someone.process.returncode == 0
@@ -142,28 +142,28 @@ def test_the_file_is_removed_when_the_shell_opens(typist, tmp_path):
 
 
 @pytest.mark.parametrize("when", [(), (2,)], ids=["between epochs", "in an epoch"])
-def test_the_bar_is_out_of_the_way(typist, when):
+def test_the_progress_bar_pauses_while_the_shell_is_open(typist, when):
     someone = typist("python", *when)
     someone.wait_for(">>> ")
     opened = someone._seen
     someone.type("import sys, time; type(sys.stdout).__name__\n")
     someone.wait_for("'TextIOWrapper'")
-    someone.type("time.sleep(0.3)\n")  # thirty times as long as the bar waits between two drawings
+    someone.type("time.sleep(0.3)\n")  # thirty times the refresh interval of the bar
     someone.wait_for(">>> ")
     shown = someone.written[opened : someone._seen]
     assert "epoch" not in shown
     assert "\x1b[2K" not in shown
     someone.type("exit()\n")
-    someone.wait_for(r"epoch \d/3")  # and it comes back
+    someone.wait_for(r"epoch \d/3")  # the bar is drawn again
     someone.answer(">>> ", "exit()")
     someone.wait_for("ended 3 12")
     someone.finish()
     assert someone.process.returncode == 0
 
 
-def test_ctrl_c_interrupts_what_was_typed_and_then_is_the_runs_again(typist):
+def test_ctrl_c_interrupts_shell_input_and_the_run_can_still_be_stopped(typist):
     someone = typist("python")
-    # Short sleeps: a signal that comes just before a long one would wait for its end.
+    # Short sleeps: a signal that arrives just before a long sleep would wait for its end.
     someone.answer(">>> ", "import time; print('zzz'); [time.sleep(0.01) for _ in iter(int, 1)]")
     someone.wait_for(r"\nzzz")
     someone.type("\x03")
@@ -177,7 +177,7 @@ def test_ctrl_c_interrupts_what_was_typed_and_then_is_the_runs_again(typist):
 
 
 @pytest.mark.parametrize("leave", ["c", "q", "exit", CTRL_D])
-def test_the_debugger_opens_sees_the_run_and_goes_on(typist, leave):
+def test_the_debugger_sees_the_run_and_the_run_continues(typist, leave):
     someone = typist("pdb")
     someone.answer(r"\(Pdb\) ", "p run.name, run.epoch, trainer is run", leave)
     assert "('mine', 1, True)" in someone.written
@@ -188,7 +188,7 @@ def test_the_debugger_opens_sees_the_run_and_goes_on(typist, leave):
     assert "BdbQuit" not in someone.written
 
 
-def test_without_ipython_it_is_pythons_own_shell(typist, tmp_path):
+def test_without_ipython_the_python_shell_opens(typist, tmp_path):
     program = tmp_path / "program.py"
     program.write_text("import sys\nsys.modules['IPython'] = None\n" + PROGRAM)
     someone = typist("ipython")
@@ -199,7 +199,7 @@ def test_without_ipython_it_is_pythons_own_shell(typist, tmp_path):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("IPython") is None, reason="IPython is not installed")
-def test_ipython_opens_sees_the_run_and_goes_on(typist, tmp_path):
+def test_ipython_sees_the_run_and_the_run_continues(typist, tmp_path):
     someone = typist("ipython", IPYTHONDIR=str(tmp_path / "ipython"), IPY_TEST_SIMPLE_PROMPT="1")
     someone.answer(r"In \[\d+\]: ", "run.name, run.epoch, trainer is run", "run.store['seen'] = 7", "1 / 0", "exit")
     assert "('mine', 1, True)" in someone.written
@@ -214,7 +214,7 @@ def test_ipython_opens_sees_the_run_and_goes_on(typist, tmp_path):
 
 @pytest.fixture
 def train_with_file(train):
-    """Train in this workdir, where the first epoch begins with making the file."""
+    """Train in this workdir; the first epoch begins by making the file."""
 
     def go(callback, workdir, *, epochs=2, make=lambda path: None):
         def begin(run):
@@ -226,7 +226,7 @@ def train_with_file(train):
     return go
 
 
-def test_without_a_terminal_one_line_is_logged_and_the_run_goes_on(train_with_file, tmp_path, caplog):
+def test_without_a_terminal_one_line_is_logged_and_the_run_continues(train_with_file, tmp_path, caplog):
     run = train_with_file(InjectShell(), tmp_path, epochs=4, make=lambda path: path.touch())
     assert run.step == 12
     path = tmp_path / "INJECT_SHELL.tmp"
@@ -234,7 +234,7 @@ def test_without_a_terminal_one_line_is_logged_and_the_run_goes_on(train_with_fi
     assert path.exists()
 
 
-def test_in_the_background_there_is_no_terminal_to_type_into(typist, tmp_path):
+def test_a_background_process_opens_no_shell(typist, tmp_path):
     program = tmp_path / "program.py"
     program.write_text("import os\nos.setpgid(0, 0)\n" + PROGRAM)
     shell = tmp_path / "start.py"
@@ -249,14 +249,14 @@ def test_in_the_background_there_is_no_terminal_to_type_into(typist, tmp_path):
 
 
 def opened(monkeypatch):
-    """Let there be a terminal, and a shell that only notes that it was opened."""
+    """Pretend that there is a terminal, and replace the Python shell with one that only records its calls."""
     calls = []
     monkeypatch.setattr(_shells, "is_at_terminal", lambda: True)
     monkeypatch.setitem(_shells.SHELLS, "python", lambda run: calls.append(run.step))
     return calls
 
 
-def test_it_opens_once_for_each_file(train_with_file, tmp_path, monkeypatch):
+def test_the_shell_opens_once_per_file(train_with_file, tmp_path, monkeypatch):
     calls = opened(monkeypatch)
     train_with_file(InjectShell(shell="python"), tmp_path, epochs=3, make=lambda path: path.touch())
     assert calls == [3]
@@ -266,14 +266,14 @@ def test_it_opens_once_for_each_file(train_with_file, tmp_path, monkeypatch):
     ("make", "says"),
     [(lambda path: path.symlink_to("/etc/passwd"), "is a symbolic link"), (lambda path: path.mkdir(), "is not a regular file")],
 )
-def test_what_is_no_file_of_ones_own_opens_nothing(train_with_file, tmp_path, monkeypatch, caplog, make, says):
+def test_a_link_or_directory_opens_no_shell(train_with_file, tmp_path, monkeypatch, caplog, make, says):
     calls = opened(monkeypatch)
     train_with_file(InjectShell(shell="python"), tmp_path, make=make)
     assert calls == []
     assert caplog.messages == [f"{tmp_path}/INJECT_SHELL.tmp {says}; it is ignored"]
 
 
-def test_a_file_of_another_user_opens_nothing(train_with_file, tmp_path, monkeypatch, caplog):
+def test_a_file_of_another_user_opens_no_shell(train_with_file, tmp_path, monkeypatch, caplog):
     calls = opened(monkeypatch)
     monkeypatch.setattr("hookpoint.callbacks.debug.inject_shell.os.geteuid", lambda: 12345)
     train_with_file(InjectShell(shell="python"), tmp_path, make=lambda path: path.touch())
@@ -282,7 +282,7 @@ def test_a_file_of_another_user_opens_nothing(train_with_file, tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("error", [ValueError("broken"), KeyboardInterrupt()])
-def test_a_shell_that_fails_does_not_end_the_run(train_with_file, tmp_path, monkeypatch, caplog, error):
+def test_a_failing_shell_does_not_end_the_run(train_with_file, tmp_path, monkeypatch, caplog, error):
     def fails(run):
         raise error
 
@@ -292,7 +292,7 @@ def test_a_shell_that_fails_does_not_end_the_run(train_with_file, tmp_path, monk
     assert caplog.messages == [f"the shell failed with {type(error).__name__}: {error}; the run continues"]
 
 
-def test_the_runs_handler_of_ctrl_c_comes_back(tmp_path, monkeypatch):
+def test_the_sigint_handler_of_the_run_is_restored_after_the_shell(tmp_path, monkeypatch):
     seen = []
     opened(monkeypatch)
     monkeypatch.setitem(_shells.SHELLS, "python", lambda run: seen.append(signal.getsignal(signal.SIGINT)))
@@ -305,24 +305,24 @@ def test_the_runs_handler_of_ctrl_c_comes_back(tmp_path, monkeypatch):
     assert seen == [signal.default_int_handler]
 
 
-def test_it_needs_a_workdir(train_with_file):
+def test_a_workdir_is_required(train_with_file):
     with pytest.raises(BadLoop, match=r"^InjectShell needs a workdir"):
         train_with_file(InjectShell(), None)
 
 
 @pytest.mark.parametrize("file", ["", ".", "..", "a/b", "/tmp/x", "a\\b", "a\0b", None])
-def test_a_path_is_no_name(file):
+def test_a_path_as_file_name_raises(file):
     with pytest.raises(ValueError, match="must be the name of a file in the workdir, not a path"):
         InjectShell(file)
 
 
-def test_another_shell_is_refused():
+def test_an_unknown_shell_raises():
     with pytest.raises(ValueError, match=r"InjectShell: shell must be 'ipython', 'pdb' or 'python', got 'bash'."):
         InjectShell(shell="bash")
 
 
 @pytest.mark.parametrize("stream", ["stdin", "stdout"])
-def test_streams_that_are_none_or_closed_are_no_terminal(monkeypatch, stream, tmp_path):
+def test_a_missing_or_closed_stream_is_not_a_terminal(monkeypatch, stream, tmp_path):
     monkeypatch.setattr(sys, stream, None)
     assert not _shells.is_at_terminal()
     with open(tmp_path / "x", "w") as file:
@@ -336,7 +336,7 @@ def file(tmp_path):
     return TriggerFile(tmp_path / "file")
 
 
-def test_it_is_there_or_not(file, caplog):
+def test_a_trigger_file_exists_until_it_is_removed(file, caplog):
     assert not file.exists()
     file.path.touch()
     assert file.exists()
@@ -356,7 +356,7 @@ def test_it_is_there_or_not(file, caplog):
         (lambda path: (path.with_name("mine").touch(), os.link(path.with_name("mine"), path)), "has more than one hard link"),
     ],
 )
-def test_what_does_not_count_is_named_once_and_left_alone(file, caplog, make, says):
+def test_an_invalid_trigger_file_is_named_once_and_not_removed(file, caplog, make, says):
     make(file.path)
     assert not file.exists()
     assert not file.exists()
@@ -364,14 +364,14 @@ def test_what_does_not_count_is_named_once_and_left_alone(file, caplog, make, sa
     assert os.path.lexists(file.path)
 
 
-def test_a_file_of_another_user_does_not_count(file, caplog, monkeypatch):
+def test_a_trigger_file_of_another_user_is_ignored(file, caplog, monkeypatch):
     file.path.touch()
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
     assert not file.exists()
     assert caplog.messages == [f"{file.path} belongs to user {os.getuid()}, but this process runs as user 12345; it is ignored"]
 
 
-def test_it_is_named_again_after_it_was_gone(file, caplog):
+def test_a_new_invalid_trigger_file_is_named_again(file, caplog):
     for _ in range(2):
         file.path.mkdir()
         assert not file.exists()
@@ -380,13 +380,13 @@ def test_it_is_named_again_after_it_was_gone(file, caplog):
     assert len(caplog.messages) == 2
 
 
-def test_a_folder_that_cannot_be_looked_into(tmp_path, caplog):
+def test_a_trigger_file_that_cannot_be_checked_is_reported(tmp_path, caplog):
     (tmp_path / "file").touch()
     assert not TriggerFile(tmp_path / "file" / "x").exists()
     assert caplog.messages == [f"{tmp_path}/file/x cannot be checked: Not a directory"]
 
 
-def test_one_that_cannot_be_removed_is_named(file, caplog):
+def test_a_trigger_file_that_cannot_be_removed_is_reported(file, caplog):
     file.path.mkdir()
     file.remove()
     assert caplog.messages[0].startswith(f"{file.path} could not be removed: ")

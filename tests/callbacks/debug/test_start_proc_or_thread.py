@@ -64,7 +64,7 @@ class Stoppable(threading.Thread):
 
 @pytest.fixture
 def blocked():
-    """Return what tells whether a process has SIGINT blocked or ignored."""
+    """Return a function that tells whether a process blocks or ignores SIGINT."""
 
     def tell(pid):
         status = Path(f"/proc/{pid}/status").read_text()
@@ -77,7 +77,7 @@ def blocked():
 
 
 @pytest.mark.skipif("fork" not in METHODS, reason="nothing is forked here")
-def test_a_process_that_is_stopped_at_once_ends(train_public):
+def test_a_forked_process_is_stopped_right_after_its_start(train_public):
     for _ in range(10):
         one = process(sleep, "fork")
         train_public([StartProcOrThread(one)], batches=None)
@@ -85,7 +85,7 @@ def test_a_process_that_is_stopped_at_once_ends(train_public):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_process_lives_as_long_as_the_run_and_hears_no_ctrl_c(train_public, method, blocked):
+def test_a_process_lives_as_long_as_the_run_and_ignores_ctrl_c(train_public, method, blocked):
     one = process(sleep, method)
     seen = []
     train_public([StartProcOrThread(one)], step=lambda run, batch: seen.append((one.is_alive(), blocked(one.pid))))
@@ -95,7 +95,7 @@ def test_a_process_lives_as_long_as_the_run_and_hears_no_ctrl_c(train_public, me
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_also_when_the_run_is_in_another_thread(train_public, blocked):
+def test_a_process_is_stopped_when_the_run_is_in_another_thread(train_public, blocked):
     one = process(sleep)
     seen = []
     thread = threading.Thread(
@@ -124,7 +124,7 @@ def test_a_command_runs_without_a_shell(train_public, tmp_path, blocked, until):
         (tmp_path / "it ran").unlink()
 
 
-def test_after_an_exception_it_is_stopped(train_public):
+def test_a_process_is_stopped_after_an_exception(train_public):
     one = process(sleep)
 
     def look(run, batch):
@@ -135,7 +135,7 @@ def test_after_an_exception_it_is_stopped(train_public):
     assert one.exitcode == -signal.SIGTERM
 
 
-def test_when_one_cannot_be_started_the_others_are_stopped(train_public):
+def test_if_one_fails_to_start_the_others_are_stopped(train_public):
     calls = []
     commands = [Server(calls), [os.devnull + "/no such program"]]
     with pytest.raises(NotADirectoryError):
@@ -143,7 +143,7 @@ def test_when_one_cannot_be_started_the_others_are_stopped(train_public):
     assert calls == ["start", "stop"]
 
 
-def test_several_are_stopped_in_reverse_and_one_that_fails_keeps_none(train_public, caplog):
+def test_one_that_fails_to_stop_does_not_keep_the_others_running(train_public, caplog):
     calls = []
 
     class Bad(Server):
@@ -155,7 +155,7 @@ def test_several_are_stopped_in_reverse_and_one_that_fails_keeps_none(train_publ
     assert "Bad could not be stopped: RuntimeError: will not" in caplog.text
 
 
-def test_what_does_not_end_is_killed(train_public, tmp_path, monkeypatch, caplog, until):
+def test_a_process_that_ignores_sigterm_is_killed(train_public, tmp_path, monkeypatch, caplog, until):
     monkeypatch.setenv("READY", str(tmp_path / "ready"))
     one = process(ignore_terminate)
     train_public([StartProcOrThread(one, stop_seconds=0.2)], step=lambda run, batch: until((tmp_path / "ready").exists))
@@ -163,7 +163,7 @@ def test_what_does_not_end_is_killed(train_public, tmp_path, monkeypatch, caplog
     assert "did not end within 0.2 s and was killed" in caplog.text
 
 
-def test_a_thread_with_a_stop_is_stopped(train_public):
+def test_a_thread_with_a_stop_method_is_stopped(train_public):
     thread = Stoppable()
     train_public(
         [StartProcOrThread(thread)],
@@ -172,7 +172,7 @@ def test_a_thread_with_a_stop_is_stopped(train_public):
     assert not thread.is_alive()
 
 
-def test_a_plain_thread_goes_on_and_that_is_said(train_public, caplog):
+def test_a_thread_without_a_stop_method_keeps_running_with_a_warning(train_public, caplog):
     end = threading.Event()
     threads = [threading.Thread(target=end.wait, name=name, daemon=name == "daemon") for name in ("plain", "daemon")]
     train_public([StartProcOrThread(threads)])
@@ -186,7 +186,7 @@ def test_a_plain_thread_goes_on_and_that_is_said(train_public, caplog):
     ]
 
 
-def test_without_stop_at_last_it_goes_on(train_public):
+def test_without_stop_at_last_a_process_keeps_running(train_public):
     one = process(sleep)
     train_public([StartProcOrThread(one, stop_at_last=False)])
     assert one.is_alive()
@@ -198,14 +198,14 @@ def test_without_stop_at_last_it_goes_on(train_public):
 
 
 @pytest.mark.parametrize("make", [partial(process, sleep), Stoppable])
-def test_what_was_started_cannot_be_started_again(train_public, make):
+def test_a_started_process_or_thread_cannot_be_started_again(train_public, make):
     callback = StartProcOrThread(make())
     train_public([callback])
     with pytest.raises(ValueError, match=r"was already started and cannot be started again\.\n  give +a function that creates"):
         train_public([callback])
 
 
-def test_a_function_makes_a_new_one_for_each_run(train_public):
+def test_a_function_creates_a_new_thread_for_each_run(train_public):
     made = []
 
     def make():
@@ -219,11 +219,11 @@ def test_a_function_makes_a_new_one_for_each_run(train_public):
     assert not any(thread.is_alive() for thread in made)
 
 
-def test_a_class_is_a_function_that_makes_one(train_public):
+def test_a_class_works_as_a_function(train_public):
     train_public([StartProcOrThread(Stoppable)])
 
 
-# One that dies
+# A worker that dies
 
 
 @pytest.fixture
@@ -231,7 +231,7 @@ def looks_often(monkeypatch):
     monkeypatch.setattr(start_proc_or_thread, "CHECK_EVERY_SECONDS", 0.0)
 
 
-def test_a_process_that_dies_is_said_once(train_public, looks_often, caplog, tmp_path):
+def test_a_process_that_dies_is_reported_once(train_public, looks_often, caplog, tmp_path):
     one = process(fail)
     train_public([StartProcOrThread(one), JSONWriter()], batches=4, workdir=tmp_path, step=lambda run, batch: one.join())
     assert [line for line in caplog.messages if "died" in line] == [
@@ -240,14 +240,14 @@ def test_a_process_that_dies_is_said_once(train_public, looks_often, caplog, tmp
     assert (tmp_path / "events.jsonl").read_text().count("process died") == 1
 
 
-def test_or_stops_the_run(train_public, looks_often):
+def test_a_process_that_dies_stops_the_run_if_requested(train_public, looks_often):
     one = process(fail)
     run = train_public([StartProcOrThread(one, if_it_dies="stop")], batches=4, step=lambda run, batch: one.join())
     assert run.step == 1
     assert run._verdicts.stop
 
 
-def test_one_that_ends_well_is_fine(train_public, looks_often, until, caplog):
+def test_a_process_that_exits_with_code_0_is_not_reported(train_public, looks_often, until, caplog):
     callback = StartProcOrThread([sys.executable, "-c", ""], if_it_dies="stop")
     (command,) = callback._workers
     assert train_public([callback], batches=4, step=lambda run, batch: until(lambda: not command.is_alive())).step == 4
@@ -281,7 +281,7 @@ except KeyboardInterrupt:
 """
 
 
-def test_ctrl_c_ends_the_run_which_ends_the_process(tmp_path):
+def test_ctrl_c_ends_the_run_and_the_run_stops_the_process(tmp_path):
     command = [sys.executable, "-c", CTRL_C, ANSWERS]
     done = subprocess.run(command, capture_output=True, text=True, start_new_session=True, check=True, cwd=tmp_path)
     assert done.stdout == "True\ninterrupted after 3 -15\n", done.stderr
@@ -291,12 +291,12 @@ def test_ctrl_c_ends_the_run_which_ends_the_process(tmp_path):
 
 
 @pytest.mark.parametrize("bad", [3, "ls -l", [3], None, ["a", 3]])
-def test_what_cannot_be_started_is_refused(bad):
+def test_an_argument_that_cannot_be_started_raises(bad):
     with pytest.raises(ValueError, match="StartProcOrThread cannot start"):
         StartProcOrThread(bad)
 
 
-def test_other_bad_arguments_are_refused():
+def test_other_invalid_arguments_raise():
     with pytest.raises(ValueError, match="startable is empty"):
         StartProcOrThread([])
     with pytest.raises(ValueError, match=r"if_it_dies must be 'log' or 'stop', got 'die'"):
@@ -305,6 +305,6 @@ def test_other_bad_arguments_are_refused():
         StartProcOrThread(["ls"], stop_seconds=-1)
 
 
-def test_one_with_a_command_can_be_pickled_in_the_middle_of_a_run(train_public):
+def test_a_callback_with_a_command_can_be_pickled_during_a_run(train_public):
     callback = StartProcOrThread(["sleep", "600"])
     train_public([callback], step=lambda run, batch: pickle.loads(pickle.dumps(callback)))

@@ -36,7 +36,7 @@ class Events(Callback):
 
 @pytest.fixture
 def train_with_edits(rates_of_steps):
-    """Run an epoch for each content, which the file has when the epoch ends; return the rates the epochs were trained with."""
+    """Run an epoch for each content; the file has that content when the epoch ends. Return the rates of the epochs."""
 
     def go(workdir, contents, *callbacks, **given):
         file = Path(workdir) / "hyper.txt"
@@ -55,28 +55,28 @@ def train_with_edits(rates_of_steps):
     return go
 
 
-def test_a_line_is_what_the_setting_is(train_with_edits, tmp_path):
+def test_a_line_sets_the_value_at_the_end_of_the_epoch(train_with_edits, tmp_path):
     assert train_with_edits(tmp_path, ["learning_rate:0.5\n", "learning_rate: 0.25\n", ""]) == [1.0, 0.5, 0.25]
 
 
-def test_without_an_end_of_line_it_is_a_line_too(train_with_edits, tmp_path):
+def test_a_line_without_a_newline_is_read(train_with_edits, tmp_path):
     assert train_with_edits(tmp_path, ["learning_rate:0.5", ""]) == [1.0, 0.5]
 
 
-def test_what_stands_there_at_the_start_counts_from_the_start(train_with_edits, tmp_path):
+def test_a_line_in_the_file_at_the_start_applies_from_the_start(train_with_edits, tmp_path):
     (tmp_path / "hyper.txt").write_text("lr:0.5\n")
     assert train_with_edits(tmp_path, ["lr:0.5\n", "lr:0.5\n"]) == [0.5, 0.5]
 
 
-def test_when_the_line_is_gone_the_value_stays(train_with_edits, tmp_path):
+def test_without_a_line_the_value_stays(train_with_edits, tmp_path):
     assert train_with_edits(tmp_path, ["lr:0.5\n", "", None, "# lr:0.25\n", ""]) == [1.0, 0.5, 0.5, 0.5, 0.5]
 
 
-def test_a_value_of_zero_counts(train_with_edits, tmp_path):
+def test_a_value_of_zero_is_applied(train_with_edits, tmp_path):
     assert train_with_edits(tmp_path, ["lr:0\n", ""]) == [1.0, 0.0]
 
 
-def test_a_line_holds_against_others_wherever_they_stand(train_with_edits, tmp_path, caplog):
+def test_a_line_wins_over_other_callbacks_in_any_order(train_with_edits, tmp_path, caplog):
     human = HumanHyperParamSetter("learning_rate")
     table = ScheduledHyperParamSetter("learning_rate", [(1, 0.1), (2, 0.2)])
     function = LearningRateScheduler(lambda epoch: 0.3)
@@ -84,7 +84,7 @@ def test_a_line_holds_against_others_wherever_they_stand(train_with_edits, tmp_p
     assert len([one for one in caplog.messages if "the last write wins" in one]) == 2  # each pair is named once
 
 
-def test_the_example_of_a_table_and_a_human_warns_only_when_both_have_written(train_with_edits, tmp_path, caplog):
+def test_a_conflict_with_a_schedule_warns_only_when_both_have_written(train_with_edits, tmp_path, caplog):
     callbacks = [ScheduledHyperParamSetter("learning_rate", [(1, 0.5)]), HumanHyperParamSetter("learning_rate")]
     train_with_edits(tmp_path, [None, None], *callbacks)
     assert caplog.messages == []
@@ -93,7 +93,7 @@ def test_the_example_of_a_table_and_a_human_warns_only_when_both_have_written(tr
     assert caplog.messages == [f"{both} both set learning_rate; the last write wins"]
 
 
-def test_each_change_is_said_once(train_with_edits, tmp_path):
+def test_each_change_is_recorded_once(train_with_edits, tmp_path):
     events = Events()
     train_with_edits(tmp_path, ["lr:0.5\n", "lr:0.5\n", "lr:0.25\n"], HumanHyperParamSetter("learning_rate"), events)
     by = "HumanHyperParamSetter(learning_rate)"
@@ -103,7 +103,7 @@ def test_each_change_is_said_once(train_with_edits, tmp_path):
     ]
 
 
-def test_it_may_look_more_often(train_with_edits, tmp_path):
+def test_a_schedule_makes_it_read_more_often(train_with_edits, tmp_path):
     @on("on_train_iter_end")
     def edit(run):
         (tmp_path / "hyper.txt").write_text(f"lr:{run.step}\n")
@@ -112,13 +112,13 @@ def test_it_may_look_more_often(train_with_edits, tmp_path):
     assert train_with_edits(tmp_path, [""], edit, human, batches=5) == [1.0, 1.0, 2.0, 2.0, 4.0]
 
 
-def test_a_resumed_run_has_the_value(train_with_edits, tmp_path, disk):
+def test_a_resumed_run_restores_the_value(train_with_edits, tmp_path, disk):
     train_with_edits(tmp_path, ["lr:0.5\n", ""], HumanHyperParamSetter("lr"), ModelSaver(), store=disk)
     (tmp_path / "hyper.txt").unlink()
     assert train_with_edits(tmp_path, [None] * 3, HumanHyperParamSetter("lr"), ModelSaver(), store=disk) == [0.5]
 
 
-def test_a_resumed_run_has_the_value_of_an_attribute_too(train_with_edits, tmp_path, disk):
+def test_a_resumed_run_restores_the_value_of_an_attribute(train_with_edits, tmp_path, disk):
     for epochs, expected in ((2, 0.25), (3, 0.25)):
         thing = SimpleNamespace(dropout=0.5)
         setter = HumanHyperParamSetter(ObjAttrParam(thing, "dropout"))
@@ -126,7 +126,7 @@ def test_a_resumed_run_has_the_value_of_an_attribute_too(train_with_edits, tmp_p
         assert thing.dropout == expected
 
 
-def test_an_edit_between_two_runs_counts(train_with_edits, tmp_path, disk):
+def test_an_edit_between_two_runs_is_applied(train_with_edits, tmp_path, disk):
     train_with_edits(tmp_path, ["lr:0.5\n", ""], HumanHyperParamSetter("lr"), ModelSaver(), store=disk)
     (tmp_path / "hyper.txt").write_text("lr:0.125\n")
     assert train_with_edits(tmp_path, [None] * 3, HumanHyperParamSetter("lr"), ModelSaver(), store=disk) == [0.125]
@@ -135,7 +135,7 @@ def test_an_edit_between_two_runs_counts(train_with_edits, tmp_path, disk):
 # Several settings
 
 
-def test_a_line_may_be_for_one_optimizer_or_group(tmp_path, caplog):
+def test_a_line_can_set_a_single_optimizer_or_group(tmp_path, caplog):
     optimizers = {"actor": sgd(1.0), "critic": sgd(0.5)}
     (tmp_path / "hyper.txt").write_text("learning_rate: 2.0\nlearning_rate@critic: 0.25\n")
     setters = [HumanHyperParamSetter("lr"), HumanHyperParamSetter("lr@critic")]
@@ -147,7 +147,7 @@ def test_a_line_may_be_for_one_optimizer_or_group(tmp_path, caplog):
     assert not [record.message for record in caplog.records if "hyper.txt" in record.message]
 
 
-def test_several_share_a_file(train_with_edits, tmp_path, caplog):
+def test_several_setters_share_a_file(train_with_edits, tmp_path, caplog):
     optimizer = sgd(momentum=0.9)
     setters = [HumanHyperParamSetter("learning_rate"), HumanHyperParamSetter("momentum")]
     train_with_edits(tmp_path, ["learning_rate:0.5\nmomentum:0.25\nbatch_size:3\nwhat\n"], *setters, optimizer=optimizer)
@@ -158,7 +158,7 @@ def test_several_share_a_file(train_with_edits, tmp_path, caplog):
     ]
 
 
-def test_files_of_their_own(train_with_edits, tmp_path):
+def test_setters_can_read_different_files(train_with_edits, tmp_path):
     optimizer = sgd(momentum=0.9)
     (tmp_path / "other.txt").write_text("momentum:0.25\n")
     train_with_edits(
@@ -176,7 +176,7 @@ def test_an_integer_stays_an_integer(train_with_edits, tmp_path):
 # Problems
 
 
-def test_a_bad_line_is_reported_once_and_the_others_count(train_with_edits, tmp_path, caplog):
+def test_an_invalid_line_is_reported_once_and_the_others_apply(train_with_edits, tmp_path, caplog):
     events = Events()
     content = "what is this\nlr:0.5\n"
     rates = train_with_edits(tmp_path, [content, content, content], HumanHyperParamSetter("learning_rate"), events)
@@ -186,29 +186,29 @@ def test_a_bad_line_is_reported_once_and_the_others_count(train_with_edits, tmp_
     assert events.refusals == [{"file": "hyper.txt", "line": 1, "reason": reason}]
 
 
-def test_a_problem_that_comes_back_is_reported_again(train_with_edits, tmp_path, caplog):
+def test_a_problem_that_returns_is_reported_again(train_with_edits, tmp_path, caplog):
     train_with_edits(tmp_path, ["what\n", "", "what\n"])
     assert len(caplog.messages) == 2
 
 
-def test_a_line_that_moves_is_the_same_problem(train_with_edits, tmp_path, caplog):
+def test_an_invalid_line_that_moves_is_not_reported_again(train_with_edits, tmp_path, caplog):
     train_with_edits(tmp_path, ["what\n", "# first\nwhat\n"])
     assert len(caplog.messages) == 1
 
 
 @pytest.mark.parametrize("value", ["-0.1", "nan", "inf", "1e999", "1e300"])
-def test_what_is_no_learning_rate_is_refused_and_the_last_good_value_stays(train_with_edits, tmp_path, caplog, value):
+def test_an_invalid_learning_rate_is_rejected_and_the_last_valid_value_stays(train_with_edits, tmp_path, caplog, value):
     assert train_with_edits(tmp_path, ["lr:0.5\n", f"lr:{value}\n", f"lr:{value}\n"]) == [1.0, 0.5, 0.5]
     assert len(caplog.messages) == 1
     assert caplog.messages[0].startswith("hyper.txt, line 1, ")
 
 
-def test_a_good_line_above_a_refused_one_counts(train_with_edits, tmp_path, caplog):
+def test_a_valid_line_above_a_rejected_one_applies(train_with_edits, tmp_path, caplog):
     assert train_with_edits(tmp_path, ["lr:0.5\nlearning_rate:-1\n", ""]) == [1.0, 0.5]
     assert caplog.messages == ["hyper.txt, line 2, was rejected: learning_rate must not be negative. The value is -1.0"]
 
 
-def test_what_a_setting_of_ones_own_refuses_ends_no_run(train_with_edits, tmp_path, caplog):
+def test_an_error_of_a_custom_setting_does_not_end_the_run(train_with_edits, tmp_path, caplog):
     class Picky:
         name = "picky"
         value = 0.5
@@ -223,13 +223,13 @@ def test_what_a_setting_of_ones_own_refuses_ends_no_run(train_with_edits, tmp_pa
     assert caplog.messages == ["hyper.txt, line 1, was rejected: not today. The value is 0.25"]
 
 
-def test_of_many_bad_lines_the_first_are_named(train_with_edits, tmp_path, caplog):
+def test_at_most_five_problems_are_listed(train_with_edits, tmp_path, caplog):
     train_with_edits(tmp_path, ["\n".join(f"bad {number}" for number in range(1000)) + "\n"])
     assert len(caplog.messages) == 6
     assert caplog.messages[-1] == "hyper.txt: 995 more problems are not shown"
 
 
-def test_a_link_is_reported_once(tmp_path, caplog):
+def test_a_symbolic_link_is_reported_once(tmp_path, caplog):
     (tmp_path / "hyper.txt").symlink_to("/etc/passwd")
 
     def look(run):
@@ -241,19 +241,19 @@ def test_a_link_is_reported_once(tmp_path, caplog):
     assert caplog.messages == ["hyper.txt is a symbolic link"]
 
 
-def test_it_needs_a_workdir():
+def test_a_workdir_is_required():
     loop = Loop([HumanHyperParamSetter("lr")], optimizer=sgd())
     with pytest.raises(BadLoop, match=r"^HumanHyperParamSetter\(lr\) needs a workdir"), loop:
         pass
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/etc/passwd", "..\\x", "a\0b", None, 3])
-def test_a_path_is_no_name(name):
+def test_a_path_as_file_name_raises(name):
     with pytest.raises(ValueError, match="must be the name of a file"):
         HumanHyperParamSetter("lr", name)
 
 
-# Anything at all in the place of the file
+# Arbitrary content in place of the file
 
 VALID = st.floats(0, 10).map(lambda value: (f"learning_rate:{value!r}", value))
 JUNK = st.one_of(
@@ -303,7 +303,7 @@ ODD = st.sampled_from([put_directory, put_fifo, put_link, put_dangling_link, put
 
 @st.composite
 def files(draw):
-    """Return what puts something into the place of the file, and the value that is to hold then, or None."""
+    """Return a function that puts something in place of the file, and the value that applies then, or None."""
     if draw(st.integers(0, 9)) == 0:
         return draw(ODD), None
     lines, value = [], None
@@ -326,7 +326,7 @@ def clear(path):
 
 @settings(max_examples=3 * settings.default.max_examples, deadline=None)
 @given(st.lists(files(), min_size=1, max_size=4))
-def test_whatever_is_there_nothing_invalid_is_applied_and_nothing_fails(puts):
+def test_no_content_of_the_file_applies_an_invalid_value_or_fails(puts):
     logger, said = logging.getLogger("hookpoint"), []
     handler = logging.Handler()
     handler.emit = lambda record: said.append(record.getMessage())
@@ -355,5 +355,5 @@ def test_whatever_is_there_nothing_invalid_is_applied_and_nothing_fails(puts):
         logger.propagate = True
 
 
-def test_the_reader_knows_how_large_is_too_large():
+def test_the_size_limit_is_64_kib():
     assert hyper_file.MAX_BYTES == 65536

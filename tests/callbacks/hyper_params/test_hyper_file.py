@@ -18,7 +18,7 @@ def path(tmp_path):
 
 
 def age(path, seconds=60.0):
-    """Make a file look as if it had been written so long ago."""
+    """Make a file look as if it was written `seconds` ago."""
     then = time.time() - seconds
     os.utime(path, (then, then))
 
@@ -33,19 +33,19 @@ def test_lines_are_names_and_values():
     assert reading.problems == []
 
 
-def test_blank_lines_and_comments_do_not_count():
+def test_blank_lines_and_comments_are_ignored():
     reading = parse(b"\n   \n# a comment: 5\nlr:0.1  # lower than before\n\n")
     assert values(reading) == {"lr": 0.1}
     assert [line.number for line in reading.lines] == [4]
     assert reading.problems == []
 
 
-def test_a_byte_order_mark_does_not_count():
+def test_a_byte_order_mark_is_ignored():
     assert values(parse(b"\xef\xbb\xbflr:0.1\n")) == {"lr": 0.1}
 
 
 @pytest.mark.parametrize("number", ["1", "1.", ".5", "+1.5", "-2e3", "1E-4", "0", "0.0", "-0", "00012"])
-def test_numbers(number):
+def test_numbers_are_parsed(number):
     assert values(parse(f"lr:{number}\n".encode())) == {"lr": float(number)}
 
 
@@ -71,7 +71,7 @@ def test_numbers(number):
         "1 2",
     ],
 )
-def test_what_is_no_finite_number_is_a_problem(number):
+def test_a_value_that_is_not_a_finite_number_is_a_problem(number):
     reading = parse(f"momentum:0.9\nlr:{number}\n".encode())
     assert values(reading) == {"momentum": 0.9}
     (problem,) = reading.problems
@@ -90,33 +90,33 @@ def test_what_is_no_finite_number_is_a_problem(number):
         (b"\x1b[2J" + b"a" * 100, "has no colon: '\\x1b[2J" + "a" * 36 + "'…; write name:value"),
     ],
 )
-def test_a_line_that_makes_no_sense_is_a_problem_with_its_number(line, reason):
+def test_an_invalid_line_is_a_problem_with_its_line_number(line, reason):
     reading = parse(b"momentum:0.9\n" + line + b"\nlr:0.1\n")
     assert values(reading) == {"momentum": 0.9, "lr": 0.1}
     assert [(problem.line, problem.reason) for problem in reading.problems] == [(2, reason)]
 
 
-def test_of_two_lines_for_one_name_the_last_counts_and_that_is_said():
+def test_a_repeated_name_is_reported_and_the_last_line_counts():
     reading = parse(b"lr:0.1\nlr:0.2\n")
     assert values(reading) == {"lr": 0.2}
     assert [problem.reason for problem in reading.problems] == ["sets 'lr' again, after line 1; the last valid line counts"]
 
 
-def test_a_bad_second_line_leaves_the_first_one():
+def test_an_invalid_repetition_keeps_the_first_line():
     assert values(parse(b"lr:0.1\nlr:nan\n")) == {"lr": 0.1}
 
 
-def test_a_file_that_is_not_there_says_nothing(path):
+def test_a_missing_file_has_no_lines_and_no_problems(path):
     reading = HyperFile(path).read()
     assert (reading.lines, reading.problems) == ([], [])
 
 
-def test_an_empty_file_says_nothing(path):
+def test_an_empty_file_has_no_problems(path):
     path.write_bytes(b"")
     assert HyperFile(path).read().problems == []
 
 
-# What is no file of ours
+# Rejected files
 
 
 def refusal(path):
@@ -135,25 +135,25 @@ def test_a_symbolic_link_is_not_followed(path, tmp_path):
     assert refusal(path) == "is a symbolic link"
 
 
-def test_a_link_that_takes_the_files_place_meanwhile_is_not_followed(path, tmp_path, monkeypatch):
+def test_a_link_that_replaces_the_file_during_the_check_is_not_followed(path, tmp_path, monkeypatch):
     (tmp_path / "other").write_text("lr:0.1\n")
     path.symlink_to(tmp_path / "other")
     monkeypatch.setattr(hyper_file.os, "lstat", os.stat)
     assert refusal(path) == "is a symbolic link"
 
 
-def test_a_directory_is_no_file(path):
+def test_a_directory_is_rejected(path):
     path.mkdir()
     assert refusal(path) == "is not a regular file"
 
 
 @pytest.mark.timeout(20)
-def test_a_fifo_is_not_waited_for(path):
+def test_a_fifo_is_rejected_without_waiting(path):
     os.mkfifo(path)
     assert refusal(path) == "is not a regular file"
 
 
-def test_a_device_is_no_file():
+def test_a_device_is_rejected():
     assert refusal("/dev/zero") == "is not a regular file"
 
 
@@ -164,7 +164,7 @@ def test_a_file_of_another_user_is_not_read(path, monkeypatch):
     assert refusal(path) == f"belongs to user {mine}, but this process runs as user {mine + 1}"
 
 
-def test_a_file_that_may_not_be_read(path, monkeypatch):
+def test_an_unreadable_file_is_reported(path, monkeypatch):
     def refuse(*args):
         raise PermissionError(13, "Permission denied")
 
@@ -174,12 +174,12 @@ def test_a_file_that_may_not_be_read(path, monkeypatch):
 
 
 @pytest.mark.parametrize("size", [64 * 1024 + 1, 10 * 1024 * 1024])
-def test_a_file_that_is_too_large_is_not_read(path, size):
+def test_a_file_over_64_kib_is_not_read(path, size):
     path.write_bytes(b"lr:0.1\n" + b"#" * (size - 7))
     assert refusal(path) == "is larger than 64 KiB"
 
 
-def test_a_huge_file_is_not_even_opened(path, monkeypatch):
+def test_a_huge_file_is_not_opened(path, monkeypatch):
     with open(path, "wb") as file:
         file.truncate(1 << 30)
     monkeypatch.setattr(hyper_file.os, "open", None)
@@ -189,12 +189,12 @@ def test_a_huge_file_is_not_even_opened(path, monkeypatch):
 # A file that is being written
 
 
-def test_a_last_line_without_an_end_is_taken_when_nothing_follows(path):
+def test_an_unterminated_last_line_is_read_when_nothing_follows(path):
     path.write_text("lr:0.1")
     assert values(HyperFile(path).read()) == {"lr": 0.1}
 
 
-def test_it_is_waited_for_once(path, monkeypatch):
+def test_an_unchanged_file_is_waited_for_once(path, monkeypatch):
     naps = []
     monkeypatch.setattr(hyper_file.time, "sleep", naps.append)
     path.write_text("lr:0.1")
@@ -203,20 +203,20 @@ def test_it_is_waited_for_once(path, monkeypatch):
     assert naps == [hyper_file.SETTLE_SECONDS]
 
 
-def test_an_old_one_is_not_waited_for(path, monkeypatch):
+def test_an_old_file_is_not_waited_for(path, monkeypatch):
     monkeypatch.setattr(hyper_file.time, "sleep", None)
     path.write_text("lr:0.1")
     age(path)
     assert values(HyperFile(path).read()) == {"lr": 0.1}
 
 
-def test_whoever_goes_on_writing_is_waited_for(path, monkeypatch):
+def test_a_file_that_is_still_being_written_is_waited_for(path, monkeypatch):
     path.write_text("lr:0.")
     monkeypatch.setattr(hyper_file.time, "sleep", lambda seconds: path.write_text("lr:0.001\n"))
     assert values(HyperFile(path).read()) == {"lr": 0.001}
 
 
-def test_of_a_file_that_never_settles_the_whole_lines_count(path, monkeypatch):
+def test_only_complete_lines_of_a_file_that_keeps_growing_are_read(path, monkeypatch):
     path.write_text("momentum:0.9\nlr:0.")
 
     def more(seconds):
@@ -229,7 +229,7 @@ def test_of_a_file_that_never_settles_the_whole_lines_count(path, monkeypatch):
     assert reading.problems == []
 
 
-def test_half_a_line_that_makes_no_sense_is_a_problem_only_later(path):
+def test_an_incomplete_line_is_reported_only_when_the_file_is_old(path):
     path.write_text("momentum:0.9\nlearning_ra")
     file = HyperFile(path)
     assert file.read().problems == []
@@ -237,7 +237,7 @@ def test_half_a_line_that_makes_no_sense_is_a_problem_only_later(path):
     assert [problem.line for problem in file.read().problems] == [2]
 
 
-# Anything
+# Arbitrary content
 
 NAMES = st.sampled_from(["lr", "learning_rate", "momentum", "", "a:b", "λ", "\x00", "nan"])
 NUMBERS = st.one_of(
@@ -255,7 +255,7 @@ LINES = st.one_of(
 @settings(max_examples=10_000 if settings.default.max_examples > 20 else 100, deadline=None)
 @example([b"lr:0.1", b"lr:nan"], 3, False)
 @given(st.lists(LINES, max_size=8), st.integers(0, 40), st.booleans())
-def test_whatever_it_holds_only_finite_numbers_come_out_and_nothing_is_raised(lines, torn, may_be_incomplete):
+def test_parse_returns_only_finite_numbers_and_never_raises(lines, torn, may_be_incomplete):
     content = b"\n".join(lines)
     content = content[: len(content) - torn] if torn else content
     reading = parse(content, may_be_incomplete=may_be_incomplete)

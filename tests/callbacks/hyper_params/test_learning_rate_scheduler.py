@@ -12,7 +12,7 @@ from hookpoint.core.errors import BadValue
 from hookpoint.core.loop.loop import Loop
 
 
-def test_epochs_count_from_0_and_the_rate_is_the_present_one(rates_of_steps):
+def test_the_schedule_gets_epochs_from_0_and_the_current_rate(rates_of_steps):
     asked = []
 
     def schedule(epoch, rate):
@@ -32,11 +32,11 @@ def test_epochs_count_from_0_and_the_rate_is_the_present_one(rates_of_steps):
         lambda *epoch_and_rate: 1 / (epoch_and_rate[0] + 1),
     ],
 )
-def test_functions_of_all_kinds(rates_of_steps, schedule):
+def test_functions_of_all_kinds_are_accepted(rates_of_steps, schedule):
     assert rates_of_steps([LearningRateScheduler(schedule)], epochs=2) == [1.0, 0.5]
 
 
-def test_a_type_error_inside_is_not_mistaken_for_a_function_of_one_argument(rates_of_steps):
+def test_a_type_error_in_the_schedule_is_raised(rates_of_steps):
     with pytest.raises(TypeError, match="unsupported operand"):
         rates_of_steps([LearningRateScheduler(lambda epoch, rate: rate + "x")], epochs=1)
 
@@ -49,7 +49,7 @@ def test_other_groups_keep_their_ratios(rates_of_steps, sgd, schedule):
 
 
 @pytest.mark.parametrize("cut_at", [2, 3, 4, 5])
-def test_a_resumed_run_has_the_rates_of_an_uninterrupted_one(rates_of_steps, disk, cut_at):
+def test_a_resumed_run_has_the_rates_of_an_uninterrupted_run(rates_of_steps, disk, cut_at):
     def make():
         return LearningRateScheduler(lambda epoch, rate: rate / 2)
 
@@ -58,12 +58,12 @@ def test_a_resumed_run_has_the_rates_of_an_uninterrupted_one(rates_of_steps, dis
     assert first + rates_of_steps([make(), ModelSaver()], epochs=4, batches=2, store=disk) == whole
 
 
-def test_a_second_run_starts_anew(rates_of_steps):
+def test_a_second_run_starts_from_scratch(rates_of_steps):
     scheduler = LearningRateScheduler(lambda epoch: 1 / (epoch + 1))
     assert rates_of_steps([scheduler], epochs=2) == rates_of_steps([scheduler], epochs=2) == [1.0, 0.5]
 
 
-def test_each_change_is_printed_if_wanted(rates_of_steps, capsys):
+def test_verbose_prints_each_change(rates_of_steps, capsys):
     rates_of_steps([LearningRateScheduler(lambda epoch: [1.0, 0.5, 0.5][epoch], verbose=1)], epochs=3)
     assert capsys.readouterr().err == "epoch 2: LearningRateScheduler sets learning_rate to 0.5\n"
 
@@ -71,17 +71,17 @@ def test_each_change_is_printed_if_wanted(rates_of_steps, capsys):
 @pytest.mark.parametrize(
     ("returned", "says"), [(None, "returned None for epoch 0"), ("0.1", "finite number"), (float("nan"), "finite")]
 )
-def test_what_is_no_number_is_refused(rates_of_steps, returned, says):
+def test_a_returned_value_that_is_not_a_finite_number_raises(rates_of_steps, returned, says):
     with pytest.raises(BadValue, match=says):
         rates_of_steps([LearningRateScheduler(lambda epoch, rate: returned)], epochs=1)
 
 
-def test_what_is_no_function_is_refused():
+def test_a_schedule_that_is_not_a_function_raises():
     with pytest.raises(TypeError, match=r"must be a function, got 0\.1"):
         LearningRateScheduler(0.1)
 
 
-def test_the_rate_is_logged_once_in_a_loop_and_in_a_runner(sgd):
+def test_the_rate_is_logged_once_per_epoch(sgd):
     scheduler = LearningRateScheduler(lambda epoch: 1 / (epoch + 1))
     with Loop([scheduler], optimizer=sgd()) as run:
         for _ in run.epochs(2):
@@ -94,7 +94,7 @@ def test_the_rate_is_logged_once_in_a_loop_and_in_a_runner(sgd):
     assert [value for _, value in run.monitors.get_history("learning_rate")] == [1.0, 0.5]
 
 
-def test_a_function_of_the_rate_and_the_step_is_refused():
+def test_a_function_of_the_rate_and_the_step_raises():
     with pytest.raises(TypeError) as caught:
         LearningRateScheduler(lambda lr, cur_step_num: lr)
     assert str(caught.value) == (

@@ -14,13 +14,13 @@ from hookpoint.core.loop.loop import Loop
 LOSS = [4.0, 3.0, 3.0, 3.0, 2.0, 2.0, math.nan, 2.5, 2.5, 2.5]
 
 
-def test_min_delta_may_be_a_share_of_the_best(rates_of_epochs):
+def test_min_delta_can_be_relative_to_the_best_value(rates_of_epochs):
     relative = ReduceLROnPlateau(factor=0.5, patience=1, min_delta=0.01, min_delta_mode="rel")
     assert rates_of_epochs([relative], [0.100, 0.098, 0.0979]) == [1.0, 1.0, 0.5]
     assert rates_of_epochs([ReduceLROnPlateau(factor=0.5, patience=1, min_delta=0.01)], [0.100, 0.098]) == [1.0, 0.5]
 
 
-def test_it_reduces_when_the_metric_no_longer_gets_better(rates_of_epochs):
+def test_the_rate_is_reduced_when_the_metric_stops_improving(rates_of_epochs):
     assert rates_of_epochs([ReduceLROnPlateau(factor=0.5, patience=2)], LOSS) == [
         1.0,
         1.0,
@@ -35,26 +35,26 @@ def test_it_reduces_when_the_metric_no_longer_gets_better(rates_of_epochs):
     ]
 
 
-def test_an_infinite_value_is_a_first_best(rates_of_epochs):
+def test_an_infinite_first_value_is_improved_by_a_finite_value(rates_of_epochs):
     assert rates_of_epochs([ReduceLROnPlateau(factor=0.5, patience=2)], [math.inf, math.inf, 5.0, 4.0]) == [1.0] * 4
 
 
-def test_not_below_its_least(rates_of_epochs):
+def test_the_rate_is_not_reduced_below_min_lr(rates_of_epochs):
     assert rates_of_epochs([ReduceLROnPlateau(factor=0.5, patience=1, min_lr=0.375)], [1.0] * 4) == [1.0, 0.5, 0.375, 0.375]
 
 
-def test_a_rate_below_the_least_is_left_alone(rates_of_epochs):
+def test_a_rate_below_min_lr_does_not_change(rates_of_epochs):
     assert rates_of_epochs([ReduceLROnPlateau(factor=0.5, patience=1, min_lr=2.0)], [1.0] * 3) == [1.0, 1.0, 1.0]
 
 
-def test_no_cooldown_without_a_reduction(rates_of_epochs):
+def test_the_cooldown_starts_only_with_a_reduction(rates_of_epochs):
     callback = ReduceLROnPlateau(factor=0.5, patience=1, min_lr=1.0, cooldown=3)
     rates_of_epochs([callback], [1.0] * 4)
     assert callback.state_dict()["cools_for"] == 0
     assert callback.state_dict()["waited"] == 3
 
 
-def test_the_first_group_is_reduced_and_the_others_keep_their_ratios(rates_of_epochs, sgd):
+def test_other_groups_keep_their_ratios(rates_of_epochs, sgd):
     optimizer = sgd(1.0, 0.5, 0.25)
     rates_of_epochs([ReduceLROnPlateau(factor=0.5, patience=1, min_lr=0.375)], [1.0] * 3, optimizer=optimizer)
     assert [group["lr"] for group in optimizer.param_groups] == [0.375, 0.1875, 0.09375]
@@ -64,7 +64,7 @@ def test_the_first_group_is_reduced_and_the_others_keep_their_ratios(rates_of_ep
     ("param", "rates"),
     [("learning_rate", [0.5, 0.25, 1.0]), ("lr@critic", [1.0, 0.5, 1.0]), ("lr@1", [1.0, 0.25, 2.0])],
 )
-def test_several_optimizers_keep_their_ratios(param, rates):
+def test_rates_of_several_optimizers_keep_their_ratios(param, rates):
     actor = torch.optim.SGD([{"params": [torch.zeros(1)], "lr": rate} for rate in (1.0, 0.5)])
     optimizers = {"actor": actor, "critic": torch.optim.SGD([torch.zeros(1)], lr=2.0)}
     with Loop([ReduceLROnPlateau(factor=0.5, patience=1, param=param)], optimizer=optimizers) as run:
@@ -73,7 +73,7 @@ def test_several_optimizers_keep_their_ratios(param, rates):
     assert [group["lr"] for one in optimizers.values() for group in one.param_groups] == rates
 
 
-def test_the_mode_goes_by_the_name(rates_of_epochs):
+def test_the_default_mode_comes_from_the_metric_name(rates_of_epochs):
     losses = [1.0, 2.0, 3.0]
     assert rates_of_epochs([ReduceLROnPlateau(factor=0.5, patience=1)], losses) == [1.0, 0.5, 0.25]
     assert rates_of_epochs([ReduceLROnPlateau(factor=0.5, patience=1, mode="max")], losses) == [1.0, 1.0, 1.0]
@@ -89,13 +89,13 @@ def test_an_epoch_without_a_value_does_not_count(rates_of_epochs):
     ]
 
 
-def test_nan_is_never_the_best(rates_of_epochs):
+def test_nan_is_never_the_best_value(rates_of_epochs):
     assert rates_of_epochs([ReduceLROnPlateau(factor=0.5, patience=2)], [math.nan, 5.0, 4.0, 3.0]) == [1.0] * 4
 
 
 @pytest.mark.parametrize("cut", range(1, len(LOSS)))
 @pytest.mark.parametrize("cooldown", [0, 2])
-def test_a_resumed_run_decides_as_an_uninterrupted_one(rates_of_epochs, disk, cut, cooldown):
+def test_a_resumed_run_decides_like_an_uninterrupted_run(rates_of_epochs, disk, cut, cooldown):
     def make():
         return ReduceLROnPlateau(factor=0.5, patience=2, cooldown=cooldown)
 
@@ -103,12 +103,12 @@ def test_a_resumed_run_decides_as_an_uninterrupted_one(rates_of_epochs, disk, cu
     assert first + rates_of_epochs([make(), ModelSaver()], LOSS, store=disk) == rates_of_epochs([make()], LOSS)
 
 
-def test_a_second_run_starts_anew(rates_of_epochs):
+def test_a_second_run_starts_from_scratch(rates_of_epochs):
     callback = ReduceLROnPlateau(factor=0.5, patience=2)
     assert rates_of_epochs([callback], [0.5, 0.5]) == rates_of_epochs([callback], [1.0, 1.0]) == [1.0, 1.0]
 
 
-def test_a_reduction_is_an_event_and_printed_if_wanted(rates_of_epochs, capsys):
+def test_a_reduction_is_recorded_and_verbose_prints_it(rates_of_epochs, capsys):
     class Events(Callback):
         def __init__(self):
             self.changes = []
@@ -123,7 +123,7 @@ def test_a_reduction_is_an_event_and_printed_if_wanted(rates_of_epochs, capsys):
     assert capsys.readouterr().err == f"epoch 2: {by} reduces learning_rate to 0.5\n"
 
 
-def test_the_rate_that_is_logged_is_the_one_the_epoch_was_trained_with():
+def test_the_logged_rate_is_the_rate_the_epoch_was_trained_with():
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
     with Loop([ReduceLROnPlateau(factor=0.5, patience=1)], optimizer=optimizer) as run:
         for _ in run.epochs(3):
@@ -146,17 +146,17 @@ def test_the_rate_that_is_logged_is_the_one_the_epoch_was_trained_with():
         ({"monitor": "thing"}, "is ambiguous"),
     ],
 )
-def test_mistakes_are_refused(options, says):
+def test_invalid_arguments_raise(options, says):
     with pytest.raises(ValueError, match=says):
         ReduceLROnPlateau(**options)
 
 
-def test_a_metric_that_never_comes_is_an_error(rates_of_epochs):
+def test_a_metric_that_is_never_logged_raises(rates_of_epochs):
     with pytest.raises(MissingMetric, match=r"^ReduceLROnPlateau\(loss\) reads 'loss'"):
         rates_of_epochs([ReduceLROnPlateau("loss")], [None, None])
 
 
-def test_with_a_runner_that_validates_within_epochs():
+def test_a_schedule_within_epochs_follows_validations_within_epochs():
     model = torch.nn.Linear(2, 1)
     torch.nn.init.zeros_(model.weight), torch.nn.init.zeros_(model.bias)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
@@ -164,14 +164,16 @@ def test_with_a_runner_that_validates_within_epochs():
     callback = ReduceLROnPlateau(factor=0.5, patience=1).when(Every(steps=2))
     runner = Runner(model, optimizer, torch.nn.MSELoss(), callbacks=[callback], monitors=[], extra_callbacks=[])
     runner.fit(data, data, epochs=1, batch_size=1, validate_every=Every(steps=2))
-    assert optimizer.param_groups[0]["lr"] == 0.125  # a validation comes before the trigger of its step; the first is the best
+    assert (
+        optimizer.param_groups[0]["lr"] == 0.125
+    )  # each validation comes before the trigger of its step; the first value is the best
 
 
 # Plateau
 
 
 def reductions(plateau, values):
-    """Return at which values it reduces, where each time it is done."""
+    """Return the numbers of the values that cause a reduction."""
     found = []
     for number, value in enumerate(values, 1):
         if plateau.take(value, number):
@@ -185,7 +187,7 @@ def reductions(plateau, values):
     [
         ({"patience": 2}, [3.0, 2.0, 2.0, 2.0, 2.0, 2.0], [4, 6]),
         ({"patience": 0}, [3.0, 2.0, 2.0, 1.0, 1.5], [3, 5]),
-        ({"patience": 1}, [3.0, 2.0, 2.0, 1.0, 1.5], [3, 5]),  # as in Keras, where 0 and 1 are one
+        ({"patience": 1}, [3.0, 2.0, 2.0, 1.0, 1.5], [3, 5]),  # as in Keras, where 0 and 1 mean the same
         ({"patience": 1, "min_delta": 0.5}, [3.0, 2.75, 2.25, 1.75], [2, 4]),
         (
             {"patience": 1, "cooldown": 1},
@@ -200,18 +202,18 @@ def reductions(plateau, values):
         ({"patience": 1}, [math.nan, math.inf, math.inf, 5.0], [1, 3]),
     ],
 )
-def test_when_to_reduce(options, values, found):
+def test_a_reduction_is_due_after_patience_values_without_improvement(options, values, found):
     assert reductions(Plateau("min", **options), values) == found
     assert reductions(Plateau("max", **options), [-value for value in values]) == found
 
 
-def test_what_was_not_reduced_is_asked_for_again():
+def test_a_reduction_stays_due_until_it_is_made():
     plateau = Plateau("min", patience=2)
     assert [plateau.take(1.0, step) for step in range(5)] == [False, False, True, True, True]
 
 
 @pytest.mark.parametrize("cut", range(9))
-def test_the_state_is_all_there_is(cut):
+def test_the_state_restores_a_plateau_completely(cut):
     values = [3.0, 2.0, 2.0, 2.5, 1.0, 1.0, 1.0, 1.0, 1.0]
     options = {"patience": 2, "cooldown": 1}
     first, second = Plateau("min", **options), Plateau("min", **options)

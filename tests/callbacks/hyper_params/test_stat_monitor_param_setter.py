@@ -21,11 +21,11 @@ def rates(rates_of_epochs):
     return partial(rates_of_epochs, metric="error")
 
 
-def test_it_changes_when_the_metric_stands_still(rates):
+def test_the_value_changes_when_the_metric_stops_decreasing(rates):
     assert rates([make()], STAT) == [1.0, 1.0, 1.0, 0.5, 0.5, 0.5, 0.5, 0.25, 0.25]
 
 
-def test_the_other_way_round(rates):
+def test_with_reverse_the_value_changes_when_the_metric_stops_increasing(rates):
     assert rates([make(reverse=True)], [1.0, 2.0, 3.0, 2.0, 2.5]) == [1.0, 1.0, 1.0, 1.0, 0.5]
 
 
@@ -34,19 +34,19 @@ def test_an_epoch_without_a_value_does_not_count(rates):
 
 
 @pytest.mark.parametrize("cut", range(1, len(STAT)))
-def test_a_resumed_run_decides_as_an_uninterrupted_one(rates, disk, cut):
+def test_a_resumed_run_decides_like_an_uninterrupted_run(rates, disk, cut):
     whole = rates([make()], STAT)
     first = rates([make(), ModelSaver()], STAT[:cut], store=disk)
     assert first + rates([make(), ModelSaver()], STAT, store=disk) == whole
 
 
-def test_a_second_run_starts_anew(rates):
+def test_a_second_run_starts_from_scratch(rates):
     setter = make()
     assert rates([setter], [9.0, 9.0]) == [1.0, 1.0]
     assert rates([setter], [9.0, 9.0]) == [1.0, 1.0]
 
 
-def test_mistakes_are_refused(rates):
+def test_missing_metrics_invalid_arguments_and_unknown_settings_raise(rates):
     with pytest.raises(MissingMetric, match=r"^StatMonitorParamSetter\(lr, error\) reads 'error'"):
         rates([make()], [None, None])
     with pytest.raises(ValueError, match=r"threshold must be a finite number >= 0, got -1"):
@@ -73,9 +73,9 @@ def stands(stagnation, values):
     ("values", "threshold", "last_k", "reverse", "found"),
     [
         ([9, 8, 7, 6, 5, 4], 0.0, 3, False, []),
-        ([5, 5, 5, 5, 5, 5], 0.0, 3, False, [3, 6]),  # after a find it starts anew
+        ([5, 5, 5, 5, 5, 5], 0.0, 3, False, [3, 6]),  # a detection restarts the window
         ([5, 6, 4, 5, 5], 0.0, 3, False, [5]),
-        ([9, 8.75, 8.5, 8.25], 0.5, 3, False, [3]),  # by 0.5, which is not more than 0.5
+        ([9, 8.75, 8.5, 8.25], 0.5, 3, False, [3]),  # a decrease of 0.5 is not more than 0.5
         ([9, 8.75, 8.25, 8], 0.5, 3, False, []),
         ([1, 2, 3, 4], 0.0, 3, False, [3]),
         ([1, 2, 3, 4], 0.0, 3, True, []),
@@ -87,12 +87,12 @@ def stands(stagnation, values):
         ([0.0, 0.0], 0.0, 2, False, [2]),
     ],
 )
-def test_when_a_metric_stands_still(values, threshold, last_k, reverse, found):
+def test_a_metric_that_does_not_improve_within_last_k_values_stagnates(values, threshold, last_k, reverse, found):
     assert stands(Stagnation(threshold, last_k, reverse=reverse), values) == found
 
 
 @pytest.mark.parametrize("cut", range(7))
-def test_the_state_is_all_there_is(cut):
+def test_the_state_restores_a_stagnation_completely(cut):
     values = [5, 6, 4, 5, 5, 5, 5]
     first, second = Stagnation(0.0, 3), Stagnation(0.0, 3)
     found = stands(first, values[:cut])

@@ -14,7 +14,9 @@ from hookpoint.core.errors import BadValue, MissingOutput
 from hookpoint.core.loop.loop import Loop
 
 PRED = torch.tensor([1, 1, 1, 0, 0, 0, 1, 0])
-LABEL = torch.tensor([1, 0, 1, 1, 0, 0, 1, 0])  # three hits, one false alarm, one miss, three rightly refused
+LABEL = torch.tensor(
+    [1, 0, 1, 1, 0, 0, 1, 0]
+)  # three true positives, one false positive, one false negative, three true negatives
 EXPECTED = (3 / 4, 3 / 4, 3.0, 1.0, 1.0, 3.0)
 
 
@@ -30,11 +32,11 @@ def cut(pred, label, *sizes):
 
 
 @pytest.mark.parametrize("sizes", [(8,), (7, 1), (1, 7), (3, 3, 2), (1,) * 8])
-def test_it_counts_over_the_data_set_whatever_the_batches(sizes):
+def test_counts_cover_the_whole_dataset_however_it_is_split_into_batches(sizes):
     assert measure(BinaryClassificationStats(), cut(PRED, LABEL, *sizes)) == EXPECTED
 
 
-def test_names():
+def test_the_prefix_is_part_of_the_names():
     assert BinaryClassificationStats().names == (
         *("val_precision", "val_recall"),
         *("val_true_positives", "val_false_positives", "val_false_negatives", "val_true_negatives"),
@@ -55,12 +57,12 @@ def test_names():
         (PRED.bool().numpy(), LABEL.float().numpy()),
     ],
 )
-def test_yes_and_no_have_many_forms(pred, label):
+def test_predictions_and_labels_can_be_booleans_numbers_or_arrays(pred, label):
     assert measure(BinaryClassificationStats(), [(pred, label)]) == EXPECTED
 
 
-def test_logits_want_another_threshold():
-    logits = PRED * 6.0 - 0.3 - 5.5 * LABEL * PRED  # 0.2 or 5.7 for a yes, -0.3 for a no
+def test_logits_need_a_threshold_of_0():
+    logits = PRED * 6.0 - 0.3 - 5.5 * LABEL * PRED  # 0.2 or 5.7 for a positive, -0.3 for a negative
     assert measure(BinaryClassificationStats(threshold=0.0), [(logits, LABEL)]) == EXPECTED
     assert measure(BinaryClassificationStats(), [(logits, LABEL)]) != EXPECTED
 
@@ -74,13 +76,13 @@ def test_logits_want_another_threshold():
         BinaryClassificationStats(label="truth", pred=lambda outputs, targets: 1 - (1 - outputs["guess"])),
     ],
 )
-def test_predictions_and_labels_by_name_or_function(stats):
+def test_predictions_and_labels_are_read_by_name_or_function(stats):
     assert measure(stats, [({"guess": PRED, "truth": LABEL}, LABEL)]) == EXPECTED
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=30), st.integers(1, 7))
 @settings(max_examples=3 * settings.default.max_examples, deadline=None)
-def test_it_is_what_one_counts_by_hand(pairs, size):
+def test_counts_match_a_naive_implementation(pairs, size):
     pred, label = (torch.tensor(column) for column in zip(*pairs, strict=True))
     batches = list(zip(pred.split(size), label.split(size), strict=True))
     tp, fp, fn, tn = (pairs.count(pair) for pair in ((True, True), (True, False), (False, True), (False, False)))
@@ -88,7 +90,7 @@ def test_it_is_what_one_counts_by_hand(pairs, size):
     assert measure(BinaryClassificationStats(), batches) == (precision, recall, tp, fp, fn, tn)
 
 
-# Nothing to divide by
+# Division by zero
 
 
 @pytest.mark.parametrize(
@@ -100,25 +102,25 @@ def test_it_is_what_one_counts_by_hand(pairs, size):
         ([1, 1], [1, 1], (1.0, 1.0, 2, 0, 0, 0)),
     ],
 )
-def test_without_any_yes_precision_and_recall_are_zero(pred, label, expected):
+def test_precision_and_recall_are_zero_when_undefined(pred, label, expected):
     assert measure(BinaryClassificationStats(), [(torch.tensor(pred), torch.tensor(label))]) == expected
     assert measure(BinaryClassificationStats(), [(np.array(pred), np.array(label))]) == expected
 
 
-def test_nan_is_no_yes():
+def test_a_nan_prediction_is_not_positive():
     assert measure(BinaryClassificationStats(), [(torch.tensor([math.nan, 1.0]), torch.tensor([1, 1]))])[:2] == (1.0, 0.5)
 
 
 # Mistakes
 
 
-def test_a_missing_output_is_an_error_that_names_those_there_are():
+def test_the_error_for_a_missing_output_lists_the_outputs():
     message = "BinaryClassificationStats(val_precision) reads 'guess', which is not among the outputs.\n  known     pred\n"
     with pytest.raises(MissingOutput, match=re.escape(message)):
         measure(BinaryClassificationStats("guess"), [({"pred": PRED}, LABEL)])
 
 
-def test_predictions_and_labels_of_different_numbers_are_refused():
+def test_a_different_number_of_predictions_and_labels_raises():
     message = "prediction shape (8, 2) does not match label shape (8,).\n  give      one prediction per label"
     with pytest.raises(BadValue, match=re.escape(message)):
         measure(BinaryClassificationStats(), [(torch.zeros(8, 2), LABEL)])
@@ -131,18 +133,18 @@ def test_predictions_and_labels_of_different_numbers_are_refused():
         (PRED, None, "label must be an array or tensor .*, got NoneType"),
     ],
 )
-def test_what_is_no_vector_is_refused(pred, label, message):
+def test_predictions_and_labels_that_are_not_arrays_raise(pred, label, message):
     with pytest.raises(BadValue, match=message):
         measure(BinaryClassificationStats(lambda outputs, targets: pred, lambda outputs, targets: label), [(PRED, LABEL)])
 
 
 @pytest.mark.parametrize("options", [{"pred": 3}, {"label": 0.5}])
-def test_what_is_neither_a_name_nor_a_function_is_refused(options):
+def test_an_argument_that_is_neither_a_name_nor_a_function_raises(options):
     with pytest.raises(TypeError, match="must be a name or a function"):
         BinaryClassificationStats(**options)
 
 
 @pytest.mark.parametrize("threshold", [math.nan, "0.5", None])
-def test_a_threshold_that_is_no_number_is_refused(threshold):
+def test_a_threshold_that_is_not_a_number_raises(threshold):
     with pytest.raises(ValueError, match="threshold must be a number"):
         BinaryClassificationStats(threshold=threshold)

@@ -40,7 +40,7 @@ def network():
 
 
 def fit(*callbacks, epochs=2, model=None, metrics=None, main=None, val=None, **options):
-    """Train with dropout, shuffled data, batch normalisation and momentum; return the run."""
+    """Train with dropout, shuffled data, batch normalization and momentum; return the run."""
     model = network() if model is None else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     options = {"seed": 7, "device": "cpu", **BARE, **options}
@@ -49,7 +49,7 @@ def fit(*callbacks, epochs=2, model=None, metrics=None, main=None, val=None, **o
 
 
 def own_loop(*callbacks, epochs=2, model=None, **options):
-    """The same training, by hand."""
+    """Run the same training in a hand-written loop."""
     model = network() if model is None else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     torch.manual_seed(7)
@@ -68,7 +68,7 @@ jobs = pytest.mark.parametrize("train", [fit, own_loop])
 
 
 def error_of(model, x, y, k=1):
-    """Return the error counted by hand, one sample after the other."""
+    """Return the error, computed one sample at a time."""
     model.eval()
     with torch.no_grad():
         ranked = model(x).argsort(1, descending=True)[:, :k].tolist()
@@ -91,11 +91,11 @@ class Reader(Callback):
         self.seen.append((run.step, run.metrics[self.reads[0]]))
 
 
-# What comes out
+# Results
 
 
 @jobs
-def test_errors_over_uneven_batches_are_those_counted_by_hand(train):
+def test_the_error_of_uneven_batches_matches_a_naive_implementation(train):
     model = network()
     run = train(InferenceRunner(VAL_BATCHES, [top(1, "val-error-top1"), top(5, "val-error-top5")]), model=model)
     assert run.metrics["val-error-top1"] == error_of(model, *VAL)
@@ -114,7 +114,7 @@ def test_errors_over_uneven_batches_are_those_counted_by_hand(train):
         lambda: {"data": tuple(part.numpy() for part in VAL), "batch_size": 4},
     ],
 )
-def test_data_of_every_form_gives_the_same(train, form):
+def test_all_forms_of_data_give_the_same_result(train, form):
     given = form()
     given = given if isinstance(given, dict) else {"data": given}
     model = network()
@@ -123,14 +123,14 @@ def test_data_of_every_form_gives_the_same(train, form):
 
 
 @jobs
-def test_several_in_a_list_do_not_disturb_each_other(train):
+def test_several_runners_do_not_affect_each_other(train):
     alone = {name: train(InferenceRunner([part], top(1, name))).metrics[name] for name, part in (("val", VAL), ("test", TEST))}
     both = train(InferenceRunner([VAL], top(1, "val")), InferenceRunner([TEST], top(1, "test")))
     assert {name: both.metrics[name] for name in alone} == alone
     assert alone["val"] != alone["test"]
 
 
-def test_inferencers_may_stand_in_more_than_one():
+def test_runners_can_share_an_inferencer():
     shared = ScalarStats("loss")
     first, second = InferenceRunner([VAL], shared), InferenceRunner([TEST], shared)
     assert fit(first).metrics["validation_loss"] != fit(second).metrics["validation_loss"]
@@ -138,7 +138,7 @@ def test_inferencers_may_stand_in_more_than_one():
 
 
 class Largest:
-    """An inferencer of one's own."""
+    """A custom inferencer."""
 
     names = ("largest", "seen")
 
@@ -153,7 +153,7 @@ class Largest:
         return {"largest": self.largest, "seen": len(self.seen), "more": 1.0}
 
 
-def test_an_inferencer_of_ones_own():
+def test_a_custom_inferencer_can_be_used():
     model, inferencer = network(), Largest()
     run = fit(InferenceRunner(VAL_BATCHES, inferencer), model=model)
     model.eval()
@@ -174,7 +174,7 @@ class NamedOutput(NamedTuple):
 
 
 class Accuracy(nn.Module):
-    """As torchmetrics has them: a module that adds up in buffers."""
+    """Like a metric of torchmetrics: a module that accumulates its values."""
 
     def __init__(self):
         super().__init__()
@@ -194,7 +194,7 @@ class Accuracy(nn.Module):
 
 
 @jobs
-def test_metrics_with_a_name(train):
+def test_metrics_are_given_by_name(train):
     given, model = Accuracy(), network()
     metrics = {"val-acc": given, "off": lambda outputs, targets: (outputs.argmax(1) != targets).float()}
     run = train(InferenceRunner(VAL_BATCHES, top(1, "error"), metrics=metrics), model=model)
@@ -204,7 +204,7 @@ def test_metrics_with_a_name(train):
 
 
 class Collection(nn.ModuleDict):
-    """As a MetricCollection of torchmetrics is: metrics by name, which are updated and computed together."""
+    """Like a MetricCollection of torchmetrics: named metrics that are updated and computed together."""
 
     def __init__(self, metrics):
         super().__init__()
@@ -223,7 +223,7 @@ class Collection(nn.ModuleDict):
 
 
 @jobs
-def test_a_collection_of_metrics_has_a_name_for_each(train):
+def test_a_metric_collection_logs_a_value_for_each_metric(train):
     alone = train(InferenceRunner(VAL_BATCHES, metrics={"acc": Accuracy()})).metrics["acc"]
     runner = InferenceRunner(VAL_BATCHES, metrics={"val": Collection({"one": Accuracy(), "two": Accuracy()})})
     assert runner.writes == ("val_one", "val_two")
@@ -231,7 +231,7 @@ def test_a_collection_of_metrics_has_a_name_for_each(train):
     assert (run.metrics["val_one"], run.metrics["val_two"]) == (alone, alone)
 
 
-def test_a_metric_may_compute_a_dict():
+def test_a_metric_can_compute_a_dict():
     class PerClass(Accuracy):
         def compute(self) -> dict[str, Any]:
             return {"all": super().compute(), "none": 0.0}
@@ -242,7 +242,7 @@ def test_a_metric_may_compute_a_dict():
 
 
 @pytest.mark.parametrize("kind", [dict, SimpleOutput, NamedOutput])
-def test_outputs_with_names_are_measured_by_their_logits(kind):
+def test_named_outputs_are_measured_by_their_logits(kind):
     class Named(nn.Module):
         def __init__(self):
             super().__init__()
@@ -257,18 +257,18 @@ def test_outputs_with_names_are_measured_by_their_logits(kind):
     of_torchmetrics = type("Of", (Accuracy,), {"__module__": "torchmetrics.classification"})()
     run = fit(InferenceRunner([VAL], top(1, "error"), metrics={"acc": of_torchmetrics}), model=model)
     assert run.metrics["acc"] == pytest.approx(1 - run.metrics["error"])
-    with pytest.raises(AttributeError):  # a metric of the user's own gets what the model returned
+    with pytest.raises(AttributeError):  # a custom metric gets the outputs of the model unchanged
         fit(InferenceRunner([VAL], metrics={"acc": metric}), model=model)
 
 
-def test_a_metric_of_the_runner_may_be_the_same_object():
+def test_the_runner_can_use_the_same_metric_object():
     accuracy = Accuracy()
     expected = fit(metrics={"acc": Accuracy()}).metrics["acc"]
     run = fit(InferenceRunner([VAL], metrics={"val-acc": accuracy}).when(Every(steps=3)), metrics={"acc": accuracy})
     assert run.metrics["acc"] == expected
 
 
-# A validation pass like any other
+# Validation pass
 
 
 class Points(Callback):
@@ -294,7 +294,7 @@ class Points(Callback):
 
 @jobs
 @pytest.mark.parametrize("when", [None, Every(steps=4)])
-def test_points_mode_and_progress(train, when):
+def test_a_pass_fires_its_points_in_eval_mode_and_sets_progress(train, when):
     points, runner = Points(), InferenceRunner(VAL_BATCHES, top(1, "error"))
     run = train(runner if when is None else runner.when(when), points, epochs=1)
     assert points.seen == ["begin", ("val", 0), ("val", 1), ("val", 2), "end"]
@@ -304,7 +304,7 @@ def test_points_mode_and_progress(train, when):
     assert (run.epoch, run.step, run.iteration, run.samples) == (1, 4, 4, 32)
 
 
-def test_nothing_else_is_logged_and_the_validation_of_fit_keeps_its_values():
+def test_only_results_are_logged_and_the_validation_of_fit_keeps_its_values():
     class Logs(Callback):
         def on_val_iter_end(self, run):
             run.log(own=1.0)
@@ -334,7 +334,7 @@ def test_monitors_get_the_results_with_step_and_mode():
     ]
 
 
-def test_a_plateau_scheduler_is_not_told_of_a_validation_it_does_not_have():
+def test_a_plateau_scheduler_still_steps_on_the_training_loss():
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
@@ -352,7 +352,7 @@ def test_a_plateau_scheduler_is_not_told_of_a_validation_it_does_not_have():
     assert scheduler.best == min(value for _, value in run.monitors.get_history("loss"))
 
 
-# Nothing is disturbed
+# Side effects
 
 
 def weights(run):
@@ -364,7 +364,7 @@ def equal(one, other):
 
 
 class Draws(DataLoader):
-    """Draws from every generator while it is iterated over."""
+    """A loader that draws random numbers from every generator while it is iterated over."""
 
     def __iter__(self):
         for batch in super().__iter__():
@@ -376,7 +376,7 @@ class Draws(DataLoader):
 
 @jobs
 @pytest.mark.parametrize("when", [None, Every(steps=1), Every(steps=3)])
-def test_training_is_bit_for_bit_the_one_without_it(train, when):
+def test_training_is_bitwise_the_same_as_without_inference(train, when):
     random.seed(1)
     np.random.seed(1)
     expected = weights(train())
@@ -390,7 +390,7 @@ def test_training_is_bit_for_bit_the_one_without_it(train, when):
     assert torch.equal(now[2], after[2])
 
 
-def test_a_generator_that_both_loaders_draw_from_is_put_back():
+def test_a_generator_shared_by_both_loaders_is_restored():
     def train(*callbacks):
         generator = torch.Generator().manual_seed(3)
         made = [callback(generator) for callback in callbacks]
@@ -413,7 +413,7 @@ def test_a_generator_that_both_loaders_draw_from_is_put_back():
 
 
 @jobs
-def test_modes_are_put_back_frozen_parts_too(train):
+def test_train_and_eval_modes_are_restored_for_each_module(train):
     class Freeze(Callback):
         def on_train_iter_begin(self, run):
             run.model[1].eval()
@@ -425,7 +425,7 @@ def test_modes_are_put_back_frozen_parts_too(train):
 
 
 class Fails(Callback):
-    """Fails in the middle of the validation pass, where it is asked to."""
+    """Fails in the validation pass at the given point."""
 
     def __init__(self, point):
         self.point, self.states, self.ends = point, [], 0
@@ -492,7 +492,7 @@ class FailingInferencer(Largest):
     "where",
     ["on_val_epoch_begin", "on_val_iter_end", "on_val_epoch_end", "forward", "loader", "update", "results"],
 )
-def test_after_a_contained_failure_everything_is_as_it_was(train, when, where):
+def test_a_contained_failure_leaves_the_run_unchanged(train, when, where):
     infs = FailingInferencer(where) if where in ("update", "results") else top(1, "error")
     given = Loader(failing_loader) if where == "loader" else VAL_BATCHES
     fails = Fails(where)
@@ -502,13 +502,13 @@ def test_after_a_contained_failure_everything_is_as_it_was(train, when, where):
     run = train(runner if when is None else runner.when(when), fails, model=model)
     assert equal(weights(run), expected)
     assert set(fails.states) == {("train", True, True, 1)}
-    assert bool(fails.ends) is (where in ("on_val_epoch_end", "results"))  # what has failed before that has no end
+    assert bool(fails.ends) is (where in ("on_val_epoch_end", "results"))  # a pass that failed before its end has no end point
     assert run.mode is None
     assert not {"error", "largest"} & set(run.metrics)
 
 
 @jobs
-def test_a_failure_ends_the_run_and_says_whose_it_was(train):
+def test_a_failure_ends_the_run_and_names_the_callback(train):
     model = FailingForward()
     before = [part.training for part in model.modules()]
     with pytest.raises(KeyError, match="forward") as raised:
@@ -527,10 +527,10 @@ def test_a_failed_batch_can_be_skipped_and_does_not_count():
     assert run.metrics["error"] == error_of(model.inside, VAL[0][:20], VAL[1][:20])
 
 
-# When
+# Schedules
 
 
-def test_it_runs_when_its_schedule_says_and_each_value_stands_for_itself():
+def test_with_a_schedule_each_pass_logs_its_own_value():
     values, reader = {}, Reader("error")
 
     class Counts(Callback):
@@ -549,7 +549,7 @@ def test_it_runs_when_its_schedule_says_and_each_value_stands_for_itself():
     assert reader.seen == expected
 
 
-def test_an_epoch_that_was_cut_short_is_not_measured():
+def test_an_epoch_cut_short_by_a_stop_is_not_measured():
     class Stops(Callback):
         def on_train_iter_end(self, run):
             if run.step == 6:
@@ -560,7 +560,7 @@ def test_an_epoch_that_was_cut_short_is_not_measured():
 
 
 @pytest.mark.parametrize("stops", [{"max_steps": 8}, {}])
-def test_the_last_epoch_is_measured_also_when_a_stop_was_asked_for(stops):
+def test_the_last_epoch_is_measured_even_after_a_stop_request(stops):
     class Stops(Callback):
         def on_epoch_end(self, run):
             if run.epoch == 2:
@@ -580,7 +580,7 @@ def test_the_last_epoch_is_measured_also_when_a_stop_was_asked_for(stops):
     assert run.metrics["error"] == error_of(model, *VAL)
 
 
-def test_a_validation_between_steps_is_no_callback_that_takes_too_long(caplog):
+def test_a_pass_between_steps_is_not_reported_as_a_slow_callback(caplog):
     class Slow(InferenceRunner):
         is_internal = False
 
@@ -598,18 +598,18 @@ def test_a_validation_between_steps_is_no_callback_that_takes_too_long(caplog):
         assert ("of the step" in caplog.text) is is_named
 
 
-# Order by data
+# Order of writers and readers
 
 
 @jobs
-def test_a_reader_before_it_sees_the_value_of_the_same_epoch(train):
+def test_a_reader_listed_first_sees_the_value_of_the_same_epoch(train):
     reader = Reader("error")
     run = train(reader, InferenceRunner(VAL_BATCHES, top(1, "error")))
     assert reader.seen == run.monitors.get_history("error")
     assert [step for step, _ in reader.seen] == [4, 8]
 
 
-def test_the_best_of_it_is_saved_as_in_tensorpacks_list(tmp_path):
+def test_a_saver_listed_first_saves_the_best_value(tmp_path):
     saver = MinSaver("val-error-top1")
     run = fit(
         saver,
@@ -623,7 +623,7 @@ def test_the_best_of_it_is_saved_as_in_tensorpacks_list(tmp_path):
     assert (tmp_path / "checkpoints" / "best-val-error-top1").exists()
 
 
-def test_a_slip_of_the_pen_in_a_reader_is_refused_before_anything_runs(caplog):
+def test_a_misspelled_metric_in_a_reader_raises_before_training(caplog):
     inference = InferenceRunner([VAL], top(1, "val-error-top1"))
     with pytest.raises(UnknownMetric, match="reads 'val-error-topl', which nothing logs"):
         fit(EarlyStopping("val-error-topl"), inference)
@@ -632,7 +632,7 @@ def test_a_slip_of_the_pen_in_a_reader_is_refused_before_anything_runs(caplog):
     assert "did you mean 'val-error-top1'?" in caplog.text
 
 
-def test_its_names_are_closed_unless_an_inferencer_is_of_somebody_else():
+def test_an_unknown_metric_raises_unless_an_inferencer_is_custom():
     with pytest.raises(UnknownMetric, match="reads 'other_loss'"):
         fit(EarlyStopping("other_loss"), InferenceRunner([VAL], top(1, "error")))
 
@@ -644,7 +644,7 @@ def test_its_names_are_closed_unless_an_inferencer_is_of_somebody_else():
 
 
 @pytest.mark.parametrize("name", ["error", "eror"])
-def test_with_a_schedule_it_is_waited_for(name):
+def test_a_reader_waits_for_a_scheduled_metric(name):
     inference = InferenceRunner([VAL], top(1, "error")).when(Every(epochs=3))
     reader, other = EarlyStopping(name, mode="min"), LambdaCallback(on_setup=lambda: None)
     if name == "error":
@@ -654,7 +654,7 @@ def test_with_a_schedule_it_is_waited_for(name):
             fit(reader, inference, other, epochs=5)
 
 
-def test_it_declares_what_it_writes():
+def test_the_metrics_it_writes_are_declared():
     runner = InferenceRunner([VAL], [top(1, "a"), ScalarStats(["b", "c"])], metrics={"d": Accuracy()})
     assert runner.writes == ("a", "validation_b", "validation_c", "d")
     assert runner.name == "InferenceRunner(a)"
@@ -663,7 +663,7 @@ def test_it_declares_what_it_writes():
 # Forward
 
 
-def test_the_forward_of_validation_is_the_main_callbacks():
+def test_the_forward_of_the_main_callback_is_used_by_default():
     class Main(MainCallback):
         def on_val_forward(self, run):
             run.outputs = {"wrong": torch.tensor([1.0, 0.0, 0.0, 0.0])}
@@ -673,7 +673,7 @@ def test_the_forward_of_validation_is_the_main_callbacks():
 
 @jobs
 @pytest.mark.parametrize("kind", ["batch", "run", "run that is set"])
-def test_a_forward_of_ones_own(train, kind):
+def test_forward_can_be_a_function_of_the_batch_or_of_the_run(train, kind):
     other = network()
     other.eval()
 
@@ -690,7 +690,7 @@ def test_a_forward_of_ones_own(train, kind):
     assert run.metrics["error"] == error_of(other, VAL[0], 5 - VAL[1] if kind == "run that is set" else VAL[1])
 
 
-def test_a_forward_may_be_a_model_that_takes_the_batch():
+def test_forward_can_be_a_model_that_takes_the_batch():
     class Whole(nn.Module):
         def forward(self, batch):
             return {"wrong": torch.ones(len(batch[0]))}
@@ -698,7 +698,7 @@ def test_a_forward_may_be_a_model_that_takes_the_batch():
     assert own_loop(InferenceRunner([VAL], ClassificationError("wrong"), forward=Whole())).metrics["validation_error"] == 1.0
 
 
-def test_the_precision_of_the_run_holds():
+def test_forward_runs_in_the_precision_of_the_run():
     kinds = []
 
     class Kinds(Callback):
@@ -715,7 +715,7 @@ def test_the_precision_of_the_run_holds():
     assert run.metrics["a"] == run.metrics["b"]
 
 
-def test_targets_in_batches_with_names():
+def test_targets_are_found_in_batches_with_names():
     class Named(nn.Module):
         def __init__(self):
             super().__init__()
@@ -733,8 +733,8 @@ def test_targets_in_batches_with_names():
     assert own_loop(by_hand).metrics["error"] == run.metrics["error"]
 
 
-def test_without_torch_in_the_loop():
-    """A model is anything, and so are batches."""
+def test_a_loop_can_run_inference_without_torch():
+    """The model and the batches can be any objects."""
     right = InferenceRunner(
         (np.arange(7.0), np.arange(7) % 2), metrics={"right": lambda outputs, targets: outputs == targets}, batch_size=3
     )
@@ -744,36 +744,36 @@ def test_without_torch_in_the_loop():
     assert run.metrics["right"] == 1.0
 
 
-# Mistakes
+# Errors
 
 
 @jobs
 @pytest.mark.parametrize("empty", [list, lambda: DataLoader([], batch_size=2), lambda: iter(())])
-def test_an_empty_data_set_is_an_error(train, empty):
+def test_an_empty_dataset_raises(train, empty):
     with pytest.raises(BadLoop, match=r"^the validation data yielded no batch\.\n  check     that the loader is neither empty"):
         train(InferenceRunner(empty(), top(1, "error")))
 
 
-def test_a_generator_that_has_ended_is_an_error_in_the_second_epoch():
+def test_an_exhausted_generator_raises_in_the_second_epoch():
     with pytest.raises(BadLoop, match="yielded no batch") as raised:
         fit(InferenceRunner(iter(VAL_BATCHES), top(1, "error")))
     assert "in callback InferenceRunner(error) at on_epoch_end (step 8, rank 0)" in raised.value.__notes__
 
 
 @jobs
-def test_a_missing_output_names_those_there_are(train):
+def test_the_error_for_a_missing_output_lists_the_outputs(train):
     forward = {"forward": lambda batch: {"logits": batch[0], "size": 3}}
     with pytest.raises(MissingOutput, match=r"ClassificationError\(e\) reads 'wrong', .*\n  known     logits, size"):
         train(InferenceRunner([VAL], ClassificationError("wrong", "e"), **forward))
 
 
-def test_nothing_to_run_is_said_before_anything_runs():
+def test_a_missing_model_raises_before_training():
     message = "InferenceRunner(error) has no model to run.\n  give      forward=, or model= to the Loop"
     with pytest.raises(CompileError, match=re.escape(message)), Loop([InferenceRunner([VAL], top(1, "error"))], **BARE):
         pass
 
 
-def test_two_that_write_one_name_are_refused_before_anything_runs():
+def test_two_runners_that_write_the_same_metric_raise_before_training():
     message = "InferenceRunner(validation_error) and InferenceRunner(validation_error)#2 both write 'validation_error'."
     with pytest.raises(CompileError, match=re.escape(message)):
         fit(InferenceRunner([VAL], ClassificationError()), InferenceRunner([TEST], ClassificationError()))
@@ -807,7 +807,7 @@ def test_two_that_write_one_name_are_refused_before_anything_runs():
         ),
     ],
 )
-def test_arguments_that_cannot_be_meant_are_refused(given, options, kind, message):
+def test_invalid_arguments_raise(given, options, kind, message):
     with pytest.raises(kind, match=re.escape(message)):
         InferenceRunner([VAL], given, **options)
 
@@ -815,12 +815,12 @@ def test_arguments_that_cannot_be_meant_are_refused(given, options, kind, messag
 @pytest.mark.parametrize(
     ("given", "message"), [(None, "None yields no batches"), (VAL, "needs a batch size"), ((1,), "got int")]
 )
-def test_data_that_gives_no_batches_is_refused_at_once(given, message):
+def test_data_that_yields_no_batches_raises(given, message):
     with pytest.raises(BadLoop, match=message):
         InferenceRunner(given, top(1, "error"))
 
 
-def test_names_that_are_one_string_are_no_names():
+def test_names_that_are_a_single_string_raise():
     class Sloppy(Largest):
         names = "largest"
 
@@ -832,7 +832,7 @@ def test_names_that_are_one_string_are_no_names():
     )
 
 
-def test_a_subclass_of_inferencer_says_its_names_in_its_class_or_in_init():
+def test_a_subclass_of_inferencer_must_set_its_names():
     class Count(Inferencer):
         def __init__(self, names=None):
             if names is not None:
@@ -856,7 +856,7 @@ def test_a_subclass_of_inferencer_says_its_names_in_its_class_or_in_init():
 
 
 class Interrupts(Callback):
-    """Press Ctrl-C in the validation pass of an epoch."""
+    """Press Ctrl-C in the validation pass of the given epoch."""
 
     def __init__(self, epoch=1):
         self.epoch, self.batches = epoch, 0
@@ -868,7 +868,7 @@ class Interrupts(Callback):
 
 
 @jobs
-def test_a_pass_that_a_signal_cuts_off_logs_nothing_and_its_readers_do_not_complain(train):
+def test_an_interrupted_pass_logs_nothing_and_readers_do_not_raise(train):
     class Quiet(Reader):
         def on_trigger(self, run):
             self.seen.append(run.metrics.observations("error"))
@@ -886,7 +886,7 @@ def test_a_pass_that_a_signal_cuts_off_logs_nothing_and_its_readers_do_not_compl
 
 
 @pytest.mark.parametrize("when", [None, Every(steps=4)])
-def test_with_a_saver_a_signal_lets_it_come_to_its_end_and_the_run_goes_on_as_if_nothing_had_happened(tmp_path, when):
+def test_with_a_saver_a_signal_lets_the_pass_finish_and_the_run_resumes_exactly(tmp_path, when):
     def callbacks():
         runner, saver = InferenceRunner(VAL_BATCHES, top(1, "error")), MinSaver("error")
         return [saver.when(when), runner.when(when)] if when is not None else [saver, runner]
@@ -902,8 +902,8 @@ def test_with_a_saver_a_signal_lets_it_come_to_its_end_and_the_run_goes_on_as_if
 
 
 @pytest.mark.parametrize("cut_at", [2, 5, 7, 10])
-def test_a_resumed_run_is_the_uninterrupted_one_whatever_its_loaders_draw(tmp_path, cut_at, cut_off):
-    """The validation of fit has an order of its own, which goes on; that of an InferenceRunner is the same each time."""
+def test_a_resumed_run_repeats_the_order_of_all_loaders(tmp_path, cut_at, cut_off):
+    """A loader of fit continues its order across validations; that of an InferenceRunner restarts it each time."""
 
     class Cuts(Callback):
         saves = True
@@ -935,7 +935,7 @@ def test_a_resumed_run_is_the_uninterrupted_one_whatever_its_loaders_draw(tmp_pa
         assert resumed.monitors.get_history(name) == whole.monitors.get_history(name)
 
 
-def test_stop_run_in_it_ends_the_run():
+def test_stop_run_inside_a_pass_ends_the_run():
     class Stops(Callback):
         def on_val_iter_end(self, run):
             raise StopRun("seen enough")
@@ -946,7 +946,7 @@ def test_stop_run_in_it_ends_the_run():
     assert "error" not in run.metrics
 
 
-def test_stop_epoch_in_it_measures_what_was_seen():
+def test_stop_epoch_inside_a_pass_keeps_the_batches_so_far():
     class Limits(Callback):
         def on_val_iter_end(self, run):
             if run.batch_idx == 1:
@@ -958,7 +958,7 @@ def test_stop_epoch_in_it_measures_what_was_seen():
     assert run.epoch_complete
 
 
-def test_a_missing_value_is_an_error_where_no_signal_came():
+def test_a_missing_result_raises_when_no_signal_was_received():
     class Nothing(Largest):
         def results(self, logged):
             return {}
@@ -967,22 +967,22 @@ def test_a_missing_value_is_an_error_where_no_signal_came():
         fit(Reader("largest"), InferenceRunner([VAL], Nothing()))
 
 
-# As a callback among others
+# Reuse
 
 
-def test_it_can_be_used_again_and_pickled():
+def test_a_runner_can_be_reused_and_pickled():
     runner = InferenceRunner(VAL_BATCHES, [top(1, "error"), ScalarStats("loss")], metrics={"acc": Accuracy()})
     again = pickle.loads(pickle.dumps(runner))
     first, second, third = (dict(fit(one).metrics) for one in (runner, runner, again))
     assert first == second == third
 
 
-def test_it_may_stand_in_a_pipeline():
+def test_a_runner_can_be_part_of_a_pipeline():
     run = fit(CallbackPipeline([InferenceRunner(VAL_BATCHES, top(1, "error"))]))
     assert len(run.monitors.get_history("error")) == 2
 
 
-def test_validate_and_predict_alone_do_not_trigger_it():
+def test_validate_and_predict_do_not_trigger_a_runner():
     model = network()
     runner = Runner(
         model, None, nn.CrossEntropyLoss(), callbacks=[InferenceRunner(VAL_BATCHES, top(1, "error"))], device="cpu", **BARE

@@ -22,7 +22,7 @@ def measure(inferencer, batches, *callbacks, forward=lambda batch: batch[0], **o
 
 
 def by_samples(*values):
-    """Batches of (tensor of so many samples, output) whose forward gives the output."""
+    """Return batches of (tensor of so many samples, output); the forward function returns the output."""
     return [(torch.zeros(samples), value) for samples, value in values]
 
 
@@ -30,23 +30,23 @@ def second(batch):
     return batch[1]
 
 
-def test_numbers_are_weighted_by_samples():
+def test_values_are_weighted_by_samples():
     batches = by_samples((5, {"cost": 1.0}), (1, {"cost": 4.0}))
     assert measure(ScalarStats("cost"), batches, forward=second) == {"validation_cost": 1.5}
 
 
-def test_samples_are_counted_as_the_run_counts_them():
+def test_the_sample_count_of_the_run_is_used():
     batches = by_samples((5, {"cost": 1.0}), (1, {"cost": 4.0}))
     counts = {"samples": lambda batch: 6 - len(batch[0])}
     assert measure(ScalarStats("cost"), batches, forward=second, **counts) == {"validation_cost": 3.5}
 
 
-def test_arrays_count_with_their_mean():
+def test_arrays_count_as_their_mean():
     batches = by_samples((2, {"cost": torch.tensor([1.0, 3.0])}), (1, {"cost": torch.tensor([[8.0]])}))
     assert measure(ScalarStats(["cost"]), batches, forward=second) == {"validation_cost": 4.0}
 
 
-def test_whole_numbers_have_means_too():
+def test_integers_and_booleans_are_averaged_as_floats():
     batches = by_samples((2, {"hits": torch.tensor([1, 0])}), (2, {"hits": torch.tensor([True, True])}), (1, {"hits": 0}))
     assert measure(ScalarStats("hits"), batches, forward=second) == {"validation_hits": 3 / 5}
 
@@ -55,26 +55,26 @@ def test_whole_numbers_have_means_too():
     ("options", "name"),
     [({}, "validation_cost"), ({"prefix": "val"}, "val_cost"), ({"prefix": ""}, "cost"), ({"prefix": None}, "cost")],
 )
-def test_names_have_the_prefix(options, name):
+def test_names_start_with_the_prefix(options, name):
     stats = ScalarStats("cost", **options)
     assert measure(stats, by_samples((1, {"cost": 2.0})), forward=second) == {name: 2.0}
 
 
-def test_the_loss_of_the_run_is_known():
+def test_the_loss_of_the_run_is_found_by_name():
     def forward(run):
         run.outputs, run.loss = run.batch, run.batch.mean()
 
     assert measure(ScalarStats("loss"), [X[:4, 0], X[4:, 0]], forward=forward) == {"validation_loss": 5.0}
 
 
-def test_an_output_called_loss_wins_over_that_of_the_run():
+def test_an_output_named_loss_is_preferred_to_the_loss_of_the_run():
     def forward(run):
         run.outputs, run.loss = {"loss": 1.0}, 2.0
 
     assert measure(ScalarStats("loss"), [X], forward=forward) == {"validation_loss": 1.0}
 
 
-def test_what_is_logged_in_the_pass_is_found_by_its_name():
+def test_values_logged_during_the_pass_are_found_by_name():
     class Logs(Callback):
         def on_val_iter_end(self, run):
             run.log(size=len(run.batch))
@@ -87,7 +87,7 @@ def test_what_is_logged_in_the_pass_is_found_by_its_name():
     }
 
 
-def test_metrics_and_loss_of_a_runner():
+def test_metrics_and_loss_of_a_runner_are_found_by_name():
     torch.manual_seed(0)
     model, y = nn.Linear(2, 1), torch.randn(6, 1)
     stats = InferenceRunner([(X[:5], y[:5]), (X[5:], y[5:])], [ScalarStats(["loss", "off"])])
@@ -110,17 +110,17 @@ def test_metrics_and_loss_of_a_runner():
     assert "val_off" not in run.metrics
 
 
-def test_many_batches_are_added_up_in_double_precision():
+def test_many_batches_are_summed_in_double_precision():
     batches = by_samples(*[(1, {"cost": torch.tensor(0.1)})] * 3000)
     assert measure(ScalarStats("cost"), batches, forward=second)["validation_cost"] == pytest.approx(
         float(torch.tensor(0.1)), rel=1e-12
     )
 
 
-# Mistakes
+# Errors
 
 
-def test_a_name_that_is_nowhere_is_an_error_that_says_what_there_is():
+def test_the_error_for_an_unknown_name_lists_the_outputs_and_metrics():
     class Logs(Callback):
         def on_val_iter_end(self, run):
             run.log(size=1)
@@ -130,23 +130,23 @@ def test_a_name_that_is_nowhere_is_an_error_that_says_what_there_is():
         measure(ScalarStats(["cost", "costs"]), by_samples((1, {"cost": 2.0})), Logs(), forward=second)
 
 
-def test_outputs_without_names_are_said_to_have_none():
+def test_the_error_for_outputs_without_names_says_so():
     with pytest.raises(MissingOutput, match="known     none: the outputs are a Tensor, without names"):
         measure(ScalarStats("cost"), [X], forward=lambda batch: batch)
 
 
-def test_an_output_that_is_gone_in_a_later_batch_is_an_error():
+def test_an_output_missing_in_a_later_batch_raises():
     with pytest.raises(MissingOutput, match=r"reads 'cost', which is not among the outputs\.\n  known     other"):
         measure(ScalarStats("cost"), by_samples((1, {"cost": 2.0}), (1, {"other": 2.0})), forward=second)
 
 
 @pytest.mark.parametrize("value", ["2.0", [1.0], None])
-def test_an_output_that_has_no_mean_is_refused(value):
+def test_an_output_without_a_mean_raises(value):
     with pytest.raises(BadValue, match=f"ScalarStats: 'cost' must be a number, .*, got {type(value).__name__}"):
         measure(ScalarStats("cost"), by_samples((1, {"cost": value})), forward=second)
 
 
 @pytest.mark.parametrize("names", [[], "", [3], ["cost", ""], 5])
-def test_names_that_are_none_are_refused(names):
+def test_invalid_names_raise(names):
     with pytest.raises(TypeError):
         ScalarStats(names)

@@ -1,4 +1,4 @@
-"""Stats of activations are those of the outputs, at the steps that are measured and at no other."""
+"""Activation statistics are those of the outputs, and only measured steps have any."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hookpoint.monitors import read_scalars
 
 
 def activations(monitor):
-    """Return (step, name, value) of what a monitor got of activations."""
+    """Return (step, name, value) of each activation statistic that the monitor received."""
     return [
         (step, name, value)
         for step, scalars in monitor.steps
@@ -66,7 +66,7 @@ def make(model, *callbacks, monitors=(), log_every=2, **options):
 
 
 def outputs_of(kind, name, **options):
-    """Return the outputs of a module in each training step, by a hook that is registered by hand."""
+    """Return the outputs of a module in each training step, recorded by a plain forward hook."""
     model, outputs = made(kind), []
     module = model.get_submodule(name)
 
@@ -87,7 +87,7 @@ def expected(outputs):
 
 @pytest.mark.parametrize("name", ["body.0", "body.1", "head"])
 @pytest.mark.parametrize("kind", [Net, Twice, Checkpointed, Reentrant])
-def test_they_are_those_of_hooks_that_are_registered_by_hand(recorder, kind, name, hooked_modules):
+def test_statistics_match_those_of_plain_forward_hooks(recorder, kind, name, hooked_modules):
     monitor, model = recorder(), made(kind)
     make(model, ActivationStats(name), monitors=[monitor]).fit(data(), data(1), epochs=2)
     outputs = outputs_of(kind, name)
@@ -100,7 +100,7 @@ def test_they_are_those_of_hooks_that_are_registered_by_hand(recorder, kind, nam
     assert hooked_modules(model) == []
 
 
-def test_with_every_they_are_the_means_of_each_nth_step(recorder):
+def test_with_every_values_are_means_over_each_nth_step(recorder):
     monitor = recorder()
     run = make(made(), ActivationStats("head", every=2, stats=["mean"]), monitors=[monitor], log_every=4).fit(data(), epochs=2)
     outputs = [float(one.mean()) for one in outputs_of(Net, "head")]
@@ -113,7 +113,7 @@ def test_with_every_they_are_the_means_of_each_nth_step(recorder):
     assert [name for name in run.metrics if name.startswith("activation")] == ["activation/head/mean"]
 
 
-def test_with_accumulation_all_batches_of_a_step_are_measured(recorder):
+def test_all_batches_of_an_accumulated_step_are_measured(recorder):
     monitor = recorder()
     make(made(), ActivationStats("head", stats="mean"), monitors=[monitor], accumulate=2).fit(data(), epochs=2)
     outputs = [float(one.mean()) for one in outputs_of(Net, "head", accumulate=2)]
@@ -124,7 +124,7 @@ def test_with_accumulation_all_batches_of_a_step_are_measured(recorder):
     ]
 
 
-def test_hooks_are_there_in_measured_iterations_only(hooked_modules):
+def test_hooks_are_registered_only_in_measured_iterations(hooked_modules):
     class Looks(Callback):
         def __init__(self):
             self.found = []
@@ -138,7 +138,7 @@ def test_hooks_are_there_in_measured_iterations_only(hooked_modules):
     assert looks.found == [[], [], names, [], [], names]
 
 
-def test_passes_in_the_middle_of_an_iteration_are_not_measured(recorder):
+def test_passes_within_an_iteration_are_not_measured(recorder):
     class Looks(Callback):
         def on_train_iter_begin(self, run):
             run.evaluate([(9 * torch.ones(4, 1, 6, 6), torch.zeros(4, dtype=torch.long))])
@@ -152,7 +152,7 @@ def test_passes_in_the_middle_of_an_iteration_are_not_measured(recorder):
     assert values == with_passes
 
 
-def test_a_batch_that_is_skipped_is_not_measured(recorder, hooked_modules):
+def test_a_skipped_batch_is_not_measured(recorder, hooked_modules):
     class Skips(Callback):
         def on_backward_begin(self, run):
             if run.batch_idx == 1:
@@ -164,7 +164,7 @@ def test_a_batch_that_is_skipped_is_not_measured(recorder, hooked_modules):
     assert hooked_modules(model) == []
 
 
-def test_nothing_is_left_after_an_exception(hooked_modules):
+def test_no_hook_is_left_after_an_exception(hooked_modules):
     class Fails(Callback):
         def on_backward_end(self, run):
             raise RuntimeError("enough")
@@ -177,7 +177,7 @@ def test_nothing_is_left_after_an_exception(hooked_modules):
     assert hooked_modules(model) == []
 
 
-def test_in_a_loop_of_ones_own(recorder):
+def test_activations_are_measured_in_your_own_loop(recorder):
     model, monitor = made(), recorder()
     with Loop([ActivationStats("head")], model=model, extra_callbacks=[], monitors=[monitor], log_every=2) as run:
         for x, _ in run.batches(data(3)):
@@ -187,7 +187,7 @@ def test_in_a_loop_of_ones_own(recorder):
 
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
-def test_a_compiled_model_is_measured_too(recorder, in_place, hooked_modules):
+def test_a_compiled_model_is_measured(recorder, in_place, hooked_modules):
     torch.compiler.reset()
     plain, monitor, model = recorder(), recorder(), made()
     make(made(), ActivationStats(["body.1", "head"]), monitors=[plain]).fit(data(), epochs=1)
@@ -204,7 +204,7 @@ def test_a_compiled_model_is_measured_too(recorder, in_place, hooked_modules):
     torch.compiler.reset()
 
 
-def test_a_resumed_run_logs_what_it_would_have_logged(cut_off, tmp_path):
+def test_a_resumed_run_logs_the_same_values(cut_off, tmp_path):
     class Cuts(Callback):
         def on_train_iter_begin(self, run):
             if run.iteration == 8:
@@ -232,7 +232,7 @@ def test_a_resumed_run_logs_what_it_would_have_logged(cut_off, tmp_path):
     assert logged(tmp_path / "cut") == logged(tmp_path / "whole")
 
 
-def test_mistakes_are_refused():
+def test_invalid_arguments_raise():
     with pytest.raises(ValueError, match=r"ActivationStats: stats must be 'mean', 'std', 'zeros' or 'max', got 'median'"):
         ActivationStats("*", stats=["median"])
     with pytest.raises(ValueError, match=r"ActivationStats: every must be an integer >= 1, got 0"):
@@ -247,7 +247,7 @@ def test_mistakes_are_refused():
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
-def test_on_a_gpu_no_step_waits(recorder):
+def test_no_step_waits_for_a_gpu(recorder):
     monitor = recorder()
     make(made(), ActivationStats("*", every=1), monitors=[monitor], device="cuda", strict_sync=True).fit(data(), epochs=2)
     assert [step for step, _ in monitor.of("activation/body.1/zeros")] == [2, 4, 6, 8, 10, 12]
