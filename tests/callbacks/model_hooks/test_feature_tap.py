@@ -1,4 +1,4 @@
-"""Features are the outputs of layers, a row per sample, in the order of the data, and nothing stays hooked."""
+"""Features are the outputs of layers: one row per sample, in the order of the data. No hook is left on the model."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def make(model, *callbacks, **options):
 
 
 def outputs_of(model, name, batches):
-    """Return the outputs of a module, by a hook that is registered by hand."""
+    """Return the outputs of a module, recorded by a plain forward hook."""
     outputs = []
     handle = model.get_submodule(name).register_forward_hook(lambda module, args, output: outputs.append(output.clone()))
     with torch.no_grad():
@@ -74,14 +74,14 @@ def test_features_are_the_outputs_in_the_order_of_the_data(hooked_modules):
     assert hooked_modules(model) == []
 
 
-def test_what_a_later_layer_changes_in_place_was_copied_before():
+def test_features_are_copied_before_a_later_layer_changes_them_in_place():
     model, tap = Net(), FeatureTap("body.0")
     make(model, tap).predict(images())
     assert (tap.features["body.0"] < 0).any()
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-def test_a_transformer_without_its_fast_path():
+def test_layers_of_a_transformer_are_tapped_despite_its_fast_path():
     torch.manual_seed(0)
     model, tap = Words(), FeatureTap("encoder.layers.*.linear1")
     make(model, tap).predict([torch.randint(1, 11, (3, 5)) for _ in range(2)])
@@ -100,13 +100,13 @@ def test_packed_outputs_are_padded():
     assert features[1, 1:].abs().sum() == 0
 
 
-def test_pooled_features_are_small():
+def test_pool_reduces_each_output():
     model, tap = Net(), FeatureTap("body", pool=lambda output: output.mean((2, 3)))
     make(model, tap).predict(images())
     assert torch.equal(tap.features["body"], torch.cat(outputs_of(model, "body", images())).mean((2, 3)))
 
 
-def test_lengths_that_differ_need_a_pool(hooked_modules):
+def test_outputs_of_different_lengths_raise_without_pool(hooked_modules):
     batches = [torch.randint(1, 11, (2, length)) for length in (4, 6)]
     model = Words()
     with pytest.raises(BadLoop, match=r"'embed' has shape \[6, 8\] per sample, but had \[4, 8\] before") as caught:
@@ -118,7 +118,7 @@ def test_lengths_that_differ_need_a_pool(hooked_modules):
     assert tuple(tap.features["embed"].shape) == (4, 8)
 
 
-def test_a_layer_that_is_called_twice_has_two_names():
+def test_repeated_calls_of_a_layer_get_numbered_names():
     class Twice(Net):
         def forward(self, x):
             return super().forward(x) + super().forward(-x)
@@ -129,7 +129,7 @@ def test_a_layer_that_is_called_twice_has_two_names():
     assert torch.allclose(tap.features["head"] + tap.features["head#2"], predictions)
 
 
-def test_a_batch_that_is_skipped_or_retried_is_there_as_often_as_its_prediction():
+def test_features_match_the_predictions_when_batches_are_skipped_or_retried():
     class Asks(Callback):
         def __init__(self):
             self.asked = set()
@@ -157,7 +157,7 @@ def test_a_batch_that_is_skipped_or_retried_is_there_as_often_as_its_prediction(
     assert torch.equal(tap.features["head"], torch.cat(predictions))
 
 
-def test_the_last_pass_counts_and_training_is_not_tapped(hooked_modules):
+def test_only_the_last_pass_is_kept_and_training_is_not_tapped(hooked_modules):
     model, tap = Net(), FeatureTap("head")
     runner = make(model, tap)
     runner.fit(labelled(), labelled(1), epochs=1)
@@ -170,7 +170,7 @@ def test_the_last_pass_counts_and_training_is_not_tapped(hooked_modules):
     assert hooked_modules(model) == []
 
 
-def test_validation_passes_are_tapped_where_asked(hooked_modules):
+def test_validation_passes_are_tapped_if_requested(hooked_modules):
     model, tap = Net(), FeatureTap("head", modes=["val", "pred"])
     runner = make(model, tap)
     runner.fit(labelled(4), labelled(2), epochs=2)
@@ -180,7 +180,7 @@ def test_validation_passes_are_tapped_where_asked(hooked_modules):
     assert hooked_modules(model) == []
 
 
-def test_predictions_in_the_middle_of_a_fit(hooked_modules):
+def test_predictions_within_a_fit_are_tapped(hooked_modules):
     model, tap, shapes = Net(), FeatureTap("head"), []
 
     class Looks(Callback):
@@ -194,7 +194,7 @@ def test_predictions_in_the_middle_of_a_fit(hooked_modules):
     assert hooked_modules(model) == []
 
 
-def test_a_pass_that_fails_in_a_fit_taps_no_training(hooked_modules):
+def test_training_is_not_tapped_after_a_failed_prediction(hooked_modules):
     model, tap = Net(), FeatureTap("head")
 
     class Looks(Callback):
@@ -212,7 +212,7 @@ def test_a_pass_that_fails_in_a_fit_taps_no_training(hooked_modules):
     assert tap.features == {}
 
 
-def test_predictions_that_are_broken_off_leave_nothing(hooked_modules):
+def test_no_hook_is_left_when_predictions_are_abandoned(hooked_modules):
     model, tap = Net(), FeatureTap("head")
     for number, _ in enumerate(make(model, tap).predict_iter(images())):
         if number == 1:
@@ -221,7 +221,7 @@ def test_predictions_that_are_broken_off_leave_nothing(hooked_modules):
     assert len(tap.features["head"]) == 6
 
 
-def test_in_a_loop_of_ones_own(hooked_modules):
+def test_features_are_tapped_in_your_own_loop(hooked_modules):
     model, tap = Net(), FeatureTap("head")
     with Loop([tap], model=model, **QUIET) as run:
         for batch in run.batches(images(), mode="pred"):
@@ -234,7 +234,7 @@ def test_in_a_loop_of_ones_own(hooked_modules):
     assert hooked_modules(model) == []
 
 
-def test_a_file_is_written_and_read_back(tmp_path):
+def test_features_are_written_to_a_file(tmp_path):
     from safetensors.torch import load_file
 
     model, tap = Net(), FeatureTap(["body", "head"], file="features.safetensors")
@@ -249,7 +249,7 @@ def test_a_file_is_written_and_read_back(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
 @pytest.mark.parametrize("in_place", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_a_compiled_model_that_was_called_before(in_place, hooked_modules):
+def test_a_compiled_model_that_was_called_before_is_tapped(in_place, hooked_modules):
     torch.compiler.reset()
     model, tap = Net(), FeatureTap("body")
     compiled = model if in_place else torch.compile(model, backend="eager")
@@ -264,7 +264,7 @@ def test_a_compiled_model_that_was_called_before(in_place, hooked_modules):
     torch.compiler.reset()
 
 
-def test_it_can_be_pickled_with_what_it_has():
+def test_a_tap_is_pickled_with_its_features():
     tap = FeatureTap("head")
     make(Net(), tap).predict(images())
     again = pickle.loads(pickle.dumps(tap))
@@ -273,14 +273,14 @@ def test_it_can_be_pickled_with_what_it_has():
     assert len(again.features["head"]) == 1
 
 
-def test_training_pays_nothing():
+def test_a_tap_listens_at_no_point_of_training():
     hooks = Loop([FeatureTap("*")], **QUIET).hooks
     for points in (("on_iter_begin", "on_train_iter_begin"), ("on_train_iter_end", "on_iter_end"), ("on_step_begin",)):
         assert hooks.dispatch(*points, mode="train") is None
     assert hooks.dispatch("on_iter_begin", "on_val_iter_begin", mode="val") is None
 
 
-def test_mistakes_are_refused():
+def test_invalid_arguments_raise():
     with pytest.raises(ValueError, match=r"FeatureTap: modes must be 'pred' or 'val', got 'train'"):
         FeatureTap("*", modes=["train"])
     with pytest.raises(TypeError, match=r"FeatureTap: pool must be a function, got 'mean'"):
@@ -296,7 +296,7 @@ def test_mistakes_are_refused():
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_on_a_gpu_features_come_to_the_host():
+def test_features_on_a_gpu_are_copied_to_the_host():
     model, tap = Net(), FeatureTap(["body", "head"])
     runner = make(model, tap, device="cuda")
     expected = [outputs.cpu() for outputs in runner.predict_iter(images((3,) * 9))]
@@ -305,7 +305,7 @@ def test_on_a_gpu_features_come_to_the_host():
     assert not tap.features["body"].is_pinned()
 
 
-def test_two_do_not_write_the_same_file(tmp_path):
+def test_two_taps_that_write_the_same_file_raise(tmp_path):
     taps = [FeatureTap("body.*", file="x"), FeatureTap("head", file="x")]
     with pytest.raises(CompileError, match=r"FeatureTap\(body\.\*\) and FeatureTap\(head\) both write x\.") as raised:
         make(Net(), *taps, workdir=tmp_path).predict(images())
@@ -315,7 +315,7 @@ def test_two_do_not_write_the_same_file(tmp_path):
 # FeatureRows
 
 
-def test_rows_are_in_order_and_copied():
+def test_rows_are_copied_and_keep_their_order():
     rows, tensor = FeatureRows("Tap"), torch.zeros(2, 3)
     for number in range(5):
         tensor.fill_(number)
@@ -326,7 +326,7 @@ def test_rows_are_in_order_and_copied():
     assert rows.joined() == {}
 
 
-def test_a_batch_that_does_not_count_is_forgotten():
+def test_a_dropped_batch_does_not_count():
     rows = FeatureRows("Tap")
     rows.add("a", torch.ones(2))
     rows.drop_batch()
@@ -335,7 +335,7 @@ def test_a_batch_that_does_not_count_is_forgotten():
     assert rows.joined()["a"].tolist() == [0]
 
 
-def test_a_name_that_comes_again_is_numbered():
+def test_repeated_names_are_numbered():
     rows = FeatureRows("Tap")
     for batch in range(2):
         for call in range(3):
@@ -344,7 +344,7 @@ def test_a_name_that_comes_again_is_numbered():
     assert {name: one.tolist() for name, one in rows.joined().items()} == {"a": [0, 10], "a#2": [1, 11], "a#3": [2, 12]}
 
 
-def test_single_numbers_are_rows():
+def test_scalars_become_rows():
     rows = FeatureRows("Tap")
     for number in (1.0, 2.0):
         rows.add("a", torch.tensor(number))
@@ -352,14 +352,14 @@ def test_single_numbers_are_rows():
     assert rows.joined()["a"].tolist() == [1, 2]
 
 
-def test_types_are_kept():
+def test_dtypes_are_kept():
     rows = FeatureRows("Tap")
     rows.add("a", torch.ones(2, dtype=torch.bfloat16))
     rows.keep_batch()
     assert rows.joined()["a"].dtype is torch.bfloat16
 
 
-def test_sizes_that_differ_are_refused_at_once():
+def test_rows_of_different_shapes_raise():
     rows = FeatureRows("Tap")
     rows.add("a", torch.ones(2, 3, 4))
     rows.keep_batch()

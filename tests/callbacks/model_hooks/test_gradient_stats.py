@@ -1,4 +1,4 @@
-"""Gradient stats are those of what a step uses: accumulated, clipped, and not scaled."""
+"""Gradient statistics are those that a step uses: accumulated, clipped and unscaled."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def make(model, *callbacks, monitors=(), log_every=1, optimizer=None, criterion=
 
 
 def by_hand(accumulate, clip):
-    """Return, for each step of a bare loop, the gradients it uses, and the weights before and after it."""
+    """Return the gradients of each step of a plain loop, and the weights before and after the step."""
     model, steps = net(), []
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     batches = data()
@@ -49,7 +49,7 @@ def by_hand(accumulate, clip):
 
 @pytest.mark.parametrize("clip", [None, 0.05])
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_they_are_those_of_a_bare_loop(recorder, accumulate, clip):
+def test_statistics_match_those_of_a_plain_loop(recorder, accumulate, clip):
     monitor = recorder()
     stats = GradientStats(updates=True, every=1)
     make(net(), stats, monitors=[monitor], accumulate=accumulate, clip_grad_norm=clip).fit(data(), epochs=1)
@@ -64,7 +64,7 @@ def test_they_are_those_of_a_bare_loop(recorder, accumulate, clip):
         assert monitor.of(f"gradient/{name}") == [(step, pytest.approx(value)) for step, value in enumerate(values, 1)]
 
 
-def test_a_last_window_whose_end_nobody_knew_is_measured(recorder):
+def test_an_incomplete_last_window_of_a_loader_without_a_length_is_measured(recorder):
     monitor = recorder()
     make(net(), GradientStats(every=1), monitors=[monitor], accumulate=2, log_every=1).fit(Unsized(), epochs=1)
     steps = by_hand(2, None)
@@ -76,7 +76,7 @@ class Unsized:
         return iter(data())
 
 
-def test_each_parameter_has_its_own():
+def test_each_parameter_can_have_its_own_statistics():
     model = net()
     run = make(model, GradientStats("2.*", per_parameter=True, every=1)).fit(data(1), epochs=1)
     gradients = {name: one.grad for name, one in model.named_parameters()}
@@ -88,7 +88,7 @@ def test_each_parameter_has_its_own():
     assert not any("0.weight" in name for name in run.metrics)
 
 
-def test_log_steps_are_measured_and_no_others(recorder):
+def test_by_default_only_log_steps_are_measured(recorder):
     monitor = recorder()
     make(net(), GradientStats(), monitors=[monitor], log_every=2).fit(data(), epochs=1)
     steps = by_hand(1, None)
@@ -96,14 +96,14 @@ def test_log_steps_are_measured_and_no_others(recorder):
     assert monitor.of("gradient/norm") == expected
 
 
-def test_frozen_and_unused_parameters_do_not_count():
+def test_frozen_parameters_have_no_statistics():
     model = net()
     model[0].requires_grad_(False)
     run = make(model, GradientStats(every=1, per_parameter=True)).fit(data(1), epochs=1)
     assert {name.split("/")[1] for name in run.metrics if name.count("/") == 2} == {"2.weight", "2.bias"}
 
 
-def test_a_share_that_is_not_finite():
+def test_the_share_of_nonfinite_gradients_is_logged():
     model = net()
 
     @on("on_backward_end")
@@ -116,8 +116,8 @@ def test_a_share_that_is_not_finite():
 
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("overflows", [False, True])
-def test_scaled_gradients_are_measured_as_they_are_without_the_scale(recorder, fused, overflows):
-    """A fused optimizer divides by the scale in its step, and leaves a step out by itself; any other is not even called."""
+def test_scaled_gradients_are_measured_without_their_scale(recorder, fused, overflows):
+    """A fused optimizer unscales and skips within its step; any other optimizer is not called when gradients overflow."""
     model, monitor = net(), recorder()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=fused)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
@@ -137,14 +137,14 @@ def test_scaled_gradients_are_measured_as_they_are_without_the_scale(recorder, f
         assert monitor.of("gradient/nonfinite") == []
 
 
-def test_training_is_what_it_is_without_it():
+def test_training_is_bitwise_the_same_as_without_statistics():
     models = [net(), net()]
     make(models[0], GradientStats(every=1, per_parameter=True, updates=True)).fit(data(), epochs=2)
     make(models[1]).fit(data(), epochs=2)
     assert all(map(torch.equal, models[0].state_dict().values(), models[1].state_dict().values()))
 
 
-def test_the_end_of_a_step_is_watched_only_for_updates():
+def test_step_ends_are_observed_only_for_updates():
     def listens(stats):
         return Loop([stats], **QUIET).hooks.dispatch("on_step_end", mode="train") is not None
 
@@ -152,7 +152,7 @@ def test_the_end_of_a_step_is_watched_only_for_updates():
     assert not listens(GradientStats())
 
 
-def test_a_step_that_is_skipped_keeps_nothing_alive():
+def test_a_skipped_step_leaves_no_tensors_behind():
     stats = GradientStats(every=1, updates=True)
 
     @on("on_step_begin")
@@ -163,7 +163,7 @@ def test_a_step_that_is_skipped_keeps_nothing_alive():
     assert (stats._before, stats._parameters) == (None, {})
 
 
-def test_a_compiled_model_has_the_names_of_the_plain_one():
+def test_a_compiled_model_keeps_its_parameter_names():
     torch.compiler.reset()
     model = torch.compile(net(), backend="eager")
     run = make(model, GradientStats("0.*", every=1, per_parameter=True)).fit(data(1), epochs=1)
@@ -172,7 +172,7 @@ def test_a_compiled_model_has_the_names_of_the_plain_one():
     torch.compiler.reset()
 
 
-def test_mistakes_are_refused():
+def test_invalid_arguments_raise():
     with pytest.raises(ValueError, match=r"GradientStats: every must be an integer >= 1, got True"):
         GradientStats(every=True)
     with pytest.raises(BadLoop, match=r"'0\.wieght' matches no parameter\.\n  similar   0\.weight"):
@@ -187,7 +187,7 @@ def test_mistakes_are_refused():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("precision", ["32", "fp16"])
-def test_on_a_gpu_no_step_waits(recorder, precision):
+def test_no_step_waits_for_a_gpu(recorder, precision):
     monitor, model = recorder(), net()
     stats = GradientStats(every=1, per_parameter=True, updates=True)
     optimizer = torch.optim.Adam(model.cuda().parameters(), lr=0.01, fused=True)
@@ -200,11 +200,11 @@ def test_on_a_gpu_no_step_waits(recorder, precision):
 
 
 def small_loss(outputs, targets):
-    return nn.functional.mse_loss(outputs, targets) / 100  # or the scale of fp16 would be too large for it at first
+    return nn.functional.mse_loss(outputs, targets) / 100  # otherwise the initial scale of fp16 would overflow
 
 
 def two_networks(*callbacks, order="ab", b_every=1, batches=4, log_every=1, given=dict, **options):
-    """Train two networks whose gradients are 3 and 4 in the first step, and grow by 10 in each. Return the run."""
+    """Train two networks whose gradients are 3 and 4 in the first step and grow by 10 per step. Return the run."""
     models = {name: nn.Linear(1, 1, bias=False) for name in "ab"}
     optimizers = {name: torch.optim.SGD(model.parameters(), lr=0.0) for name, model in models.items()}
     options = {"extra_callbacks": [], "log_every": log_every, **options}
@@ -221,7 +221,7 @@ def two_networks(*callbacks, order="ab", b_every=1, batches=4, log_every=1, give
 
 
 @pytest.mark.parametrize("order", ["ab", "ba"])
-def test_each_optimizer_has_its_own_metrics(recorder, order):
+def test_each_optimizer_has_separate_metrics(recorder, order):
     monitor = recorder()
     two_networks(GradientStats(every=1, updates=True, per_parameter=True), order=order, batches=2, monitors=[monitor])
     assert monitor.of("gradient/norm") == monitor.of("gradient/a.weight/norm") == [(1, 3.0), (2, 13.0)]
@@ -229,7 +229,7 @@ def test_each_optimizer_has_its_own_metrics(recorder, order):
     assert monitor.of("gradient/update_ratio@b") == [(1, 0.0), (2, 0.0)]
 
 
-def test_optimizers_in_a_list_have_an_index():
+def test_optimizers_in_a_list_are_named_by_index():
     run = two_networks(GradientStats(every=1), given=lambda pairs: list(pairs.values()), monitors=[])
     assert (run.metrics["gradient/norm"], run.metrics["gradient/norm@1"]) == (18.0, 19.0)
 

@@ -1,4 +1,4 @@
-"""Functions hang on modules as torch's own hooks do, while a run or a pass lasts, and are gone after it."""
+"""Functions are registered as PyTorch hooks on modules during a run or pass, and removed after it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Net(nn.Module):
 
 
 class Words(nn.Module):
-    """A small transformer. Padding makes it pack the batch in eval mode, where hooks do not keep it from that."""
+    """A small transformer. With padding it packs the batch in eval mode, even if it has hooks."""
 
     def __init__(self, batch_first=True, pads=False):
         super().__init__()
@@ -67,7 +67,7 @@ def make(model, *callbacks, **options):
 
 
 def left(model):
-    """Return the names of what hooks are left on a model."""
+    """Return the names of modules that still have hooks, with the kind of hook."""
     kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     return [(name, kind) for name, module in model.named_modules() for kind in kinds if getattr(module, kind)]
 
@@ -78,7 +78,7 @@ def kept(value):
 
 
 class Seen:
-    """Functions that keep what they are called with."""
+    """Functions that record the values they are called with."""
 
     def __init__(self):
         self.calls = []
@@ -126,7 +126,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("kind", "data", "pattern", "names"), CASES)
-def test_values_are_those_of_hooks_that_are_registered_by_hand(kind, data, pattern, names):
+def test_functions_see_the_same_values_as_plain_pytorch_hooks(kind, data, pattern, names):
     ours, theirs = Seen(), Seen()
     model = made(kind)
     make(model, ours.callback(pattern, *KINDS)).fit(data(), data(1), epochs=2)
@@ -143,7 +143,7 @@ def test_values_are_those_of_hooks_that_are_registered_by_hand(kind, data, patte
 @pytest.mark.parametrize("pads", [False, True])
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_the_fast_path_of_a_transformer_skips_no_hook(pads):
-    """In eval mode a layer goes a fast path, on which its parts are not called, unless one of them has a hook."""
+    """In eval mode a layer takes a fast path that skips its submodules, unless one of them has a hook."""
     model = Words(pads=pads).eval()
     names = [name for name, _ in model.encoder.named_modules() if name not in ("", "layers") and "out_proj" not in name]
     for name in names:
@@ -152,7 +152,7 @@ def test_the_fast_path_of_a_transformer_skips_no_hook(pads):
         assert [one for _, one, _ in seen.calls] == [f"encoder.{name}"]
 
 
-def test_what_is_never_called_is_named_once(caplog):
+def test_modules_that_are_never_called_are_named_once(caplog):
     model = Words()
     make(model, Seen().callback("*", "forward")).fit(sentences(), sentences(1), epochs=2)
     (line,) = caplog.messages
@@ -160,15 +160,15 @@ def test_what_is_never_called_is_named_once(caplog):
     assert line.startswith(f"ModuleHooks(*) was never called for {names}")
 
 
-def test_what_is_called_is_not_named(caplog):
+def test_modules_that_are_called_are_not_named(caplog):
     make(Net(), Seen().callback(["*", ""], "forward")).fit(images(), epochs=2)
     assert caplog.messages == []
 
 
-# What functions may do
+# Effects of functions
 
 
-def test_what_a_function_returns_takes_the_place_of_the_value():
+def test_a_returned_value_replaces_the_output_or_input():
     outputs = []
     zero = ModuleHooks("features", forward=lambda module, args, output: 0 * output)
     one = ModuleHooks("head", forward_pre=lambda module, args: (args[0] + 1,), forward=lambda m, a, output: outputs.append(a))
@@ -184,7 +184,7 @@ def test_a_gradient_can_be_replaced():
     assert model.features[3].weight.grad.abs().sum() == 0
 
 
-def test_the_model_itself_and_keyword_arguments():
+def test_hooks_on_the_model_itself_get_keyword_arguments():
     class Scaled(nn.Linear):
         def forward(self, x, *, scale=1):
             return super().forward(x) * scale
@@ -203,7 +203,7 @@ def test_the_model_itself_and_keyword_arguments():
     assert seen == [("", {"scale": 3})]
 
 
-def test_a_function_without_a_name_is_called_as_torch_does():
+def test_a_function_without_a_name_parameter_is_called_as_by_pytorch():
     calls = []
     make(Net(), ModuleHooks("head", forward=lambda *given: calls.append(len(given)))).fit(images(1), epochs=1)
     assert calls == [3]
@@ -229,7 +229,7 @@ def test_an_error_names_the_callback_and_the_module():
 @pytest.mark.parametrize(
     "point", ["on_run_begin", "on_train_iter_begin", "on_backward_end", "on_val_iter_begin", "on_epoch_end"]
 )
-def test_nothing_is_left_after_an_exception(point):
+def test_no_hook_is_left_after_an_exception(point):
     class Fails(Callback):
         pass
 
@@ -246,7 +246,7 @@ def test_nothing_is_left_after_an_exception(point):
 
 
 @pytest.mark.parametrize("job", ["validate", "predict", "predict_iter"])
-def test_validate_and_predict_outside_of_a_fit_have_them_too(job):
+def test_validate_and_predict_outside_fit_call_the_hooks(job):
     model, seen = Net(), Seen()
     runner = make(model, seen.callback("head", "forward"))
     for _ in range(2):
@@ -260,7 +260,7 @@ def test_validate_and_predict_outside_of_a_fit_have_them_too(job):
 
 
 @pytest.mark.parametrize("job", ["validate", "predict"])
-def test_a_pass_that_fails_leaves_nothing(job):
+def test_no_hook_is_left_after_a_failed_pass(job):
     class Fails(Callback):
         def on_iter_begin(self, run):
             if run.batch_idx == 1:
@@ -273,7 +273,7 @@ def test_a_pass_that_fails_leaves_nothing(job):
     assert len(seen.calls) == 1
 
 
-def test_a_pass_inside_of_a_pass_ends_nothing():
+def test_a_nested_pass_does_not_remove_the_hooks():
     model, seen = Net(), Seen()
 
     class Looks(Callback):
@@ -287,7 +287,7 @@ def test_a_pass_inside_of_a_pass_ends_nothing():
     assert left(model) == []
 
 
-def test_passes_inside_of_a_fit_have_them_once():
+def test_passes_within_fit_call_the_hooks_once():
     model, seen = Net(), Seen()
 
     class Looks(Callback):
@@ -302,7 +302,7 @@ def test_passes_inside_of_a_fit_have_them_once():
     assert left(model) == []
 
 
-def test_the_same_callback_serves_one_run_after_the_other():
+def test_a_callback_can_be_used_for_several_runs():
     seen = Seen()
     hooks = seen.callback("head", "forward")
     for _ in range(2):
@@ -312,13 +312,13 @@ def test_the_same_callback_serves_one_run_after_the_other():
     assert len(seen.calls) == 4
 
 
-def test_nobody_listens_at_the_points_of_a_step():
+def test_hooks_listen_at_no_point_of_a_step():
     hooks = Loop([Seen().callback("*", *KINDS)], **QUIET).hooks
     points = ("on_iter_begin", "on_train_iter_begin", "on_backward_begin", "on_step_begin", "on_step_end", "on_train_iter_end")
     assert all(hooks.dispatch(point, mode="train") is None for point in (*points, "on_iter_end", "on_batch_fetch_begin"))
 
 
-def test_a_copy_of_the_model_that_is_made_in_the_run_calls_nothing():
+def test_copies_of_the_model_made_during_the_run_call_no_hook():
     model, seen = Net(), Seen()
 
     class Copies(Callback):
@@ -335,7 +335,7 @@ def test_a_copy_of_the_model_that_is_made_in_the_run_calls_nothing():
 # Shared, repeated and checkpointed modules
 
 
-def test_a_shared_module_is_hooked_once_by_the_name_that_fits():
+def test_a_shared_module_is_hooked_once_under_the_first_matching_name():
     class Shared(nn.Module):
         def __init__(self):
             super().__init__()
@@ -353,7 +353,7 @@ def test_a_shared_module_is_hooked_once_by_the_name_that_fits():
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
-def test_a_checkpointed_module_is_seen_again_in_the_backward_pass(reentrant):
+def test_a_checkpointed_module_is_called_again_in_the_backward_pass(reentrant):
     class Checkpointed(Net):
         def forward(self, x):
             x = x.requires_grad_()
@@ -395,15 +395,17 @@ def compiler():
 @pytest.mark.thin(2)
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("how", [compiled_whole, compiled_in_place, compiled_part])
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # which torch looks for between parts of a model
-def test_a_model_that_was_compiled_and_called_before_calls_them(how, backend, compiler):
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor"
+)  # torch accesses .grad between the compiled parts of a model
+def test_a_compiled_model_that_was_called_before_calls_the_hooks(how, backend, compiler):
     plain, ours = Seen(), Seen()
     make(made(Net), plain.callback("features.[3-4]", *KINDS)).fit(images(), images(1), epochs=2)
     model = made(Net)
     compiled = how(model, backend)
     make(copy.deepcopy(compiled)).fit(images(), images(1), epochs=1)
     with torch.no_grad():
-        compiled.eval()(images(1)[0][0])  # without hooks, which it does not look for any more
+        compiled.eval()(images(1)[0][0])  # compiled without hooks, for which it no longer checks
     runner = make(compiled.train(), ours.callback("features.[3-4]", *KINDS))
     runner.fit(images(), images(1), epochs=2)
     assert [call[:2] for call in ours.calls] == [call[:2] for call in plain.calls]
@@ -417,10 +419,10 @@ def test_a_model_that_was_compiled_and_called_before_calls_them(how, backend, co
     assert len(ours.calls) == 2 * 4
 
 
-# Mistakes
+# Errors
 
 
-def test_a_pattern_that_fits_nothing_is_refused_before_the_first_step():
+def test_a_pattern_that_matches_nothing_raises_before_the_first_step():
     with pytest.raises(BadLoop, match=r"^ModuleHooks\(haed\): 'haed' matches no module\.\n  similar   head"):
         make(Net(), Seen().callback("haed", "forward")).fit(images(), epochs=1)
     with pytest.raises(BadLoop, match="'haed' matches no module"):
@@ -429,7 +431,7 @@ def test_a_pattern_that_fits_nothing_is_refused_before_the_first_step():
         pass
 
 
-def test_what_is_given_is_checked_when_it_is_given():
+def test_invalid_arguments_raise():
     with pytest.raises(ValueError, match=r"no function to call\.\n  give      forward_pre=\.\.\. or forward=\.\.\. or "):
         ModuleHooks("*")
     with pytest.raises(TypeError, match=r"ModuleHooks: forward must be a function, got 3"):
@@ -440,12 +442,12 @@ def test_what_is_given_is_checked_when_it_is_given():
         ModuleHooks(None, forward=print)
 
 
-def test_it_is_named_after_its_pattern():
+def test_the_default_name_contains_the_pattern():
     names = [ModuleHooks(pattern, forward=print).name for pattern in ("a.*", ["a", "b"], "", re.compile("^x"))]
     assert names == ["ModuleHooks(a.*)", "ModuleHooks(a, b)", "ModuleHooks('')", "ModuleHooks(^x)"]
 
 
-def test_hooks_of_others_stay():
+def test_other_hooks_are_not_removed():
     model, calls = Net(), []
     handle = model.head.register_forward_hook(lambda *given: calls.append(1))
     with contextlib.suppress(KeyError):

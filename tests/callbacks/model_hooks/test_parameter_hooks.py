@@ -1,4 +1,4 @@
-"""Functions hang on parameters as torch's own hooks do, while the run lasts; frozen ones have none until they are thawed."""
+"""Functions are registered as PyTorch hooks on parameters during the run. Frozen parameters get them when unfrozen."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Seen:
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_values_are_those_of_hooks_that_are_registered_by_hand(accumulate):
+def test_functions_see_the_same_values_as_plain_pytorch_hooks(accumulate):
     ours, theirs, model, other = Seen(), Seen(), net(), net()
     hooks = ParameterHooks("*.weight", grad=ours.grad, post_accumulate_grad=ours.after)
     make(model, hooks, accumulate=accumulate).fit(data(), epochs=2)
@@ -71,8 +71,8 @@ def test_a_gradient_can_be_replaced():
     assert torch.equal(model[0].weight, before)
 
 
-def test_a_step_in_the_backward_pass():
-    """What post_accumulate_grad hooks are for: gradients are used and dropped as soon as they are there."""
+def test_a_hook_can_update_weights_in_the_backward_pass():
+    """The purpose of post_accumulate_grad hooks: gradients are used and dropped as soon as they are computed."""
     model = net()
 
     def step(parameter):
@@ -89,7 +89,7 @@ def test_a_step_in_the_backward_pass():
     assert left(model) == []
 
 
-def test_frozen_parameters_have_hooks_from_the_pass_on_in_which_they_are_thawed():
+def test_frozen_parameters_are_hooked_in_the_pass_after_they_are_unfrozen():
     model, seen = net(), Seen()
     model[0].requires_grad_(False)
 
@@ -102,7 +102,7 @@ def test_frozen_parameters_have_hooks_from_the_pass_on_in_which_they_are_thawed(
     assert left(model) == []
 
 
-def test_that_all_are_frozen_is_said(caplog):
+def test_frozen_parameters_are_reported_if_no_other_parameter_matches(caplog):
     model, seen = net(), Seen()
     model[0].requires_grad_(False)
     make(model, ParameterHooks("0.*", grad=seen.grad)).fit(data(1), epochs=1)
@@ -112,7 +112,7 @@ def test_that_all_are_frozen_is_said(caplog):
     assert seen.calls == []
 
 
-def test_a_parameter_in_the_place_of_another_is_hooked():
+def test_a_replaced_parameter_is_hooked():
     model, seen = net(), Seen()
 
     class Replaces(Callback):
@@ -133,7 +133,7 @@ def test_a_tied_parameter_is_hooked_once():
     assert sorted(seen.names) == ["0.weight", "1.weight", "2.weight"]
 
 
-def test_an_error_names_the_callback_and_the_parameter_and_leaves_nothing():
+def test_an_error_names_the_callback_and_the_parameter():
     def fails(gradient):
         raise ZeroDivisionError("by hand")
 
@@ -144,7 +144,7 @@ def test_an_error_names_the_callback_and_the_parameter_and_leaves_nothing():
     assert left(model) == []
 
 
-def test_nothing_is_left_after_an_exception_and_it_can_be_used_again():
+def test_no_hook_is_left_after_an_exception():
     class Fails(Callback):
         def on_train_iter_end(self, run):
             raise RuntimeError("enough")
@@ -159,7 +159,7 @@ def test_nothing_is_left_after_an_exception_and_it_can_be_used_again():
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_a_compiled_model_calls_them(backend):
+def test_a_compiled_model_calls_the_hooks(backend):
     torch.compiler.reset()
     model, seen, plain = net(), Seen(), Seen()
     make(net(), ParameterHooks("*.weight", grad=plain.grad, post_accumulate_grad=plain.after)).fit(data(), epochs=2)
@@ -175,13 +175,13 @@ def test_a_compiled_model_calls_them(backend):
     torch.compiler.reset()
 
 
-def test_nobody_listens_at_the_points_of_a_step():
+def test_hooks_listen_at_no_point_of_a_step():
     hooks = Loop([ParameterHooks("*", grad=print)], **QUIET).hooks
     points = ("on_iter_begin", "on_train_iter_begin", "on_backward_begin", "on_step_begin", "on_train_iter_end", "on_iter_end")
     assert all(hooks.dispatch(point, mode="train") is None for point in points)
 
 
-def test_mistakes_are_refused():
+def test_invalid_arguments_raise():
     with pytest.raises(ValueError, match=r"ParameterHooks has no function to call\.\n  give      grad=\.\.\. or post_"):
         ParameterHooks("*")
     with pytest.raises(TypeError, match=r"ParameterHooks: grad must be a function, got 'x'"):

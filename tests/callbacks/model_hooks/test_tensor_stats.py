@@ -1,4 +1,4 @@
-"""Stats of several tensors are those of all their numbers."""
+"""Statistics of several tensors cover all of their values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def stats(*tensors):
 
 @pytest.mark.parametrize("number", [1, 2, 5])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_they_are_those_of_all_numbers(number, dtype):
+def test_statistics_cover_the_values_of_all_tensors(number, dtype):
     torch.manual_seed(0)
     tensors = [(torch.randn(3 + one, 4) + one).relu().to(dtype) for one in range(number)]
     together = torch.cat(tensors).double()
@@ -35,30 +35,30 @@ def test_they_are_those_of_all_numbers(number, dtype):
     assert found == pytest.approx({name: float(value) for name, value in expected.items()}, rel=1e-5)
 
 
-def test_what_is_not_finite_shows():
+def test_nan_values_are_not_hidden():
     found = stats(torch.tensor([1.0, float("nan")]))
     assert found["mean"].isnan()
     assert found["max"].isnan()
 
 
-def test_integers_and_nothing_do_not_count():
+def test_integers_and_empty_tensors_do_not_count():
     assert stats(torch.tensor([1, 2]), torch.empty(0)) == {}
 
 
-def test_the_first_tensor_is_found():
+def test_the_first_tensor_is_found_in_nested_containers():
     one = torch.ones(1)
     for output in (one, (one, 2), [None, [one]], {"logits": one}, OrderedDict(a="x", b=(one,))):
         assert first_tensor(output) is one
     assert first_tensor((1, {"a": None})) is None
 
 
-def test_a_shared_output_is_not_changed():
+def test_the_measured_tensor_is_not_changed():
     tensor = torch.tensor([0.0, 2.0], requires_grad=True)
     assert not stats(tensor)["mean"].requires_grad
     assert tensor.tolist() == [0.0, 2.0]
 
 
-def test_the_first_tensor_of_a_dataclass_or_named_tuple():
+def test_the_first_tensor_is_found_in_a_dataclass_or_named_tuple():
     @dataclass
     class Output:
         loss: Any

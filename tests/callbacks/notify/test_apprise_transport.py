@@ -21,7 +21,7 @@ class Status(IntEnum):
 
 
 class Result:
-    """What Apprise returns: no bool, but true if all went well."""
+    """The result of Apprise: not a bool, but true if every message was sent."""
 
     def __init__(self, status):
         self.status = status
@@ -32,7 +32,7 @@ class Result:
 
 @pytest.fixture
 def services(monkeypatch):
-    """Put a module in Apprise's place: what it is told is kept, and it answers with `services.status`."""
+    """Replace Apprise by a module that records its calls and answers with `services.status`."""
     module = ModuleType("apprise")
     module.__spec__ = ModuleSpec("apprise", None)
     module.told, module.status = [], Status.SUCCESS
@@ -62,7 +62,7 @@ def test_a_message_is_sent_to_every_url(services):
 
 
 @pytest.mark.parametrize("status", [Status.FAILURE, Status.TIMEOUT])
-def test_what_was_not_delivered_is_a_failure(services, status):
+def test_an_undelivered_message_raises(services, status):
     services.status = status
     with pytest.raises(SendFailed, match=f"^Apprise did not deliver a message: {status.name}$") as caught:
         AppriseTransport("SendStat", "ntfys://topic", 10).send(MESSAGE)
@@ -72,7 +72,7 @@ def test_what_was_not_delivered_is_a_failure(services, status):
 @pytest.mark.parametrize(
     "url", ["json://example.org/x", "xml://10.0.0.1", "form://h", "apprise://h/t", "http://example.org", "JSON://h"]
 )
-def test_what_is_not_encrypted_is_refused(services, url):
+def test_an_unencrypted_url_raises(services, url):
     scheme = url.partition(":")[0].lower()
     with pytest.raises(ValueError, match="is not encrypted") as caught:
         AppriseTransport("SendStat", url, 10)
@@ -80,23 +80,23 @@ def test_what_is_not_encrypted_is_refused(services, url):
 
 
 @pytest.mark.parametrize("url", ["json://localhost:8000", "json://127.0.0.1", "json://[::1]:80/x", "jsons://example.org"])
-def test_this_machine_needs_no_encryption(services, url):
+def test_an_unencrypted_url_of_this_machine_is_accepted(services, url):
     AppriseTransport("SendStat", url, 10)
 
 
 @pytest.mark.parametrize("url", ["", [], [""], [None], ["ntfys://topic", 3]])
-def test_what_is_no_address_is_refused(services, url):
+def test_an_invalid_url_argument_raises(services, url):
     with pytest.raises(ValueError, match=r"^url must be a URL or a list of URLs\.\n  write     url=\"ntfys://topic\"$"):
         AppriseTransport("SendStat", url, 10)
 
 
-def test_an_address_that_apprise_does_not_know_is_refused_without_showing_it(services):
+def test_the_error_for_an_unknown_service_does_not_show_the_url(services):
     with pytest.raises(ValueError, match=r"Apprise has no service for 'nonsense:\.\.\.'") as caught:
         AppriseTransport("SendStat", "nonsense://user:password@host", 10)
     assert "password" not in str(caught.value)
 
 
-def test_without_apprise_it_says_what_to_install(monkeypatch):
+def test_without_apprise_the_error_says_how_to_install_it(monkeypatch):
     monkeypatch.setattr("hookpoint.callbacks.notify._apprise_transport.find_spec", lambda name: None)
     message = r"^SendStat\(url=\.\.\.\) needs Apprise, which is not installed\.\n  run       pip install 'hookpoint\[notify\]'$"
     with pytest.raises(ImportError, match=message):

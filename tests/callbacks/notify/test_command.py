@@ -32,17 +32,17 @@ def command_of(command, **options):
     return Command(command, **{"numbers": ["loss"], "texts": ["run"], **options})
 
 
-def test_a_string_is_split_before_it_is_filled():
+def test_a_string_is_split_before_its_fields_are_filled():
     command = command_of("notify 'loss of {run}' {loss} {run}")
     assert command.arguments({"loss": 0.5, "run": "a b"}) == ["notify", "loss of a b", "0.5", "a b"]
 
 
-def test_a_list_is_taken_as_it_is():
+def test_a_list_is_used_unchanged():
     command = command_of(["notify me", "$HOME | {run}", "", "> /dev/null"])
     assert command.arguments({"loss": 0.5, "run": "x"}) == ["notify me", "$HOME | x", "", "> /dev/null"]
 
 
-def test_the_command_of_the_phone():
+def test_a_curl_command_with_a_redirection_is_split():
     command = Command(
         """curl -u your_id_xxx: https://api.pushbullet.com/v2/pushes \\
              -d type=note -d title="validation error" \\
@@ -58,13 +58,13 @@ def test_the_command_of_the_phone():
 
 @pytest.mark.parametrize("run", HOSTILE)
 @pytest.mark.parametrize("written", ["notify x{run} '{run}'", ["notify", "x{run}", "{run}"]], ids=["string", "list"])
-def test_a_value_is_never_more_than_its_argument(run, written):
+def test_a_value_never_becomes_more_than_its_argument(run, written):
     assert command_of(written).arguments({"loss": 0.5, "run": run}) == ["notify", f"x{run}", run]
 
 
 @pytest.mark.parametrize("run", HOSTILE)
 @pytest.mark.parametrize("written", ["{run}", '"{run}"', "'{run}'"])
-def test_a_shell_quotes_values(run, written, tmp_path):
+def test_a_value_is_a_single_word_in_a_shell_script(run, written, tmp_path):
     command = command_of(f"printf '%s|' a {written} b | cat > out; printf {{loss}} >> out", shell=True)
     subprocess.run(command.arguments({"loss": 0.5, "run": run}), cwd=tmp_path, check=True)
     assert (tmp_path / "out").read_text() == f"a|{run}|b|0.5"
@@ -76,13 +76,13 @@ def test_a_shell_quotes_values(run, written, tmp_path):
     ("command", "shell"),
     [("curl -d {run}", False), ('curl "{run}x"', False), ("curl -d '{run}'", True), (["curl", "{run}"], False)],
 )
-def test_a_text_that_would_be_an_option_is_refused(run, command, shell):
+def test_a_text_that_could_be_read_as_an_option_raises(run, command, shell):
     with pytest.raises(ValueError, match=r"^\{run\} starts with '[-@]' and could be read as an option$"):
         command_of(command, shell=shell).arguments({"loss": 0.5, "run": run})
 
 
 @pytest.mark.parametrize("command", ["curl -d name={run}", "curl -d 'a {run}'", "curl {loss}"])
-def test_inside_of_an_argument_it_is_none_and_numbers_may_be_negative(command):
+def test_a_leading_dash_within_an_argument_or_in_a_number_is_accepted(command):
     command_of(command).arguments({"loss": -0.5, "run": "-x"})
 
 
@@ -104,29 +104,29 @@ def test_inside_of_an_argument_it_is_none_and_numbers_may_be_negative(command):
         (["/bin/bash", "-lc", "echo {loss}"], "bash would run a value as part of its script"),
     ],
 )
-def test_mistakes_are_refused(command, says):
+def test_invalid_commands_raise(command, says):
     with pytest.raises(ValueError, match=says):
         command_of(command)
 
 
 @pytest.mark.parametrize("command", ["", " \n"])
-def test_an_empty_script_is_refused(command):
+def test_an_empty_script_raises(command):
     with pytest.raises(ValueError, match="the command is empty"):
         command_of(command, shell=True)
 
 
 @pytest.mark.parametrize("command", [b"curl", ["curl", 3], [["curl"]], [None]])
-def test_what_is_no_text_is_refused(command):
+def test_a_command_that_is_not_text_raises(command):
     with pytest.raises(TypeError, match="the command must be a string or a list of strings, got"):
         command_of(command)
 
 
-def test_a_list_for_a_shell_is_refused():
+def test_a_list_for_a_shell_raises():
     with pytest.raises(ValueError, match="with shell=True, the command must be one string"):
         command_of(["curl"], shell=True)
 
 
-def test_the_arguments_of_a_script_may_be_fields():
+def test_arguments_after_a_script_can_be_fields():
     command = command_of(["sh", "-c", 'echo "$1"', "x", "{run}"])
     assert command.arguments({"loss": 0.5, "run": "$(id)"}) == ["sh", "-c", 'echo "$1"', "x", "$(id)"]
 
@@ -135,7 +135,7 @@ def test_the_arguments_of_a_script_may_be_fields():
 
 
 def filled(text, values, **options):
-    """Return an argument with its fields filled."""
+    """Return the argument with its fields filled."""
     return command_of(["x", f"<{text}>"], **options).arguments(values)[1][1:-1]
 
 
@@ -152,7 +152,7 @@ def filled(text, values, **options):
         ("{loss:08.3f}|{loss:+.1e}|{loss:g}|{loss:.1%}", "0000.125|+1.2e-01|0.125|12.5%"),
     ],
 )
-def test_fields_are_filled(text, expected):
+def test_fields_are_filled_and_formatted(text, expected):
     assert filled(text, {"loss": 0.125, "run": "mine"}) == expected
 
 
@@ -163,7 +163,7 @@ def test_fields_are_filled(text, expected):
         *["{__class__}", "{loss:}", "{loss:>9999999f}", "{loss:99999f}", "{loss:x}", "{loss:{run}}", "{run:.2f}"],
     ],
 )
-def test_unknown_fields_are_refused(text):
+def test_unknown_fields_raise(text):
     with pytest.raises(ValueError, match=r"is not a field|unmatched"):
         command_of(["x", text])
 
@@ -177,7 +177,7 @@ def test_the_error_lists_the_fields():
 
 
 @pytest.mark.parametrize("text", ["{", "}", "{loss", "loss}", "{loss}}"])
-def test_a_single_brace_is_refused(text):
+def test_an_unmatched_brace_raises(text):
     with pytest.raises(ValueError, match=r"unmatched '[{}]' in the command\.\n  write     "):
         command_of(["x", text])
 
@@ -195,14 +195,14 @@ def test_a_metric_may_have_any_name_without_braces(name, shell):
     st.text(),
     st.text(),
 )
-def test_filling_is_one_replacement(pieces, a, b):
+def test_values_are_not_scanned_for_fields(pieces, a, b):
     text = "".join(f"{{{one[0]}}}" if isinstance(one, tuple) else one.replace("{", "{{").replace("}", "}}") for one in pieces)
     expected = "".join({"a": a, "b": b}[one[0]] if isinstance(one, tuple) else one for one in pieces)
     assert filled(text, {"a": a, "b": b}, texts=["a", "b"]) == expected
 
 
 @pytest.mark.parametrize("command", ["x \0", ["x", "\0000\0"]])
-def test_a_nul_is_refused(command):
+def test_a_nul_character_raises(command):
     with pytest.raises(ValueError, match="a command cannot contain NUL"):
         command_of(command)
 
@@ -215,7 +215,7 @@ def words(line):
 
 
 def by_shell(script, *values):
-    """Return the words that a real shell makes of a line."""
+    """Return the words into which a real shell splits the line."""
     done = subprocess.run(["/bin/sh", "-c", f"printf '%s\\0' {script}", "sh", *values], capture_output=True, check=True)
     return done.stdout.decode().split("\0")[:-1]
 
@@ -236,7 +236,7 @@ def by_shell(script, *values):
         ("a 'b\\\nc'", ["a", "b\\\nc"]),
     ],
 )
-def test_a_line_is_split_as_a_shell_would(line, expected):
+def test_a_line_is_split_as_in_a_shell(line, expected):
     assert words(line) == expected
 
 
@@ -250,19 +250,19 @@ def test_a_line_is_split_as_a_shell_would(line, expected):
 @example(["\\", "\\\n", "a"])
 @example(["'", "a", "'", "~"])
 @example(['"', "\\", "a", '"'])
-def test_what_is_not_refused_means_the_same_to_a_real_shell(signs):
+def test_a_real_shell_splits_accepted_lines_the_same_way(signs):
     line = "a" + "".join(signs)
     try:
         found = words(line)
     except ValueError:
         return
-    if "\n" not in re.sub(r"(?s)\\.", "", line):  # a bare line break is a space here
+    if "\n" not in re.sub(r"(?s)\\.", "", line):  # here, an unescaped line break is a space
         assert found == by_shell(line)
 
 
 @pytest.mark.parametrize("operator", ["|", "&", ";", "<", ">", "(", ")", "$", "`"])
 @pytest.mark.parametrize("line", ["a {} b", "a{}b", "{}", "a{}"])
-def test_shell_syntax_is_refused(operator, line):
+def test_shell_syntax_raises(operator, line):
     with pytest.raises(ValueError, match="is shell syntax") as caught:
         words(line.format(operator))
     assert str(caught.value) == (
@@ -273,14 +273,14 @@ def test_shell_syntax_is_refused(operator, line):
 
 
 @pytest.mark.parametrize("line", ["~/bin/notify", "a ~", '"$HOME"', '"`date`"'])
-def test_expansions_are_refused(line):
+def test_shell_expansions_raise(line):
     with pytest.raises(ValueError, match="is shell syntax"):
         words(line)
 
 
 @pytest.mark.parametrize("shell", [False, True])
 @pytest.mark.parametrize("line", ["'", 'a "b', "a\\", "'\\", "a 'b {run}"])
-def test_an_open_quote_is_refused(line, shell):
+def test_an_open_quote_raises(line, shell):
     with pytest.raises(ValueError, match=r"the command ends inside a quote or after a backslash\.\n  close     every quote"):
         command_of(line, shell=shell)
 
@@ -297,7 +297,7 @@ def test_a_redirection_to_dev_null_at_the_end_is_dropped(redirection):
 
 
 @pytest.mark.parametrize("line", ["a > /dev/null b", "a > file", "a 2>&1", "a > /dev/null | b", "a>/dev/nullx"])
-def test_other_redirections_are_refused(line):
+def test_other_redirections_raise(line):
     with pytest.raises(ValueError, match="is shell syntax"):
         words(line)
 
@@ -308,7 +308,7 @@ def test_a_quoted_redirection_is_an_argument():
 
 @pytest.mark.parametrize("shell", [False, True])
 @pytest.mark.parametrize("line", ["a \\{run}", 'a "\\{run}"', "a \\\\\\{run}"])
-def test_a_backslash_before_a_field_is_refused(line, shell):
+def test_a_backslash_before_a_field_raises(line, shell):
     with pytest.raises(ValueError, match="a backslash before a field has no effect"):
         command_of(line, shell=shell)
 
@@ -331,7 +331,7 @@ def test_an_escaped_backslash_before_a_field_is_a_backslash(line):
         ('a \\" {run} "\\"{run}"', 'a \\" "${1}" "\\"${2}"'),
     ],
 )
-def test_a_field_is_a_parameter_of_the_script(line, script):
+def test_a_field_becomes_a_parameter_of_the_script(line, script):
     arguments = command_of(line, shell=True).arguments({"run": "x", "loss": 0.5})
     assert arguments[:4] == ["/bin/sh", "-c", script, "hookpoint"]
 
@@ -343,7 +343,7 @@ def test_a_field_is_a_parameter_of_the_script(line, script):
         st.sampled_from(["$(echo x)", "`echo x`", "'; echo x; '", '"; echo x; "', "*", "a  b", "-n", "\\", "${HOME}", "\n"]),
     )
 )
-def test_a_value_is_one_word_to_a_real_shell_whatever_it_holds(value):
+def test_any_value_is_a_single_word_to_a_real_shell(value):
     line = 'printf "%s\\0" a{run} x{run}y "a{run}" "x {run} y" \'a{run}\' \'x {run}\'"{run}"'
     done = subprocess.run(command_of(line, shell=True).arguments({"run": value}), capture_output=True, check=True)
     expected = [f"a{value}", f"x{value}y", f"a{value}", f"x {value} y", f"a{value}", f"x {value}{value}"]
