@@ -17,7 +17,7 @@ def transport(command, timeout_seconds=60, **given):
 
 
 def is_alive(pid):
-    """Say whether a process is there, and is no zombie."""
+    """Return whether a process exists and is not a zombie."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[0] != "Z"
@@ -32,12 +32,12 @@ def wait_until(condition):
         sleep(0.005)
 
 
-def test_a_command_is_run_with_its_arguments(tmp_path):
+def test_a_command_runs_with_its_arguments(tmp_path):
     transport(["touch", f"{tmp_path}/{{run}}"]).send({"run": "; touch x"})
     assert [path.name for path in tmp_path.iterdir()] == ["; touch x"]
 
 
-def test_it_gets_no_input_and_nothing_is_shown(capfd):
+def test_a_command_gets_no_input_and_its_output_is_not_shown(capfd):
     transport("cat; echo out; echo err >&2", shell=True).send({"run": ""})
     assert capfd.readouterr() == ("", "")
 
@@ -50,18 +50,18 @@ def test_it_gets_no_input_and_nothing_is_shown(capfd):
         ("yes | head -c 300000 >&2; exit 1", "the command exited with code 1: y"),
     ],
 )
-def test_a_failure_is_told_with_the_last_thing_that_was_said(command, says):
+def test_a_failure_reports_the_last_line_of_stderr(command, says):
     with pytest.raises(SendFailed) as caught:
         transport(command, shell=True).send({"run": ""})
     assert str(caught.value) == says
 
 
-def test_a_program_that_is_not_there():
+def test_a_missing_program_raises():
     with pytest.raises(SendFailed, match=r"^no-such-program could not be started: No such file or directory$"):
         transport(["/nowhere/no-such-program", "--password=secret"]).send({"run": ""})
 
 
-def test_messages_do_not_hold_arguments():
+def test_errors_do_not_contain_arguments():
     with pytest.raises(SendFailed) as caught:
         transport(["false", "--password=secret", "{run}"]).send({"run": "x"})
     assert str(caught.value) == "false exited with code 1"
@@ -70,13 +70,13 @@ def test_messages_do_not_hold_arguments():
 @pytest.mark.parametrize(
     ("run", "says"), [("a\0b", "could not be started: embedded null byte"), ("-x", "was not run: {run} starts")]
 )
-def test_what_cannot_be_an_argument_is_told(run, says):
+def test_a_value_that_cannot_be_an_argument_raises(run, says):
     with pytest.raises(SendFailed) as caught:
         transport(["echo", "{run}"]).send({"run": run})
     assert says in str(caught.value)
 
 
-def test_what_takes_too_long_is_killed_with_all_it_has_started(tmp_path):
+def test_a_command_that_takes_too_long_is_killed_with_its_children(tmp_path):
     script = f"sleep 1000 & echo $! > {tmp_path}/child; echo $$ > {tmp_path}/pid; wait"
     with pytest.raises(SendFailed, match=r"^the command was killed after 2 s$"):
         transport(script, 2, shell=True).send({"run": ""})
@@ -85,7 +85,7 @@ def test_what_takes_too_long_is_killed_with_all_it_has_started(tmp_path):
         wait_until(lambda pid=pid: not is_alive(pid))
 
 
-def test_one_that_hangs_can_be_cancelled(tmp_path):
+def test_a_hanging_command_can_be_cancelled(tmp_path):
     hangs, errors = (
         transport(f"echo $$ > {tmp_path}/pid.new; mv {tmp_path}/pid.new {tmp_path}/pid; exec sleep 1000", shell=True),
         [],
@@ -106,7 +106,7 @@ def test_one_that_hangs_can_be_cancelled(tmp_path):
     assert not is_alive(int((tmp_path / "pid").read_text()))
 
 
-def test_after_that_nothing_is_started(tmp_path):
+def test_nothing_is_started_after_cancel(tmp_path):
     cancelled = transport(["touch", f"{tmp_path}/x"])
     cancelled.cancel()
     with pytest.raises(SendFailed, match="cancelled"):
@@ -114,18 +114,18 @@ def test_after_that_nothing_is_started(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_it_leaves_behind_does_not_hold_it_up(tmp_path):
+def test_background_processes_of_the_command_are_not_waited_for(tmp_path):
     transport(f"sleep 1000 & echo $! > {tmp_path}/child", shell=True).send({"run": ""})
     os.kill(int((tmp_path / "child").read_text()), 9)
 
 
-def test_ctrl_c_is_not_for_it(tmp_path):
+def test_a_command_runs_in_its_own_process_group(tmp_path):
     program = f"import os, pathlib; pathlib.Path({str(tmp_path / 'group')!r}).write_text(str(os.getpgrp()))"
     transport([sys.executable, "-S", "-c", program]).send({"run": ""})
     assert int((tmp_path / "group").read_text()) != os.getpgrp()
 
 
-def test_without_room_for_what_it_says_it_is_run_all_the_same(tmp_path, monkeypatch):
+def test_a_command_runs_even_if_its_output_cannot_be_captured(tmp_path, monkeypatch):
     def refuse():
         raise OSError("no room")
 

@@ -1,4 +1,4 @@
-"""SendStat with the real Apprise, and real servers that answer, refuse and hang."""
+"""SendStat with the real Apprise and real servers that answer, fail and hang."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hookpoint.callbacks import SendStat
 from hookpoint.callbacks.notify import _sender
 
 
-def test_a_message_comes_as_it_was_sent(train_on_disk, server, caplog):
+def test_a_message_arrives_as_formatted(train_on_disk, server, caplog):
     name = "loss\n<b>{x}</b> \x1b[31m" + "x" * 1000
     train_on_disk(
         [SendStat(url=server.url, names=["score", name])],
@@ -24,7 +24,7 @@ def test_a_message_comes_as_it_was_sent(train_on_disk, server, caplog):
     assert [message for message in caplog.messages if "SendStat" in message] == []
 
 
-def test_a_server_that_fails_is_named_once(train_on_disk, server, caplog):
+def test_a_failing_server_is_named_once(train_on_disk, server, caplog):
     server.code = 500
     train_on_disk([SendStat(url=server.url)], [{}] * 3)
     assert len(server.got) == 3
@@ -34,16 +34,18 @@ def test_a_server_that_fails_is_named_once(train_on_disk, server, caplog):
     ]
 
 
-def test_a_server_that_hangs_does_not_hold_up_the_run(train_on_disk, monkeypatch, caplog, until):
+def test_a_hanging_server_does_not_delay_the_run(train_on_disk, monkeypatch, caplog, until):
     monkeypatch.setattr(_sender, "WAIT_SECONDS", 0.01)
     with socket.create_server(("127.0.0.1", 0)) as hangs:
         assert train_on_disk([SendStat(url=f"json://127.0.0.1:{hangs.getsockname()[1]}/?rto=1")], [{}] * 20).step == 60
     assert [message for message in caplog.messages if "SendStat" in message] == [
         "SendStat: messages lost: 20 not sent before the run ended"
     ]
-    until(lambda: "SendStat" not in "".join(thread.name for thread in threading.enumerate()))  # or it logs in another test
+    until(
+        lambda: "SendStat" not in "".join(thread.name for thread in threading.enumerate())
+    )  # otherwise the thread would log during another test
 
 
-def test_an_address_that_is_none_is_refused():
+def test_an_unknown_service_raises():
     with pytest.raises(ValueError, match="SendStat: Apprise has no service for 'nonsense:"):
         SendStat(url="nonsense://user:password@host")

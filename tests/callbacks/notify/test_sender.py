@@ -8,7 +8,7 @@ from hookpoint.callbacks.notify._sender import SendFailed, SendQueue
 
 
 class Door:
-    """A transport that lets messages through while it is open, and fails with what it is told to."""
+    """A transport that lets messages through while it is open and raises the given errors."""
 
     def __init__(self, *, is_open=True):
         self.sent, self.cancelled, self.fails = [], 0, {}
@@ -43,13 +43,13 @@ def test_messages_are_sent_in_order(caplog):
     assert caplog.messages == []
 
 
-def test_without_messages_there_is_no_thread():
+def test_without_messages_no_thread_is_started():
     queue = SendQueue("nothing", Door())
     assert "hookpoint nothing" not in threads()
     queue.finish(0)
 
 
-def test_the_thread_ends():
+def test_the_thread_ends_when_the_queue_is_finished():
     queue = SendQueue("mail", Door())
     queue.put(1)
     thread = queue._thread
@@ -58,7 +58,7 @@ def test_the_thread_ends():
     assert not thread.is_alive()
 
 
-def test_nobody_waits_for_a_transport_that_hangs_and_the_oldest_are_dropped(caplog):
+def test_a_full_queue_drops_its_oldest_messages_without_waiting(caplog):
     door = Door(is_open=False)
     queue = SendQueue("mail", door, capacity=3)
     queue.put(0)
@@ -72,7 +72,7 @@ def test_nobody_waits_for_a_transport_that_hangs_and_the_oldest_are_dropped(capl
     assert caplog.messages == ["mail: messages lost: 7 dropped from a full queue"]
 
 
-def test_what_hangs_at_the_end_is_cancelled_and_logged(caplog):
+def test_a_hanging_message_is_cancelled_at_the_end_and_logged(caplog):
     door = Door(is_open=False)
     queue = SendQueue("mail", door)
     queue.put(0)
@@ -85,7 +85,7 @@ def test_what_hangs_at_the_end_is_cancelled_and_logged(caplog):
     assert caplog.messages == ["mail: messages lost: 2 not sent before the run ended"]
 
 
-def test_a_failure_is_logged_once_for_each_kind_and_the_next_message_is_tried(caplog):
+def test_each_kind_of_failure_is_logged_once_and_later_messages_are_sent(caplog):
     door = Door()
     door.fails = {
         1: SendFailed("timeout", "curl was killed after 10 s"),
@@ -107,7 +107,7 @@ def test_a_failure_is_logged_once_for_each_kind_and_the_next_message_is_tried(ca
     ]
 
 
-def test_a_failure_of_what_was_cancelled_is_not_logged_twice(caplog):
+def test_the_failure_of_a_cancelled_message_is_not_logged(caplog):
     door = Door(is_open=False)
     door.fails = {0: SendFailed("code -9", "curl exited with code -9")}
     queue = SendQueue("mail", door)
@@ -119,7 +119,7 @@ def test_a_failure_of_what_was_cancelled_is_not_logged_twice(caplog):
 
 
 @pytest.mark.parametrize("times", [1, 5])
-def test_many_threads_may_put(times):
+def test_messages_can_be_put_from_several_threads(times):
     door = Door()
     queue = SendQueue("mail", door, capacity=10_000)
     putters = [threading.Thread(target=lambda: [queue.put(number) for number in range(100)]) for _ in range(times)]

@@ -23,7 +23,7 @@ SLACK = 0.0011  # microseconds: times are written with three digits
 PAUSE = 0.01
 
 
-# The checker
+# Trace checker
 
 
 @dataclass
@@ -49,11 +49,11 @@ class Span:
 
 
 class NotATrace(Exception):
-    """Spans do not lie inside of each other as they should."""
+    """Spans are not nested."""
 
 
 def spans_of(events):
-    """Return the spans of each thread from both kinds of events; a begin without an end, or the other way round, is wrong."""
+    """Return the spans of each thread from both kinds of events. Raise if a begin has no end or an end has no begin."""
     found, open_ones = defaultdict(list), defaultdict(list)
     for event in events:
         thread = event["tid"]
@@ -77,7 +77,7 @@ def spans_of(events):
 
 
 def tree(spans):
-    """Return the outermost spans, each with what is inside of it; two that overlap otherwise are wrong."""
+    """Return the outermost spans with their children. Raise if two spans overlap without being nested."""
     roots, stack = [], []
     for one in sorted(spans, key=lambda one: (one.began, -one.ended)):
         while stack and stack[-1].ended <= one.began + SLACK:
@@ -90,7 +90,7 @@ def tree(spans):
 
 
 def checked(path):
-    """Read a trace and check it: it is JSON, spans nest on every thread, and the run is the one span that holds all others."""
+    """Read a trace and check it: valid JSON, spans nest on every thread, and a single span, the run, contains all others."""
     events = json.loads(Path(path).read_text())
     trees = {thread: tree(spans) for thread, spans in spans_of(events).items()}
     (run,) = trees[1]
@@ -102,7 +102,7 @@ def checked(path):
 
 
 def assert_takes(span, seconds):
-    """Check a span against a time that was measured around it: they differ by half a millisecond."""
+    """Check a span against a duration that was measured around it."""
     assert span.seconds == pytest.approx(seconds, rel=0.05)
 
 
@@ -121,13 +121,13 @@ def event(phase, begin, length=None, name="a", thread=1):
     ],
     ids=["never ended", "never began", "overlap", "child outlives", "negative"],
 )
-def test_the_checker_sees_what_is_wrong(events):
+def test_the_checker_rejects_invalid_traces(events):
     with pytest.raises(NotATrace):
         for spans in spans_of(events).values():
             tree(spans)
 
 
-def test_the_checker_takes_what_is_right():
+def test_the_checker_accepts_valid_traces():
     events = [event("B", 0, name="run"), event("X", 1, 2), event("X", 3, 4), event("X", 4, 1, "in"), event("E", 9)]
     events.append(event("X", 2, 90, thread=2))
     (run,) = tree(spans_of(events)[1])
@@ -139,10 +139,10 @@ def test_the_checker_takes_what_is_right():
 
 
 class Sleeps(Callback):
-    """Take a time that can be seen, at some points."""
+    """Take a visible amount of time at some points."""
 
     def setup(self, component, save_path):
-        self.began = time.perf_counter()  # right before on_setup: what a run does before is not in its trace
+        self.began = time.perf_counter()  # right before on_setup: earlier work of the run is not in its trace
 
     def on_train_iter_end(self, run):
         time.sleep(PAUSE)
@@ -155,7 +155,7 @@ class Sleeps(Callback):
 
 
 def trained(workdir, *callbacks, epochs=2, batches=6, fail_at=None, **options):
-    """Train a small model; return the seconds it took, from on_setup on."""
+    """Train a small model and return the seconds from on_setup to the end."""
     torch.manual_seed(0)
     model = nn.Linear(3, 2)
     inputs, targets = torch.randn(4 * batches, 3), torch.randint(0, 2, (4 * batches,))
@@ -175,7 +175,7 @@ def trace_of(workdir, number=1):
     return workdir / "profile" / f"hooks-{number}.json"
 
 
-def test_a_runner_with_validation(tmp_path):
+def test_a_runner_with_validation_is_traced(tmp_path):
     seconds = trained(tmp_path, HookTrace(), Sleeps())
     run = checked(trace_of(tmp_path))
     assert_takes(run, seconds)
@@ -193,7 +193,7 @@ def test_a_runner_with_validation(tmp_path):
     assert passes.index("val pass") < passes.index("on_epoch_end")
 
 
-def test_time_is_where_it_was_spent(tmp_path):
+def test_spans_contain_the_time_that_was_spent_in_them(tmp_path):
     trained(tmp_path, HookTrace(), Sleeps())
     run = checked(trace_of(tmp_path))
     (one, *_) = run.named("train pass")
@@ -211,7 +211,7 @@ def test_time_is_where_it_was_spent(tmp_path):
     assert {iteration.args["epoch"] for iteration in iterations} == {1}
 
 
-def test_levels_and_their_own_time_add_up_to_the_run(tmp_path):
+def test_the_own_times_of_all_spans_add_up_to_the_run(tmp_path):
     seconds = trained(tmp_path, HookTrace(), Sleeps(), epochs=3)
     run = checked(trace_of(tmp_path))
 
@@ -225,7 +225,7 @@ def test_levels_and_their_own_time_add_up_to_the_run(tmp_path):
     assert 0.9 * passes < iterations + 3 * PAUSE <= passes + 3 * PAUSE
 
 
-def test_a_validation_inside_of_a_handler_is_inside_of_it(tmp_path):
+def test_a_validation_within_a_handler_is_nested_in_its_span(tmp_path):
     inputs, targets = torch.randn(8, 3), torch.zeros(8, dtype=torch.long)
     by_epoch = InferenceRunner((inputs, targets), ClassificationError(), batch_size=4, name="by epoch")
     other = ClassificationError("wrong-top1", "other")
@@ -241,7 +241,7 @@ def test_a_validation_inside_of_a_handler_is_inside_of_it(tmp_path):
             assert [child.name for child in inner.children].count("iteration") == 2
 
 
-def test_accumulation_has_a_step_per_window(tmp_path):
+def test_an_accumulated_step_has_a_single_optimizer_step_span(tmp_path):
     seconds = trained(tmp_path, HookTrace(), Sleeps(), batches=5, accumulate=2)
     run = checked(trace_of(tmp_path))
     assert_takes(run, seconds)
@@ -250,7 +250,7 @@ def test_accumulation_has_a_step_per_window(tmp_path):
     assert steps == [0, 1, 0, 1, 1]
 
 
-def test_a_main_callback_of_ones_own(tmp_path):
+def test_a_custom_main_callback_is_traced(tmp_path):
     class Main(MainCallback):
         def on_iter_forward(self, run):
             run.forward()
@@ -267,7 +267,7 @@ def test_a_main_callback_of_ones_own(tmp_path):
     assert {"backward", "optimizer step"} <= {one.name for one in iteration.children[1].all()}
 
 
-def test_a_backward_from_inside_of_a_handler(tmp_path):
+def test_a_backward_pass_within_a_handler_is_traced(tmp_path):
     model = nn.Linear(2, 1)
 
     @on("on_late")
@@ -285,7 +285,7 @@ def test_a_backward_from_inside_of_a_handler(tmp_path):
     assert len(span.named("backward")) == 3
 
 
-def test_a_loop_of_ones_own(tmp_path):
+def test_your_own_loop_is_traced(tmp_path):
     sleeps = Sleeps()
     with Loop([HookTrace(), sleeps], workdir=tmp_path) as run:
         for _ in run.epochs(2):
@@ -304,7 +304,7 @@ def test_a_loop_of_ones_own(tmp_path):
     assert all(one.seconds >= 2 * PAUSE for one in span.named("iteration") if one.named("Sleeps"))
 
 
-def test_a_break_out_of_a_loop(tmp_path):
+def test_a_break_out_of_a_loop_closes_its_spans(tmp_path):
     with Loop([HookTrace(), Sleeps()], workdir=tmp_path) as run:
         for _ in run.epochs(5):
             for batch in run.batches(range(10)):
@@ -326,7 +326,7 @@ def test_a_break_out_of_a_loop(tmp_path):
 @pytest.mark.parametrize(
     "point", ["on_train_iter_end", "on_backward_end", "on_step_begin", "on_epoch_end", "on_val_iter_begin"]
 )
-def test_an_exception(tmp_path, point):
+def test_an_exception_closes_all_spans(tmp_path, point):
     def fails(run):
         time.sleep(PAUSE)
         if run.step >= 3:
@@ -342,7 +342,7 @@ def test_an_exception(tmp_path, point):
     assert span.children[-1].args["point"] == "on_run_end"
 
 
-def test_an_exception_that_is_contained_closes_what_it_cut_off(tmp_path):
+def test_a_contained_exception_closes_the_spans_it_left_open(tmp_path):
     def forward(run):
         raise ValueError("no")
 
@@ -355,7 +355,7 @@ def test_an_exception_that_is_contained_closes_what_it_cut_off(tmp_path):
     assert len([child for child in span.children if child.name.startswith("epoch")]) == 2
 
 
-def test_a_stop_skips_and_retries(tmp_path):
+def test_stops_skips_and_retries_are_traced(tmp_path):
     tried = []
 
     @on("on_train_iter_begin")
@@ -377,7 +377,7 @@ def test_a_stop_skips_and_retries(tmp_path):
     assert len(span.named("data fetch")) == 5
 
 
-def test_a_resume_has_a_trace_of_its_own(tmp_path):
+def test_a_resumed_run_has_a_separate_trace(tmp_path):
     @on("on_train_iter_end")
     def fails(run):
         if run.step == 5:
@@ -395,7 +395,7 @@ def test_a_resume_has_a_trace_of_its_own(tmp_path):
     assert [one for one in second.named("ModelSaver") if one.args["point"] == "state_dict"]
 
 
-def test_points_of_ones_own(tmp_path):
+def test_custom_points_are_traced(tmp_path):
     @on("on_say")
     def hears(run, words):
         time.sleep(PAUSE)
@@ -408,7 +408,7 @@ def test_points_of_ones_own(tmp_path):
     assert all(any(one.named("hears")) for one in span.named("iteration"))
 
 
-def test_monitors_are_seen_on_their_own_threads(tmp_path):
+def test_monitors_are_traced_on_their_own_threads(tmp_path):
     with Loop([HookTrace()], workdir=tmp_path, log_every=1) as run:
         for batch in run.batches(range(3)):
             run.log(loss=batch)
@@ -425,10 +425,10 @@ def test_monitors_are_seen_on_their_own_threads(tmp_path):
         tree(spans)
 
 
-# How much is written
+# Trace size
 
 
-def test_the_first_steps_and_then_some_every_so_often(tmp_path):
+def test_the_first_steps_of_each_window_are_traced(tmp_path):
     with Loop([HookTrace(3, every=10), Sleeps()], workdir=tmp_path, extra_callbacks=[], monitors=[]) as run:
         for _ in run.epochs(2):
             for batch in run.batches(range(12)):
@@ -442,7 +442,7 @@ def test_the_first_steps_and_then_some_every_so_often(tmp_path):
     assert len([one for one in span.named("Sleeps") if one.args["point"] == "on_epoch_end"]) == 2
 
 
-def test_after_so_many_events_only_what_began_is_ended(tmp_path):
+def test_after_max_events_only_open_spans_are_closed(tmp_path):
     trained(tmp_path, HookTrace(None, max_events=50), Sleeps(), batches=30)
     span = checked(trace_of(tmp_path))
     events = json.loads(trace_of(tmp_path).read_text())
@@ -451,18 +451,18 @@ def test_after_so_many_events_only_what_began_is_ended(tmp_path):
     assert trace_of(tmp_path).stat().st_size < 50 * 200
 
 
-def test_a_window_that_records_everything_is_refused():
+def test_a_window_that_records_everything_raises():
     with pytest.raises(ValueError, match=r"HookTrace: every=10 must be above steps=10\.\n  give .* steps=None"):
         HookTrace(10, every=10)
 
 
 @pytest.mark.parametrize("bad", [{"steps": 0}, {"every": 0}, {"max_events": 0}, {"steps": "10"}])
-def test_bad_numbers_are_refused(bad):
+def test_invalid_numbers_raise(bad):
     with pytest.raises(ValueError, match=r"HookTrace: .* must be an integer"):
         HookTrace(**bad)
 
 
-def test_it_needs_a_workdir():
+def test_a_workdir_is_required():
     with pytest.raises(ValueError, match="HookTrace needs a workdir"), Loop([HookTrace()]):
         pass
 
@@ -470,7 +470,7 @@ def test_it_needs_a_workdir():
 # Files
 
 
-def test_an_instance_can_be_used_again(tmp_path):
+def test_an_instance_can_be_reused(tmp_path):
     trace = HookTrace()
     trained(tmp_path / "a", trace)
     trained(tmp_path / "b", trace)
@@ -479,27 +479,27 @@ def test_an_instance_can_be_used_again(tmp_path):
         assert len(checked(trace_of(path)).named("train pass")) == 2
 
 
-def test_two_of_them_see_each_other(tmp_path):
+def test_two_traces_record_each_other(tmp_path):
     trained(tmp_path, HookTrace(), HookTrace(2, name="second"), Sleeps())
     assert len(checked(trace_of(tmp_path)).named("iteration")) == 16
     assert len([one for one in checked(trace_of(tmp_path, 2)).named("iteration") if one.named("Sleeps")]) == 2
 
 
-def test_validate_alone_has_no_trace(tmp_path):
+def test_validate_alone_writes_no_trace(tmp_path):
     model = nn.Linear(3, 2)
     runner = Runner(model, None, nn.CrossEntropyLoss(), callbacks=[HookTrace()], workdir=tmp_path, monitors=[])
     runner.validate((torch.randn(4, 3), torch.zeros(4, dtype=torch.long)), batch_size=2)
     assert not (tmp_path / "profile").exists()
 
 
-def test_a_disk_that_fails_ends_the_trace_and_not_the_run(tmp_path, caplog):
+def test_a_failing_disk_ends_the_trace_but_not_the_run(tmp_path, caplog):
     (tmp_path / "profile").write_text("in the way")
     trained(tmp_path, HookTrace(), Sleeps())
     assert "nothing is traced" in caplog.text
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here")
-def test_a_full_disk_is_said_once(tmp_path, caplog):
+def test_a_full_disk_is_reported_once(tmp_path, caplog):
     trace = ChromeTrace(tmp_path / "trace.json", process=0, title="a run", began=0, max_events=9)
     trace._file.close()
     trace._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115 - the trace closes it
@@ -518,7 +518,7 @@ def write_a_lot(trace):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_forked_process_writes_nothing(tmp_path):
+def test_a_forked_process_writes_nothing_to_the_trace(tmp_path):
     trace = ChromeTrace(tmp_path / "trace.json", process=0, title="a run", began=0, max_events=9999)
     trace.complete("before", 0, 1)
     child = multiprocessing.get_context("fork").Process(target=write_a_lot, args=[trace])
@@ -542,7 +542,7 @@ with Loop([HookTrace(None)], workdir=sys.argv[1], extra_callbacks=[], monitors=[
 """
 
 
-def test_a_run_that_was_killed_leaves_a_trace_without_its_last_bracket(tmp_path):
+def test_a_killed_run_leaves_a_trace_that_lacks_only_its_end(tmp_path):
     done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False)
     assert done.returncode == -signal.SIGKILL
     words = trace_of(tmp_path).read_text()
@@ -553,7 +553,7 @@ def test_a_run_that_was_killed_leaves_a_trace_without_its_last_bracket(tmp_path)
     assert max(event["args"]["step"] for event in events if event.get("name") == "iteration") > 600
 
 
-def test_training_is_as_without_it(tmp_path):
+def test_training_is_bitwise_the_same_as_without_a_trace(tmp_path):
     def weights(*callbacks):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Linear(8, 2))

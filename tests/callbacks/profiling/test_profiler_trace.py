@@ -41,7 +41,7 @@ def operations(workdir, name):
     return [event["name"] for event in json.loads(words)["traceEvents"] if event.get("cat") == "cpu_op"]
 
 
-def test_it_records_a_few_steps_and_says_what_took_longest(tmp_path, capsys):
+def test_the_given_steps_are_recorded_and_the_slowest_operations_listed(tmp_path, capsys):
     trained(tmp_path, ProfilerTrace(wait=3, warmup=2, steps=2, rows=4), JSONWriter())
     assert files(tmp_path) == ["trace-step-00000005.json"]
     assert operations(tmp_path, "trace-step-00000005.json").count("aten::cross_entropy_loss") == 2
@@ -53,43 +53,43 @@ def test_it_records_a_few_steps_and_says_what_took_longest(tmp_path, capsys):
     assert "profile/trace-step-00000005.json" in event
 
 
-def test_at_a_step_and_compressed(tmp_path):
+def test_a_compressed_trace_is_recorded_at_a_step(tmp_path):
     trained(tmp_path, ProfilerTrace(at=8, steps=3, compress=True, rows=0))
     assert files(tmp_path) == ["trace-step-00000008.json.gz"]
     assert operations(tmp_path, "trace-step-00000008.json.gz").count("aten::cross_entropy_loss") == 3
 
 
-def test_from_the_first_step_on(tmp_path):
+def test_the_first_step_can_be_recorded(tmp_path):
     trained(tmp_path, ProfilerTrace(at=0, steps=1))
     assert operations(tmp_path, "trace-step-00000000.json").count("aten::cross_entropy_loss") == 1
 
 
-def test_steps_are_those_of_the_optimizer(tmp_path):
+def test_steps_are_optimizer_steps(tmp_path):
     trained(tmp_path, ProfilerTrace(at=1, steps=2), accumulate=2)
     assert operations(tmp_path, "trace-step-00000001.json").count("aten::cross_entropy_loss") == 4
 
 
-def test_more_is_recorded_where_it_is_asked_for(tmp_path):
+def test_shapes_memory_and_stacks_are_recorded_if_requested(tmp_path):
     trained(tmp_path, ProfilerTrace(at=1, steps=1, shapes=True, memory=True, stacks=True))
     events = json.loads((tmp_path / "profile" / "trace-step-00000001.json").read_text())["traceEvents"]
     assert any("Input Dims" in event.get("args", {}) for event in events)
     assert any(event["name"] == "[memory]" for event in events)
 
 
-def test_in_a_loop_of_ones_own(tmp_path):
+def test_your_own_loop_is_recorded(tmp_path):
     with Loop([ProfilerTrace(at=1, steps=2, warmup=1)], workdir=tmp_path) as run:
         for _ in run.batches(range(5)):
             torch.ones(3).cumsum(0)
     assert operations(tmp_path, "trace-step-00000001.json").count("aten::cumsum") == 2
 
 
-def test_a_run_that_ends_in_the_middle_writes_what_it_has(tmp_path):
+def test_a_run_that_ends_early_writes_the_recorded_steps(tmp_path):
     trained(tmp_path, ProfilerTrace(at=10, steps=100))
     assert operations(tmp_path, "trace-step-00000010.json").count("aten::cross_entropy_loss") == 2
 
 
 @pytest.mark.parametrize("step", [2, 5], ids=["warming up", "recording"])
-def test_after_an_exception_it_is_stopped(tmp_path, step):
+def test_an_exception_stops_the_profiler(tmp_path, step):
     @on("on_backward_begin")
     def fails(run):
         if run.step == step:
@@ -100,12 +100,12 @@ def test_after_an_exception_it_is_stopped(tmp_path, step):
     assert files(tmp_path) == (["trace-step-00000004.json"] if step == 5 else [])
 
 
-def test_a_window_that_is_never_reached_leaves_nothing(tmp_path):
+def test_a_window_that_is_never_reached_writes_nothing(tmp_path):
     trained(tmp_path, ProfilerTrace(at=1000))
     assert files(tmp_path) == []
 
 
-def test_after_a_resume_a_step_that_is_past_is_past_and_a_wait_begins_anew(tmp_path):
+def test_after_a_resume_at_is_not_repeated_and_wait_starts_over(tmp_path):
     @on("on_train_iter_end")
     def fails(run):
         if run.step == 7:
@@ -119,7 +119,7 @@ def test_after_a_resume_a_step_that_is_past_is_past_and_a_wait_begins_anew(tmp_p
     assert files(tmp_path) == ["trace-step-00000002.json", "trace-step-00000008.json"]
 
 
-def test_there_is_one_profiler(tmp_path, caplog):
+def test_only_one_profiler_runs_at_a_time(tmp_path, caplog):
     trained(tmp_path, ProfilerTrace(at=2, steps=4), ProfilerTrace(at=3, steps=1, name="second"))
     assert files(tmp_path) == ["trace-step-00000002.json"]
     assert "second records nothing: torch's profiler is in use" in caplog.text
@@ -129,19 +129,19 @@ def test_there_is_one_profiler(tmp_path, caplog):
     assert len(outer.key_averages()) > 0
 
 
-def test_one_after_the_other_is_fine(tmp_path):
+def test_several_profilers_can_run_one_after_the_other(tmp_path):
     trained(tmp_path, ProfilerTrace(at=2, steps=2, warmup=1), ProfilerTrace(at=8, steps=2, warmup=1))
     assert files(tmp_path) == ["trace-step-00000002.json", "trace-step-00000008.json"]
 
 
-def test_a_failure_never_ends_a_run(tmp_path, caplog):
+def test_a_failure_does_not_end_the_run(tmp_path, caplog):
     (tmp_path / "profile").write_text("in the way")
     run = trained(tmp_path, ProfilerTrace(at=2, steps=2))
     assert run.step == 12
     assert "ProfilerTrace failed at on_train_iter_end" in caplog.text
 
 
-def test_a_profiler_that_cannot_start_is_given_up(tmp_path, monkeypatch, caplog):
+def test_a_profiler_that_cannot_start_is_reported_once(tmp_path, monkeypatch, caplog):
     def refuse(profile):
         raise RuntimeError("no such luck")
 
@@ -151,12 +151,12 @@ def test_a_profiler_that_cannot_start_is_given_up(tmp_path, monkeypatch, caplog)
     assert caplog.text.count("RuntimeError: no such luck; the run continues") == 1
 
 
-def test_without_a_workdir_it_says_so_and_records_nothing(caplog):
+def test_without_a_workdir_nothing_is_recorded_and_the_log_says_so(caplog):
     trained(None, ProfilerTrace(at=2, steps=2))
     assert "ProfilerTrace needs a workdir" in caplog.text
 
 
-def test_an_instance_can_be_used_again(tmp_path):
+def test_an_instance_can_be_reused(tmp_path):
     callback = ProfilerTrace(wait=2, warmup=0, steps=1)
     for name in ("a", "b"):
         trained(tmp_path / name, callback)
@@ -164,23 +164,23 @@ def test_an_instance_can_be_used_again(tmp_path):
     assert pickle.loads(pickle.dumps(callback)).wait == 2
 
 
-def test_training_is_as_without_it(tmp_path):
+def test_training_is_bitwise_the_same_as_without_a_profiler(tmp_path):
     with_it = trained(tmp_path / "a", ProfilerTrace(at=1))
     without = trained(tmp_path / "b")
     for one, other in zip(with_it.model.parameters(), without.model.parameters(), strict=True):
         assert torch.equal(one, other)
 
 
-# Arguments and the window
+# Arguments and phases
 
 
 @pytest.mark.parametrize("bad", [{"wait": -1}, {"at": -1}, {"warmup": -1}, {"steps": 0}, {"rows": 1.5}])
-def test_bad_numbers_are_refused(bad):
+def test_invalid_numbers_raise(bad):
     with pytest.raises(ValueError, match=r"ProfilerTrace: .* must be an integer"):
         ProfilerTrace(**bad)
 
 
-def test_wait_and_at_are_two_words_for_one_thing():
+def test_wait_and_at_together_raise():
     with pytest.raises(ValueError, match=r"ProfilerTrace: wait=1 and at=2 are mutually exclusive\.\n  give +one of them"):
         ProfilerTrace(wait=1, at=2)
 
@@ -195,7 +195,7 @@ def test_wait_and_at_are_two_words_for_one_thing():
         ({"wait": 1, "warmup": 1, "steps": 1}, 7, "off warmup record over"),
     ],
 )
-def test_what_is_due_at_a_step(options, first, phases, monkeypatch, tmp_path):
+def test_each_step_has_its_phase_of_the_profile(options, first, phases, monkeypatch, tmp_path):
     class Profile:
         is_recording = False
 

@@ -29,7 +29,7 @@ def no_thread_is_left():
 
 @pytest.fixture(autouse=True)
 def pass_time(clock, monkeypatch, until):
-    """Return `pass_time(seconds)`: advance the clock, and wait until the watch has read it. No other time passes."""
+    """Return `pass_time(seconds)`: advance the clock and wait until the watch has read it. No other time passes."""
     looks = 0
 
     def look():
@@ -40,7 +40,7 @@ def pass_time(clock, monkeypatch, until):
     def go(seconds):
         clock.now += seconds
         before = looks
-        until(lambda: looks >= before + 2)  # the first reading may have begun before the clock advanced, the second one has not
+        until(lambda: looks >= before + 2)  # the first reading may have begun before the clock advanced; the second has not
 
     monkeypatch.setattr(step_timeout, "monotonic", clock)
     monkeypatch.setattr(_step_watch, "monotonic", look)
@@ -49,7 +49,7 @@ def pass_time(clock, monkeypatch, until):
 
 @pytest.fixture
 def hang_until(clock, until):
-    """Return `hang_until(condition)`, which hangs in Python code for longer than the limit, until the condition is true."""
+    """Return `hang_until(condition)`, which blocks in Python code for longer than the limit, until the condition is true."""
 
     def hang(is_so):
         clock.now += 2 * LIMIT
@@ -71,7 +71,7 @@ def events(workdir):
     return [line for line in lines if "step timeout" in json.dumps(line)]
 
 
-def test_it_says_what_every_thread_does_and_goes_on(train_public, tmp_path, caplog, hang_until):
+def test_a_slow_step_logs_the_stacks_of_all_threads_and_the_run_continues(train_public, tmp_path, caplog, hang_until):
     file = tmp_path / "stacks-3.txt"
     run = train_public(
         [StepTimeout(LIMIT), JSONWriter()], batches=5, workdir=tmp_path, step=at_step(2, lambda: hang_until(written(file)))
@@ -82,14 +82,14 @@ def test_it_says_what_every_thread_does_and_goes_on(train_public, tmp_path, capl
     assert "MainThread, most recent call last:" in words
     assert "hang_until(written(file))" in words
     assert words.split("\n\n")[1].startswith("MainThread")
-    assert "hookpoint StepTimeout" not in words  # the thread that looks has nothing to do with it
+    assert "hookpoint StepTimeout" not in words  # the thread that watches is left out
     assert "hang_until(written(file))" in caplog.text
     (event,) = events(tmp_path)
     assert "stacks-3.txt" in json.dumps(event)
     assert sorted(path.name for path in tmp_path.glob("stacks*")) == ["stacks-3.txt"]
 
 
-def test_a_step_is_told_of_once_and_each_slow_step(train_public, tmp_path, caplog, hang_until, pass_time):
+def test_each_slow_step_is_reported_once(train_public, tmp_path, caplog, hang_until, pass_time):
     def step(run, batch):
         if run.step in (1, 3):
             hang_until(written(tmp_path / f"stacks-{run.step + 1}.txt"))
@@ -100,7 +100,7 @@ def test_a_step_is_told_of_once_and_each_slow_step(train_public, tmp_path, caplo
     assert caplog.text.count("takes longer than") == 2
 
 
-def test_the_wait_for_a_batch_counts(train_public, tmp_path, hang_until):
+def test_waiting_for_a_batch_counts(train_public, tmp_path, hang_until):
     class Slow:
         def __iter__(self):
             yield 1
@@ -111,7 +111,7 @@ def test_the_wait_for_a_batch_counts(train_public, tmp_path, hang_until):
     assert (tmp_path / "stacks-2.txt").exists()
 
 
-def test_without_a_workdir_it_goes_to_the_log(train_public, caplog, hang_until):
+def test_without_a_workdir_the_stacks_are_logged(train_public, caplog, hang_until):
     step = at_step(1, lambda: hang_until(lambda: "takes longer than" in caplog.text))
     train_public([StepTimeout(LIMIT)], batches=5, step=step)
     assert "hang_until(lambda" in caplog.text
@@ -136,9 +136,9 @@ def test_raise_raises_in_the_training_thread(train_public, tmp_path, hang_until)
     assert ended == [2]
 
 
-def test_raise_raises_nothing_once_the_run_is_over(train_public, tmp_path, until, hang_until):
+def test_raise_raises_nothing_after_the_run_has_ended(train_public, tmp_path, until, hang_until):
     class TakesLong(logging.Handler):
-        """A log that is slow to write: meanwhile the late step ends after all, and the run with it."""
+        """A slow log handler: meanwhile the late step ends, and the run with it."""
 
         def emit(self, record):
             is_told.set()
@@ -154,7 +154,7 @@ def test_raise_raises_nothing_once_the_run_is_over(train_public, tmp_path, until
     assert (tmp_path / "stacks-5.txt").exists()
 
 
-def test_raise_is_a_timeout_to_whoever_catches_one(train_public, tmp_path, hang_until):
+def test_raise_raises_a_timeout_error(train_public, tmp_path, hang_until):
     with pytest.raises(TimeoutError):
         train_public([StepTimeout(LIMIT, "raise")], batches=5, step=at_step(1, lambda: hang_until(lambda: False)))
 
@@ -179,7 +179,7 @@ def start(workdir, then, how="lock", hangs="hangs"):
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=250)
 
 
-def test_exit_leaves_with_a_code_of_its_own_and_the_run_goes_on_later(tmp_path):
+def test_exit_ends_the_process_with_code_75_and_the_run_can_be_resumed(tmp_path):
     done = start(tmp_path, "exit")
     assert done.returncode == StepTimeout.EXIT_CODE == 75
     assert "exiting with code 75" in done.stderr
@@ -191,7 +191,7 @@ def test_exit_leaves_with_a_code_of_its_own_and_the_run_goes_on_later(tmp_path):
     assert "step 6" in again.stderr
 
 
-def test_a_lock_that_never_opens_is_seen_by_exit_and_not_by_raise(tmp_path, until):
+def test_raise_cannot_interrupt_a_thread_that_waits_for_a_lock(tmp_path, until):
     command = [sys.executable, "-c", PROGRAM, str(tmp_path), "raise", "lock", "hangs"]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
         until(written(tmp_path / "stacks-7.txt"))
@@ -202,17 +202,17 @@ def test_a_lock_that_never_opens_is_seen_by_exit_and_not_by_raise(tmp_path, unti
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no sleep to hold the interpreter with")
-def test_when_the_interpreter_hangs_its_stacks_are_written_all_the_same(tmp_path):
+def test_stacks_are_written_when_the_interpreter_hangs(tmp_path):
     done = start(tmp_path, "exit", how="interpreter")
     assert done.returncode == 1
     assert "Timeout" in (tmp_path / "stacks-interpreter.txt").read_text()
     assert "most recent call first" in (tmp_path / "stacks-interpreter.txt").read_text()
 
 
-# What is no step
+# Work outside of steps
 
 
-def test_what_is_between_steps_may_take_long(tmp_path, caplog, pass_time):
+def test_work_between_steps_is_not_watched(tmp_path, caplog, pass_time):
     @on("on_epoch_end")
     def slow(run):
         pass_time(3 * LIMIT)
@@ -231,7 +231,7 @@ def test_what_is_between_steps_may_take_long(tmp_path, caplog, pass_time):
     assert "takes longer" not in caplog.text
 
 
-def test_validation_is_watched_where_it_is_asked_for(tmp_path, hang_until, pass_time):
+def test_validation_is_watched_if_requested(tmp_path, hang_until, pass_time):
     with Loop([StepTimeout(LIMIT, covers=["val"])], workdir=tmp_path, extra_callbacks=[], monitors=[]) as run:
         for _ in run.epochs(1):
             for batch in run.batches(range(3)):
@@ -241,7 +241,7 @@ def test_validation_is_watched_where_it_is_asked_for(tmp_path, hang_until, pass_
     assert [path.name for path in tmp_path.glob("stacks*")] == ["stacks-4.txt"]
 
 
-def test_the_first_iteration_of_a_pass_may_take_longer(train_public, tmp_path, pass_time):
+def test_the_first_iteration_of_a_pass_can_have_a_longer_limit(train_public, tmp_path, pass_time):
     def step(run, batch):
         if run.batch == 0:
             pass_time(3 * LIMIT)
@@ -250,7 +250,7 @@ def test_the_first_iteration_of_a_pass_may_take_longer(train_public, tmp_path, p
     assert not list(tmp_path.glob("stacks*"))
 
 
-def test_a_second_attempt_is_watched_as_well(train_public, tmp_path, hang_until):
+def test_a_retried_iteration_is_watched(train_public, tmp_path, hang_until):
     tried = []
 
     def step(run, batch):
@@ -265,17 +265,17 @@ def test_a_second_attempt_is_watched_as_well(train_public, tmp_path, hang_until)
     assert len(tried) == 2
 
 
-def test_a_step_that_someone_looks_at_in_a_debugger_is_not_late(train_public, tmp_path, caplog, pass_time):
+def test_a_step_in_a_debugger_is_not_late(train_public, tmp_path, caplog, pass_time):
     namespace = {"__name__": "pdb", "pass_time": pass_time}
-    exec(f"def interaction(): pass_time({3 * LIMIT})", namespace)  # as a person would who thinks
+    exec(f"def interaction(): pass_time({3 * LIMIT})", namespace)  # like a user who is thinking
     train_public([StepTimeout(LIMIT, "raise")], batches=5, workdir=tmp_path, step=at_step(1, namespace["interaction"]))
     assert "takes longer" not in caplog.text
 
 
-# Again, and two of them
+# Reuse
 
 
-def test_an_instance_can_be_used_again_after_an_exception(train_public, tmp_path, hang_until):
+def test_an_instance_can_be_reused_after_an_exception(train_public, tmp_path, hang_until):
     callback = StepTimeout(LIMIT)
 
     def fail(run, batch):
@@ -288,7 +288,7 @@ def test_an_instance_can_be_used_again_after_an_exception(train_public, tmp_path
     assert run.step == 5
 
 
-def test_two_of_them_with_limits_of_their_own(train_public, tmp_path, caplog, hang_until):
+def test_several_timeouts_have_separate_limits(train_public, tmp_path, caplog, hang_until):
     callbacks = [StepTimeout(LIMIT, name="soon"), StepTimeout(100, "exit", name="late")]
     step = at_step(1, lambda: hang_until(written(tmp_path / "stacks-2.txt")))
     train_public(callbacks, batches=5, workdir=tmp_path, step=step)
@@ -297,12 +297,12 @@ def test_two_of_them_with_limits_of_their_own(train_public, tmp_path, caplog, ha
     assert [path.name for path in tmp_path.glob("stacks*")] == ["stacks-2.txt"]
 
 
-def test_it_can_be_pickled_in_the_middle_of_a_run(train_public):
+def test_a_timeout_can_be_pickled_during_a_run(train_public):
     callback = StepTimeout(60)
     train_public([callback], batches=5, step=lambda run, batch: pickle.loads(pickle.dumps(callback)))
 
 
-def test_the_stacks_of_a_step_that_hung_before_stay(train_public, tmp_path, hang_until):
+def test_stacks_of_an_earlier_start_are_kept(train_public, tmp_path, hang_until):
     (tmp_path / "stacks-2.txt").write_text("of an earlier start, and not of this one\n")
     file = tmp_path / "stacks-2.txt"
     train_public(
@@ -314,10 +314,10 @@ def test_the_stacks_of_a_step_that_hung_before_stay(train_public, tmp_path, hang
     assert file.read_text().startswith("of an earlier start")
 
 
-# The parts
+# Parts
 
 
-def test_stacks_begin_with_the_thread_that_matters():
+def test_a_thread_dump_begins_with_the_given_thread():
     end = threading.Event()
     thread = threading.Thread(target=end.wait, name="the one")
     thread.start()
@@ -329,7 +329,7 @@ def test_stacks_begin_with_the_thread_that_matters():
     assert not is_in_debugger(threading.get_ident())
 
 
-def test_a_watch_that_fails_says_so_and_ends(caplog, clock, hang_until):
+def test_a_watch_that_fails_logs_the_error_and_ends(caplog, clock, hang_until):
     def late(seconds):
         raise RuntimeError("no")
 
@@ -351,12 +351,12 @@ def test_a_watch_that_fails_says_so_and_ends(caplog, clock, hang_until):
         ({"seconds": 1, "covers": []}, r"covers must be 'train', 'val' or 'pred', got \[\]"),
     ],
 )
-def test_bad_arguments_are_refused(bad, words):
+def test_invalid_arguments_raise(bad, words):
     with pytest.raises(ValueError, match=words):
         StepTimeout(**bad)
 
 
-def test_one_mode_may_be_given_as_a_word():
+def test_covers_can_be_a_single_mode():
     assert StepTimeout(1, covers="val").covers == ("val",)
 
 

@@ -16,7 +16,7 @@ def clock(clock, monkeypatch):
 
 @pytest.fixture
 def train_seconds(train, clock):
-    """Train epochs of two batches, each of which takes as many seconds as it says."""
+    """Train epochs of two batches that take the given number of seconds each."""
 
     def go(callbacks, seconds, **given):
         def step(run, batch):
@@ -31,21 +31,21 @@ def left(run):
     return [value for _, value in run.monitors.get_history("time_left_seconds")]
 
 
-def test_what_is_left_by_the_median(train_seconds, clock, capsys):
+def test_the_time_left_is_based_on_the_median_epoch(train_seconds, clock, capsys):
     run = train_seconds([EstimatedTimeLeft()], [10, 20, 90, 20, 20])
     assert left(run) == [40.0, 45.0, 40.0, 20.0]
     assert capsys.readouterr().err.splitlines() == [f"Estimated Time Left: {time}" for time in ("0:40", "0:45", "0:40", "0:20")]
 
 
-def test_or_by_the_mean(train_seconds, clock):
+def test_the_mean_can_be_used_instead_of_the_median(train_seconds, clock):
     assert left(train_seconds([EstimatedTimeLeft(median=False)], [10, 20, 90, 20])) == [30.0, 30.0, 40.0]
 
 
-def test_only_the_last_epochs_count(train_seconds, clock):
+def test_only_the_last_k_epochs_count(train_seconds, clock):
     assert left(train_seconds([EstimatedTimeLeft(last_k_epochs=1)], [10, 20, 90, 20])) == [30.0, 40.0, 90.0]
 
 
-def test_what_comes_between_epochs_counts(train_seconds, clock):
+def test_time_between_epochs_counts(train_seconds, clock):
     class Takes(Callback):
         def on_epoch_end(self):
             clock.now += 5
@@ -63,7 +63,7 @@ def test_an_epoch_cut_short_does_not_count(clock):
     assert left(run) == [20.0, 10.0]
 
 
-def test_without_an_end_nothing_is_said(clock, capsys):
+def test_without_a_number_of_epochs_nothing_is_logged(clock, capsys):
     with Loop([EstimatedTimeLeft()]) as run:
         for epoch in run.epochs():
             clock.now += 1
@@ -73,7 +73,7 @@ def test_without_an_end_nothing_is_said(clock, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_of_a_resumed_epoch_both_parts_count(train_seconds, cut_off, saves, clock, disk):
+def test_both_parts_of_a_resumed_epoch_count(train_seconds, cut_off, saves, clock, disk):
     with pytest.raises(cut_off):
         train_seconds([EstimatedTimeLeft(), saves()], [10, 20, 30], cut_at=4, store=disk)
     clock.now += 5000
@@ -81,13 +81,13 @@ def test_of_a_resumed_epoch_both_parts_count(train_seconds, cut_off, saves, cloc
     assert left(run)[1:] == [(10 + (10 + 20)) / 2]
 
 
-def test_where_it_is_new_in_a_resumed_run_the_rest_of_the_epoch_does_not_count(train_seconds, cut_off, saves, clock, disk):
+def test_a_callback_added_to_a_resumed_run_ignores_the_rest_of_the_epoch(train_seconds, cut_off, saves, clock, disk):
     with pytest.raises(cut_off):
         train_seconds([saves()], [10, 20, 30, 40], cut_at=4, store=disk)
     assert left(train_seconds([EstimatedTimeLeft(), saves()], [10, 20, 30, 40], store=disk)) == [30.0]
 
 
 @pytest.mark.parametrize("number", [0, -1, 1.5, True, "3"])
-def test_mistakes_are_refused(number):
+def test_an_invalid_number_of_epochs_raises(number):
     with pytest.raises(ValueError, match="last_k_epochs must be an integer >= 1"):
         EstimatedTimeLeft(number)

@@ -62,9 +62,9 @@ def tracked(clock=None, **options):
     return tracker
 
 
-def test_it_logs_the_flops_of_a_step_and_their_share_of_the_peak(recorder, clock):
+def test_flops_of_a_step_and_the_utilization_are_logged(recorder, clock):
     _, rows = fit([tracked(clock)], recorder, callbacks=[Tick(clock)])
-    # The first iteration is counted, and not timed.
+    # The first iteration is counted but not timed.
     assert rows == [{"model_flops": 4 * STEP, "mfu": 0.004, "hfu": 0.004}] * 2
 
 
@@ -78,7 +78,7 @@ def test_each_shape_is_counted_once(recorder, clock, monkeypatch):
     assert [row["mfu"] for row in rows] == [None, *[0.003] * 3]
 
 
-def test_between_log_steps_it_only_compares_shapes(recorder, monkeypatch):
+def test_flops_are_summed_only_at_log_steps(recorder, monkeypatch):
     added, plus = [], Flops.plus
     monkeypatch.setattr(Flops, "plus", lambda self, *args: added.append(args) or plus(self, *args))
     sums = []
@@ -99,29 +99,29 @@ def test_between_log_steps_it_only_compares_shapes(recorder, monkeypatch):
         ([torch.ones(2), [torch.ones(3)]], [torch.ones(2), [torch.ones(4)]]),
     ],
 )
-def test_a_signature_has_the_shapes_and_dtypes_at_any_depth(one, other):
+def test_a_signature_contains_nested_shapes_and_dtypes(one, other):
     assert signature_of(one) == signature_of(copy.deepcopy(one))
     assert signature_of(one) != signature_of(other)
 
 
-def test_recomputation_counts_for_the_hardware_only(recorder, clock):
+def test_recomputation_counts_only_for_the_hardware(recorder, clock):
     _, rows = fit([tracked(clock)], recorder, net=lambda: Net(recomputes=True), callbacks=[Tick(clock)])
     assert [row["model_flops"] for row in rows] == [4 * STEP] * 2
     assert rows[1]["mfu"] == 0.004
     assert rows[1]["hfu"] == pytest.approx(0.004 * (STEP + FORWARD) / STEP)
 
 
-def test_a_step_adds_up_its_batches(recorder):
+def test_a_step_sums_the_flops_of_its_batches(recorder):
     _, rows = fit([tracked()], recorder, accumulate=2, log_every=1)
     assert [row["model_flops"] for row in rows] == [8 * STEP] * 2
 
 
-def test_training_is_bit_for_bit_the_same(recorder):
+def test_training_is_bitwise_the_same_with_a_tracker(recorder):
     (with_it, _), (without, _) = (fit(trackers, recorder, net=lambda: Net(recomputes=True)) for trackers in ([tracked()], []))
     assert all(torch.equal(one, other) for one, other in zip(with_it.parameters(), without.parameters(), strict=True))
 
 
-def test_parameters_that_begin_to_train_are_counted_anew(recorder):
+def test_flops_are_counted_again_when_parameters_are_unfrozen(recorder):
     class Thaw(Callback):
         def on_epoch_begin(self, run):
             run.model.first.requires_grad_(run.epoch > 1)
@@ -131,7 +131,7 @@ def test_parameters_that_begin_to_train_are_counted_anew(recorder):
     assert [row["model_flops"] for row in rows] == [4 * frozen] * 2 + [4 * STEP] * 2
 
 
-def test_a_skipped_iteration_is_no_count(recorder):
+def test_a_skipped_iteration_is_not_counted(recorder):
     class Skip(Callback):
         may_skip = True
 
@@ -143,7 +143,7 @@ def test_a_skipped_iteration_is_no_count(recorder):
     assert [row["model_flops"] for row in rows] == [4 * STEP] * 2
 
 
-def test_an_evaluation_inside_an_iteration_does_not_count(recorder):
+def test_an_evaluation_within_an_iteration_does_not_count(recorder):
     class Evaluate(Callback):
         before = ("FlopsTracker",)
 
@@ -155,7 +155,7 @@ def test_an_evaluation_inside_an_iteration_does_not_count(recorder):
     assert [row["model_flops"] for row in rows] == [None, *[4 * STEP] * 3]
 
 
-def test_after_many_shapes_flops_are_estimated(recorder, monkeypatch):
+def test_flops_of_further_shapes_are_estimated(recorder, monkeypatch):
     monkeypatch.setattr(flops_tracker, "MAX_SIGNATURES", 2)
     _, rows = fit([tracked()], recorder, sizes=(4, 8, 6, 16), log_every=1)
     assert [row["model_flops"] for row in rows] == [4 * STEP, 8 * STEP, 6 * STEP, 16 * STEP]
@@ -171,7 +171,7 @@ def test_nothing_is_left_behind_after_an_error(recorder):
     assert torch.utils._python_dispatch._get_current_dispatch_mode_stack() == []
 
 
-def test_in_your_own_loop(recorder):
+def test_flops_are_tracked_in_your_own_loop(recorder):
     net, monitor = Net(), recorder()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     with Loop([tracked(), monitor], model=net, optimizer=optimizer, log_every=1) as run:
@@ -195,7 +195,7 @@ def test_a_resumed_window_has_the_flops_of_both_parts(recorder, tmp_path):
     assert [row["model_flops"] for row in rows] == [5 * STEP]
 
 
-def test_a_model_without_known_operators_is_named_once(recorder, caplog):
+def test_a_model_without_known_operators_is_reported_once(recorder, caplog):
     class Scale(nn.Module):
         def __init__(self):
             super().__init__()
@@ -209,7 +209,7 @@ def test_a_model_without_known_operators_is_named_once(recorder, caplog):
     assert caplog.text.count("torch counts no FLOPs in step 1") == 1
 
 
-def test_without_a_known_peak_there_is_no_utilization(recorder, caplog):
+def test_without_a_known_peak_utilization_is_not_logged(recorder, caplog):
     caplog.set_level("INFO", "hookpoint")
     _, rows = fit([FlopsTracker()], recorder)
     assert rows == [{"model_flops": 4 * STEP, "mfu": None, "hfu": None}] * 2
@@ -232,20 +232,20 @@ def test_without_a_known_peak_there_is_no_utilization(recorder, caplog):
         ("cpu", None),
     ],
 )
-def test_the_peak_of_a_device(device, tflops):
+def test_the_peak_depends_on_the_device(device, tflops):
     assert peak_flops(device) == (None if tflops is None else tflops * 1e12)
 
 
-def test_every_name_in_the_table_can_be_found():
+def test_every_device_in_the_table_is_found():
     assert {name: peak_flops(f"NVIDIA {name} 80GB") for name in PEAK_TFLOPS} == {n: t * 1e12 for n, t in PEAK_TFLOPS.items()}
 
 
-def test_log_steps_are_needed(recorder):
+def test_tracking_without_log_steps_raises(recorder):
     with pytest.raises(BadLoop, match="FlopsTracker logs at log steps, but log_every=0 disables them"):
         fit([tracked()], recorder, log_every=0)
 
 
 @pytest.mark.parametrize("peak", [0, -1.0, float("inf"), "989"])
-def test_a_peak_must_be_positive(peak):
+def test_a_peak_that_is_not_positive_raises(peak):
     with pytest.raises(BadArgument, match="FlopsTracker: peak_flops must be a number > 0"):
         FlopsTracker(peak_flops=peak)

@@ -1,4 +1,4 @@
-"""A lap is the work since its start, in this run and in the run it resumes. Only training time counts."""
+"""A lap covers the work since its start, also across a resume. Only training time counts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def train(timer, clock, run, *, seconds, steps, samples):
     timer.on_train_epoch_end(run)
 
 
-def test_a_lap_is_what_was_done_since(timer, clock):
+def test_a_lap_covers_the_work_since_its_start(timer, clock):
     run = run_at(100, 400)
     timer.on_run_begin(run)
     train(timer, clock, run, seconds=2.5, steps=10, samples=40)
@@ -71,7 +71,7 @@ def time(clock):
     return TrainingTime(clock)
 
 
-def test_it_runs_in_passes_only(time, clock):
+def test_time_passes_only_within_a_pass(time, clock):
     clock.now += 1
     assert time.seconds == 0
     time.begin()
@@ -85,7 +85,7 @@ def test_it_runs_in_passes_only(time, clock):
     assert time.seconds == 10
 
 
-def test_a_pause_is_left_out(time, clock):
+def test_a_pause_does_not_count(time, clock):
     time.begin()
     clock.now += 1
     time.pause()
@@ -97,7 +97,7 @@ def test_a_pause_is_left_out(time, clock):
     assert not time.is_unknown
 
 
-def test_outside_of_a_pass_nothing_is_paused(time, clock):
+def test_a_pause_outside_a_pass_has_no_effect(time, clock):
     time.pause()
     time.resume()
     clock.now += 1
@@ -106,7 +106,7 @@ def test_outside_of_a_pass_nothing_is_paused(time, clock):
 
 
 @pytest.mark.parametrize("next_one", ["end", "pause"])
-def test_a_pause_that_never_ended_makes_the_pass_unknown(time, clock, next_one):
+def test_a_pause_that_never_ends_makes_the_pass_unknown(time, clock, next_one):
     time.begin()
     time.pause()
     clock.now += 1
@@ -117,7 +117,7 @@ def test_a_pause_that_never_ended_makes_the_pass_unknown(time, clock, next_one):
     assert not time.is_unknown
 
 
-def test_what_has_passed_may_be_taken_off(time, clock):
+def test_time_can_be_subtracted_during_a_pass(time, clock):
     time.begin()
     clock.now += 8
     time.subtract(3)

@@ -13,7 +13,7 @@ from hookpoint.callbacks import ModelSaver, ProgressBar
 from hookpoint.callbacks.progress.progress_bar import Meter
 from hookpoint.core.loop.loop import Loop
 
-# What the programs below share: `drawn()` waits until the bar shows how far the run is.
+# Shared by the programs below: `drawn()` waits until the bar shows the progress of the run.
 PROGRAM = """
 import sys, time
 from hookpoint.core.loop.loop import Loop
@@ -32,7 +32,7 @@ def drawn(run):
 
 
 def wait_for(capsys, *words):
-    """Return the first line on stderr that holds these words, once it is there."""
+    """Wait for a line on stderr that contains all words, and return it."""
     written, deadline = "", monotonic() + 60
     while monotonic() < deadline:
         written += capsys.readouterr().err
@@ -53,7 +53,7 @@ def test_a_paused_run_is_shown_as_paused(steered, capsys):
         assert "paused" not in wait_for(capsys, "it/s")
 
 
-def test_a_run_is_shown_on_one_line_that_never_wraps(in_terminal):
+def test_a_run_is_shown_on_a_single_line_that_never_wraps(in_terminal):
     shown = in_terminal(
         PROGRAM
         + """
@@ -81,14 +81,14 @@ with Loop([bar, ScalarPrinter()], log_every=2) as run:
     assert shown.lines[3:] == [""]
     assert shown.cursor_is_shown
     for done in range(8):
-        assert any(f" {done}/8 " in f"{frame} " for frame in shown.frames)  # nothing follows while nothing is known yet
+        assert any(f" {done}/8 " in f"{frame} " for frame in shown.frames)  # the count comes last while no rate is known
     assert any("epoch 1/2 val" in frame and " 3/4 " in frame for frame in shown.frames)
     assert any("epoch 2/2 pred  2 batches" in frame for frame in shown.frames)
-    assert not any(" pred " in frame and "loss" in frame for frame in shown.frames)  # that is of the training
+    assert not any(" pred " in frame and "loss" in frame for frame in shown.frames)  # the loss is that of training
 
 
 @pytest.mark.parametrize("columns", [20, 40, 60, 80, 200])
-def test_a_terminal_of_any_width_gets_one_line(in_terminal, columns):
+def test_a_terminal_of_any_width_gets_a_single_line(in_terminal, columns):
     shown = in_terminal(
         PROGRAM
         + """
@@ -106,7 +106,7 @@ with Loop([bar], log_every=1) as run:
     assert max(map(len, shown.frames)) < columns
 
 
-def test_a_validation_of_its_own_is_shown_and_left(in_terminal):
+def test_a_separate_validation_is_shown_and_stays_on_the_screen(in_terminal):
     shown = in_terminal(
         PROGRAM
         + """
@@ -122,7 +122,7 @@ print("streams are back:", sys.stdout is sys.__stdout__)
     assert shown.lines[2] == "streams are back: True"
 
 
-def test_a_validation_of_its_own_that_fails_leaves_a_clean_terminal(in_terminal):
+def test_a_failed_separate_validation_restores_the_terminal(in_terminal):
     shown = in_terminal(
         PROGRAM
         + """
@@ -138,7 +138,7 @@ except RuntimeError:
     assert shown.cursor_is_shown
 
 
-def test_an_exception_leaves_a_clean_terminal_that_says_how_far_it_came(in_terminal):
+def test_an_exception_restores_the_terminal_and_the_bar_stays(in_terminal):
     shown = in_terminal(
         PROGRAM
         + """
@@ -159,13 +159,13 @@ with Loop([bar]) as run:
 
 
 def split_at(lines, start):
-    """Split lines before the first one that starts with a text."""
+    """Split the lines before the first line that starts with the text."""
     place = next(number for number, line in enumerate(lines) if line.startswith(start))
     return lines[:place], lines[place:]
 
 
 @pytest.mark.parametrize("signals", [1, 2])
-def test_ctrl_c_leaves_a_clean_terminal(in_terminal, signals):
+def test_ctrl_c_restores_the_terminal(in_terminal, signals):
     shown = in_terminal(
         PROGRAM
         + """
@@ -184,14 +184,14 @@ with Loop([bar]) as run:
     assert notice == "Ctrl-C: stopping after this step. Press Ctrl-C again to exit now."
     assert before[0] == "ready"
     assert [line[:11] for line in before[1:]] in ([], ["epoch 1/3  "])
-    # The second one may come while an iterator is deleted: Python reports that in lines of its own, above the bar.
+    # The second signal may arrive while an iterator is deleted; Python then reports it above the bar.
     bar = next(number for number, line in enumerate(after) if line.startswith("epoch 1/3  "))
     assert bar == 0 or (signals == 2 and after[0].startswith("Exception ignored in"))
     assert after[bar + 1] == "Traceback (most recent call last):"
-    assert "KeyboardInterrupt" in shown.lines[-4:]  # a note follows if the second one met a callback
+    assert "KeyboardInterrupt" in shown.lines[-4:]  # a note follows if the second signal met a callback
 
 
-def test_a_short_run_leaves_nothing_in_a_file(capsys):
+def test_a_short_run_writes_nothing_to_a_file(capsys):
     with Loop([ProgressBar()]) as run:
         for _ in run.epochs(3):
             for _ in run.batches(range(10)):
@@ -199,7 +199,7 @@ def test_a_short_run_leaves_nothing_in_a_file(capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_long_run_leaves_a_line_now_and_then_in_a_file(capsys):
+def test_a_long_run_writes_a_line_from_time_to_time_to_a_file(capsys):
     with Loop([ProgressBar(plain_every_seconds=0.001)], log_every=1) as run:
         for _ in run.epochs(1):
             for batch in run.batches(range(4)):
@@ -210,7 +210,7 @@ def test_a_long_run_leaves_a_line_now_and_then_in_a_file(capsys):
     assert line.endswith("loss 0.25")
 
 
-def test_the_end_of_a_long_epoch_is_a_line_in_a_file(capsys):
+def test_the_end_of_a_long_epoch_writes_a_line_to_a_file(capsys):
     class Slow(Callback):
         def on_train_epoch_end(self):
             sleep(0.002)
@@ -223,9 +223,9 @@ def test_the_end_of_a_long_epoch_is_a_line_in_a_file(capsys):
     assert [line.split("  ")[:2] for line in lines if "4/4" in line] == [["epoch 1/2", "4/4"], ["epoch 2/2", "4/4"]]
 
 
-def test_a_run_that_goes_on_in_an_epoch_is_shown_from_there(disk, capsys):
+def test_a_run_resumed_within_an_epoch_is_shown_from_there(disk, capsys):
     class Slow:
-        """Data that takes its time to be read over."""
+        """Slow data."""
 
         def __len__(self):
             return 10
@@ -246,19 +246,19 @@ def test_a_run_that_goes_on_in_an_epoch_is_shown_from_there(disk, capsys):
                 while batch == 8 and (bar._drawing._shown is None or bar._drawing._shown.done < 8):
                     sleep(0.001)
                 first = bar._drawing._meter._samples[0][1] if batch == 8 else first
-    assert first >= 6  # a rate that began with 0 would count batches that nobody trained on
+    assert first >= 6  # a rate that began at 0 would count batches that were skipped
     shown = re.findall(r"epoch 1/1  (\d+)/10", capsys.readouterr().err)
     assert "8" in shown
     assert not {"0", "1", "2", "3", "4", "5"}.intersection(shown)
 
 
-def test_a_step_does_not_call_it():
+def test_the_bar_listens_at_no_point_of_a_step():
     hooks = Loop([ProgressBar()]).hooks
     assert hooks.dispatch("on_iter_begin", "on_train_iter_begin", mode="train") is None
     assert hooks.dispatch("on_train_iter_end", "on_iter_end", mode="train") is None
 
 
-def test_values_are_those_of_records():
+def test_values_come_from_records():
     bar = ProgressBar(["accuracy"])
     with Loop([bar], log_every=2) as run:
         for batch in run.batches([1, 2, 3]):
@@ -269,7 +269,7 @@ def test_values_are_those_of_records():
     assert bar._values == {"loss": 2.0, "accuracy": pytest.approx(0.2)}
 
 
-def test_a_second_run_begins_without_the_values_of_the_first(capsys):
+def test_a_second_run_starts_without_values(capsys):
     bar = ProgressBar(plain_every_seconds=0.001)
     with Loop([bar]) as run:
         run.log(loss=1.0)
@@ -278,7 +278,7 @@ def test_a_second_run_begins_without_the_values_of_the_first(capsys):
         assert bar._values == {}
 
 
-def test_only_the_chief_has_one(monkeypatch):
+def test_only_the_chief_rank_has_a_bar(monkeypatch):
     monkeypatch.setenv("RANK", "1")
     assert Loop([ProgressBar()]).hooks.entries == []
 
@@ -293,7 +293,7 @@ def test_a_display_that_fails_does_not_end_the_run(monkeypatch, caplog):
     assert "ProgressBar failed at on_train_epoch_begin: ZeroDivisionError" in caplog.text
 
 
-def test_it_can_be_pickled_before_and_after_a_run():
+def test_a_bar_can_be_pickled_after_a_run():
     bar = ProgressBar(["accuracy"])
     with Loop([bar]) as run:
         for _ in run.batches(range(3)):
@@ -302,14 +302,14 @@ def test_it_can_be_pickled_before_and_after_a_run():
 
 
 @pytest.mark.parametrize("seconds", [0, -1])
-def test_times_that_mean_nothing_are_refused(seconds):
+def test_an_interval_that_is_not_positive_raises(seconds):
     with pytest.raises(ValueError, match=f"refresh_seconds must be a number > 0, got {seconds}"):
         ProgressBar(refresh_seconds=seconds)
     with pytest.raises(ValueError, match=f"plain_every_seconds must be a number > 0, got {seconds}"):
         ProgressBar(plain_every_seconds=seconds)
 
 
-def test_a_file_needs_no_rich(tmp_path):
+def test_output_to_a_file_does_not_need_rich(tmp_path):
     program = """
 import sys
 from hookpoint.core.loop.loop import Loop
@@ -323,21 +323,21 @@ sys.exit("rich" in sys.modules)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "epoch 1  loss: 1\n")
 
 
-def test_a_meter_knows_a_rate_once_something_was_done():
+def test_a_meter_has_no_rate_before_the_first_progress():
     meter = Meter()
     assert meter.add("a", 0, now=10.0) is None
     assert meter.add("a", 0, now=11.0) is None
     assert meter.add("a", 20, now=12.0) == 10.0
 
 
-def test_a_rate_stands_while_nothing_moves():
+def test_the_rate_stays_while_nothing_progresses():
     meter = Meter()
     meter.add("a", 0, now=0.0)
     meter.add("a", 20, now=2.0)
     assert meter.add("a", 20, now=100.0) == 10.0
 
 
-def test_a_rate_is_that_of_the_last_samples():
+def test_the_rate_covers_only_the_last_samples():
     meter = Meter()
     for second in range(100):
         meter.add("a", second, now=float(second))
@@ -346,14 +346,14 @@ def test_a_rate_is_that_of_the_last_samples():
     assert rate == 5.0
 
 
-def test_another_pass_starts_afresh():
+def test_another_pass_starts_from_scratch():
     meter = Meter()
     meter.add("a", 0, now=0.0)
     meter.add("a", 20, now=1.0)
     assert meter.add("b", 25, now=2.0) is None
 
 
-def test_a_pass_begun_anew_starts_afresh():
+def test_a_restarted_pass_starts_from_scratch():
     meter = Meter()
     meter.add("a", 0, now=0.0)
     meter.add("a", 20, now=1.0)

@@ -22,7 +22,7 @@ def test_plain_lines_go_to_stderr(capsys):
     assert capsys.readouterr() == ("", "epoch 1  5/10  (50%)\n")
 
 
-def test_an_epoch_gets_a_plain_line_only_if_it_took_longer_than_the_lines_are_apart():
+def test_an_epoch_longer_than_the_interval_gets_a_plain_line():
     assert not PlainDisplay(30).shows_epoch_end(29.9)
     assert PlainDisplay(30).shows_epoch_end(30.1)
 
@@ -36,7 +36,7 @@ display = choose_display(0.25, 30)
 """
 
 
-def test_what_is_printed_appears_above_the_bar_as_it_is(in_terminal):
+def test_printed_text_appears_unchanged_above_the_bar(in_terminal):
     shown = in_terminal(
         PROGRAM
         + """
@@ -57,19 +57,19 @@ print("after")
     assert shown.cursor_is_shown
 
 
-def test_a_pipe_keeps_its_lines(in_terminal):
+def test_a_pipe_gets_its_lines(in_terminal):
     shown = in_terminal(PROGRAM + 'print("result"); display.show(View("train", 1, 10)); display.close()', pipe_stdout=True)
     assert shown.stdout == "result\n"
     assert "result" not in shown.written
 
 
-def test_the_cursor_is_never_hidden_for_long(in_terminal):
+def test_the_cursor_stays_visible_after_sigkill(in_terminal):
     shown = in_terminal(PROGRAM + 'display.show(View("train", 1, 10)); os.kill(os.getpid(), 9)')
     assert shown.returncode == -9
     assert shown.cursor_is_shown
 
 
-def test_a_wide_name_does_not_wrap(in_terminal):
+def test_a_value_name_with_wide_characters_does_not_wrap(in_terminal):
     shown = in_terminal(
         PROGRAM + 'display.show(View("train", 1, None, 1, values=(("損" * 39, 0.5),))); print("above"); display.close()'
     )
@@ -82,7 +82,7 @@ def test_a_terminal_without_unicode_gets_ascii(in_terminal):
     assert shown.lines[0] == "epoch 1  " + "#" * 20 + "." * 20 + "   5/10"
 
 
-def test_colours_may_be_off(in_terminal):
+def test_colours_can_be_turned_off(in_terminal):
     shown = in_terminal(PROGRAM + 'display.show(View("train", 5, 10, 1)); display.close()', NO_COLOR="1")
     assert "\x1b[36m" not in shown.written
     assert shown.lines[0] == "epoch 1  " + "━" * 20 + "─" * 20 + "   5/10"
@@ -108,7 +108,7 @@ print(type(choose_display(0.25, 30)).__name__)
     assert "TerminalDisplay" in shown.lines
 
 
-def test_a_forked_process_prints_as_if_there_were_no_bar(in_terminal):
+def test_a_forked_process_prints_as_if_there_was_no_bar(in_terminal):
     shown = in_terminal(
         PROGRAM
         + """
@@ -131,7 +131,7 @@ print("child ended with", status)
     assert "child ended with 0" in shown.lines
 
 
-def test_nothing_changes_in_this_process_after_a_fork():
+def test_the_streams_of_the_parent_stay_the_same_after_a_fork():
     progress_display._restore_streams_after_fork()
     before = sys.stdout, sys.stderr
     child = os.fork()

@@ -19,7 +19,7 @@ def measured(*args, clock):
 
 @pytest.fixture
 def train_sizes(train_timed):
-    """Train with batches of so many samples."""
+    """Train with batches of the given sizes."""
 
     def go(callbacks, *, sizes=(3, 3, 3, 1), **given):
         return train_timed(callbacks, batches=[torch.zeros(size) for size in sizes], log_every=1, **given)
@@ -27,19 +27,19 @@ def train_sizes(train_timed):
     return go
 
 
-def test_steps_and_samples_of_each_epoch(train_sizes, clock):
+def test_steps_and_samples_per_second_are_logged_each_epoch(train_sizes, clock):
     run = train_sizes([measured(clock=clock)], epochs=2)
     assert run.monitors.get_history(STEPS) == [(4, 2.0), (8, 2.0)]
     assert run.monitors.get_history(SAMPLES) == [(4, 5.0), (8, 5.0)]
 
 
-def test_samples_may_be_said(train_sizes, clock):
+def test_samples_per_step_can_be_given(train_sizes, clock):
     run = train_sizes([measured(32, clock=clock)])
     assert run.metrics[SAMPLES] == 64.0
     assert run.metrics[STEPS] == 2.0
 
 
-def test_a_schedule_gives_the_rate_since_the_last_time(clock):
+def test_a_schedule_logs_the_rate_since_the_last_trigger(clock):
     with Loop([measured(clock=clock).when(Every(steps=2))], log_every=2) as run:
         seen = []
         for seconds in run.batches([1.0, 1.0, 2.0, 2.0, 9.0]):
@@ -48,7 +48,7 @@ def test_a_schedule_gives_the_rate_since_the_last_time(clock):
     assert seen == [1.0, 1.0, 0.5]
 
 
-def test_validation_and_checkpoints_are_left_out(train_sizes, saves, clock, disk):
+def test_time_of_validation_and_checkpoints_does_not_count(train_sizes, saves, clock, disk):
     def forward(batch):
         clock.now += 10
         return [batch]
@@ -58,7 +58,7 @@ def test_validation_and_checkpoints_are_left_out(train_sizes, saves, clock, disk
     assert run.monitors.get_history(STEPS) == [(4, 2.0), (8, 2.0)]
 
 
-def test_a_failed_validation_leaves_one_rate_out(train_sizes, clock, caplog):
+def test_a_failed_validation_leaves_out_the_rate_of_its_epoch(train_sizes, clock, caplog):
     def forward(batch):
         if clock.now < 1000:
             raise OSError("gone")
@@ -69,7 +69,7 @@ def test_a_failed_validation_leaves_one_rate_out(train_sizes, clock, caplog):
     assert run.monitors.get_history(STEPS) == [(8, 2.0)]
 
 
-def test_a_resumed_epoch_has_the_rate_of_the_whole(train_sizes, cut_off, saves, clock, disk):
+def test_a_resumed_epoch_has_the_rate_of_the_whole_epoch(train_sizes, cut_off, saves, clock, disk):
     with pytest.raises(cut_off):
         train_sizes([measured(clock=clock), saves(2, clock=clock)], cut_at=3, seconds=1.0, store=disk)
     clock.now += 5000
@@ -92,11 +92,11 @@ def test_an_epoch_cut_short_has_no_rate(clock):
     assert STEPS not in run.metrics
 
 
-def test_a_step_does_not_call_it():
+def test_the_tracker_listens_at_no_point_of_a_step():
     assert Loop([ThroughputTracker()]).hooks.dispatch("on_train_iter_end", "on_iter_end", mode="train") is None
 
 
 @pytest.mark.parametrize("samples", [0, -1, 1.5, True, "3"])
-def test_mistakes_are_refused(samples):
+def test_an_invalid_number_of_samples_raises(samples):
     with pytest.raises(ValueError, match="samples_per_step must be an integer >= 1"):
         ThroughputTracker(samples)

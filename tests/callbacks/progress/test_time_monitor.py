@@ -13,7 +13,7 @@ from hookpoint.core.loop.loop import Loop
 
 
 class Slow:
-    """Data that takes a while to come."""
+    """Slow data."""
 
     def __init__(self, clock, seconds, batches=4):
         self.clock, self.seconds, self.batches = clock, seconds, batches
@@ -33,14 +33,14 @@ def measured(*args, clock, **options):
     return monitor
 
 
-def test_it_prints_in_mindspores_words_and_logs_seconds(train_timed, clock, capsys):
+def test_the_epoch_time_is_printed_like_in_mindspore_and_logged(train_timed, clock, capsys):
     run = train_timed([measured(clock=clock)], epochs=2)
     assert capsys.readouterr().err.splitlines() == ["Train epoch time: 2000.000 ms, per step time: 500.000 ms"] * 2
     assert run.monitors.get_history("epoch_seconds") == [(4, 2.0), (8, 2.0)]
     assert run.monitors.get_history("step_seconds") == [(4, 0.5), (8, 0.5)]
 
 
-def test_log_steps_have_the_time_per_step_since_the_last_one(recorder, clock):
+def test_log_steps_log_the_time_per_step_since_the_last_log_step(recorder, clock):
     monitor = recorder()
     with Loop([measured(clock=clock), monitor], log_every=2) as run:
         for seconds in run.batches([1.0, 3.0, 5.0, 7.0]):
@@ -51,19 +51,19 @@ def test_log_steps_have_the_time_per_step_since_the_last_one(recorder, clock):
     ]
 
 
-def test_every_so_many_steps_a_line(train_timed, clock, capsys):
+def test_data_size_prints_a_line_every_n_steps(train_timed, clock, capsys):
     train_timed([measured(3, clock=clock)], epochs=2)
     lines = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("Train")]
     assert lines == ["epoch: 1 step: 3, per step time: 500.000 ms", "epoch: 2 step: 2, per step time: 500.000 ms"]
 
 
-def test_waiting_for_data_is_told_apart(train_timed, clock, capsys):
+def test_data_time_is_measured_separately(train_timed, clock, capsys):
     run = train_timed([measured(data_time=True, clock=clock)], batches=Slow(clock, 0.25))
     assert capsys.readouterr().err == "Train epoch time: 3000.000 ms, per step time: 750.000 ms (data time: 250.000 ms)\n"
     assert run.metrics["data_seconds"] == 0.25
 
 
-def test_validation_is_left_out_and_gets_a_line_of_its_own(train_timed, clock, capsys):
+def test_validation_does_not_count_and_prints_a_separate_line(train_timed, clock, capsys):
     def forward(batch):
         clock.now += 10
         return [batch]
@@ -78,7 +78,7 @@ def test_validation_is_left_out_and_gets_a_line_of_its_own(train_timed, clock, c
     ]
 
 
-def test_a_validation_pass_of_ones_own_is_left_out_too(clock):
+def test_validation_in_your_own_loop_does_not_count(clock):
     with Loop([measured(clock=clock)]) as run:
         for _ in run.batches(range(2)):
             clock.now += 1
@@ -87,7 +87,7 @@ def test_a_validation_pass_of_ones_own_is_left_out_too(clock):
     assert run.metrics["epoch_seconds"] == 2.0
 
 
-def test_what_validation_took_is_no_result_of_it(clock):
+def test_validation_time_is_not_among_its_results(clock):
     with Loop([measured(clock=clock)]) as run:
         passes = run.batches(range(3), mode="val")
         for _ in passes:
@@ -95,7 +95,7 @@ def test_what_validation_took_is_no_result_of_it(clock):
     assert set(passes.results) == {"val_loss"}
 
 
-def test_a_validation_that_failed_leaves_the_time_unknown(train_timed, clock, capsys, caplog):
+def test_a_failed_validation_leaves_the_epoch_time_unknown(train_timed, clock, capsys, caplog):
     def forward(batch):
         raise OSError("gone")
 
@@ -106,13 +106,13 @@ def test_a_validation_that_failed_leaves_the_time_unknown(train_timed, clock, ca
 
 
 @pytest.mark.parametrize("at", [2, 4])
-def test_a_checkpoint_is_left_out(train_timed, saves, clock, disk, at):
+def test_the_time_of_a_checkpoint_does_not_count(train_timed, saves, clock, disk, at):
     run = train_timed([measured(clock=clock), saves(at, clock=clock)], store=disk)
     assert disk.saved[0][0] == at
     assert run.metrics["epoch_seconds"] == 2.0
 
 
-def test_one_in_the_background_counts_with_what_training_waits_for(saves, clock, disk, monkeypatch):
+def test_a_background_checkpoint_counts_only_while_training_waits(saves, clock, disk, monkeypatch):
     written, write, waiting = [], disk.write, []
 
     def write_later(state, **given):
@@ -144,7 +144,7 @@ def test_a_resumed_epoch_counts_as_a_whole(train_timed, cut_off, saves, recorder
     assert ("step", 4, {"step_seconds": 2.0}) in rows.rows
 
 
-def test_a_resumed_epoch_of_a_callback_that_is_new_counts_what_it_has_seen(train_timed, cut_off, saves, clock, disk):
+def test_a_callback_added_to_a_resumed_run_counts_what_it_has_seen(train_timed, cut_off, saves, clock, disk):
     with pytest.raises(cut_off):
         train_timed([saves(2, clock=clock)], cut_at=3, store=disk)
     run = train_timed([measured(clock=clock), saves(99, clock=clock)], store=disk)
@@ -152,7 +152,7 @@ def test_a_resumed_epoch_of_a_callback_that_is_new_counts_what_it_has_seen(train
     assert run.metrics["step_seconds"] == 0.5
 
 
-def test_an_epoch_cut_short_is_divided_by_the_steps_it_had(clock):
+def test_an_epoch_cut_short_is_divided_by_its_steps(clock):
     with Loop([measured(clock=clock)]) as run:
         for _ in run.epochs(1):
             for number in run.batches(range(100)):
@@ -163,7 +163,7 @@ def test_an_epoch_cut_short_is_divided_by_the_steps_it_had(clock):
     assert run.metrics["epoch_seconds"] == 3.0
 
 
-def test_a_step_is_an_optimizers(clock, capsys):
+def test_optimizer_steps_are_counted(clock, capsys):
     model = torch.nn.Linear(1, 1)
     data = [(torch.ones(1, 1), torch.ones(1, 1))] * 4
     monitor = measured(1, clock=clock)
@@ -189,7 +189,7 @@ def test_a_step_is_an_optimizers(clock, capsys):
     ]
 
 
-def test_a_runners_validation_gets_a_line(capsys):
+def test_validation_of_a_runner_prints_a_line(capsys):
     model = torch.nn.Linear(1, 1)
     data = [(torch.ones(1, 1), torch.ones(1, 1))] * 4
     runner = Runner(model, None, torch.nn.MSELoss(), callbacks=[TimeMonitor()], monitors=[], extra_callbacks=[])
@@ -197,14 +197,14 @@ def test_a_runners_validation_gets_a_line(capsys):
     assert re.fullmatch(r"Eval epoch time: [\d.]+ ms, per step time: [\d.]+ ms\n", capsys.readouterr().err)
 
 
-def test_real_time_passes():
+def test_real_time_is_measured():
     with Loop([TimeMonitor()]) as run:
         for _ in run.batches(range(3)):
             pass
     assert 0 < run.metrics["step_seconds"] < run.metrics["epoch_seconds"]
 
 
-def test_a_step_pays_only_for_what_was_asked():
+def test_points_of_a_step_are_used_only_if_requested():
     assert Loop([TimeMonitor()]).hooks.dispatch("on_train_iter_end", "on_iter_end", mode="train") is None
     assert Loop([TimeMonitor()]).hooks.dispatch("on_batch_fetch_begin") is None
     assert Loop([TimeMonitor(5)]).hooks.dispatch("on_train_iter_end", "on_iter_end", mode="train") is not None
@@ -212,12 +212,12 @@ def test_a_step_pays_only_for_what_was_asked():
 
 
 @pytest.mark.parametrize("size", [0, -1, 1.5, True, "3"])
-def test_mistakes_are_refused(size):
+def test_an_invalid_data_size_raises(size):
     with pytest.raises(ValueError, match="data_size must be an integer >= 1"):
         TimeMonitor(size)
 
 
-def test_it_may_stand_beside_a_saver(tmp_path, clock):
+def test_a_monitor_works_together_with_a_saver(tmp_path, clock):
     with WholeLoop([measured(clock=clock), ModelSaver()], extra_callbacks=[], monitors=[], workdir=tmp_path) as run:
         for _ in run.epochs(2):
             for _ in run.batches(range(3)):
@@ -229,7 +229,7 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GP
 
 
 @needs_gpu
-def test_what_a_gpu_does_counts_where_it_was_given():
+def test_gpu_work_counts_in_the_pass_that_launched_it():
     numbers = torch.rand(4096, 4096, device="cuda")
 
     def work(times):

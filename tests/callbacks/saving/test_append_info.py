@@ -1,4 +1,4 @@
-"""Values in the manifest of a checkpoint: written, shown, and returned when it is loaded."""
+"""Values in the manifest of a checkpoint: written, shown, and returned on load."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ GIVEN = ["epoch_num", "step_num", "loss", {"team": "vision", "shape": (3, 4)}, {
 @pytest.mark.parametrize(
     "saver", [lambda: ModelCheckpoint(append_info=GIVEN), lambda: ModelCheckpoint(config=CheckpointConfig(append_info=GIVEN))]
 )
-def test_the_manifest_keeps_the_values_of_its_moment(tmp_path, saver):
+def test_the_manifest_keeps_the_values_of_its_checkpoint(tmp_path, saver):
     train(tmp_path, saver())
     newest = {"epoch_num": 2, "step_num": 4, "loss": 0.75, "team": "vision", "shape": [3, 4], "twice": 8}
     assert load_info(tmp_path) == load_info(tmp_path / "checkpoints" / "last") == newest
     assert load_info(tmp_path / "checkpoints" / "step-00000002")["twice"] == 4
 
 
-def test_a_resumed_run_gets_them_at_on_load(tmp_path):
+def test_a_resumed_run_gets_the_values_at_on_load(tmp_path):
     class Reads(Callback):
         def on_load(self, info):
             self.info = info
@@ -42,7 +42,7 @@ def test_a_resumed_run_gets_them_at_on_load(tmp_path):
     assert load_info(tmp_path) == {}
 
 
-def test_show_prints_them(tmp_path):
+def test_show_prints_the_values_without_control_characters(tmp_path):
     train(tmp_path, ModelCheckpoint(append_info=["epoch_num", {"note": "with\x1b[31m colour"}]))
     shown = CliRunner().invoke(main, ["show", str(tmp_path)]).output
     assert "epoch_num: 2" in shown
@@ -69,18 +69,18 @@ def test_one_element_tensors_become_numbers(tmp_path):
         ({"model": object()}, r"append_info\['model'\] may contain numbers, strings, lists and dicts, got object"),
     ],
 )
-def test_what_cannot_be_stored_is_refused_at_once(given, text):
+def test_a_value_that_cannot_be_stored_raises(given, text):
     with pytest.raises(errors.BadArgument, match=text):
         ModelCheckpoint(append_info=given)
     with pytest.raises(errors.BadArgument, match=text):
         CheckpointConfig(append_info=given)
 
 
-def test_nothing_to_read_says_so(tmp_path):
+def test_a_missing_folder_raises(tmp_path):
     with pytest.raises(errors.CannotResume, match=r"^there is no folder .*nothing\.\n  give      a workdir or"):
         load_info(tmp_path / "nothing")
 
 
-def test_a_url_is_refused_as_it_was_written():
+def test_the_error_for_a_url_contains_the_url():
     with pytest.raises(errors.CannotResume, match=r"got s3://bucket/x\.\n  read      it with `hookpoint show s3://bucket/x`"):
         load_info("s3://bucket/x")

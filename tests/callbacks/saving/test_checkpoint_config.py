@@ -23,7 +23,7 @@ def kept(config, *minutes):
         ({"save_checkpoint_steps": 100, "save_checkpoint_seconds": 60}, "(Every(steps=100) | Every(seconds=60))"),
     ],
 )
-def test_steps_and_seconds_together_are_whichever_comes_first(given, schedule):
+def test_the_schedule_combines_steps_and_seconds(given, schedule):
     assert repr(CheckpointConfig(**given).schedule) == schedule
 
 
@@ -38,11 +38,11 @@ def test_steps_and_seconds_together_are_whichever_comes_first(given, schedule):
         ({"keep_checkpoint_max": None, "keep_checkpoint_per_n_minutes": None}, [8]),
     ],
 )
-def test_rules_of_what_to_keep_are_a_union(given, steps):
+def test_the_rules_for_keeping_checkpoints_are_combined(given, steps):
     assert kept(CheckpointConfig(**given), *range(0, 40, 5)) == steps
 
 
-def test_the_order_of_arguments_is_mindspores():
+def test_arguments_are_in_the_order_of_mindspore():
     config = CheckpointConfig(10, 0, 3, 0, True, True, None, None, None, "AES-GCM", True, True)
     assert (config.async_save, config.exception_save) == (True, True)
 
@@ -87,12 +87,12 @@ def test_the_order_of_arguments_is_mindspores():
         ({"enable_redundance": True}, "CheckpointConfig: enable_redundance is not supported: every checkpoint is complete."),
     ],
 )
-def test_what_means_nothing_is_refused(given, message):
+def test_invalid_and_unsupported_arguments_raise(given, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
         CheckpointConfig(**given)
 
 
-def test_a_key_is_not_shown():
+def test_the_error_does_not_contain_the_key():
     with pytest.raises(ValueError, match="enc_key") as caught:
         CheckpointConfig(enc_key=b"secret")
     assert "secret" not in str(caught.value)

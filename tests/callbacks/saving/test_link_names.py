@@ -34,7 +34,7 @@ def test_each_checkpoint_gets_a_link_named_by_the_template(tmp_path):
 
 
 def test_a_link_disappears_with_its_checkpoint(tmp_path):
-    config = CheckpointConfig(save_checkpoint_steps=1, keep_checkpoint_max=3)  # with the one at the end
+    config = CheckpointConfig(save_checkpoint_steps=1, keep_checkpoint_max=3)  # including the checkpoint at the end
     train(tmp_path, ModelCheckpoint(config=config, filename="{step}"), epochs=3)
     assert links(tmp_path) == {"5": "step-00000005", "6": "step-00000006"}
 
@@ -44,7 +44,7 @@ def test_an_equal_name_moves_to_the_newer_checkpoint(tmp_path):
     assert links(tmp_path) == {"model": "step-00000004"}
 
 
-def test_a_resumed_run_keeps_the_links_and_repairs_what_a_kill_prevented(tmp_path):
+def test_a_resumed_run_keeps_and_repairs_links(tmp_path):
     train(tmp_path, ModelCheckpoint(filename="{epoch}"))
     (tmp_path / "checkpoints" / "2").unlink()
     (tmp_path / "checkpoints" / "broken").symlink_to("step-00000099")
@@ -74,14 +74,14 @@ def test_clean_removes_the_links_of_deleted_checkpoints(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["val/top-1.5", "a b", "ünï", "..", "x" * 300, "loss[0]", "last", "../../etc"])
-def test_any_metric_name_gives_a_safe_file_name(tmp_path, name):
+def test_any_metric_name_gives_a_safe_link_name(tmp_path, name):
     train(tmp_path, ModelCheckpoint(filename=f"{{{name}:.1f}}-{{epoch}}"), epochs=1, name=name)
     assert links(tmp_path) == {"1.5-1": "step-00000002"}
 
 
 @settings(max_examples=60)
 @given(st.text(max_size=200))
-def test_any_value_gives_a_safe_file_name(text):
+def test_any_text_gives_a_safe_link_name(text):
     name = link_name(text)
     assert is_link_name(name)
     assert "/" not in name
@@ -89,7 +89,7 @@ def test_any_value_gives_a_safe_file_name(text):
 
 
 @pytest.mark.parametrize("taken", ["last", "best-loss", "step-00000001", "damaged-step-00000001"])
-def test_names_of_the_folder_itself_are_never_taken(tmp_path, taken):
+def test_reserved_names_are_prefixed(tmp_path, taken):
     train(tmp_path, ModelCheckpoint(filename=taken), epochs=1)
     assert links(tmp_path) == {f"x-{taken}": "step-00000002"}
 
@@ -114,12 +114,12 @@ def test_only_checkpoints_of_this_saver_get_a_link(tmp_path):
         (3, "filename must be a template, got 3"),
     ],
 )
-def test_a_template_that_cannot_work_is_refused_at_once(template, text):
+def test_an_invalid_template_raises(template, text):
     with pytest.raises(errors.BadArgument, match=text):
         ModelCheckpoint(filename=template)
 
 
-def test_a_metric_of_the_template_must_exist(tmp_path):
+def test_a_metric_in_the_template_must_be_logged(tmp_path):
     assert ModelCheckpoint(filename="{epoch}-{val_loss:.2f}", monitor="loss").reads == ("loss", "val_loss")
     with pytest.raises(errors.MissingMetric, match="score"):
         train(tmp_path, ModelCheckpoint(filename="{score:.2f}"), epochs=3)

@@ -40,13 +40,13 @@ def bests(disk):
         (MaxSaver("score"), [math.nan, -math.inf, -math.inf, 1.0], [6, 12]),
     ],
 )
-def test_a_checkpoint_is_asked_for_when_the_value_is_better_than_ever(train_on_disk, disk, saver, values, saved, scores):
+def test_a_checkpoint_is_requested_when_the_value_improves(train_on_disk, disk, saver, values, saved, scores):
     train_on_disk([saver], scores(*values))
     assert bests(disk) == saved
     assert disk.kept("best-score") == saved[-1:]
 
 
-def test_a_new_best_is_an_event_and_a_line_in_the_log(train_on_disk, caplog, scores):
+def test_a_new_best_value_is_recorded_as_an_event_and_logged(train_on_disk, caplog, scores):
     events = Events()
     caplog.set_level("INFO")
     train_on_disk([MinSaver("score"), events], scores(0.5, 0.75, 0.25))
@@ -60,19 +60,19 @@ def test_a_new_best_is_an_event_and_a_line_in_the_log(train_on_disk, caplog, sco
     ]
 
 
-def test_best_tells_value_and_step(train_on_disk, scores):
+def test_best_contains_the_value_and_the_step(train_on_disk, scores):
     saver = MaxSaver("score")
     train_on_disk([saver], scores(1.0, 3.0, 2.0))
     assert (saver.best.value, saver.best.step) == (3.0, 6)
 
 
-def test_the_name_after_best_may_be_another(train_on_disk, disk, scores):
+def test_the_tag_can_be_named_by_filename(train_on_disk, disk, scores):
     train_on_disk([MinSaver("score", filename="model")], scores(1.0))
     assert disk.saved[0] == (3, ["best-model"])
 
 
 @pytest.mark.parametrize("saver", [MinSaver, MaxSaver, partial(TopKSaver, mode="max")])
-def test_a_template_is_refused(saver):
+def test_a_template_as_filename_raises(saver):
     with pytest.raises(BadArgument) as caught:
         saver("loss", filename="{epoch:02d}")
     assert str(caught.value).endswith(
@@ -81,7 +81,7 @@ def test_a_template_is_refused(saver):
     )
 
 
-def test_names_say_what_is_watched():
+def test_the_default_name_contains_the_metric():
     assert MinSaver("val-error-top1").name == "MinSaver(val-error-top1)"
     assert MaxSaver("acc", filename="x").name == "MaxSaver(acc)"
     assert MinSaver("acc", name="mine").name == "mine"
@@ -92,7 +92,7 @@ def test_an_epoch_without_a_new_value_saves_nothing(train_on_disk, disk):
     assert bests(disk) == [3, 9]
 
 
-def test_a_metric_that_never_comes_is_an_error(train_on_disk, disk):
+def test_a_metric_that_is_never_logged_raises(train_on_disk, disk):
     with pytest.raises(
         MissingMetric, match=r"^MinSaver\(score\) reads 'score', which nothing has logged by the end of epoch 1"
     ):
@@ -100,7 +100,7 @@ def test_a_metric_that_never_comes_is_an_error(train_on_disk, disk):
     assert bests(disk) == []
 
 
-def test_a_metric_that_its_writer_does_not_write_is_an_error_at_once(train_on_disk):
+def test_a_metric_that_its_writer_never_logs_raises(train_on_disk):
     class Writes(Callback):
         writes = ("score",)
 
@@ -111,7 +111,7 @@ def test_a_metric_that_its_writer_does_not_write_is_an_error_at_once(train_on_di
         train_on_disk([MinSaver("score"), Writes()], [{}, {}])
 
 
-def test_a_slip_of_the_pen_is_a_warning_before_anything_runs(disk, caplog):
+def test_a_misspelled_metric_warns_before_training(disk, caplog):
     class Writes(Callback):
         writes = ("val-error-top1",)
 
@@ -121,7 +121,7 @@ def test_a_slip_of_the_pen_is_a_warning_before_anything_runs(disk, caplog):
         assert "did you mean 'val-error-top1'?" in caplog.text
 
 
-def test_it_runs_after_who_writes_its_metric(train_on_disk, disk):
+def test_a_saver_runs_after_the_writer_of_its_metric(train_on_disk, disk):
     class Measures(Callback):
         writes = ("score",)
 
@@ -132,7 +132,7 @@ def test_it_runs_after_who_writes_its_metric(train_on_disk, disk):
     assert bests(disk) == [3, 6]
 
 
-def test_a_value_of_weights_that_are_gone_is_never_the_best(disk, caplog):
+def test_a_value_measured_at_an_earlier_step_is_not_saved(disk, caplog):
     saver = MinSaver("score").when(Every(epochs=1))
     with Loop([saver], store=disk) as run:
         for _ in run.epochs(1):
@@ -146,7 +146,7 @@ def test_a_value_of_weights_that_are_gone_is_never_the_best(disk, caplog):
 
 @pytest.mark.parametrize("schedule", [None, Every(steps=1), Every(steps=2), Every(epochs=1)])
 @pytest.mark.parametrize("make", [MinSaver, lambda metric: ModelCheckpoint(monitor=metric, save_best_only=True), TopKSaver])
-def test_a_loop_that_evaluates_first_and_steps_then_is_saved_at_the_end_of_that_iteration(disk, caplog, make, schedule):
+def test_a_value_measured_before_a_step_is_saved_at_the_end_of_the_iteration(disk, caplog, make, schedule):
     saver, scores = make("val_score"), iter([3.0, 1.0, 2.0])
     if schedule is not None:
         saver.when(schedule)
@@ -161,7 +161,7 @@ def test_a_loop_that_evaluates_first_and_steps_then_is_saved_at_the_end_of_that_
     assert not [line for line in caplog.messages if "measured" in line]
 
 
-def test_it_may_be_triggered_where_validation_runs(disk):
+def test_a_saver_can_be_triggered_together_with_validation(disk):
     class Validates(Callback):
         writes = ("val_score",)
 
@@ -177,7 +177,7 @@ def test_it_may_be_triggered_where_validation_runs(disk):
 
 
 @pytest.mark.parametrize(("make", "bests"), [(MinSaver, [1, 2, 4]), (partial(TopKSaver, k=9, filename="x"), [1, 2, 3, 4])])
-def test_what_an_inference_runner_measures_within_an_epoch_is_saved_at_once(disk, caplog, make, bests):
+def test_values_of_an_inference_runner_within_an_epoch_are_saved_at_once(disk, caplog, make, bests):
     values = iter([3.0, 2.0, 2.5, 1.0, 4.0])
     inference = InferenceRunner([0], metrics={"error": lambda outputs, targets: next(values)}, forward=lambda batch: batch)
     with Loop([saver := make("error"), inference.when(Every(iterations=1))], store=disk) as run:
@@ -188,7 +188,7 @@ def test_what_an_inference_runner_measures_within_an_epoch_is_saved_at_once(disk
     assert "no longer exist" not in caplog.text
 
 
-def test_a_saver_that_is_disabled_or_fails_ignores_what_an_inference_runner_measures(disk, caplog):
+def test_disabled_and_failing_savers_ignore_values_of_an_inference_runner(disk, caplog):
     class Failing(MinSaver):
         def save_best(self, run, *, final_only=False):
             raise OSError("a full disk")
@@ -204,7 +204,7 @@ def test_a_saver_that_is_disabled_or_fails_ignores_what_an_inference_runner_meas
     assert "failed at on_val_epoch_end: OSError: a full disk" in caplog.text
 
 
-def test_the_best_survives_a_resume(train_on_disk, disk, scores):
+def test_the_best_value_is_restored_by_a_resume(train_on_disk, disk, scores):
     train_on_disk([MinSaver("score")], scores(2.0, 1.0))
     again = MinSaver("score")
     train_on_disk([again], scores(2.0, 1.0, 1.5, 0.5))
@@ -212,7 +212,7 @@ def test_the_best_survives_a_resume(train_on_disk, disk, scores):
     assert (again.best.value, again.best.step) == (0.5, 12)
 
 
-def test_an_epoch_that_was_cut_short_does_not_count(disk):
+def test_an_epoch_cut_short_does_not_count(disk):
     saver = MinSaver("score")
     with Loop([saver], store=disk) as run:
         for _ in run.epochs(1):
@@ -222,7 +222,7 @@ def test_an_epoch_that_was_cut_short_does_not_count(disk):
     assert saver.best.value is None
 
 
-def test_what_could_not_be_saved_is_not_the_best(train_on_disk, disk, scores):
+def test_a_value_whose_save_failed_is_not_the_best(train_on_disk, disk, scores):
     disk.fails = [False, True]
     saver = MinSaver("score")
     train_on_disk([saver], scores(3.0, 1.0, 2.0, 2.5))
@@ -230,7 +230,7 @@ def test_what_could_not_be_saved_is_not_the_best(train_on_disk, disk, scores):
     assert (saver.best.value, saver.best.step) == (2.0, 9)
 
 
-def test_what_failed_in_the_background_is_not_the_best(tmp_path):
+def test_a_value_whose_background_save_failed_is_not_the_best(tmp_path):
     def fails(operation, proceed):
         if operation.name == "create" and "step-00000006" in operation.path:
             raise OSError(28, "No space left on device")
@@ -249,7 +249,7 @@ def test_what_failed_in_the_background_is_not_the_best(tmp_path):
     assert json.loads((tmp_path / "run/checkpoints/best-score/manifest.json").read_text())["step"] == 9
 
 
-def test_a_checkpoint_of_another_saver_does_not_stand_for_what_was_lost(train_on_disk, disk, scores):
+def test_a_checkpoint_of_another_saver_does_not_replace_a_failed_save(train_on_disk, disk, scores):
     disk.fails = [True]
     train_on_disk([MinSaver("score"), ModelSaver().when(Every(steps=5))], scores(1.0, 2.0))
     assert bests(disk) == [6]

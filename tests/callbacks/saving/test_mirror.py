@@ -16,7 +16,7 @@ from hookpoint.storage.verify import verify
 
 
 class Model:
-    """Something with a state."""
+    """An object with a state."""
 
     def __init__(self):
         self.value = 0
@@ -29,7 +29,7 @@ class Model:
 
 
 class Cut(Exception):
-    """The run is cut off."""
+    """Raised to interrupt the run."""
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def train(tmp_path, folder):
-    """Train on one of several machines, all with the same mirror."""
+    """Train on one of several machines that share a mirror."""
 
     def go(machine, *, epochs=3, cut_at=None, url=None, mirror=None, keep=2, resume="auto"):
         model = Model()
@@ -67,7 +67,7 @@ def checkpoints(folder):
     return sorted(path.parent.name for path in folder.glob("checkpoints/step-*/manifest.json"))
 
 
-def test_the_mirror_is_a_run_folder_with_the_same_files(train, folder, tmp_path):
+def test_the_mirror_contains_the_same_files_as_the_run_folder(train, folder, tmp_path):
     train("a")
     assert checkpoints(folder) == checkpoints(tmp_path / "a") == ["step-00000012", "step-00000012-2"]
     assert verify(folder).ok
@@ -88,7 +88,7 @@ def test_an_empty_folder_resumes_from_the_mirror(train, tmp_path, capsys):
     assert facts[0]["id"] == facts[1]["id"]
 
 
-def test_a_newer_checkpoint_of_the_same_run_replaces_an_older_local_one(train, tmp_path):
+def test_a_newer_mirrored_checkpoint_replaces_an_older_local_one(train, tmp_path):
     whole = train("whole", url=f"file://{tmp_path}/remote/whole")
     with pytest.raises(Cut):
         train("a", cut_at=4)
@@ -98,7 +98,7 @@ def test_a_newer_checkpoint_of_the_same_run_replaces_an_older_local_one(train, t
     assert (back.value, back.rows) == (whole.value, whole.rows)
 
 
-def test_a_checkpoint_without_a_manifest_does_not_count(train, folder, tmp_path):
+def test_a_checkpoint_without_a_manifest_is_ignored(train, folder, tmp_path):
     whole = train("whole", url=f"file://{tmp_path}/remote/whole")
     with pytest.raises(Cut):
         train("a", cut_at=8)
@@ -121,7 +121,7 @@ def test_a_damaged_checkpoint_is_skipped(train, folder, tmp_path, file, caplog):
     assert verify(folder).ok
 
 
-def test_if_all_are_damaged_it_says_so(train, folder, tmp_path):
+def test_an_error_is_raised_if_all_checkpoints_are_damaged(train, folder, tmp_path):
     with pytest.raises(Cut):
         train("a", cut_at=8)
     for path in (folder / "checkpoints").glob("*/state*"):
@@ -131,7 +131,7 @@ def test_if_all_are_damaged_it_says_so(train, folder, tmp_path):
     assert not list((tmp_path / "b").glob("checkpoints/*"))
 
 
-def test_another_run_in_the_mirror_is_refused(train, tmp_path, folder):
+def test_a_mirror_of_another_run_raises(train, tmp_path, folder):
     train("a")
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     with pytest.raises(BadLoop, match=r"Mirror: file://.*/remote/mine contains another run, started 2"):
@@ -142,7 +142,7 @@ def test_another_run_in_the_mirror_is_refused(train, tmp_path, folder):
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
-def test_going_back_to_an_earlier_checkpoint_withdraws_the_later_ones(train, tmp_path, folder, caplog):
+def test_resuming_from_an_earlier_checkpoint_retires_the_later_ones(train, tmp_path, folder, caplog):
     train("a", epochs=2, keep=9)
     earlier = tmp_path / "a" / "checkpoints" / "step-00000004"
     with pytest.raises(Cut):
@@ -153,7 +153,7 @@ def test_going_back_to_an_earlier_checkpoint_withdraws_the_later_ones(train, tmp
     assert "so it was retired" in caplog.text
 
 
-def test_the_best_checkpoint_comes_along(tmp_path, folder):
+def test_the_best_checkpoint_is_mirrored(tmp_path, folder):
     def go(machine, epochs):
         options = {"extra_callbacks": [], "monitors": [], "control": False, "model": Model()}
         saver = ModelSaver(max_to_keep=1, keep_checkpoint_every_n_hours=None, async_save=False)
@@ -169,7 +169,7 @@ def test_the_best_checkpoint_comes_along(tmp_path, folder):
     assert "step-00000002" in checkpoints(tmp_path / "b")
 
 
-# When the storage fails
+# Storage failures
 
 
 class Broken(RemoteFolder):
@@ -190,7 +190,7 @@ def broken(monkeypatch):
     return Broken
 
 
-def test_a_run_whose_mirror_cannot_be_read_does_not_start_over(train, broken, tmp_path):
+def test_a_new_run_does_not_start_if_its_mirror_cannot_be_read(train, broken, tmp_path):
     with pytest.raises(CannotResume, match=r"Mirror cannot use file://.*: OSError: the network is down, secret=\*\*\*"):
         train("a")
     assert not (tmp_path / "a" / "run.json").exists()
@@ -215,7 +215,7 @@ def test_a_run_with_checkpoints_trains_without_its_mirror_and_catches_up(train, 
     assert verify(folder).ok
 
 
-def test_what_is_missing_at_the_end_is_said(train, monkeypatch, folder, caplog):
+def test_an_incomplete_mirror_is_reported_at_the_end(train, monkeypatch, folder, caplog):
     monkeypatch.setattr("hookpoint.callbacks.saving._mirror_thread.time.sleep", lambda seconds: None)
     monkeypatch.setattr(RemoteFolder, "upload", lambda self, file, path: (_ for _ in ()).throw(OSError("no room")))
     assert train("a").run.epoch == 3
@@ -224,7 +224,7 @@ def test_what_is_missing_at_the_end_is_said(train, monkeypatch, folder, caplog):
     assert f"file://{folder} is not complete, because OSError: no room. Start the script again" in caplog.text
 
 
-def test_the_next_start_uploads_what_was_missing(train, monkeypatch, folder, tmp_path):
+def test_the_next_start_uploads_missing_checkpoints(train, monkeypatch, folder, tmp_path):
     monkeypatch.setattr("hookpoint.callbacks.saving._mirror_thread.time.sleep", lambda seconds: None)
     with monkeypatch.context() as patch:
         patch.setattr(RemoteFolder, "upload", lambda self, file, path: (_ for _ in ()).throw(OSError("no room")))
@@ -234,7 +234,7 @@ def test_the_next_start_uploads_what_was_missing(train, monkeypatch, folder, tmp
     assert verify(folder).ok
 
 
-def test_a_hanging_upload_does_not_keep_the_run_from_ending(train, monkeypatch, folder, caplog):
+def test_a_hanging_upload_does_not_block_the_end_of_the_run(train, monkeypatch, folder, caplog):
     forever = threading.Event()
     monkeypatch.setattr(RemoteFolder, "upload", lambda self, file, path: forever.wait())
     train("a", mirror=Mirror(f"file://{folder}", final_wait_seconds=0.05))
@@ -246,12 +246,12 @@ def test_a_hanging_upload_does_not_keep_the_run_from_ending(train, monkeypatch, 
 
 
 @pytest.mark.parametrize("url", ["runs/mine", "/runs/mine", "", None, "s3:bucket"])
-def test_it_needs_a_url(url):
+def test_a_url_is_required(url):
     with pytest.raises(BadArgument, match="Mirror: "):
         Mirror(url)
 
 
-def test_it_needs_a_workdir():
+def test_a_workdir_is_required():
     with pytest.raises(BadLoop, match="Mirror needs a workdir"), Loop([Mirror("memory://mine")]):
         pass
 
@@ -265,7 +265,7 @@ def test_a_missing_package_is_named_with_its_extra(train):
             train("a", url="s3://bucket/mine")
 
 
-def test_options_are_in_no_file_and_no_text(train, tmp_path, folder, caplog, capsys):
+def test_storage_options_are_never_written_or_logged(train, tmp_path, folder, caplog, capsys):
     secret = "hunter22-hunter22"
     mirror = Mirror(f"file://{folder}", storage_options={"auto_mkdir": True, "password": secret, "nested": {"any": [secret]}})
     train("a", mirror=mirror)

@@ -10,20 +10,20 @@ from hookpoint.callbacks import CheckpointConfig, ModelCheckpoint
 from hookpoint.core.loop.loop import Loop
 
 
-def test_without_a_config_it_saves_each_epoch_and_keeps_five(train_on_disk, disk):
+def test_by_default_each_epoch_is_saved_and_five_checkpoints_are_kept(train_on_disk, disk):
     train_on_disk([ModelCheckpoint()], [{}] * 6)
     assert disk.saved == [(3 * epoch, ["CKP"]) for epoch in range(1, 7)]
     assert disk.kept("CKP") == [6, 9, 12, 15, 18]
 
 
-def test_a_config_says_how_often_and_what_is_kept(train_on_disk, disk):
+def test_a_config_sets_how_often_to_save_and_how_many_to_keep(train_on_disk, disk):
     config = CheckpointConfig(save_checkpoint_steps=2, keep_checkpoint_max=2)
     train_on_disk([ModelCheckpoint("resnet", config=config)], [{}, {}])
     assert [step for step, tags in disk.saved if "resnet" in tags] == [2, 4, 6]
     assert disk.kept("resnet") == [4, 6]
 
 
-def test_a_config_that_saves_each_step_saves_each_once(train_on_disk, disk):
+def test_a_config_that_saves_every_step_saves_each_step_once(train_on_disk, disk):
     train_on_disk([ModelCheckpoint(config=CheckpointConfig())], [{}, {}])
     assert [step for step, tags in disk.saved if "CKP" in tags] == [1, 2, 3, 4, 5, 6]
 
@@ -31,25 +31,25 @@ def test_a_config_that_saves_each_step_saves_each_once(train_on_disk, disk):
 @pytest.mark.parametrize(
     ("save_freq", "steps"), [("epoch", [3, 6]), (2, [2, 4, 6]), (None, [1, 2, 3, 4, 5, 6])], ids=["epoch", "steps", "config"]
 )
-def test_keras_frequency_replaces_the_configs_schedule(train_on_disk, disk, save_freq, steps):
+def test_save_freq_replaces_the_schedule_of_the_config(train_on_disk, disk, save_freq, steps):
     train_on_disk([ModelCheckpoint(save_freq=save_freq, config=CheckpointConfig())], [{}, {}])
     assert [step for step, tags in disk.saved if "CKP" in tags] == steps
 
 
-def test_a_schedule_replaces_both(train_on_disk, disk):
+def test_a_schedule_replaces_save_freq_and_the_config(train_on_disk, disk):
     train_on_disk([ModelCheckpoint(save_freq=1, config=CheckpointConfig()).when(Every(epochs=2))], [{}, {}])
     assert [step for step, tags in disk.saved if "CKP" in tags] == [6]
 
 
-def test_a_config_decides_whether_training_waits(train_on_disk, disk, scores):
+def test_the_config_sets_whether_training_waits(train_on_disk, disk, scores):
     train_on_disk([ModelCheckpoint(config=CheckpointConfig(async_save=False), monitor="score")], scores(1.0))
     assert disk.background[:3] == [False, False, False]
 
 
-# The best
+# Best values
 
 
-def test_the_best_is_kept_beside_the_others(train_on_disk, disk, scores):
+def test_the_best_checkpoint_is_kept_beside_the_others(train_on_disk, disk, scores):
     train_on_disk([ModelCheckpoint(monitor="score")], scores(2.0, 3.0, 1.0))
     assert [(step, sorted(tags)) for step, tags in disk.saved] == [
         (3, ["CKP", "best-score"]),
@@ -58,7 +58,7 @@ def test_the_best_is_kept_beside_the_others(train_on_disk, disk, scores):
     ]
 
 
-def test_the_best_alone_may_be_kept(train_on_disk, disk, scores):
+def test_save_best_only_keeps_only_the_best_checkpoint(train_on_disk, disk, scores):
     train_on_disk([ModelCheckpoint(monitor="score", mode="max", save_best_only=True)], scores(2.0, 1.0, 3.0))
     assert [step for step, tags in disk.saved if tags == ["best-score"]] == [3, 9]
     assert not any("CKP" in tags for _, tags in disk.saved)
@@ -78,40 +78,40 @@ def test_save_best_only_follows_the_retention_rules_of_the_config(train_on_disk,
     assert disk.kept("best-score") == [6, 12, 15]
 
 
-def test_validation_at_the_end_of_epochs_counts_whatever_the_schedule(train_on_disk, disk, caplog, scores):
+def test_validation_at_the_end_of_epochs_counts_with_any_schedule(train_on_disk, disk, caplog, scores):
     config = CheckpointConfig(save_checkpoint_steps=2)
     train_on_disk([ModelCheckpoint(monitor="score", config=config)], scores(2.0, 1.0))
     assert [step for step, tags in disk.saved if "best-score" in tags] == [3, 6]
     assert caplog.messages == []
 
 
-def test_auto_goes_by_the_name_of_the_metric():
+def test_mode_auto_depends_on_the_metric_name():
     assert ModelCheckpoint(monitor="val_acc", mode="auto").best.mode == "max"
     assert ModelCheckpoint(monitor="val_loss", mode="auto").best.mode == "min"
     assert ModelCheckpoint().best is None
 
 
-def test_a_first_value_has_to_beat_the_threshold(train_on_disk, disk, scores):
+def test_the_first_value_must_beat_the_threshold(train_on_disk, disk, scores):
     train_on_disk([ModelCheckpoint(monitor="score", save_best_only=True, initial_value_threshold=1.5)], scores(2.0, 1.0))
     assert [step for step, tags in disk.saved if "best-score" in tags] == [6]
 
 
-def test_the_best_survives_a_resume(train_on_disk, disk, scores):
+def test_the_best_value_is_restored_by_a_resume(train_on_disk, disk, scores):
     train_on_disk([ModelCheckpoint(monitor="score")], scores(1.0))
     train_on_disk([ModelCheckpoint(monitor="score")], scores(1.0, 2.0, 0.5))
     assert [step for step, tags in disk.saved if "best-score" in tags] == [3, 9]
 
 
-def test_a_monitor_that_is_added_to_a_run_starts_afresh(train_on_disk, disk, scores):
+def test_a_monitor_added_to_a_resumed_run_starts_from_scratch(train_on_disk, disk, scores):
     train_on_disk([ModelCheckpoint()], scores(1.0))
     train_on_disk([ModelCheckpoint(monitor="score")], scores(1.0, 2.0))
     assert disk.kept("best-score") == [6]
 
 
-# What happens
+# Exceptions and names
 
 
-def test_an_exception_is_saved_where_the_config_says_so(disk):
+def test_an_exception_is_saved_if_the_config_says_so(disk):
     saver = ModelCheckpoint(config=CheckpointConfig(save_checkpoint_steps=2, exception_save=True))
     with pytest.raises(RuntimeError, match="boom"), Loop([saver], store=disk) as run:
         for batch in run.batches(range(5)):
@@ -120,14 +120,14 @@ def test_an_exception_is_saved_where_the_config_says_so(disk):
     assert disk.saved == [(2, ["CKP"]), (3, ["exception"])]
 
 
-def test_an_exception_is_not_saved_otherwise(disk):
+def test_an_exception_is_not_saved_by_default(disk):
     with pytest.raises(RuntimeError, match="boom"), Loop([ModelCheckpoint()], store=disk) as run:
         for _ in run.batches(range(5)):
             raise RuntimeError("boom")
     assert disk.saved == []
 
 
-def test_the_newest_checkpoint_is_known_by_name(train_on_disk):
+def test_the_name_of_the_newest_checkpoint_is_known(train_on_disk):
     seen = []
 
     class Looks(Callback):
@@ -143,7 +143,7 @@ def test_the_newest_checkpoint_is_known_by_name(train_on_disk):
     assert again.latest_ckpt_file_name == "disk/newest"
 
 
-# What it does not take
+# Invalid arguments
 
 
 @pytest.mark.parametrize(
@@ -196,12 +196,12 @@ def test_the_newest_checkpoint_is_known_by_name(train_on_disk):
         ({"initial_value_threshold": 0.5}, "ModelCheckpoint: initial_value_threshold needs a metric."),
     ],
 )
-def test_what_means_nothing_here_is_refused_with_what_to_write(given, message):
+def test_invalid_arguments_raise_with_a_suggestion(given, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
         ModelCheckpoint(**given)
 
 
-def test_names_say_what_is_saved():
+def test_the_default_name_contains_the_prefix_or_metric():
     assert ModelCheckpoint().name == "ModelCheckpoint(CKP)"
     assert ModelCheckpoint("resnet", monitor="loss").name == "ModelCheckpoint(resnet)"
     assert ModelCheckpoint(monitor="loss", save_best_only=True).name == "ModelCheckpoint(loss)"

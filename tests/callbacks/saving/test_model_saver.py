@@ -18,36 +18,36 @@ def kept(saver, *minutes):
     return [one.step for one in (there if keep is None else keep(there))]
 
 
-def test_it_saves_at_the_end_of_each_epoch(train_on_disk, disk):
+def test_a_checkpoint_is_saved_at_the_end_of_each_epoch(train_on_disk, disk):
     train_on_disk([ModelSaver()], [{}, {}])
     assert disk.saved == [(3, ["model"]), (6, ["model"])]
 
 
-def test_a_schedule_moves_it(train_on_disk, disk):
+def test_a_schedule_decides_when_to_save(train_on_disk, disk):
     train_on_disk([ModelSaver().when(Every(steps=2))], [{}, {}])
     assert [step for step, tags in disk.saved if tags == ["model"]] == [2, 4, 6]
 
 
-def test_the_newest_are_kept(train_on_disk, disk):
+def test_the_newest_checkpoints_are_kept(train_on_disk, disk):
     train_on_disk([ModelSaver(max_to_keep=2, keep_checkpoint_every_n_hours=None)], [{}] * 4)
     assert disk.kept("model") == [9, 12]
 
 
-def test_one_of_each_so_many_hours_of_training_is_kept_for_ever():
+def test_a_checkpoint_per_n_hours_of_training_is_kept_permanently():
     saver = ModelSaver(max_to_keep=2, keep_checkpoint_every_n_hours=1)
     assert kept(saver, 10, 20, 70, 80, 130, 140, 150) == [1, 3, 5, 6, 7]
 
 
-def test_none_is_kept_for_ever_before_so_many_hours_are_over():
+def test_no_checkpoint_is_kept_permanently_before_n_hours():
     saver = ModelSaver(max_to_keep=2, keep_checkpoint_every_n_hours=1)
     assert kept(saver, 10, 20, 30, 40) == [3, 4]
 
 
-def test_ten_and_one_of_each_half_hour_are_the_default():
+def test_the_default_keeps_ten_checkpoints_and_another_per_half_hour():
     assert kept(ModelSaver(), *range(0, 120, 5)) == [1, 7, 13, *range(15, 25)]
 
 
-def test_all_are_kept_where_no_number_is_given():
+def test_without_a_limit_all_checkpoints_are_kept():
     assert kept(ModelSaver(max_to_keep=None), 1, 2, 3) == [1, 2, 3]
 
 
@@ -62,7 +62,7 @@ def test_all_are_kept_where_no_number_is_given():
         ModelCheckpoint,
     ],
 )
-def test_every_saver_writes_in_the_background_unless_told_otherwise(saver, train_on_disk, disk):
+def test_every_saver_saves_in_the_background_by_default(saver, train_on_disk, disk):
     train_on_disk([saver()], [{"score": 1.0}])
     assert disk.background[0] is True
 
@@ -78,12 +78,12 @@ def test_every_saver_writes_in_the_background_unless_told_otherwise(saver, train
         ModelCheckpoint,
     ],
 )
-def test_a_saver_that_is_told_so_makes_training_wait(saver, train_on_disk, disk):
+def test_without_async_save_training_waits(saver, train_on_disk, disk):
     train_on_disk([saver(async_save=False)], [{"score": 1.0}])
     assert disk.background[0] is False
 
 
-def test_a_tag_of_its_own_is_in_its_name():
+def test_a_custom_tag_is_part_of_the_name():
     assert ModelSaver().name == "ModelSaver"
     assert (ModelSaver(tag="often").name, ModelSaver(tag="often").tag) == ("ModelSaver(often)", "often")
 
@@ -108,6 +108,6 @@ def test_a_tag_of_its_own_is_in_its_name():
         ),
     ],
 )
-def test_what_means_nothing_is_refused(given, message):
+def test_invalid_arguments_raise(given, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         ModelSaver(**given)

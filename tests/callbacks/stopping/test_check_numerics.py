@@ -28,7 +28,7 @@ def spoil(model, step, bad=math.nan):
 
 
 def train_checked(callback, model=None, *, epochs=3, batches=2, others=(), body=lambda run: None, **given):
-    """Run so many epochs of steps; return the step it got to before the callback ended the run, and how that said so."""
+    """Run epochs of steps. Return the last step before the callback ended the run, and the lines of its error."""
     run = None
     try:
         with Loop([*others, callback], model=model, **given) as run:
@@ -40,7 +40,7 @@ def train_checked(callback, model=None, *, epochs=3, batches=2, others=(), body=
     return run.step, []
 
 
-def test_good_parameters_are_good():
+def test_finite_parameters_pass():
     assert train_checked(CheckNumerics(run_step=True), net()) == (6, [])
 
 
@@ -59,14 +59,14 @@ def test_parameters_are_checked_before_training():
     assert train_checked(CheckNumerics(), model)[0] == 0
 
 
-def test_parameters_are_checked_with_every_step_if_wanted():
+def test_run_step_checks_parameters_at_every_step():
     model = net()
     step, said = train_checked(CheckNumerics(run_as_trigger=False, run_step=True), model, batches=9, others=[spoil(model, 4)])
     assert step == 4
     assert "in the parameters at step 4." in said[0]
 
 
-def test_at_another_rhythm():
+def test_a_schedule_decides_when_to_check():
     model = net()
     assert train_checked(CheckNumerics().when(Every(steps=4)), model, batches=9, others=[spoil(model, 1)])[0] == 4
 
@@ -74,12 +74,12 @@ def test_at_another_rhythm():
 @pytest.mark.parametrize(
     "given", [{"parameters": False, "loss": True}, {"run_as_trigger": False, "run_step": True}], ids=["loss", "steps"]
 )
-def test_a_schedule_without_a_trigger_is_refused(given):
+def test_a_schedule_without_a_trigger_raises(given):
     with pytest.raises(NoTrigger):
         Hooks([CheckNumerics(**given).when(Every(epochs=5))])
 
 
-def test_not_as_a_trigger():
+def test_without_run_as_trigger_parameters_are_not_checked():
     model = net()
     step, _ = train_checked(
         CheckNumerics(run_as_trigger=False, tensors={"one": lambda run: 1.0}), model, others=[spoil(model, 1)]
@@ -87,7 +87,7 @@ def test_not_as_a_trigger():
     assert step == 6
 
 
-def test_the_loss():
+def test_the_loss_is_checked():
     def body(run):
         run.loss = torch.tensor(math.nan if run.current_iteration == 3 else 1.0)
 
@@ -96,7 +96,7 @@ def test_the_loss():
     assert said[0] == "CheckNumerics: NaN or infinity in loss at step 3."
 
 
-def test_a_loss_that_is_logged():
+def test_a_logged_loss_is_checked():
     step, _ = train_checked(CheckNumerics(parameters=False, loss=True), body=lambda run: run.log(loss=math.inf))
     assert step == 1
 
@@ -104,7 +104,7 @@ def test_a_loss_that_is_logged():
 @pytest.mark.parametrize(
     "bad", [torch.tensor([1.0, math.nan]), (1.0, [torch.tensor(math.inf)]), {"a": torch.ones(2), "b": torch.tensor(math.nan)}]
 )
-def test_named_tensors(bad):
+def test_named_tensors_are_checked(bad):
     def body(run):
         run.outputs = bad if run.current_iteration == 2 else torch.ones(3)
 
@@ -113,7 +113,7 @@ def test_named_tensors(bad):
     assert "in logits at step 2." in said[0]
 
 
-def test_what_comes_late_is_told_with_its_step():
+def test_a_late_value_is_reported_with_its_own_step():
     class Distant:
         def __init__(self, value):
             self.value = value
@@ -133,7 +133,7 @@ def test_what_comes_late_is_told_with_its_step():
     assert said[0] == "CheckNumerics: NaN or infinity in x at step 2, seen at step 5."
 
 
-def test_gradients():
+def test_gradients_are_checked():
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
 
@@ -149,7 +149,7 @@ def test_gradients():
     assert said[1].startswith("  now       in 0.weight, 0.bias, 1.weight and 1 more")
 
 
-def test_gradients_in_a_runner():
+def test_gradients_in_a_runner_are_checked():
     model, data = net(), torch.ones(8, 2)
     data[5] = math.nan
     options = {"callbacks": [CheckNumerics(gradients=True)], "monitors": [], "extra_callbacks": []}
@@ -158,14 +158,14 @@ def test_gradients_in_a_runner():
         runner.fit([(part, part[:, :1]) for part in data.split(2)], epochs=1)
 
 
-def test_a_second_run_starts_anew():
+def test_a_second_run_starts_from_scratch():
     callback = CheckNumerics(run_step=True)
     model = net()
     assert train_checked(callback, model, others=[spoil(model, 2)])[0] == 2
     assert train_checked(callback, net()) == (6, [])
 
 
-def test_mistakes_are_refused():
+def test_invalid_arguments_raise():
     with pytest.raises(ValueError, match="has nothing to check"):
         CheckNumerics(run_as_trigger=False)
     with pytest.raises(ValueError, match="has nothing to check"):
@@ -178,7 +178,7 @@ def test_mistakes_are_refused():
         train_checked(CheckNumerics(gradients=True), net())
 
 
-def test_outputs_may_be_anything_that_holds_tensors():
+def test_tensors_in_any_object_are_checked():
     @dataclass
     class Output:
         logits: Any
@@ -212,7 +212,7 @@ def test_gradients_of_each_optimizer_are_checked(given):
     assert not any(optimizer._optimizer_step_pre_hooks for optimizer in optimizers.values())
 
 
-def test_an_optimizer_without_step_hooks_is_named():
+def test_an_optimizer_without_step_hooks_raises():
     class Own:
         def step(self): ...
 

@@ -18,7 +18,7 @@ NAN = math.nan
 
 
 class Model:
-    """A model whose weights are the number of the epoch it was trained in."""
+    """A model whose weight is the epoch it was last trained in."""
 
     def __init__(self):
         self.weight = 0
@@ -40,7 +40,7 @@ class Stops(Callback):
 
 @pytest.fixture
 def train_until_stopped(train):
-    """Run an epoch for each value of val_loss, None for none, until it is stopped; return the run."""
+    """Run an epoch for each value of val_loss (None: nothing is logged) until the run is stopped; return the run."""
 
     def go(callback, losses, others=(), *, model=None, epochs=None, **given):
         model = model or Model()
@@ -51,16 +51,16 @@ def train_until_stopped(train):
     return go
 
 
-def test_it_stops_at_the_first_value_that_is_not_better_and_not_before(train_until_stopped):
+def test_the_first_value_without_improvement_stops_the_run(train_until_stopped):
     assert train_until_stopped(EarlyStopping(), [3.0, 2.0, 1.0, 1.0, 0.5]).epoch == 4
     assert train_until_stopped(EarlyStopping(), [3.0, 2.0, 1.0]).epoch == 3
 
 
-def test_patience(train_until_stopped):
+def test_patience_allows_values_without_improvement(train_until_stopped):
     assert train_until_stopped(EarlyStopping(patience=2), [3.0, 2.0, 2.0, 1.0, 1.0, NAN, 0.5]).epoch == 6
 
 
-def test_min_delta_may_be_a_share_of_the_best(train_until_stopped):
+def test_min_delta_can_be_relative_to_the_best_value(train_until_stopped):
     losses = [100.0, 98.0, 96.0, 95.5, 95.3]
     assert train_until_stopped(EarlyStopping(min_delta=0.01, min_delta_mode="rel"), losses).epoch == 4
     assert train_until_stopped(EarlyStopping(min_delta=0.01), losses).epoch == 5
@@ -70,20 +70,20 @@ def test_min_delta_may_be_a_share_of_the_best(train_until_stopped):
     assert train_until_stopped(EarlyStopping(min_delta=0.01), small).epoch == 2
 
 
-def test_a_share_of_an_infinite_or_negative_best_is_sound(train_until_stopped):
+def test_relative_min_delta_handles_infinite_and_negative_best_values(train_until_stopped):
     callback = EarlyStopping(min_delta=0.1, min_delta_mode="rel")
     assert train_until_stopped(callback, [math.inf, 5.0, -1.0, -1.2, -1.25]).epoch == 5
     assert callback.best.value == -1.2
 
 
-def test_a_mode_of_min_delta_that_nobody_knows_is_refused():
+def test_an_unknown_min_delta_mode_raises():
     with pytest.raises(BadArgument) as caught:
         EarlyStopping(min_delta_mode="relative")
     assert str(caught.value) == "EarlyStopping: min_delta_mode must be 'abs' or 'rel', got 'relative'."
 
 
 @pytest.mark.parametrize(("mode", "sign"), [("min", 1), ("max", -1)])
-def test_an_infinite_value_is_a_first_best(train_until_stopped, mode, sign):
+def test_an_infinite_first_value_is_improved_by_a_finite_value(train_until_stopped, mode, sign):
     losses = [sign * value for value in (math.inf, math.inf, 5.0, 4.0)]
     callback = EarlyStopping(patience=2, mode=mode)
     assert train_until_stopped(callback, losses).epoch == 4
@@ -95,33 +95,33 @@ def test_only_new_values_count(train_until_stopped):
     assert train_until_stopped(EarlyStopping(patience=2), [2.0, None, None, 2.0, None, 2.0, 2.0]).epoch == 6
 
 
-def test_the_first_epochs_may_be_left_out(train_until_stopped):
+def test_start_from_epoch_ignores_the_first_epochs(train_until_stopped):
     callback = EarlyStopping(start_from_epoch=2)
     assert train_until_stopped(callback, [1.0, 5.0, 4.0, 3.0, 3.0, 2.0]).epoch == 5
     assert callback.best.value == 3.0
 
 
-def test_the_mode_goes_by_the_name():
+def test_the_default_mode_comes_from_the_metric_name():
     with Loop([EarlyStopping("accuracy")]) as run:
         for epoch in run.epochs(5):
             run.log(accuracy=[0.1, 0.2, 0.3, 0.2, 0.4][epoch - 1])
     assert run.epoch == 4
 
 
-def test_baseline(train_until_stopped):
+def test_values_must_beat_the_baseline(train_until_stopped):
     assert train_until_stopped(EarlyStopping(baseline=2.0, patience=2), [5.0, 4.0, 3.0]).epoch == 2
     assert train_until_stopped(EarlyStopping(baseline=2.0, min_delta=0.5, patience=2), [1.75, 1.375, 1.0, 0.75]).epoch == 4
 
 
 @pytest.mark.parametrize("epochs", [4, 6])
-def test_the_best_weights_come_back_whether_or_not_they_beat_the_baseline(train_until_stopped, epochs):
+def test_the_best_weights_are_restored_even_if_they_miss_the_baseline(train_until_stopped, epochs):
     model, callback = Model(), EarlyStopping(patience=5, baseline=0.5, restore_best_weights=True)
     run = train_until_stopped(callback, [0.9, 0.8, 0.7, 0.71, 0.72, 0.73], model=model, epochs=epochs)
     assert run.epoch == min(epochs, 5)
     assert model.weight == 3
 
 
-def test_within_an_epoch():
+def test_a_schedule_stops_the_run_within_an_epoch():
     with Loop([EarlyStopping("val_loss", patience=2).when(Every(steps=1))]) as run:
         for _ in run.batches(range(20)):
             for _ in run.batches(range(1), mode="val"):
@@ -129,7 +129,7 @@ def test_within_an_epoch():
     assert run.step == 6
 
 
-def test_the_reason_says_what_has_stopped_it(train_until_stopped, capsys):
+def test_the_reason_contains_the_best_value_and_the_patience(train_until_stopped, capsys):
     stops = Stops()
     callback = EarlyStopping(patience=2, verbose=1)
     train_until_stopped(callback, [3.0, 2.5, 2.5, 2.75], [stops])
@@ -139,13 +139,13 @@ def test_the_reason_says_what_has_stopped_it(train_until_stopped, capsys):
     assert capsys.readouterr().err == f"epoch 4: {reason}\n"
 
 
-def test_the_reason_where_there_never_was_a_number(train_until_stopped):
+def test_the_reason_for_a_metric_that_is_always_nan_has_no_best_value(train_until_stopped):
     stops = Stops()
     train_until_stopped(EarlyStopping(), [NAN], [stops])
     assert stops.reasons == ["EarlyStopping(val_loss): no improvement in 1 value"]
 
 
-def test_a_second_run_starts_anew(train_until_stopped):
+def test_a_second_run_starts_from_scratch(train_until_stopped):
     callback = EarlyStopping(patience=1)
     assert train_until_stopped(callback, [0.5, 0.5]).epoch == 2
     assert train_until_stopped(callback, [3.0, 2.0, 1.0]).epoch == 3
@@ -159,7 +159,7 @@ LOSSES = [4.0, 3.0, 3.0, NAN, 2.0, 2.0, 2.5, 3.0, 1.0]
 
 @pytest.mark.parametrize("cut", range(1, 8))
 @pytest.mark.parametrize("restores", [False, True])
-def test_a_resumed_run_stops_where_an_uninterrupted_one_does(train_until_stopped, disk, cut, restores):
+def test_a_resumed_run_stops_where_an_uninterrupted_run_does(train_until_stopped, disk, cut, restores):
     def make():
         return EarlyStopping(patience=3, restore_best_weights=restores)
 
@@ -170,7 +170,7 @@ def test_a_resumed_run_stops_where_an_uninterrupted_one_does(train_until_stopped
     assert models[0].weight == models[1].weight == (5 if restores else 8)
 
 
-def test_a_run_that_it_stopped_is_stopped_again(train_until_stopped, disk, caplog):
+def test_a_stopped_run_stops_again_when_resumed(train_until_stopped, disk, caplog):
     train_until_stopped(EarlyStopping(patience=1), [2.0, 2.0, 1.0], [ModelSaver()], store=disk)
     model, again = Model(), EarlyStopping(patience=1)
     run = train_until_stopped(again, [2.0, 2.0, 1.0, 1.0], [ModelSaver()], store=disk, model=model)
@@ -179,12 +179,12 @@ def test_a_run_that_it_stopped_is_stopped_again(train_until_stopped, disk, caplo
     assert caplog.messages[-1].endswith(". The run was already stopped for this reason; raise patience to resume it")
 
 
-def test_more_patience_goes_on(train_until_stopped, disk):
+def test_a_stopped_run_continues_with_more_patience(train_until_stopped, disk):
     train_until_stopped(EarlyStopping(patience=1), [2.0, 2.0, 1.0], [ModelSaver()], store=disk)
     assert train_until_stopped(EarlyStopping(patience=2), [2.0, 2.0, 1.0], [ModelSaver()], store=disk).epoch == 3
 
 
-def test_a_run_that_it_stopped_in_the_middle_of_an_epoch_is_stopped_again(disk):
+def test_a_run_stopped_within_an_epoch_stops_again_when_resumed(disk):
     def go():
         callback = EarlyStopping("val_loss", patience=2).when(Every(steps=1))
         with Loop([callback, ModelSaver()], store=disk) as run:
@@ -201,13 +201,13 @@ def test_a_run_that_it_stopped_in_the_middle_of_an_epoch_is_stopped_again(disk):
 
 
 @pytest.mark.parametrize("losses", [[3.0, 1.0, 2.0, 2.0, 2.0, 0.5], [3.0, 1.0, 2.0]])
-def test_the_best_weights_are_there_at_the_end_stopped_or_not(train_until_stopped, losses):
+def test_the_best_weights_are_restored_at_the_end_of_the_run(train_until_stopped, losses):
     model = Model()
     train_until_stopped(EarlyStopping(patience=3, restore_best_weights=True), losses, model=model)
     assert model.weight == 2
 
 
-def test_without_a_best_the_weights_are_the_last(train_until_stopped):
+def test_without_a_best_value_the_last_weights_are_kept(train_until_stopped):
     model = Model()
     train_until_stopped(EarlyStopping(patience=3, restore_best_weights=True), [NAN, NAN], model=model)
     assert model.weight == 2
@@ -224,8 +224,8 @@ def test_weights_are_not_restored_after_an_exception():
     assert model.weight == 3
 
 
-def test_a_longer_run_goes_on_with_the_last_weights(train_until_stopped, disk):
-    """MinSaver saves the best only: the last checkpoint is the one of the end, and comes before the best is restored."""
+def test_a_longer_run_resumes_from_the_last_weights(train_until_stopped, disk):
+    """MinSaver saves only the best; the checkpoint at the end is written before the best weights are restored."""
     model = Model()
     train_until_stopped(
         EarlyStopping(patience=9, restore_best_weights=True), [1.0, 2.0, 3.0], [MinSaver("val_loss")], store=disk, model=model
@@ -245,7 +245,7 @@ def test_a_finished_run_that_is_loaded_has_the_best_weights(train_until_stopped,
         assert model.weight == 1
 
 
-def test_best_weights_that_no_checkpoint_has_are_said(train_until_stopped, disk, caplog):
+def test_missing_best_weights_are_reported_after_a_resume(train_until_stopped, disk, caplog):
     losses, said = [1.0, 2.0, 3.0], "the checkpoint does not contain the best weights, from step 2"
     train_until_stopped(EarlyStopping(patience=9), losses, [ModelSaver()], store=disk, epochs=2)
     restoring = EarlyStopping(patience=9, restore_best_weights=True)
@@ -253,7 +253,7 @@ def test_best_weights_that_no_checkpoint_has_are_said(train_until_stopped, disk,
     assert len([message for message in caplog.messages if said in message]) == 1
 
 
-def test_a_metric_of_other_weights_is_said(caplog):
+def test_a_metric_measured_at_an_earlier_step_is_reported(caplog):
     model = Model()
     with Loop([EarlyStopping("val_loss", restore_best_weights=True)], model=model) as run:
         for _ in run.epochs(2):
@@ -265,12 +265,12 @@ def test_a_metric_of_other_weights_is_said(caplog):
     assert said.startswith("'val_loss' was measured at step 1, but the run is at step 3: EarlyStopping(val_loss) stores")
 
 
-def test_a_model_without_weights_is_refused(train_until_stopped):
+def test_a_model_without_a_state_raises(train_until_stopped):
     with pytest.raises(BadLoop, match="needs a model with state_dict and load_state_dict"):
         train_until_stopped(EarlyStopping(restore_best_weights=True), [1.0], model=type("Bare", (), {"weight": 0})())
 
 
-def test_with_a_runner_the_weights_are_those_of_the_best_epoch_bit_for_bit(tmp_path):
+def test_a_runner_restores_the_weights_of_the_best_epoch_bitwise(tmp_path):
     torch.manual_seed(0)
     data = (torch.randn(32, 4), torch.randn(32, 1))
     kept = {}
@@ -291,7 +291,7 @@ def test_with_a_runner_the_weights_are_those_of_the_best_epoch_bit_for_bit(tmp_p
         run = runner.fit(data, (data[0] + 0.5, data[1]), epochs=epochs, batch_size=8)
         return model, callback, run
 
-    for epochs in (3, 40):  # the second goes on from the first one's checkpoint
+    for epochs in (3, 40):  # the second run resumes from the checkpoint of the first
         model, callback, run = fit(epochs)
         best = kept[callback.best.step]
         assert all(torch.equal(value, best[name]) for name, value in model.state_dict().items())
@@ -299,7 +299,7 @@ def test_with_a_runner_the_weights_are_those_of_the_best_epoch_bit_for_bit(tmp_p
     assert callback.best.step < run.step
 
 
-# Mistakes
+# Errors
 
 
 @pytest.mark.parametrize(
@@ -314,17 +314,17 @@ def test_with_a_runner_the_weights_are_those_of_the_best_epoch_bit_for_bit(tmp_p
         ({"monitor": "thing"}, "is ambiguous"),
     ],
 )
-def test_mistakes_are_refused(options, says):
+def test_invalid_arguments_raise(options, says):
     with pytest.raises(ValueError, match=says):
         EarlyStopping(**options)
 
 
-def test_a_metric_that_never_comes_is_an_error(train_until_stopped):
+def test_a_metric_that_is_never_logged_raises(train_until_stopped):
     with pytest.raises(MissingMetric, match=r"^EarlyStopping\(score\) reads 'score', which nothing has logged"):
         train_until_stopped(EarlyStopping("score", mode="min"), [3.0, 2.0])
 
 
-def test_the_first_epochs_that_do_not_count_need_no_value():
+def test_ignored_epochs_need_no_value():
     def last_epoch(logs_from):
         with Loop([EarlyStopping("acc", patience=9, start_from_epoch=4)]) as run:
             for epoch in run.epochs(7):
@@ -337,7 +337,7 @@ def test_the_first_epochs_that_do_not_count_need_no_value():
         last_epoch(logs_from=6)
 
 
-def test_after_a_resume_without_a_new_best_no_more_checkpoints_are_kept(tmp_path):
+def test_a_resume_without_a_new_best_value_keeps_no_extra_checkpoints(tmp_path):
     model, values = torch.nn.Linear(1, 1), [0.5, 0.6, 0.7, 0.1, 0.1]
 
     def kept(workdir, *several):
@@ -375,7 +375,7 @@ INF = float("inf")
 
 
 def end(patience, values):
-    """Return at which value it is over, or None."""
+    """Return the number of the value at which patience is over, or None."""
     for number, value in enumerate(values, 1):
         patience.take(value, number)
         if patience.is_over:
@@ -410,26 +410,26 @@ def end(patience, values):
         ({"baseline": 2.0, "min_delta": 0.5, "patience": 2}, [1.75, 1.375, 1.0, 0.75], None),  # 1.375 is 0.5 below 2
         ({"baseline": 2.0}, [3.0, 1.0], 1),
         ({"baseline": 2.0}, [1.0, 0.5], None),
-        ({"baseline": 2.0, "patience": 3}, [5.0, 4.0, 3.0], 3),  # better and better, and never good enough
+        ({"baseline": 2.0, "patience": 3}, [5.0, 4.0, 3.0], 3),  # always improving but never below the baseline
         ({"baseline": 2.0, "patience": 3}, [5.0, 4.0, 1.0, 1.0, 1.0, 1.0], 6),
         ({"baseline": 2.0, "min_delta": 0.5, "patience": 2}, [1.75, 1.5], 2),
         ({"baseline": 2.0, "min_delta": 0.5, "patience": 2}, [1.25, 1.0, 0.5], None),
     ],
 )
-def test_when_it_is_over(options, values, over):
+def test_patience_is_over_after_too_many_values_without_improvement(options, values, over):
     assert end(Patience("min", **options), values) == over
     baseline = {"baseline": -options["baseline"]} if "baseline" in options else {}
     assert end(Patience("max", **{**options, **baseline}), [-value for value in values]) == over
 
 
-def test_the_best_is_told_whether_or_not_it_is_progress():
+def test_the_best_value_is_updated_even_without_progress():
     patience = Patience("min", 9, baseline=1.0)
     assert [patience.take(value, step) for step, value in enumerate([3.0, NAN, 2.0, 2.0])] == [True, False, True, False]
     assert (patience.best.value, patience.best.step) == (2.0, 2)
 
 
 @given(st.lists(st.sampled_from([-INF, -1.0, 0.0, 0.5, 1.0, 2.0, INF])), st.integers(0, 3), st.sampled_from([0.0, 0.5]))
-def test_it_is_over_where_keras_stops(values, patience, min_delta):
+def test_patience_ends_where_keras_stops(values, patience, min_delta):
     best, wait, stopped = None, 0, None
     for number, value in enumerate(values, 1):  # on_epoch_end of Keras 3
         wait += 1
@@ -443,7 +443,7 @@ def test_it_is_over_where_keras_stops(values, patience, min_delta):
 
 
 @pytest.mark.parametrize(("baseline", "progress"), [(None, 2.0), (2.5, 2.0), (1.0, None)])
-def test_an_older_state_says_nothing_of_the_progress(baseline, progress):
+def test_a_state_without_progress_is_loaded(baseline, progress):
     patience = Patience("min", 3, baseline=baseline)
     patience.load_state_dict({"best": {"value": 2.0, "step": 7}, "waited": 1})
     assert patience.state_dict()["progress"]["value"] == progress
@@ -453,7 +453,7 @@ def test_an_older_state_says_nothing_of_the_progress(baseline, progress):
 
 @pytest.mark.parametrize("baseline", [None, 1.5])
 @pytest.mark.parametrize("cut", range(7))
-def test_the_state_is_all_there_is(cut, baseline):
+def test_the_state_restores_patience_completely(cut, baseline):
     values = [3.0, 2.0, NAN, 1.0, 1.0, 1.5, 0.5]
     first, second = Patience("min", 3, baseline=baseline), Patience("min", 3, baseline=baseline)
     end(first, values[:cut])
